@@ -1,0 +1,75 @@
+"""The errors that Longshore raises, as a tree. Each says what was wrong and what to do next.
+
+::
+
+    LongshoreError
+    ├── SpecError              a document does not hold what it should (file, line, field)
+    ├── ConflictError          the same name and key were submitted with other content
+    ├── UnsatisfiableError     no node that can ever come could hold the job
+    ├── NotFoundError          no such job, node or pool
+    ├── UnavailableError       a server that is needed does not answer
+    ├── RefusedError           the database or an authority said no
+    │   ├── TokenError         an agent's proof does not match the join token
+    │   ├── NodeTakenError     another live agent holds this node id
+    │   └── StaleError         an old attempt or epoch spoke (fencing)
+    └── StackError             the local servers cannot be started or stopped
+
+`exit_code` is what the command line returns for it (sysexits where one fits).
+"""
+
+from typing import ClassVar
+
+
+class LongshoreError(Exception):
+    """Base of every error that a user may see. The text is a sentence for that user."""
+
+    exit_code: ClassVar[int] = 70
+    retryable: ClassVar[bool] = False
+
+
+class SpecError(LongshoreError):
+    """A document does not hold what it should; `problems` has a line per mistake."""
+
+    exit_code = 65
+
+    def __init__(self, source: str, problems: tuple[str, ...]) -> None:
+        self.source = source
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+class ConflictError(LongshoreError):
+    exit_code = 65
+
+
+class UnsatisfiableError(LongshoreError):
+    exit_code = 69
+
+
+class NotFoundError(LongshoreError):
+    exit_code = 66
+
+
+class UnavailableError(LongshoreError):
+    exit_code = 69
+    retryable = True
+
+
+class RefusedError(LongshoreError):
+    exit_code = 77
+
+
+class TokenError(RefusedError):
+    pass
+
+
+class NodeTakenError(RefusedError):
+    pass
+
+
+class StaleError(RefusedError):
+    pass
+
+
+class StackError(LongshoreError):
+    exit_code = 71

@@ -1,0 +1,242 @@
+"""A job as its user describes it, and what becomes of it."""
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from models.base import Frozen, Instant, Name, Wire
+from models.units import GB, Duration
+
+
+class Tier(StrEnum):
+    """When a job starts: at once, or at the best price."""
+
+    FAST = "FAST"
+    FLEX = "FLEX"
+
+
+class FailureClass(StrEnum):
+    """Why an attempt ended without success. Classified before it is retried."""
+
+    USER = "user"
+    """The process ended by itself with another exit code than 0."""
+    START = "start"
+    """The process could not be started: no such command, folder or image."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """The kernel killed the process for memory."""
+    NODE = "node"
+    """The node or its agent was lost, or the node's time ended."""
+    PREEMPTED = "preempted"
+    """Longshore took the GPUs for another job."""
+    QUEUE_TIMEOUT = "queue_timeout"
+    """No placement came within the job's queue timeout."""
+    UNSATISFIABLE = "unsatisfiable"
+    """No node that can ever come could hold the job."""
+    CANCELLED = "cancelled"
+    """Somebody cancelled the job."""
+
+
+class RetryRule(Frozen):
+    """How often, and after what wait, an attempt that failed in one class is tried again."""
+
+    max_retries: int | None = Field(default=0, ge=0)
+    """Retries of this class; null for no limit."""
+    backoff: Duration = timedelta(0)
+    """Wait before the first retry."""
+    multiplier: float = Field(default=2.0, ge=1.0, le=100.0)
+    """Each further wait is this many times the one before."""
+    max_backoff: Duration = timedelta(minutes=10)
+
+    def wait_before(self, retry: int) -> timedelta:
+        """Return the wait before retry number `retry` (from 1)."""
+        factor = min(self.multiplier ** min(retry - 1, 64), 1e9)
+        return min(timedelta(seconds=self.backoff.total_seconds() * factor), self.max_backoff)
+
+
+class RetryPolicy(Frozen):
+    """A retry rule for each failure class that a retry can help."""
+
+    user: RetryRule = RetryRule()
+    start: RetryRule = RetryRule()
+    out_of_memory: RetryRule = RetryRule()
+    node: RetryRule = RetryRule(max_retries=10, backoff=timedelta(seconds=1))
+    preempted: RetryRule = RetryRule(max_retries=None)
+
+    def rule_for(self, failure: FailureClass) -> RetryRule:
+        """Return the rule for a class; classes that no retry can help have none left."""
+        return getattr(self, failure.value, RetryRule())
+
+
+class CheckpointContract(Frozen):
+    """What the job does when it is asked to save, so that a later attempt goes on from there."""
+
+    folder: str = Field(min_length=1)
+    """Where the job saves, absolute or relative to its working folder; kept between attempts."""
+    signal: Annotated[str, StringConstraints(pattern=r"^SIG[A-Z0-9]+$")] = "SIGTERM"
+    """What asks it to save and stop."""
+    grace: Duration = timedelta(seconds=30)
+    """How long saving may take before the process is killed."""
+    interval: Duration | None = None
+    """How often the job saves by itself, where it does."""
+
+
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class JobSpec(Frozen):
+    """A job file: what to run, what it needs, and how patient it is."""
+
+    name: Name
+    """What people call it; need not be unique."""
+    tenant: Name = "default"
+    """Who it is for."""
+    pool: Name = "default"
+    """The queue that it waits in, and the nodes that it may run on."""
+    tier: Tier = Tier.FAST
+    """FAST starts now and buys what is missing; FLEX waits for the best price."""
+    priority: int = Field(default=5, ge=0, le=10)
+    """Priority class, 0 to 10; higher goes first."""
+
+    gpus: int = Field(default=1, ge=1, le=100_000)
+    """GPUs that the job holds, all on one node."""
+    gpu_type: str | None = Field(default=None, min_length=1, max_length=64)
+    """Model of GPU, such as H100; any when left out. Compared without regard to case."""
+    vram_per_gpu: GB = 0.0
+    """Memory needed on each GPU."""
+    cpus: float = Field(default=1.0, ge=0, le=1_000_000)
+    """CPU cores, in total."""
+    ram: GB = 1.0
+    """Main memory, in total."""
+    expected_duration: Duration = timedelta(hours=1)
+    """How long it will probably run; a node that ends before that is not chosen."""
+
+    command: str | tuple[str, ...] | None = None
+    """What to run: a list is run as it is, a text by `sh -c`."""
+    image: str | None = Field(default=None, min_length=1)
+    """A container image to run the command in (its own command when there is none)."""
+    env: dict[EnvName, str] = Field(default_factory=dict)
+    """Environment of the process, beside CUDA_VISIBLE_DEVICES and LONGSHORE_*."""
+    workdir: str | None = None
+    """Working folder on the node; a private empty one when left out."""
+
+    checkpoint: CheckpointContract | None = None
+    """How it saves and goes on; without one a stopped job starts from the beginning."""
+    retry: RetryPolicy = RetryPolicy()
+    """Retries by failure class."""
+    queue_timeout: Duration | None = None
+    """Give up when not placed within this time; wait without end when left out."""
+    stop_grace: Duration = timedelta(seconds=10)
+    """Time between SIGTERM and SIGKILL when it is stopped."""
+
+    @field_validator("command")
+    @classmethod
+    def _command_says_something(
+        cls, command: str | tuple[str, ...] | None
+    ) -> str | tuple[str, ...] | None:
+        if command is not None and not (command.strip() if isinstance(command, str) else command):
+            raise ValueError("is empty: give a text or a list, such as [python, train.py]")
+        return command
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _env_values_are_text(cls, env: object) -> object:
+        if not isinstance(env, dict):
+            return env
+        return {  # numbers are natural in YAML and unambiguous as text
+            key: str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+            for key, value in env.items()  # pyright: ignore[reportUnknownVariableType]
+        }
+
+    @model_validator(mode="after")
+    def _something_to_run(self) -> Self:
+        if self.command is None and self.image is None:
+            raise ValueError("give a command to run, an image, or both")
+        return self
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command as an argument list; empty when only an image was given."""
+        if self.command is None:
+            return ()
+        return ("sh", "-c", self.command) if isinstance(self.command, str) else self.command
+
+    @property
+    def stop_signal(self) -> str:
+        return self.checkpoint.signal if self.checkpoint else "SIGTERM"
+
+    @property
+    def grace(self) -> timedelta:
+        """Time to save or clean up between the stop signal and SIGKILL."""
+        return self.checkpoint.grace if self.checkpoint else self.stop_grace
+
+
+class JobState(StrEnum):
+    """Where a job is in its life."""
+
+    SUBMITTED = "SUBMITTED"
+    """Started, not yet in a queue."""
+    QUEUED = "QUEUED"
+    HELD = "HELD"
+    """Kept out of placement until somebody releases it."""
+    STARTING = "STARTING"
+    """Placed; its node has not yet reported the process."""
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    """Asked to stop; its process has not ended yet."""
+    RETRYING = "RETRYING"
+    """Between attempts, waiting out a backoff."""
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def ended(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+class AttemptRecord(Wire):
+    """One placement of a job, from start to stop."""
+
+    attempt: int
+    node_id: str
+    gpu_indices: tuple[int, ...]
+    placed_at: Instant
+    ended_at: Instant | None = None
+    failure: FailureClass | None = None
+    exit_code: int | None = None
+    message: str = ""
+
+
+class JobResult(Wire):
+    """How a job ended."""
+
+    job_id: str
+    state: JobState
+    exit_code: int | None = None
+    """The process's own, where it ended by itself; 128 + signal where a signal ended it."""
+    failure: FailureClass | None = None
+    message: str = ""
+    attempts: int = 0
+    ended_at: Instant | None = None
+
+
+class JobStatus(Wire):
+    """What the `status` query of a job's workflow returns."""
+
+    job_id: str
+    name: str
+    tenant: str
+    pool: str
+    state: JobState
+    attempt: int = 0
+    """The attempt that is queued or running; 0 before the first."""
+    reason: str = ""
+    """Why it is in this state, in words."""
+    submitted_at: Instant
+    since: Instant
+    """When it came into this state."""
+    attempts: tuple[AttemptRecord, ...] = ()
+    """The last attempts, oldest first, at most 20."""
+    result: JobResult | None = None

@@ -1,0 +1,263 @@
+"""What travels between workflows, activities and agents: one model in, one model out."""
+
+from datetime import timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from models.base import Instant, Name, Wire
+from models.job import FailureClass, JobResult, JobSpec
+from models.node import Inventory, Liveness, NodeIdentity
+from models.placement import Placement, PlacementKey
+from models.units import Duration
+
+CONTROL_TASK_QUEUE = "longshore"
+"""Where control workers take workflows and database activities."""
+
+
+def node_task_queue(node_id: str) -> str:
+    """Where the agent of one node takes its activities; never versioned."""
+    return f"node-{node_id}"
+
+
+def job_workflow_id(job_id: str) -> str:
+    return f"job-{job_id}"
+
+
+def pool_workflow_id(pool: str) -> str:
+    return f"pool-{pool}"
+
+
+def node_workflow_id(node_id: str) -> str:
+    return f"node-{node_id}"
+
+
+# --- jobs ---------------------------------------------------------------------------------
+
+
+class JobInput(Wire):
+    """Input of `JobWorkflow`; the job's id is the workflow id without `job-`."""
+
+    spec: JobSpec
+    key: str | None = None
+    """Idempotency key of the submission."""
+    held: bool = False
+    """Wait for a release before the first placement."""
+
+
+class EnqueueRequest(Wire):
+    job_id: str
+    attempt: int
+    """The attempt that this entry is for."""
+    spec: JobSpec
+    key: str | None = None
+    submitted_at: Instant
+    held: bool = False
+    preempted_by: str | None = None
+
+
+class EnqueueReply(Wire):
+    queued: bool
+    refusal: str = ""
+    """Why no node that can ever come could hold the job."""
+
+
+class HoldRequest(Wire):
+    key: PlacementKey
+    held: bool
+
+
+class LeaseEnd(StrEnum):
+    """Why a lease ended."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    HELD = "held"
+    PREEMPTED = "preempted"
+    NODE_LOST = "node-lost"
+    WITHDRAWN = "withdrawn"
+    """Committed, but its job had moved on before it could start."""
+
+
+class ReleaseRequest(Wire):
+    """End the leases of one attempt and take it out of the queue."""
+
+    key: PlacementKey
+    reason: LeaseEnd
+    message: str = ""
+
+
+class FinishRequest(Wire):
+    """End the leases of the last attempt, and record how the job ended."""
+
+    key: PlacementKey
+    reason: LeaseEnd
+    result: JobResult
+
+
+class NodeLost(Wire):
+    """Signal to a job: this registration of a node is over, and so is what ran there."""
+
+    node_id: str
+    epoch: int
+    reason: str
+
+
+class CommandReason(Wire):
+    """Signal `hold` or `release`: who asked and why."""
+
+    reason: str = ""
+
+
+# --- pools --------------------------------------------------------------------------------
+
+
+class PoolInput(Wire):
+    """Input of `PoolWorkflow`, and all that it carries over when it continues as new."""
+
+    pool: Name
+    cycles: int = 0
+    """Cycles run since the pool began; part of each cycle's id."""
+    generation: int = 0
+    """Times that it continued as new."""
+    poked: bool = False
+    max_cycles_per_run: int = Field(default=500, ge=1)
+
+
+class CycleRequest(Wire):
+    pool: Name
+    cycle_id: str
+
+
+class CycleReply(Wire):
+    placed: int
+    waiting: int
+    withdrawn: int = 0
+    """Placements whose job had gone before it could hear of them."""
+    next_wake: timedelta
+    """Run the next cycle after this even if nobody pokes."""
+    summary: str = ""
+
+
+class PoolStatus(Wire):
+    pool: str
+    cycles: int
+    generation: int
+    last: CycleReply | None = None
+
+
+# --- nodes --------------------------------------------------------------------------------
+
+
+class NodeInput(Wire):
+    """Input of `NodeWorkflow`; the rest is what it carries over when it continues as new."""
+
+    node_id: Name
+    registered: "Registered | None" = None
+    identity: NodeIdentity | None = None
+    drain_reason: str | None = None
+    watches: int = 0
+    max_watches_per_run: int = Field(default=200, ge=1)
+
+
+class Registration(Wire):
+    """What an agent sends to be admitted. The join token itself never travels: `proof` shows
+    that the agent knows it (see `models.proof`)."""
+
+    identity: NodeIdentity
+    inventory: Inventory
+    issued_at: Instant
+    proof: str
+
+
+class Registered(Wire):
+    node_id: Name
+    epoch: int
+    """Number of this registration; an agent with an older one is fenced off."""
+    liveness: Liveness
+
+
+class NodeEpoch(Wire):
+    """Names one registration of a node."""
+
+    node_id: Name
+    epoch: int
+    reason: str = ""
+
+
+class DrainRequest(Wire):
+    node_id: Name
+    epoch: int
+    draining: bool
+    reason: str = ""
+
+
+class WatchRequest(Wire):
+    """Input of the activity `watch_agent`, which runs as long as the agent lives."""
+
+    node_id: Name
+    epoch: int
+    liveness: Liveness
+
+
+class WatchReport(Wire):
+    """Why `watch_agent` returned: the agent leaves in order."""
+
+    reason: str
+
+
+class NodeStatus(Wire):
+    node_id: str
+    state: str
+    epoch: int
+    draining: bool = False
+    reason: str = ""
+    since: Instant | None = None
+
+
+# --- processes ----------------------------------------------------------------------------
+
+
+class RunProcessRequest(Wire):
+    """Input of the activity `run_process`; may be delivered more than once."""
+
+    placement: Placement
+    spec: JobSpec
+    job_name: str
+
+
+class StopProcessRequest(Wire):
+    """Input of the activity `stop_process`: signal, grace, then SIGKILL to the whole group."""
+
+    key: PlacementKey
+    signal: str = "SIGTERM"
+    grace: Duration
+    reason: str
+
+
+class Progress(Wire):
+    """What a running job says of itself (docs/progress.md); the heartbeat's details."""
+
+    fraction: float | None = Field(default=None, ge=0, le=1)
+    message: str = ""
+    started_at: Instant | None = None
+    at: Instant | None = None
+    log_error: str = ""
+    """Why logs are not reaching the log store, where they are not."""
+
+
+class ProcessReport(Wire):
+    """How a process ended."""
+
+    exit_code: int | None = None
+    """Its own, or 128 + signal; none where it never started or nobody saw its end."""
+    failure: FailureClass | None = None
+    """None for success."""
+    message: str = ""
+    started_at: Instant | None = None
+    ended_at: Instant | None = None
+    stopped_for: str | None = None
+    """The reason of the stop that ended it, where one did."""
+    last_progress: Progress | None = None
+    log_error: str = ""

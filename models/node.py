@@ -1,0 +1,153 @@
+"""Machines: blocks that are bought, nodes of a block, GPUs of a node."""
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from models.base import Frozen, Instant, Name, Wire
+from models.job import Tier
+from models.units import GB
+
+
+class NodeState(StrEnum):
+    """Whether a node takes work."""
+
+    READY = "READY"
+    DRAINING = "DRAINING"
+    """Takes no new job; what runs there finishes."""
+    LOST = "LOST"
+    """Its agent is silent; its jobs have gone back to the queue."""
+    GONE = "GONE"
+    """Its agent left in order, or its time ended."""
+
+
+class Block(Frozen):
+    """A contract with a provider: so many nodes of one type, from start to end, at a price."""
+
+    id: str
+    provider: str = "own"
+    instance_type: str = ""
+    tier: Tier = Tier.FAST
+    start: Instant | None = None
+    end: Instant | None = None
+    price_micro_per_gpu_hour: int = Field(default=0, ge=0)
+    """Micro-dollars per GPU-hour."""
+
+
+class GPU(Frozen):
+    """One GPU of a node, as the packer sees it."""
+
+    index: int = Field(ge=0)
+    vram: GB
+    vram_used: GB = 0.0
+    """Memory that is not to be had: taken by the job there, or kept back on a free GPU."""
+    job_id: str | None = None
+    """The job that holds it; a GPU with a job is exclusive."""
+
+    @property
+    def vram_free(self) -> float:
+        return max(self.vram - self.vram_used, 0.0)
+
+
+class Node(Frozen):
+    """One machine as the packer sees it."""
+
+    id: str
+    block_id: str | None = None
+    provider: str = "own"
+    tier: Tier = Tier.FAST
+    """A FAST node takes FAST jobs, a FLEX node FLEX jobs."""
+    gpu_type: str = ""
+    gpus: tuple[GPU, ...]
+    cpus: float = Field(ge=0)
+    cpus_used: float = Field(default=0.0, ge=0)
+    ram: GB
+    ram_used: GB = 0.0
+    expires_at: Instant | None = None
+    """When its block ends; never when left out."""
+    state: NodeState = NodeState.READY
+    container_runtime: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    epoch: int = 0
+    """Counts the registrations of its agent; a placement carries it (fencing)."""
+
+    @model_validator(mode="after")
+    def _indices_differ(self) -> Self:
+        indices = [gpu.index for gpu in self.gpus]
+        if len(set(indices)) != len(indices):
+            raise ValueError(f"GPU indices must differ, got {indices}")
+        return self
+
+    @property
+    def cpus_free(self) -> float:
+        return round(self.cpus - self.cpus_used, 6)
+
+    @property
+    def ram_free(self) -> float:
+        return round(self.ram - self.ram_used, 6)
+
+
+class GPUInventory(Wire):
+    """One GPU as the agent found it."""
+
+    index: int = Field(ge=0)
+    model: str
+    vram: GB
+    uuid: str = ""
+
+
+class Inventory(Wire):
+    """What an agent says of its machine."""
+
+    gpu_type: str
+    gpus: tuple[GPUInventory, ...]
+    cpus: float = Field(gt=0)
+    ram: GB
+    simulated: bool = False
+    """True where the GPUs come from flags; shown wherever the node shows."""
+    container_runtime: str | None = None
+    hostname: str = ""
+    agent_version: str = ""
+
+
+class NodeIdentity(Wire):
+    """Who an agent says that it is, and where its node belongs."""
+
+    node_id: Name
+    agent_id: str
+    """Kept in the agent's work folder: the same across restarts on one machine."""
+    boot_id: str
+    """New at every start of the agent."""
+    pool: Name = "default"
+    tier: Tier = Tier.FAST
+    provider: str = "own"
+    block_id: str | None = None
+    expires_at: Instant | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class Liveness(Wire):
+    """How a node's silence is judged. All follow from one setting, `node_lost_after`.
+
+    A node is declared lost when its agent was silent for `heartbeat_timeout` and did not answer
+    a second call within `recall_timeout`. The agent's processes are killed on the machine itself
+    `fence_after` the last heartbeat that the server acknowledged, which is earlier: so no process
+    can still run when its job starts elsewhere.
+    """
+
+    heartbeat_interval: timedelta
+    heartbeat_timeout: timedelta
+    recall_timeout: timedelta
+    fence_after: timedelta
+
+    @classmethod
+    def within(cls, lost_after: timedelta) -> Self:
+        """Return the times that declare a silent node lost within `lost_after`."""
+        return cls(
+            heartbeat_interval=lost_after / 8,
+            heartbeat_timeout=lost_after / 2,
+            recall_timeout=lost_after / 2,
+            fence_after=lost_after * 3 / 4,
+        )

@@ -1,0 +1,162 @@
+"""What a cycle decides for a job, with its terms and the alternatives that it rejected."""
+
+from datetime import timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from models.base import Frozen, Instant, Name, Wire
+from models.job import JobSpec, Tier
+from models.units import GB, Duration
+
+
+class PlacementKind(StrEnum):
+    EXISTING_NODE = "EXISTING_NODE"
+    REQUEST_MORE_CAPACITY = "REQUEST_MORE_CAPACITY"
+    """A FAST job that nothing can hold now: buy."""
+    QUEUE_FOR_FLEX = "QUEUE_FOR_FLEX"
+    """A FLEX job that nothing can hold now: wait for the price."""
+
+
+class RejectionCode(StrEnum):
+    """The constraint that ruled a node out; the first that failed, in this order."""
+
+    STATE = "node-not-ready"
+    TIER = "tier-mismatch"
+    GPU_TYPE = "gpu-type-mismatch"
+    CONTAINER_RUNTIME = "no-container-runtime"
+    EXPIRY = "expires-too-soon"
+    CPU = "not-enough-cpu"
+    RAM = "not-enough-ram"
+    GPU_COUNT = "not-enough-gpus"
+    """The node has fewer GPUs than the job wants, busy or not."""
+    VRAM = "not-enough-vram"
+    """Too few GPUs of the node have the memory, even when free of jobs."""
+    GPUS_BUSY = "gpus-busy"
+    """It would fit, were other jobs not there."""
+    RESERVED = "reserved"
+    """It fits now, but would delay a job that was deferred before it."""
+
+
+class Rejection(Frozen):
+    node_id: str
+    code: RejectionCode
+    reason: str
+    """In words, with the numbers: wanted and had."""
+    permanent: bool
+    """True where the node could not hold the job even when empty."""
+
+
+class ScoreTerms(Frozen):
+    """The score of one node, term by term: total = sum of weight x term."""
+
+    utilization: float
+    fragmentation: float
+    expiry: float
+    provider: float
+    total: float
+
+
+class Candidate(Frozen):
+    node_id: str
+    gpu_indices: tuple[int, ...]
+    terms: ScoreTerms
+
+
+class GPUChoice(StrEnum):
+    """Which of a node's free GPUs a job gets."""
+
+    CONTIGUOUS = "contiguous"
+    """The run with the fewest gaps; then the one that leaves the longest runs; then the lowest."""
+    FIRST_FREE = "first-free"
+    """The first by index, as the seed's code does; kept for comparison."""
+
+
+class ScoreWeights(Frozen):
+    """Weights of the placement score (seed document on bin packing)."""
+
+    utilization: float = 1.0
+    fragmentation: float = -0.5
+    expiry: float = -0.3
+    provider: float = 0.2
+
+
+class PackingPolicy(Frozen):
+    """How a pool packs."""
+
+    weights: ScoreWeights = ScoreWeights()
+    safety_margin: Duration = timedelta(seconds=300)
+    """A node must outlive the job's expected duration by this much."""
+    gpu_choice: GPUChoice = GPUChoice.CONTIGUOUS
+
+
+class JobRequest(Frozen):
+    """What the packer needs to know of a job."""
+
+    id: str
+    tier: Tier = Tier.FAST
+    priority: int = Field(default=5, ge=0, le=10)
+    gpus: int = Field(ge=1)
+    gpu_type: str | None = None
+    vram_per_gpu: GB = 0.0
+    cpus: float = Field(default=0.0, ge=0)
+    ram: GB = 0.0
+    expected_duration: Duration = timedelta(hours=1)
+    needs_container: bool = False
+    submitted_at: Instant | None = None
+    attempt: int = 1
+
+    @classmethod
+    def of(cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int) -> "JobRequest":
+        return cls(
+            id=job_id, tier=spec.tier, priority=spec.priority, gpus=spec.gpus,
+            gpu_type=spec.gpu_type, vram_per_gpu=spec.vram_per_gpu, cpus=spec.cpus, ram=spec.ram,
+            expected_duration=spec.expected_duration, needs_container=spec.image is not None,
+            submitted_at=submitted_at, attempt=attempt,
+        )  # fmt: skip
+
+
+class Decision(Frozen):
+    """The packer's answer for one job."""
+
+    job_id: str
+    kind: PlacementKind
+    node_id: str | None = None
+    gpu_indices: tuple[int, ...] = ()
+    terms: ScoreTerms | None = None
+    provider_hint: str | None = None
+    """Where to buy from, by size: sfcompute for 8 and more GPUs, prime below (seed)."""
+    candidates: tuple[Candidate, ...] = ()
+    """Every node that could take it, best first."""
+    rejections: tuple[Rejection, ...] = ()
+    """Every node that could not, with its reason, in the order of the input."""
+    reason: str = ""
+    """The answer in one sentence."""
+    estimated_start: Instant | None = None
+    """When running jobs will have made room, where that can be known."""
+
+
+class PlacementKey(Wire):
+    """Names one placement: idempotency keys and fencing are made of it."""
+
+    job_id: str
+    attempt: int
+
+
+class Placement(Wire):
+    """A committed placement, as it is signalled to its job."""
+
+    job_id: str
+    attempt: int
+    node_id: Name
+    epoch: int
+    gpu_indices: tuple[int, ...]
+    cycle_id: str
+    placed_at: Instant
+    node_expires_at: Instant | None = None
+    simulated: bool = False
+    reason: str = ""
+
+    @property
+    def key(self) -> PlacementKey:
+        return PlacementKey(job_id=self.job_id, attempt=self.attempt)

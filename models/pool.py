@@ -1,0 +1,25 @@
+"""A pool: a queue with its own nodes, policy and weights."""
+
+from datetime import timedelta
+from enum import StrEnum
+
+from models.base import Frozen, Name
+from models.placement import PackingPolicy
+from models.units import Duration
+
+
+class Growth(StrEnum):
+    """Whether more capacity can come."""
+
+    OPEN = "open"
+    """Nodes may join or be bought: a job that nothing can hold waits, with that reason."""
+    FIXED = "fixed"
+    """What is there is all: a job that no node could hold is refused at submit."""
+
+
+class PoolSpec(Frozen):
+    name: Name = "default"
+    growth: Growth = Growth.OPEN
+    packing: PackingPolicy = PackingPolicy()
+    interval: Duration = timedelta(seconds=30)
+    """Run a cycle at least this often while jobs wait."""

@@ -1,0 +1,122 @@
+"""Sizes and durations as people write them: ``80GB``, ``512 MB``, ``2h``, ``1h30m``.
+
+Inside Longshore memory is a float of GB (10^9 bytes, as in the specs of GPUs) and a duration
+is a ``timedelta``. The annotated types `GB` and `Duration` accept both forms and show the
+human form again in JSON Schema examples.
+"""
+
+import math
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGTP]i?B|B)?\s*$", re.IGNORECASE)
+_SIZE_UNITS = {
+    "b": 1e-9, "kb": 1e-6, "mb": 1e-3, "gb": 1.0, "tb": 1e3, "pb": 1e6,
+    "kib": 2**10 / 1e9, "mib": 2**20 / 1e9, "gib": 2**30 / 1e9,
+    "tib": 2**40 / 1e9, "pib": 2**50 / 1e9,
+}  # fmt: skip
+
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.IGNORECASE)
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_CLOCK = re.compile(r"^(\d+):([0-5]\d)(?::([0-5]\d))?$")
+
+
+def parse_gb(value: object) -> float:
+    """Return GB from ``80``, ``"80GB"``, ``"512MB"`` or ``"64GiB"``; a bare number is GB.
+
+    Raises ValueError with the accepted forms when `value` is none of them.
+    """
+    if isinstance(value, bool):
+        raise ValueError("expected a size such as 80GB, not true or false")
+    if isinstance(value, int | float):
+        return _finite(float(value), "size")
+    if isinstance(value, str) and (match := _SIZE.match(value)):
+        unit = (match.group(2) or "GB").lower()
+        return float(match.group(1)) * _SIZE_UNITS[unit]
+    raise ValueError(f"expected a size such as 80GB, 512MB or 64GiB, not {value!r}")
+
+
+def format_gb(gb: float) -> str:
+    """Return the shortest exact human form: ``80GB``, ``512MB``."""
+    if 0 < abs(gb) < 1:
+        return f"{round(gb * 1000, 3):g}MB"
+    return f"{round(gb, 3):g}GB"
+
+
+def parse_duration(value: object) -> timedelta:
+    """Return a timedelta from seconds, ``"90s"``, ``"1h30m"``, ``"2d"`` or ``"01:30:00"``.
+
+    ISO 8601 durations (``PT1H``) are accepted too: that is how they travel in JSON.
+    Raises ValueError with the accepted forms when `value` is none of them.
+    """
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, bool):
+        raise ValueError("expected a duration such as 2h, not true or false")
+    if isinstance(value, int | float):
+        return timedelta(seconds=_finite(float(value), "duration"))
+    if isinstance(value, str):
+        text = value.strip()
+        if clock := _CLOCK.match(text):
+            hours, minutes, seconds = clock.groups(default="0")
+            return timedelta(hours=int(hours), minutes=int(minutes), seconds=int(seconds))
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            return timedelta(seconds=float(text))
+        if re.fullmatch(rf"(?:{_DURATION_PART.pattern}\s*)+", text, re.IGNORECASE):
+            parts = _DURATION_PART.findall(text)
+            return timedelta(seconds=sum(float(n) * _DURATION_UNITS[u.lower()] for n, u in parts))
+        if iso := _ISO.fullmatch(text):
+            days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
+            return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    raise ValueError(f"expected a duration such as 90s, 30m, 2h or 1h30m, not {value!r}")
+
+
+def format_duration(duration: timedelta) -> str:
+    """Return the human form, exact to the microsecond: ``1h30m``, ``45s``, ``250ms``, ``0s``."""
+    microseconds = round(abs(duration) / timedelta(microseconds=1))
+    sign = "-" if duration < timedelta(0) else ""
+    if microseconds < 1_000_000:
+        return f"{sign}{microseconds / 1000:g}ms" if microseconds else "0s"
+    parts = ""
+    for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):
+        count, microseconds = divmod(microseconds, seconds * 1_000_000)
+        parts += f"{count}{unit}" if count else ""
+    if microseconds:
+        parts += f"{microseconds / 1e6:.6f}".rstrip("0").rstrip(".") + "s"
+    return sign + parts
+
+
+_ISO = re.compile(
+    r"P(?:(\d+(?:\.\d+)?)D)?(?:T(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?"
+)
+
+
+def _finite(number: float, what: str) -> float:
+    if not math.isfinite(number):
+        raise ValueError(f"expected a finite {what}, not {number}")
+    return number
+
+
+def _not_negative(value: timedelta) -> timedelta:
+    if value < timedelta(0):
+        raise ValueError("a duration cannot be negative")
+    return value
+
+
+GB = Annotated[
+    float,
+    BeforeValidator(parse_gb, json_schema_input_type=str | float),
+    Field(ge=0),
+]
+"""Memory in GB (10^9 bytes)."""
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration, json_schema_input_type=str | float),
+    AfterValidator(_not_negative),
+    PlainSerializer(format_duration, return_type=str, when_used="json"),
+]
+"""A span of time, never negative."""
