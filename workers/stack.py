@@ -68,7 +68,7 @@ class Stack:
         settings: Settings,
         *,
         search_attributes: Mapping[str, str] | None = None,
-        migrate: Callable[[str], None] | None = None,
+        migrate: Callable[[str], object] | None = None,
         time_skipping: bool = False,
     ) -> None:
         """Describe the stack; nothing starts yet.

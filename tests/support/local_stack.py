@@ -1,0 +1,83 @@
+"""A real local stack for tests: free ports, a folder of its own, and gone at the end."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from models.settings import Settings
+from workers.stack import Stack
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a folder with a short path: a Unix socket allows about 100 bytes.
+
+    Not below pytest's own temporary folder: that is closed to the account of PostgreSQL again
+    by each pytest that starts.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="longshore-test-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def settings_in(folder: Path) -> Settings:
+    """Return settings of a stack in `folder` with ports that nobody uses."""
+    port, ui_port = free_ports(2)
+    return Settings(state_dir=folder, temporal_port=port, temporal_ui_port=ui_port)
+
+
+@contextmanager
+def running_stack(
+    settings: Settings,
+    *,
+    search_attributes: Mapping[str, str] | None = None,
+    migrate: Callable[[str], object] | None = None,
+) -> Iterator[Stack]:
+    """Yield a started stack whose server can skip time; stopped even if this process is killed."""
+    stack = Stack(
+        settings, search_attributes=search_attributes, migrate=migrate, time_skipping=True
+    )
+    with _guarded(settings):
+        try:
+            stack.start(lambda line: None)
+            yield stack
+        finally:
+            stack.stop(lambda line: None)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nobody listened on a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@contextmanager
+def _guarded(settings: Settings) -> Iterator[None]:
+    """Run a process that stops the stack as soon as this one has gone, however it went."""
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.guard", str(settings.state_dir)],
+        stdin=subprocess.PIPE,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    assert guard.stdin
+    try:
+        yield
+    finally:
+        guard.stdin.close()
+        guard.wait(60)

@@ -1,0 +1,33 @@
+"""Waiting for a condition with a deadline, in place of sleeping."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def eventually(
+    ask: Callable[[], T | Awaitable[T]], timeout: float = 15.0, interval: float = 0.02
+) -> T:
+    """Call `ask` until it returns something true, and return that.
+
+    An AssertionError inside `ask` counts as "not yet". After `timeout` seconds it is raised, or
+    one that shows the last value.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        last_error: AssertionError | None = None
+        value: T | None = None
+        try:
+            answer = ask()
+            value = await answer if inspect.isawaitable(answer) else answer
+        except AssertionError as error:
+            last_error = error
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise last_error or AssertionError(f"still {value!r} after {timeout} seconds")
+        await asyncio.sleep(interval)
