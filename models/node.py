@@ -39,7 +39,7 @@ class Block(Frozen):
 class GPU(Frozen):
     """One GPU of a node, as the packer sees it."""
 
-    index: int = Field(ge=0)
+    index: int = Field(ge=0, lt=1024)
     vram: GB
     vram_used: GB = 0.0
     """Memory that is not to be had: taken by the job there, or kept back on a free GPU."""

@@ -88,6 +88,8 @@ class PackingPolicy(Frozen):
     safety_margin: Duration = timedelta(seconds=300)
     """A node must outlive the job's expected duration by this much."""
     gpu_choice: GPUChoice = GPUChoice.CONTIGUOUS
+    max_reservations: int = Field(default=8, ge=0, le=1000)
+    """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake."""
 
 
 class JobRequest(Frozen):
@@ -116,6 +118,18 @@ class JobRequest(Frozen):
         )  # fmt: skip
 
 
+class RunningJob(Frozen):
+    """What one job holds of one node, and when that will probably end."""
+
+    job_id: str
+    node_id: str
+    gpu_indices: tuple[int, ...]
+    vram_per_gpu: GB = 0.0
+    cpus: float = Field(default=0.0, ge=0)
+    ram: GB = 0.0
+    expected_end: Instant
+
+
 class Decision(Frozen):
     """The packer's answer for one job."""
 
@@ -127,13 +141,39 @@ class Decision(Frozen):
     provider_hint: str | None = None
     """Where to buy from, by size: sfcompute for 8 and more GPUs, prime below (seed)."""
     candidates: tuple[Candidate, ...] = ()
-    """Every node that could take it, best first."""
+    """Nodes that could take it, best first: all of them, or in a cycle the best four."""
     rejections: tuple[Rejection, ...] = ()
-    """Every node that could not, with its reason, in the order of the input."""
+    """Every node that could not, with its reason, in the order of the input; none in a cycle."""
+    rejected: dict[RejectionCode, int] = Field(default_factory=dict[RejectionCode, int])
+    """How many nodes each constraint ruled out, in the order of the checks."""
     reason: str = ""
     """The answer in one sentence."""
     estimated_start: Instant | None = None
     """When running jobs will have made room, where that can be known."""
+
+
+class Reservation(Frozen):
+    """GPUs that a cycle keeps for a deferred job, from the time when they will be free."""
+
+    job_id: str
+    node_id: str
+    gpu_indices: tuple[int, ...]
+    start: Instant
+    end: Instant
+
+
+class CyclePlan(Frozen):
+    """What one cycle decides for a whole queue."""
+
+    decisions: tuple[Decision, ...]
+    """One for each job, in queue order."""
+    reservations: tuple[Reservation, ...] = ()
+    """What is kept for deferred jobs, in queue order."""
+
+    @property
+    def placements(self) -> tuple[Decision, ...]:
+        """The decisions that place their job on a node now, in queue order."""
+        return tuple(d for d in self.decisions if d.kind is PlacementKind.EXISTING_NODE)
 
 
 class PlacementKey(Wire):

@@ -1,0 +1,158 @@
+"""One cycle: the decisions for a whole queue, made in order on one state.
+
+Jobs that cannot start now get a reservation where they can start first, and jobs behind them
+fill what is left, as long as they delay no reservation (conservative backfill). So a wide job is
+not starved by narrow ones, and a job that nothing can ever hold blocks nobody.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from models.job import Tier
+from models.node import Node
+from models.placement import (
+    CyclePlan,
+    Decision,
+    JobRequest,
+    PackingPolicy,
+    Reservation,
+    RunningJob,
+)
+from scheduling.feasibility import earliest_start, gpus_open_from
+from scheduling.gpus import choose
+from scheduling.packer import decide, format_gpus, waiting
+from scheduling.scan import Scan
+from scheduling.state import Hold, Need, view_nodes
+
+_MAX_SCANS = 64
+"""Needs whose answers are kept at one time: bounds memory, not results."""
+
+
+def plan(
+    queue: Iterable[JobRequest],
+    nodes: Sequence[Node],
+    running: Iterable[RunningJob],
+    policy: PackingPolicy,
+    now: datetime,
+) -> CyclePlan:
+    """Return a decision for every job of `queue`, in queue order.
+
+    Each job sees the nodes as the jobs before it in this plan have left them. `running` says when
+    what is held now will probably come back; capacity in use that it does not explain never does.
+    The same arguments give the same plan, whatever the order of `queue` and `running`.
+    """
+    cycle = _Cycle(nodes, sorted(running, key=_running_order), policy, now)
+    decisions = tuple(cycle.decide(job) for job in queue_order(queue))
+    return CyclePlan(decisions=decisions, reservations=tuple(cycle.reservations))
+
+
+def queue_order(queue: Iterable[JobRequest]) -> list[JobRequest]:
+    """Return the jobs by priority class, highest first, then time of submission, then id."""
+    return sorted(queue, key=_queue_key)
+
+
+class _Cycle:
+    """The state of one plan while it is made."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        running: Sequence[RunningJob],
+        policy: PackingPolicy,
+        now: datetime,
+    ) -> None:
+        self.policy = policy
+        self.now = now
+        self.views = view_nodes(nodes, running, now)
+        self.reservations: list[Reservation] = []
+        self._reserved_by_tier: Counter[Tier] = Counter()
+        self._changed: list[int] = []
+        """Positions of nodes in the order in which they changed."""
+        self._scans: dict[Need, Scan] = {}
+        self._read: dict[Need, int] = {}
+        """How many of the changes each scan has taken in."""
+
+    def decide(self, job: JobRequest) -> Decision:
+        need = Need.of(job, self.policy)
+        scan = self._scan(need)
+        best = scan.best(1)
+        if not best:
+            return self._defer(job, scan)
+        decision = decide(job, scan)
+        hold = Hold(
+            job_id=job.id,
+            mask=scan.option(best[0]).chosen.mask,
+            cpus=need.cpus,
+            ram=need.ram,
+            start=self.now,
+            end=need.end_from(self.now),
+        )
+        self.views[best[0]].take(hold, need.vram)
+        self._changed.append(best[0])
+        return decision
+
+    def _scan(self, need: Need) -> Scan:
+        """Return the scan for `need`, with every change since it was last used taken in."""
+        scan = self._scans.get(need)
+        if scan is None:
+            if len(self._scans) >= _MAX_SCANS:
+                self._scans.clear()
+            scan = self._scans[need] = Scan(need, self.views, self.policy, self.now)
+        else:
+            for position in sorted(set(self._changed[self._read[need] :])):
+                scan.ask_again(position)
+        self._read[need] = len(self._changed)
+        return scan
+
+    def _defer(self, job: JobRequest, scan: Scan) -> Decision:
+        if not scan.holders:
+            return waiting(job, scan)
+        if self._reserved_by_tier[job.tier] >= self.policy.max_reservations:
+            return waiting(job, scan, "the jobs that wait before it start first")
+        found = self._first_start(scan)
+        if found is None:
+            return waiting(job, scan, "what runs there is not known to end in time for it")
+        position, start = found
+        reservation = self._reserve(job, scan.need, position, start)
+        outlook = (
+            f"it waits for {format_gpus(reservation.gpu_indices)} of {reservation.node_id} "
+            f"until about {start:%Y-%m-%d %H:%M:%S} UTC"
+        )
+        return waiting(job, scan, outlook, start)
+
+    def _first_start(self, scan: Scan) -> tuple[int, datetime] | None:
+        """Return the node where the job can start first, and when; ties keep the order."""
+        first: tuple[int, datetime] | None = None
+        for position in scan.holders:
+            start = earliest_start(self.views[position], scan.need, self.now)
+            if start is not None and (first is None or start < first[1]):
+                first = position, start
+        return first
+
+    def _reserve(self, job: JobRequest, need: Need, position: int, start: datetime) -> Reservation:
+        view = self.views[position]
+        usable = gpus_open_from(view, need, start)
+        chosen = choose(usable, usable, need.gpus, self.policy.gpu_choice)
+        end = need.end_from(start)
+        view.reserved.append(Hold(job.id, chosen.mask, need.cpus, need.ram, start, end))
+        self._changed.append(position)
+        self._reserved_by_tier[job.tier] += 1
+        reservation = Reservation(
+            job_id=job.id,
+            node_id=view.node.id,
+            gpu_indices=chosen.indices,
+            start=start,
+            end=end,
+        )
+        self.reservations.append(reservation)
+        return reservation
+
+
+def _queue_key(job: JobRequest) -> tuple[int, bool, float, str, int]:
+    submitted = job.submitted_at.timestamp() if job.submitted_at else 0.0
+    return -job.priority, job.submitted_at is None, submitted, job.id, job.attempt
+
+
+def _running_order(job: RunningJob) -> tuple[str, datetime, str]:
+    return job.node_id, job.expected_end, job.job_id

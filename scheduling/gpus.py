@@ -1,0 +1,77 @@
+"""Which of a node's GPUs a job gets.
+
+A set of GPUs is an int here, bit i for the GPU with index i: sets compare, combine and cache
+quickly, and the same question is asked thousands of times in a cycle.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from models.placement import GPUChoice
+
+
+class Chosen(NamedTuple):
+    """GPUs of one node for one job."""
+
+    mask: int
+    indices: tuple[int, ...]
+    """Ascending."""
+    gap: float
+    """Average gap between neighbours: the fragmentation of the choice."""
+
+
+@lru_cache(maxsize=1 << 16)
+def choose(usable: int, free: int, count: int, choice: GPUChoice) -> Chosen:
+    """Return `count` GPUs out of `usable`.
+
+    `free` are all GPUs of the node without a job, also those that this job cannot use: what is
+    left of them decides between equally close choices. Raises ValueError when `usable` has fewer
+    than `count`.
+    """
+    indices = indices_of(usable)
+    if not 1 <= count <= len(indices):
+        raise ValueError(f"cannot choose {count} of {len(indices)} GPUs")
+    if choice is GPUChoice.FIRST_FREE:
+        return _chosen(indices[:count])
+    # The average gap of a fixed number of GPUs grows with the distance from first to last, and a
+    # choice that skips a usable GPU is never closer than the one that takes it instead: so the
+    # closest choices are all among the windows of neighbouring usable GPUs.
+    windows = [indices[i : i + count] for i in range(len(indices) - count + 1)]
+    closest = min(window[-1] - window[0] for window in windows)
+    best = max(
+        (window for window in windows if window[-1] - window[0] == closest),
+        key=lambda window: (run_lengths(free & ~mask_of(window)), -window[0]),
+    )
+    return _chosen(best)
+
+
+def average_gap(indices: Iterable[int]) -> float:
+    """Return sum(gaps) / (n - 1) of GPU indices; 0 for fewer than two."""
+    ordered = sorted(indices)
+    if len(ordered) < 2:
+        return 0.0
+    return (ordered[-1] - ordered[0]) / (len(ordered) - 1) - 1
+
+
+def mask_of(indices: Iterable[int]) -> int:
+    """Return the set of these GPU indices."""
+    mask = 0
+    for index in indices:
+        mask |= 1 << index
+    return mask
+
+
+def indices_of(mask: int) -> tuple[int, ...]:
+    """Return the GPU indices of a set, ascending."""
+    return tuple(index for index in range(mask.bit_length()) if mask >> index & 1)
+
+
+def run_lengths(mask: int) -> tuple[int, ...]:
+    """Return the lengths of the runs of neighbouring GPUs in a set, longest first."""
+    runs = f"{mask:b}".split("0")
+    return tuple(sorted((len(run) for run in runs if run), reverse=True))
+
+
+def _chosen(indices: tuple[int, ...]) -> Chosen:
+    return Chosen(mask_of(indices), indices, average_gap(indices))
