@@ -6,8 +6,8 @@ from enum import StrEnum
 from pydantic import Field
 
 from models.base import Instant, Name, Wire
-from models.job import FailureClass, JobResult, JobSpec
-from models.node import Inventory, Liveness, NodeIdentity
+from models.job import AttemptRecord, FailureClass, JobResult, JobSpec
+from models.node import Inventory, Liveness, NodeIdentity, NodeState
 from models.placement import Placement, PlacementKey
 from models.units import Duration
 
@@ -18,6 +18,11 @@ CONTROL_TASK_QUEUE = "longshore"
 def node_task_queue(node_id: str) -> str:
     """Where the agent of one node takes its activities; never versioned."""
     return f"node-{node_id}"
+
+
+JOB_WORKFLOW = "JobWorkflow"
+POOL_WORKFLOW = "PoolWorkflow"
+NODE_WORKFLOW = "NodeWorkflow"
 
 
 def job_workflow_id(job_id: str) -> str:
@@ -35,6 +40,15 @@ def node_workflow_id(node_id: str) -> str:
 # --- jobs ---------------------------------------------------------------------------------
 
 
+class JobHistory(Wire):
+    """What a job's workflow carries over when it continues as new."""
+
+    submitted_at: Instant
+    attempt: int
+    retries: dict[FailureClass, int] = Field(default_factory=dict)
+    attempts: tuple[AttemptRecord, ...] = ()
+
+
 class JobInput(Wire):
     """Input of `JobWorkflow`; the job's id is the workflow id without `job-`."""
 
@@ -43,6 +57,7 @@ class JobInput(Wire):
     """Idempotency key of the submission."""
     held: bool = False
     """Wait for a release before the first placement."""
+    history: JobHistory | None = None
 
 
 class EnqueueRequest(Wire):
@@ -53,7 +68,6 @@ class EnqueueRequest(Wire):
     key: str | None = None
     submitted_at: Instant
     held: bool = False
-    preempted_by: str | None = None
 
 
 class EnqueueReply(Wire):
@@ -131,13 +145,14 @@ class CycleRequest(Wire):
 
 
 class CycleReply(Wire):
+    queued: int
+    """Jobs that the cycle looked at."""
     placed: int
     waiting: int
     withdrawn: int = 0
     """Placements whose job had gone before it could hear of them."""
     next_wake: timedelta
     """Run the next cycle after this even if nobody pokes."""
-    summary: str = ""
 
 
 class PoolStatus(Wire):
@@ -178,12 +193,13 @@ class Registered(Wire):
     liveness: Liveness
 
 
-class NodeEpoch(Wire):
-    """Names one registration of a node."""
+class NodeEnd(Wire):
+    """Declare one registration of a node over: LOST or GONE."""
 
     node_id: Name
     epoch: int
-    reason: str = ""
+    state: NodeState
+    reason: str
 
 
 class DrainRequest(Wire):

@@ -1,0 +1,255 @@
+"""One cycle of a pool: read queue and capacity once, plan, commit what still holds, tell the jobs."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+
+from activities.database import Database
+from activities.queue import end_attempt, ensure_pool
+from activities.retrying import reports_errors
+from activities.signals import Signals
+from activities.snapshot import (
+    load_nodes,
+    load_pool,
+    load_queue,
+    load_running,
+    to_mb,
+    to_milli,
+)
+from models.messages import CycleReply, CycleRequest, LeaseEnd
+from models.node import Node
+from models.placement import (
+    CyclePlan,
+    Decision,
+    JobRequest,
+    Placement,
+    PlacementKey,
+    PlacementKind,
+)
+from models.pool import PoolSpec
+from scheduling.cycle import plan
+
+_IDLE = timedelta(minutes=10)
+
+
+class CycleActivities:
+    """The activity of `PoolWorkflow` on the capacity database."""
+
+    def __init__(self, database: Database, signals: Signals) -> None:
+        self._database = database
+        self._signals = signals
+
+    @activity.defn
+    @reports_errors
+    async def run_cycle(self, request: CycleRequest) -> CycleReply:
+        """Plan the pool's queue onto its nodes and carry the plan out.
+
+        A repeat finds the committed cycle under its id and only signals again; a job ignores an
+        attempt that it knows.
+        """
+        reply = await self._committed(request)
+        if reply is None:
+            reply = await self._plan_and_commit(request)
+        placements = await self._placements(request.cycle_id)
+        gone = await self._signals.tell_jobs(
+            "placed", [(placement.job_id, placement) for placement in placements]
+        )
+        for placement in placements:
+            if placement.job_id in gone:
+                await self._withdraw(placement.key)
+        return reply.model_copy(update={"withdrawn": len(gone)})
+
+    async def _committed(self, request: CycleRequest) -> CycleReply | None:
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(
+                text("SELECT queued, placed FROM cycles WHERE id = :id"), {"id": request.cycle_id}
+            )
+            row = rows.mappings().first()
+            if row is None:
+                return None
+            pool = await load_pool(connection, request.pool)
+        return _reply(pool, row["queued"], row["placed"])
+
+    async def _plan_and_commit(self, request: CycleRequest) -> CycleReply:
+        began = time.perf_counter()
+        async with self._database.transaction() as connection:
+            # Committed before the queue is read: whoever comes later pokes again.
+            await ensure_pool(connection, request.pool)
+            await connection.execute(
+                text("UPDATE pools SET poked = false WHERE name = :pool"), {"pool": request.pool}
+            )
+        async with self._database.transaction() as connection:
+            pool = await load_pool(connection, request.pool)
+            queue = [e.request for e in await load_queue(connection, request.pool) if not e.held]
+            nodes = await load_nodes(connection, request.pool) if queue else ()
+            running = await load_running(connection, request.pool) if queue else ()
+        now = datetime.now(UTC)
+        decided = plan(tuple(queue), nodes, running, pool.packing, now)
+        async with self._database.transaction() as connection:
+            placed = await _commit(connection, request, decided, queue, nodes)
+            await _explain_waiting(connection, decided, now)
+            await connection.execute(
+                text(
+                    "UPDATE cycles SET queued = :queued, placed = :placed, refused = :refused,"
+                    " took_ms = :took WHERE id = :id"
+                ),
+                {
+                    "id": request.cycle_id, "queued": len(queue), "placed": placed,
+                    "refused": _placeable(decided) - placed,
+                    "took": (time.perf_counter() - began) * 1000,
+                },
+            )  # fmt: skip
+        return _reply(pool, len(queue), placed)
+
+    async def _placements(self, cycle_id: str) -> tuple[Placement, ...]:
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(text(_PLACED), {"cycle": cycle_id})
+            return tuple(
+                Placement(
+                    job_id=row["job_id"], attempt=row["attempt"], node_id=row["node_id"],
+                    epoch=row["epoch"], gpu_indices=tuple(row["gpu_indices"]), cycle_id=cycle_id,
+                    placed_at=row["placed_at"], node_expires_at=row["expires_at"],
+                    simulated=row["simulated"], reason=row["decision"]["reason"],
+                )
+                for row in rows.mappings()
+            )  # fmt: skip
+
+    async def _withdraw(self, key: PlacementKey) -> None:
+        async with self._database.transaction() as connection:
+            await end_attempt(
+                connection, key, LeaseEnd.WITHDRAWN.value, "its workflow had ended already"
+            )
+
+
+async def _commit(
+    connection: AsyncConnection,
+    request: CycleRequest,
+    decided: CyclePlan,
+    queue: Sequence[JobRequest],
+    nodes: Sequence[Node],
+) -> int:
+    """Commit the placements that still hold; return how many did."""
+    await connection.execute(
+        text(
+            "INSERT INTO cycles (id, pool, queued, placed, refused, took_ms)"
+            " VALUES (:id, :pool, 0, 0, 0, 0)"
+        ),
+        {"id": request.cycle_id, "pool": request.pool},
+    )
+    jobs = {job.id: job for job in queue}
+    epochs = {node.id: node.epoch for node in nodes}
+    rows = [
+        _row(decision, jobs[decision.job_id], epochs)
+        for decision in decided.decisions
+        if decision.kind is PlacementKind.EXISTING_NODE
+    ]
+    if not rows:
+        return 0
+    # All at once is the rule; one by one only when the database refused a part of it.
+    placed = await _insert(connection, request.cycle_id, rows)
+    if placed is None:
+        placed = sum([await _insert(connection, request.cycle_id, [row]) or 0 for row in rows])
+    return placed
+
+
+async def _insert(
+    connection: AsyncConnection, cycle_id: str, rows: Sequence[Mapping[str, Any]]
+) -> int | None:
+    """Take the rows out of the queue and place them; None when the database refuses any."""
+    try:
+        async with connection.begin_nested():
+            result = await connection.execute(
+                text(_PLACE), {"rows": json.dumps(rows), "cycle": cycle_id}
+            )
+            return len({row.job_id for row in result})
+    except IntegrityError:
+        return None
+
+
+def _row(decision: Decision, job: JobRequest, epochs: Mapping[str, int]) -> dict[str, Any]:
+    assert decision.node_id is not None
+    return {
+        "job_id": job.id,
+        "attempt": job.attempt,
+        "node_id": decision.node_id,
+        "epoch": epochs[decision.node_id],
+        "gpu_indices": decision.gpu_indices,
+        "cpu_milli": to_milli(job.cpus),
+        "ram_mb": to_mb(job.ram),
+        "vram_mb": to_mb(job.vram_per_gpu),
+        "expected_seconds": job.expected_duration.total_seconds(),
+        "decision": decision.model_dump(mode="json"),
+    }
+
+
+async def _explain_waiting(connection: AsyncConnection, decided: CyclePlan, now: datetime) -> None:
+    """Store why each other job waits, where that has changed."""
+    waiting = [
+        {"job_id": decision.job_id, "decision": decision.model_dump(mode="json")}
+        for decision in decided.decisions
+        if decision.kind is not PlacementKind.EXISTING_NODE
+    ]
+    if waiting:
+        await connection.execute(text(_EXPLAIN), {"rows": json.dumps(waiting), "now": now})
+
+
+def _placeable(decided: CyclePlan) -> int:
+    return sum(d.kind is PlacementKind.EXISTING_NODE for d in decided.decisions)
+
+
+def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
+    waiting = queued - placed
+    return CycleReply(
+        queued=queued,
+        placed=placed,
+        waiting=waiting,
+        next_wake=pool.interval if waiting else _IDLE,
+    )
+
+
+_PLACE = """
+    WITH wanted AS (
+        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
+            job_id text, attempt integer, node_id text, epoch integer, gpu_indices integer[],
+            cpu_milli bigint, ram_mb bigint, vram_mb bigint, expected_seconds double precision,
+            decision jsonb)
+    ), taken AS (
+        DELETE FROM queue q USING wanted w
+         WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND NOT q.held
+        RETURNING w.*
+    ), placed AS (
+        INSERT INTO placements (job_id, attempt, cycle_id, node_id, epoch, gpu_indices, cpu_milli,
+                                ram_mb, vram_mb, expected_seconds, decision)
+        SELECT job_id, attempt, :cycle, node_id, epoch, gpu_indices, cpu_milli, ram_mb, vram_mb,
+               expected_seconds, decision
+          FROM taken
+        RETURNING job_id, attempt, node_id, epoch, gpu_indices, vram_mb
+    )
+    INSERT INTO leases (job_id, attempt, node_id, epoch, gpu_index, vram_mb, tenant)
+    SELECT p.job_id, p.attempt, p.node_id, p.epoch, g.index, p.vram_mb, j.tenant
+      FROM placed p
+      JOIN jobs j ON j.id = p.job_id
+     CROSS JOIN LATERAL unnest(p.gpu_indices) AS g (index)
+    RETURNING job_id
+"""
+
+_EXPLAIN = """
+    UPDATE queue q SET decision = w.decision, decided_at = :now
+      FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (job_id text, decision jsonb)
+     WHERE q.job_id = w.job_id AND q.decision IS DISTINCT FROM w.decision
+"""
+
+_PLACED = """
+    SELECT p.job_id, p.attempt, p.node_id, p.epoch, p.gpu_indices, p.placed_at, p.decision,
+           n.expires_at, n.simulated
+      FROM placements p JOIN nodes n ON n.id = p.node_id
+     WHERE p.cycle_id = :cycle AND p.ended_at IS NULL
+     ORDER BY p.job_id
+"""

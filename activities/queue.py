@@ -1,0 +1,219 @@
+"""A job's own steps in the capacity database: into the queue, out of it, and its end.
+
+Every activity here may run twice: it is idempotent by (job, attempt).
+"""
+
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+
+from activities.database import Database
+from activities.retrying import reports_errors
+from activities.signals import Signals
+from activities.snapshot import load_nodes, load_pool
+from models.job import JobSpec
+from models.messages import (
+    EnqueueReply,
+    EnqueueRequest,
+    FinishRequest,
+    HoldRequest,
+    ReleaseRequest,
+)
+from models.placement import JobRequest, PlacementKey
+from models.pool import Growth, PoolSpec
+from scheduling.feasibility import could_ever_hold
+
+
+class QueueActivities:
+    """Activities of `JobWorkflow` on the capacity database."""
+
+    def __init__(self, database: Database, signals: Signals) -> None:
+        self._database = database
+        self._signals = signals
+
+    @activity.defn
+    @reports_errors
+    async def enqueue(self, request: EnqueueRequest) -> EnqueueReply:
+        """Put the job into its pool's queue, and poke the pool.
+
+        A job that no node of a fixed pool could hold is refused instead. A repeat, and one that
+        comes after this attempt was placed, change nothing.
+        """
+        spec = request.spec
+        async with self._database.transaction() as connection:
+            await ensure_pool(connection, spec.pool)
+            refusal = await why_never(connection, request.job_id, spec)
+            await connection.execute(
+                text(_INSERT_JOB),
+                {
+                    "id": request.job_id, "name": spec.name, "tenant": spec.tenant,
+                    "pool": spec.pool, "key": request.key, "spec": spec.model_dump_json(),
+                    "submitted_at": request.submitted_at,
+                },
+            )  # fmt: skip
+            if refusal:
+                return EnqueueReply(queued=False, refusal=refusal)
+            job = JobRequest.of(request.job_id, spec, request.submitted_at, request.attempt)
+            await connection.execute(
+                text(_INSERT_QUEUE),
+                {
+                    "id": request.job_id, "attempt": request.attempt, "pool": spec.pool,
+                    "held": request.held, "priority": spec.priority,
+                    "request": job.model_dump_json(), "submitted_at": request.submitted_at,
+                },
+            )  # fmt: skip
+            poke = not request.held and await mark_poked(connection, spec.pool)
+        await self._poke(spec.pool, poke)
+        return EnqueueReply(queued=True)
+
+    @activity.defn
+    @reports_errors
+    async def set_hold(self, request: HoldRequest) -> None:
+        """Keep a queued job out of placement, or let it in again."""
+        async with self._database.transaction() as connection:
+            pool = await connection.scalar(
+                text(
+                    "UPDATE queue SET held = :held, decision = NULL, decided_at = NULL"
+                    " WHERE job_id = :id AND attempt = :attempt RETURNING pool"
+                ),
+                {"held": request.held, "id": request.key.job_id, "attempt": request.key.attempt},
+            )
+            poke = pool and not request.held and await mark_poked(connection, pool)
+        if pool:
+            await self._poke(pool, bool(poke))
+
+    @activity.defn
+    @reports_errors
+    async def release(self, request: ReleaseRequest) -> None:
+        """End the leases of one attempt, and take the attempt out of the queue."""
+        async with self._database.transaction() as connection:
+            pool = await end_attempt(
+                connection, request.key, request.reason.value, request.message
+            )
+            poke = pool and await mark_poked_if_waiting(connection, pool)
+        if pool:
+            await self._poke(pool, bool(poke))
+
+    @activity.defn
+    @reports_errors
+    async def finish(self, request: FinishRequest) -> None:
+        """End the leases of the last attempt, and record how the job ended."""
+        result = request.result
+        async with self._database.transaction() as connection:
+            pool = await end_attempt(
+                connection, request.key, request.reason.value, result.message
+            )
+            await connection.execute(
+                text(_END_JOB),
+                {
+                    "id": result.job_id, "state": result.state.value, "attempts": result.attempts,
+                    "failure": result.failure and result.failure.value,
+                    "exit_code": result.exit_code, "message": result.message,
+                    "ended_at": result.ended_at,
+                },
+            )  # fmt: skip
+            poke = pool and await mark_poked_if_waiting(connection, pool)
+        if pool:
+            await self._poke(pool, bool(poke))
+
+    async def _poke(self, pool: str, first: bool) -> None:
+        # A retry cannot know whether the one before it got as far as the signal.
+        if first or activity.info().attempt > 1:
+            await self._signals.poke_pool(pool)
+
+
+async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
+    """Make the pool with default settings where it is new."""
+    await connection.execute(
+        text(
+            "INSERT INTO pools (name, spec) VALUES (:name, CAST(:spec AS jsonb))"
+            " ON CONFLICT DO NOTHING"
+        ),
+        {"name": pool, "spec": PoolSpec(name=pool).model_dump_json()},
+    )
+
+
+async def why_never(connection: AsyncConnection, job_id: str, spec: JobSpec) -> str:
+    """Return why no node of a fixed pool could ever hold the job; empty when one could come."""
+    pool = await load_pool(connection, spec.pool)
+    if pool.growth is Growth.OPEN:
+        return ""
+    nodes = await load_nodes(connection, spec.pool)
+    job = JobRequest(
+        id=job_id, tier=spec.tier, gpus=spec.gpus, gpu_type=spec.gpu_type,
+        vram_per_gpu=spec.vram_per_gpu, cpus=spec.cpus, ram=spec.ram,
+        expected_duration=spec.expected_duration, needs_container=spec.image is not None,
+    )  # fmt: skip
+    if any(could_ever_hold(node, job) for node in nodes):
+        return ""
+    return (
+        f"no node of pool {spec.pool} could ever hold {spec.gpus} x "
+        f"{spec.gpu_type or 'any GPU'} for it, and the pool is fixed: ask for less, or for "
+        f"another pool (`longshore nodes` lists what there is)"
+    )
+
+
+async def end_attempt(
+    connection: AsyncConnection, key: PlacementKey, reason: str, message: str
+) -> str | None:
+    """End one attempt wherever it is; return its pool, or None when there was nothing to end."""
+    queued_in = await connection.scalar(
+        text("DELETE FROM queue WHERE job_id = :id AND attempt <= :attempt RETURNING pool"),
+        {"id": key.job_id, "attempt": key.attempt},
+    )
+    placed_in = await connection.scalar(
+        text(_END_PLACEMENT),
+        {"id": key.job_id, "attempt": key.attempt, "reason": reason, "message": message[:2000]},
+    )
+    return placed_in or queued_in
+
+
+async def mark_poked(connection: AsyncConnection, pool: str) -> bool:
+    """Return True for the first since the pool's last cycle began: that one has to signal."""
+    first = await connection.scalar(
+        text("UPDATE pools SET poked = true WHERE name = :pool AND NOT poked RETURNING name"),
+        {"pool": pool},
+    )
+    return first is not None
+
+
+async def mark_poked_if_waiting(connection: AsyncConnection, pool: str) -> bool:
+    """Like `mark_poked`, where a job waits that the freed capacity could help."""
+    waiting = await connection.scalar(
+        text("SELECT EXISTS (SELECT FROM queue WHERE pool = :pool AND NOT held)"), {"pool": pool}
+    )
+    return bool(waiting) and await mark_poked(connection, pool)
+
+
+
+_INSERT_JOB = """
+    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, message)
+    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, '')
+    ON CONFLICT (id) DO NOTHING
+"""
+
+_INSERT_QUEUE = """
+    INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at)
+    SELECT :id, :attempt, :pool, :held, :priority, CAST(:request AS jsonb), :submitted_at
+     WHERE NOT EXISTS (
+           SELECT FROM placements WHERE job_id = :id AND attempt >= :attempt)
+       AND NOT EXISTS (SELECT FROM jobs WHERE id = :id AND ended_at IS NOT NULL)
+    ON CONFLICT (job_id) DO NOTHING
+"""
+
+_END_PLACEMENT = """
+    UPDATE placements p
+       SET ended_at = clock_timestamp(), end_reason = :reason, end_message = :message
+      FROM nodes n
+     WHERE p.job_id = :id AND p.attempt = :attempt AND p.ended_at IS NULL AND n.id = p.node_id
+    RETURNING n.pool
+"""
+
+_END_JOB = """
+    UPDATE jobs
+       SET ended_at = coalesce(CAST(:ended_at AS timestamptz), clock_timestamp()),
+           end_state = :state, failure = :failure, exit_code = :exit_code, message = :message,
+           attempts = :attempts
+     WHERE id = :id AND ended_at IS NULL
+"""

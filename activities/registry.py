@@ -1,0 +1,215 @@
+"""Nodes in the capacity database: registration, drain, loss."""
+
+import json
+from datetime import UTC, datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+
+from activities.database import Database
+from activities.queue import ensure_pool, mark_poked
+from activities.retrying import reports_errors
+from activities.signals import Signals
+from activities.snapshot import to_mb, to_milli
+from models import proof
+from models.errors import StaleError
+from models.messages import (
+    DrainRequest,
+    LeaseEnd,
+    NodeEnd,
+    NodeLost,
+    Registered,
+    Registration,
+)
+from models.node import Liveness, NodeState
+
+
+class RegistryActivities:
+    """Activities of `NodeWorkflow` on the capacity database."""
+
+    def __init__(
+        self, database: Database, signals: Signals, agent_token: str, liveness: Liveness
+    ) -> None:
+        self._database = database
+        self._signals = signals
+        self._agent_token = agent_token
+        self._liveness = liveness
+
+    @activity.defn
+    @reports_errors
+    async def register_node(self, registration: Registration) -> Registered:
+        """Admit an agent: check its proof, write its inventory, and give it a new epoch.
+
+        Whatever still held a GPU under an older epoch has ended with it: the agent ended its
+        orphans before it called. A repeat with the same boot returns the same epoch.
+        Raises TokenError for a wrong or expired proof.
+        """
+        identity = registration.identity
+        proof.check(
+            self._agent_token, identity, registration.issued_at, registration.proof,
+            datetime.now(UTC),
+        )  # fmt: skip
+        async with self._database.transaction() as connection:
+            await ensure_pool(connection, identity.pool)
+            epoch = await self._known_epoch(connection, registration)
+            if epoch is None:
+                epoch = await self._admit(connection, registration)
+            await mark_poked(connection, identity.pool)
+        await self._tell_lost_jobs(identity.node_id, epoch - 1, "its agent started anew")
+        await self._signals.poke_pool(identity.pool)
+        return Registered(node_id=identity.node_id, epoch=epoch, liveness=self._liveness)
+
+    @activity.defn
+    @reports_errors
+    async def drain_node(self, request: DrainRequest) -> None:
+        """Stop placing on a node, or start again; what runs there goes on.
+
+        Raises StaleError when the node has been registered anew or has ended since.
+        """
+        state, other = NodeState.READY, NodeState.DRAINING
+        if request.draining:
+            state, other = other, state
+        async with self._database.transaction() as connection:
+            pool = await connection.scalar(
+                text(_SET_STATE),
+                {
+                    "id": request.node_id, "epoch": request.epoch, "state": state.value,
+                    "reason": request.reason, "from": [state.value, other.value],
+                },
+            )  # fmt: skip
+            if pool is None:
+                raise StaleError(f"node {request.node_id} has ended or was registered anew")
+            poke = not request.draining and await mark_poked(connection, pool)
+        if poke:
+            await self._signals.poke_pool(pool)
+
+    @activity.defn
+    @reports_errors
+    async def end_node(self, request: NodeEnd) -> None:
+        """Declare a registration over: no placement on it any more, its leases end, its jobs hear.
+
+        An epoch that is no longer the node's changes nothing.
+        """
+        live = [NodeState.READY.value, NodeState.DRAINING.value, request.state.value]
+        async with self._database.transaction() as connection:
+            pool = await connection.scalar(
+                text(_SET_STATE),
+                {
+                    "id": request.node_id, "epoch": request.epoch, "reason": request.reason,
+                    "state": request.state.value, "from": live,
+                },
+            )  # fmt: skip
+            if pool is None:
+                return
+            await _end_leases(connection, request.node_id, request.epoch, request.reason)
+        await self._tell_lost_jobs(request.node_id, request.epoch, request.reason)
+
+    async def _known_epoch(
+        self, connection: AsyncConnection, registration: Registration
+    ) -> int | None:
+        return await connection.scalar(
+            text(
+                "SELECT epoch FROM nodes WHERE id = :id AND boot_id = :boot"
+                " AND state IN ('READY', 'DRAINING') FOR UPDATE"
+            ),
+            {"id": registration.identity.node_id, "boot": registration.identity.boot_id},
+        )
+
+    async def _admit(self, connection: AsyncConnection, registration: Registration) -> int:
+        identity, inventory = registration.identity, registration.inventory
+        old = await connection.scalar(
+            text("SELECT epoch FROM nodes WHERE id = :id FOR UPDATE"), {"id": identity.node_id}
+        )
+        if old is not None:
+            await _end_leases(connection, identity.node_id, old, "its agent started anew")
+            await connection.execute(
+                text("DELETE FROM gpus WHERE node_id = :id"), {"id": identity.node_id}
+            )
+        epoch = await connection.scalar(
+            text(_ADMIT),
+            {
+                "id": identity.node_id, "pool": identity.pool, "block": identity.block_id,
+                "provider": identity.provider, "tier": identity.tier.value,
+                "agent": identity.agent_id, "boot": identity.boot_id,
+                "hostname": inventory.hostname, "version": inventory.agent_version,
+                "simulated": inventory.simulated, "gpu_type": inventory.gpu_type,
+                "container": inventory.container_runtime, "cpu": to_milli(inventory.cpus),
+                "ram": to_mb(inventory.ram), "labels": json.dumps(identity.labels),
+                "expires_at": identity.expires_at,
+            },
+        )  # fmt: skip
+        await connection.execute(
+            text(
+                "INSERT INTO gpus (node_id, index, model, uuid, vram_mb)"
+                " VALUES (:node, :index, :model, :uuid, :vram)"
+            ),
+            [
+                {"node": identity.node_id, "index": gpu.index, "model": gpu.model,
+                 "uuid": gpu.uuid, "vram": to_mb(gpu.vram)}
+                for gpu in inventory.gpus
+            ],
+        )  # fmt: skip
+        assert epoch is not None
+        return epoch
+
+    async def _tell_lost_jobs(self, node_id: str, epoch: int, reason: str) -> None:
+        """Signal every job whose placement ended with this registration; repeats do no harm."""
+        async with self._database.transaction() as connection:
+            jobs = await connection.scalars(
+                text(_JOBS_LOST_WITH),
+                {"id": node_id, "epoch": epoch, "reason": LeaseEnd.NODE_LOST.value},
+            )
+            messages = [
+                (job_id, NodeLost(node_id=node_id, epoch=epoch, reason=reason)) for job_id in jobs
+            ]
+        await self._signals.tell_jobs("node_lost", messages)
+
+
+async def _end_leases(
+    connection: AsyncConnection, node_id: str, epoch: int, reason: str
+) -> None:
+    await connection.execute(
+        text(
+            "UPDATE placements SET ended_at = clock_timestamp(), end_reason = :end,"
+            " end_message = :reason"
+            " WHERE node_id = :id AND epoch <= :epoch AND ended_at IS NULL"
+        ),
+        {
+            "id": node_id, "epoch": epoch, "end": LeaseEnd.NODE_LOST.value,
+            "reason": f"node {node_id}: {reason}",
+        },
+    )  # fmt: skip
+
+
+_ADMIT = """
+    INSERT INTO nodes (id, pool, block_id, provider, tier, state, state_reason, epoch, agent_id,
+                       boot_id, hostname, agent_version, simulated, gpu_type, container_runtime,
+                       cpu_milli, ram_mb, labels, expires_at)
+    VALUES (:id, :pool, :block, :provider, :tier, 'READY', '', 1, :agent, :boot, :hostname,
+            :version, :simulated, :gpu_type, :container, :cpu, :ram, CAST(:labels AS jsonb),
+            :expires_at)
+    ON CONFLICT (id) DO UPDATE
+       SET pool = excluded.pool, block_id = excluded.block_id, provider = excluded.provider,
+           tier = excluded.tier, state = 'READY', state_reason = '',
+           state_since = clock_timestamp(), epoch = nodes.epoch + 1,
+           agent_id = excluded.agent_id, boot_id = excluded.boot_id,
+           hostname = excluded.hostname, agent_version = excluded.agent_version,
+           simulated = excluded.simulated, gpu_type = excluded.gpu_type,
+           container_runtime = excluded.container_runtime, cpu_milli = excluded.cpu_milli,
+           ram_mb = excluded.ram_mb, labels = excluded.labels, expires_at = excluded.expires_at,
+           registered_at = clock_timestamp()
+    RETURNING epoch
+"""
+
+_SET_STATE = """
+    UPDATE nodes SET state = :state, state_reason = :reason, state_since = clock_timestamp()
+     WHERE id = :id AND epoch = :epoch AND state = ANY(:from)
+    RETURNING pool
+"""
+
+_JOBS_LOST_WITH = """
+    SELECT p.job_id FROM placements p JOIN jobs j ON j.id = p.job_id
+     WHERE p.node_id = :id AND p.epoch = :epoch AND p.end_reason = :reason AND j.ended_at IS NULL
+     ORDER BY p.job_id
+"""

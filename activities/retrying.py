@@ -1,0 +1,30 @@
+"""Turning Longshore's errors into Temporal's, with the same text and a type to branch on."""
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+from temporalio.exceptions import ApplicationError
+
+from models.errors import LongshoreError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def reports_errors(call: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    """Decorate an async activity: a LongshoreError becomes an ApplicationError of that type.
+
+    Whether Temporal tries again is a property of the error's class (`retryable`).
+    """
+
+    @functools.wraps(call)
+    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return await call(*args, **kwargs)
+        except LongshoreError as error:
+            raise ApplicationError(
+                str(error), type=type(error).__name__, non_retryable=not error.retryable
+            ) from error
+
+    return wrapped

@@ -1,0 +1,56 @@
+"""Signals from activities to workflows, by name: activities lie below workflows."""
+
+import asyncio
+from collections.abc import Sequence
+
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from models.base import Wire
+from models.messages import (
+    CONTROL_TASK_QUEUE,
+    POOL_WORKFLOW,
+    PoolInput,
+    job_workflow_id,
+    pool_workflow_id,
+)
+
+_IN_FLIGHT = 50
+
+
+class Signals:
+    """Sends signals to pools and jobs."""
+
+    def __init__(self, temporal: Client) -> None:
+        self._temporal = temporal
+
+    async def poke_pool(self, pool: str) -> None:
+        """Wake the pool's workflow, and start it where there is none yet."""
+        await self._temporal.start_workflow(
+            POOL_WORKFLOW,
+            PoolInput(pool=pool),
+            id=pool_workflow_id(pool),
+            task_queue=CONTROL_TASK_QUEUE,
+            start_signal="poke",
+            static_summary=f"pool {pool}: packs its queue onto its nodes",
+        )
+
+    async def tell_jobs(
+        self, signal: str, messages: Sequence[tuple[str, Wire]]
+    ) -> tuple[str, ...]:
+        """Signal each (job id, message); return the ids of jobs whose workflow has ended."""
+        gate = asyncio.Semaphore(_IN_FLIGHT)
+
+        async def tell(job_id: str, message: Wire) -> str | None:
+            async with gate:
+                handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
+                try:
+                    await handle.signal(signal, message)
+                except RPCError as error:
+                    if error.status != RPCStatusCode.NOT_FOUND:
+                        raise
+                    return job_id
+            return None
+
+        gone = await asyncio.gather(*(tell(job_id, message) for job_id, message in messages))
+        return tuple(job_id for job_id in gone if job_id)

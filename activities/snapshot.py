@@ -1,0 +1,123 @@
+"""Reading the capacity database into the values that `scheduling` works on."""
+
+from datetime import datetime
+
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from models.base import Wire
+from models.node import GPU, Node
+from models.placement import JobRequest, RunningJob
+from models.pool import PoolSpec
+
+
+
+class QueueEntry(Wire):
+    """A job in a queue, as the packer and its user see it."""
+
+    request: JobRequest
+    held: bool
+    queued_at: datetime
+
+
+async def load_pool(connection: AsyncConnection, pool: str) -> PoolSpec:
+    """Return the pool's settings; the defaults where it has none."""
+    spec = await connection.scalar(
+        text("SELECT spec FROM pools WHERE name = :pool"), {"pool": pool}
+    )
+    return PoolSpec.model_validate({**spec, "name": pool}) if spec else PoolSpec(name=pool)
+
+
+async def load_nodes(connection: AsyncConnection, pool: str) -> tuple[Node, ...]:
+    """Return the pool's nodes that have not gone, by id, with who holds each GPU."""
+    nodes = await connection.execute(text(_NODES), {"pool": pool})
+    gpus: dict[str, list[GPU]] = {}
+    for row in (await connection.execute(text(_GPUS), {"pool": pool})).mappings():
+        gpus.setdefault(row["node_id"], []).append(_gpu(row))
+    return tuple(_node(row, tuple(gpus.get(row["id"], ()))) for row in nodes.mappings())
+
+
+async def load_queue(connection: AsyncConnection, pool: str) -> tuple[QueueEntry, ...]:
+    """Return the pool's queue in order: priority class, then time of submission."""
+    rows = await connection.execute(
+        text(
+            "SELECT request, held, queued_at FROM queue WHERE pool = :pool"
+            " ORDER BY priority DESC, submitted_at, job_id"
+        ),
+        {"pool": pool},
+    )
+    return tuple(
+        QueueEntry(
+            request=JobRequest.model_validate(row["request"]),
+            held=row["held"],
+            queued_at=row["queued_at"],
+        )
+        for row in rows.mappings()
+    )
+
+
+async def load_running(connection: AsyncConnection, pool: str) -> tuple[RunningJob, ...]:
+    """Return what runs on the pool's nodes, with when it should end."""
+    rows = await connection.execute(text(_RUNNING), {"pool": pool})
+    return tuple(
+        RunningJob(
+            job_id=row["job_id"],
+            node_id=row["node_id"],
+            gpu_indices=tuple(row["gpu_indices"]),
+            vram_per_gpu=row["vram_mb"] / 1000,
+            cpus=row["cpu_milli"] / 1000,
+            ram=row["ram_mb"] / 1000,
+            expected_end=row["expected_end"],
+        )
+        for row in rows.mappings()
+    )
+
+
+def to_mb(gb: float) -> int:
+    return round(gb * 1000)
+
+
+def to_milli(cores: float) -> int:
+    return round(cores * 1000)
+
+
+def _gpu(row: RowMapping) -> GPU:
+    return GPU.model_construct(
+        index=row["index"],
+        vram=row["vram_mb"] / 1000,
+        vram_used=row["vram_mb_used"] / 1000,
+        job_id=row["job_id"],
+    )
+
+
+def _node(row: RowMapping, gpus: tuple[GPU, ...]) -> Node:
+    return Node.model_construct(
+        id=row["id"], block_id=row["block_id"], provider=row["provider"], tier=row["tier"],
+        gpu_type=row["gpu_type"], gpus=gpus, cpus=row["cpu_milli"] / 1000,
+        cpus_used=row["cpu_milli_used"] / 1000, ram=row["ram_mb"] / 1000,
+        ram_used=row["ram_mb_used"] / 1000, expires_at=row["expires_at"], state=row["state"],
+        container_runtime=row["container_runtime"], labels=row["labels"], epoch=row["epoch"],
+    )  # fmt: skip
+
+
+_NODES = """
+    SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,
+           expires_at, state, container_runtime, labels, epoch
+      FROM nodes WHERE pool = :pool AND state <> 'GONE' ORDER BY id
+"""
+
+_GPUS = """
+    SELECT g.node_id, g.index, g.vram_mb, g.vram_mb_used, l.job_id
+      FROM gpus g
+      JOIN nodes n ON n.id = g.node_id AND n.pool = :pool AND n.state <> 'GONE'
+      LEFT JOIN leases l
+        ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+     ORDER BY g.node_id, g.index
+"""
+
+_RUNNING = """
+    SELECT p.job_id, p.node_id, p.gpu_indices, p.vram_mb, p.cpu_milli, p.ram_mb,
+           p.placed_at + make_interval(secs => p.expected_seconds) AS expected_end
+      FROM placements p JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
+     WHERE p.ended_at IS NULL ORDER BY p.job_id
+"""

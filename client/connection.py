@@ -1,0 +1,37 @@
+"""Connecting to Temporal: the standard settings, else the local stack."""
+
+import os
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.runtime import Runtime
+
+from models.errors import UnavailableError
+from models.settings import Settings
+
+
+async def connect(settings: Settings, *, runtime: Runtime | None = None) -> Client:
+    """Return a client of the Temporal server that the settings name.
+
+    `TEMPORAL_ADDRESS` or a profile of temporalio.envconfig comes first, then the local stack.
+    Raises UnavailableError when there is none or it does not answer.
+    """
+    config = ClientConfig.load_client_connect_config()
+    if not config.get("target_host"):
+        config["target_host"] = settings.stack().temporal_address
+    try:
+        return await Client.connect(
+            **config, data_converter=pydantic_data_converter, runtime=runtime
+        )
+    except RuntimeError as error:
+        raise UnavailableError(
+            f"Temporal at {config['target_host']} does not answer ({error}). "
+            f"{_what_to_do()}"
+        ) from error
+
+
+def _what_to_do() -> str:
+    if os.environ.get("TEMPORAL_ADDRESS"):
+        return "Check TEMPORAL_ADDRESS and the server behind it."
+    return "Start the local stack with `longshore up`."

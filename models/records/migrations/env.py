@@ -1,0 +1,12 @@
+"""Alembic's environment: runs inside `activities.database.upgrade`, which gives the connection."""
+
+from alembic import context
+from models.records.tables import SQLModel
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=SQLModel.metadata,
+    transaction_per_migration=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

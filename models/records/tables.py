@@ -1,0 +1,225 @@
+"""The rows of the capacity database: who holds which GPU, the queue, and the record of jobs.
+
+The constraints and triggers that make the database refuse live in the migrations
+(`models/records/migrations`); `tests/records` holds these classes and the migrations equal.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlmodel import Field, SQLModel
+
+NOW = text("clock_timestamp()")
+
+
+def _time(*, default: bool = False, nullable: bool = False) -> Any:
+    return Column(
+        DateTime(timezone=True), nullable=nullable, server_default=NOW if default else None
+    )
+
+
+def _json(*, nullable: bool = False) -> Any:
+    return Column(JSONB(none_as_null=True), nullable=nullable)
+
+
+class PoolRow(SQLModel, table=True):
+    """A queue with its own nodes and policy."""
+
+    __tablename__ = "pools"
+
+    name: str = Field(primary_key=True, sa_type=Text)
+    spec: dict[str, Any] = Field(sa_column=_json())
+    poked: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """Somebody has signalled the pool's workflow since its last cycle began."""
+    created_at: datetime = Field(sa_column=_time(default=True))
+
+
+class BlockRow(SQLModel, table=True):
+    """A contract with a provider."""
+
+    __tablename__ = "blocks"
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    provider: str = Field(sa_type=Text)
+    instance_type: str = Field(sa_type=Text)
+    tier: str = Field(sa_type=Text)
+    starts_at: datetime | None = Field(sa_column=_time(nullable=True))
+    ends_at: datetime | None = Field(sa_column=_time(nullable=True))
+    price_micro_per_gpu_hour: int = Field(sa_type=BigInteger)
+    created_at: datetime = Field(sa_column=_time(default=True))
+
+
+class NodeRow(SQLModel, table=True):
+    """One machine. `cpu_milli_used` and `ram_mb_used` are kept by trigger from its placements."""
+
+    __tablename__ = "nodes"
+    __table_args__ = (Index("nodes_by_pool", "pool"),)
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    pool: str = Field(foreign_key="pools.name", sa_type=Text)
+    block_id: str | None = Field(default=None, foreign_key="blocks.id", sa_type=Text)
+    provider: str = Field(sa_type=Text)
+    tier: str = Field(sa_type=Text)
+    state: str = Field(sa_type=Text)
+    state_reason: str = Field(default="", sa_type=Text)
+    state_since: datetime = Field(sa_column=_time(default=True))
+    epoch: int
+    agent_id: str = Field(sa_type=Text)
+    boot_id: str = Field(sa_type=Text)
+    hostname: str = Field(sa_type=Text)
+    agent_version: str = Field(sa_type=Text)
+    simulated: bool
+    gpu_type: str = Field(sa_type=Text)
+    container_runtime: str | None = Field(default=None, sa_type=Text)
+    cpu_milli: int = Field(sa_type=BigInteger)
+    cpu_milli_used: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    ram_mb: int = Field(sa_type=BigInteger)
+    ram_mb_used: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    labels: dict[str, str] = Field(sa_column=_json())
+    expires_at: datetime | None = Field(sa_column=_time(nullable=True))
+    registered_at: datetime = Field(sa_column=_time(default=True))
+
+
+class GpuRow(SQLModel, table=True):
+    """One GPU. `vram_mb_used` is kept by trigger from the live leases."""
+
+    __tablename__ = "gpus"
+
+    node_id: str = Field(primary_key=True, foreign_key="nodes.id", sa_type=Text)
+    index: int = Field(primary_key=True)
+    model: str = Field(sa_type=Text)
+    uuid: str = Field(sa_type=Text)
+    vram_mb: int = Field(sa_type=BigInteger)
+    vram_mb_used: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+
+
+class JobRow(SQLModel, table=True):
+    """The record of a job: what was asked, and how it ended. What it does now, Temporal knows."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        Index("jobs_by_submission", "submitted_at"),
+        Index("jobs_by_key", "tenant", "name", "key", unique=True,
+              postgresql_where=text("key IS NOT NULL")),
+    )  # fmt: skip
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    name: str = Field(sa_type=Text)
+    tenant: str = Field(sa_type=Text)
+    pool: str = Field(foreign_key="pools.name", sa_type=Text)
+    key: str | None = Field(default=None, sa_type=Text)
+    spec: dict[str, Any] = Field(sa_column=_json())
+    submitted_at: datetime = Field(sa_column=_time())
+    ended_at: datetime | None = Field(sa_column=_time(nullable=True))
+    end_state: str | None = Field(default=None, sa_type=Text)
+    failure: str | None = Field(default=None, sa_type=Text)
+    exit_code: int | None = None
+    message: str = Field(default="", sa_type=Text)
+    attempts: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+
+
+class QueueRow(SQLModel, table=True):
+    """A job that waits for a placement; gone once it has one."""
+
+    __tablename__ = "queue"
+    __table_args__ = (Index("queue_order", "pool", text("priority DESC"), "submitted_at"),)
+
+    job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
+    attempt: int
+    pool: str = Field(foreign_key="pools.name", sa_type=Text)
+    held: bool
+    priority: int
+    request: dict[str, Any] = Field(sa_column=_json())
+    submitted_at: datetime = Field(sa_column=_time())
+    queued_at: datetime = Field(sa_column=_time(default=True))
+    decision: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
+    """What the last cycle said of it, and why."""
+    decided_at: datetime | None = Field(sa_column=_time(nullable=True))
+
+
+class CycleRow(SQLModel, table=True):
+    """One committed cycle of a pool; its id makes a retry of the activity find it."""
+
+    __tablename__ = "cycles"
+    __table_args__ = (Index("cycles_by_time", "pool", "committed_at"),)
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    pool: str = Field(foreign_key="pools.name", sa_type=Text)
+    committed_at: datetime = Field(sa_column=_time(default=True))
+    queued: int
+    placed: int
+    refused: int
+    """Placements that no longer held when they were committed."""
+    took_ms: float
+
+
+class PlacementRow(SQLModel, table=True):
+    """One attempt of a job on a node, with the decision's terms. Ends once, with its leases."""
+
+    __tablename__ = "placements"
+    __table_args__ = (
+        Index("placements_by_cycle", "cycle_id"),
+        Index("placements_by_node", "node_id", "epoch"),
+        Index("placements_live", "job_id", unique=True, postgresql_where=text("ended_at IS NULL")),
+    )
+
+    job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
+    attempt: int = Field(primary_key=True)
+    cycle_id: str = Field(foreign_key="cycles.id", sa_type=Text)
+    node_id: str = Field(foreign_key="nodes.id", sa_type=Text)
+    epoch: int
+    gpu_indices: list[int] = Field(sa_column=Column(ARRAY(Integer), nullable=False))
+    cpu_milli: int = Field(sa_type=BigInteger)
+    ram_mb: int = Field(sa_type=BigInteger)
+    vram_mb: int = Field(sa_type=BigInteger)
+    """Per GPU."""
+    expected_seconds: float
+    decision: dict[str, Any] = Field(sa_column=_json())
+    placed_at: datetime = Field(sa_column=_time(default=True))
+    ended_at: datetime | None = Field(sa_column=_time(nullable=True))
+    end_reason: str | None = Field(default=None, sa_type=Text)
+    end_message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+
+
+class LeaseRow(SQLModel, table=True):
+    """This job holds this GPU of this node, from, to, and why it ended. Never rewritten."""
+
+    __tablename__ = "leases"
+    __table_args__ = (
+        Index("leases_one_per_gpu", "node_id", "gpu_index", unique=True,
+              postgresql_where=text("ended_at IS NULL")),
+        Index("leases_by_job", "job_id", "attempt"),
+        ForeignKeyConstraint(["job_id", "attempt"], ["placements.job_id", "placements.attempt"]),
+    )  # fmt: skip
+
+    id: int | None = Field(
+        default=None, sa_column=Column(BigInteger, Identity(), primary_key=True)
+    )
+    job_id: str = Field(sa_type=Text)
+    attempt: int
+    node_id: str = Field(foreign_key="nodes.id", sa_type=Text)
+    epoch: int
+    gpu_index: int
+    vram_mb: int = Field(sa_type=BigInteger)
+    tenant: str = Field(sa_type=Text)
+    started_at: datetime = Field(sa_column=_time(default=True))
+    ended_at: datetime | None = Field(sa_column=_time(nullable=True))
+    end_reason: str | None = Field(default=None, sa_type=Text)

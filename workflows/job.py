@@ -1,0 +1,401 @@
+"""The life of one job: queue, placement, run, end; with retries, hold and cancel at every point.
+
+The workflow alone decides what happens next. Which GPUs the job holds, and its place in the
+queue, are the capacity database's; every step there is idempotent by (job, attempt).
+"""
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import VersioningBehavior
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.process import NodeActivities
+    from activities.queue import QueueActivities
+    from models.job import (
+        AttemptRecord,
+        FailureClass,
+        JobResult,
+        JobState,
+        JobStatus,
+        RetryRule,
+    )
+    from models.messages import (
+        JOB_WORKFLOW,
+        CommandReason,
+        EnqueueRequest,
+        FinishRequest,
+        HoldRequest,
+        JobHistory,
+        JobInput,
+        LeaseEnd,
+        NodeLost,
+        ProcessReport,
+        ReleaseRequest,
+        RunProcessRequest,
+        StopProcessRequest,
+        node_task_queue,
+    )
+    from models.placement import Placement, PlacementKey
+    from models.units import format_duration
+    from workflows.options import (
+        DATABASE_RETRY,
+        DATABASE_TIMEOUT,
+        PROCESS_HEARTBEAT_TIMEOUT,
+        PROCESS_RETRY,
+        PROCESS_TIMEOUT,
+    )
+
+_ATTEMPTS_SHOWN = 20
+
+
+@workflow.defn(name=JOB_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+class JobWorkflow:
+    """One job. Completes with its `JobResult`; fails or is cancelled when the job is."""
+
+    @workflow.init
+    def __init__(self, job: JobInput) -> None:
+        self._spec = job.spec
+        self._key = job.key
+        self._held = job.held
+        self._hold_reason = "held at submit" if job.held else ""
+        self._id = workflow.info().workflow_id.removeprefix("job-")
+        history = job.history or JobHistory(submitted_at=workflow.info().start_time, attempt=1)
+        self._submitted_at = history.submitted_at
+        self._attempt = history.attempt
+        self._retries = dict(history.retries)
+        self._attempts = list(history.attempts)
+        self._state = JobState.SUBMITTED
+        self._reason = ""
+        self._since = workflow.now()
+        self._placement: Placement | None = None
+        self._lost: list[NodeLost] = []
+        self._cancel: str | None = None
+        self._result: JobResult | None = None
+
+    @workflow.run
+    async def run(self, job: JobInput) -> JobResult:
+        life = asyncio.create_task(self._live())
+        try:
+            result = await asyncio.shield(life)
+        except asyncio.CancelledError:
+            # A request, not an order: the process ends and the leases are given up first.
+            self._cancel = workflow.cancellation_reason() or "cancelled"
+            result = await life
+            if result.state is JobState.CANCELLED:
+                raise
+        if result.state is JobState.FAILED:
+            raise ApplicationError(
+                result.message, result, type=(result.failure or FailureClass.USER).value,
+                non_retryable=True,
+            )  # fmt: skip
+        return result
+
+    @workflow.signal
+    def placed(self, placement: Placement) -> None:
+        """A cycle has given the job GPUs for this attempt."""
+        if placement.attempt == self._attempt and self._placement is None:
+            self._placement = placement
+
+    @workflow.signal
+    def node_lost(self, lost: NodeLost) -> None:
+        """A node's registration is over, and so is what ran under it."""
+        self._lost = [*self._lost[-9:], lost]
+
+    @workflow.signal
+    def hold(self, command: CommandReason) -> None:
+        """Keep the job out of placement; a running one is stopped and queued again, held."""
+        self._held, self._hold_reason = True, command.reason or "held"
+
+    @workflow.signal
+    def release(self, command: CommandReason) -> None:
+        """End a hold."""
+        self._held, self._hold_reason = False, command.reason or "released"
+
+    @workflow.query(description="Where the job is in its life, and why")
+    def status(self) -> JobStatus:
+        return JobStatus(
+            job_id=self._id, name=self._spec.name, tenant=self._spec.tenant,
+            pool=self._spec.pool, state=self._state, attempt=self._attempt, reason=self._reason,
+            submitted_at=self._submitted_at, since=self._since,
+            attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]), result=self._result,
+        )  # fmt: skip
+
+    async def _live(self) -> JobResult:
+        """Go through attempts until one of them ends the job."""
+        while True:
+            refusal = await self._enqueue()
+            if refusal:
+                return await self._fail(FailureClass.UNSATISFIABLE, refusal)
+            placement = await self._wait_for_placement()
+            if self._cancel is not None:
+                return await self._end_cancelled(placement)
+            if placement is None:
+                waited = format_duration(self._spec.queue_timeout or timedelta(0))
+                return await self._fail(
+                    FailureClass.QUEUE_TIMEOUT, f"no placement within {waited}"
+                )
+            report = await self._run_attempt(placement)
+            result = await self._conclude(report)
+            if result is not None:
+                return result
+            self._next_attempt_or_continue_as_new()
+
+    async def _enqueue(self) -> str:
+        """Put this attempt into the queue; return why no node could ever hold it, if so."""
+        reply = await workflow.execute_activity_method(
+            QueueActivities.enqueue,
+            EnqueueRequest(
+                job_id=self._id, attempt=self._attempt, spec=self._spec, key=self._key,
+                submitted_at=self._submitted_at, held=self._held,
+            ),
+            start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
+            summary=f"attempt {self._attempt} into the queue of pool {self._spec.pool}",
+        )  # fmt: skip
+        if not reply.queued:
+            return reply.refusal
+        self._enter(
+            JobState.HELD if self._held else JobState.QUEUED,
+            self._hold_reason if self._held else f"waits for a cycle of pool {self._spec.pool}",
+        )
+        return ""
+
+    async def _wait_for_placement(self) -> Placement | None:
+        """Wait until placed or cancelled, or None when the queue timeout is over.
+
+        Time under hold does not count towards the timeout.
+        """
+        known_hold, waited = self._state is JobState.HELD, timedelta(0)
+        while True:
+            began = workflow.now()
+            left = None
+            if self._spec.queue_timeout is not None and not known_hold:
+                left = max(self._spec.queue_timeout - waited, timedelta(0))
+            try:
+                await workflow.wait_condition(
+                    lambda: self._placement is not None
+                    or self._cancel is not None
+                    or self._held != known_hold,  # noqa: B023  (read within this turn)
+                    timeout=left,
+                    timeout_summary="queue timeout",
+                )
+            except TimeoutError:
+                return None
+            if self._placement is not None or self._cancel is not None:
+                return self._placement
+            waited += timedelta(0) if known_hold else workflow.now() - began
+            known_hold = self._held
+            await self._tell_queue_of_hold(known_hold)
+
+    async def _tell_queue_of_hold(self, held: bool) -> None:
+        self._enter(JobState.HELD if held else JobState.QUEUED, self._hold_reason)
+        await workflow.execute_activity_method(
+            QueueActivities.set_hold,
+            HoldRequest(key=self._here, held=held),
+            start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
+            summary="hold" if held else "release",
+        )  # fmt: skip
+
+    async def _run_attempt(self, placement: Placement) -> ProcessReport:
+        """Run the process on its node until it ends, is stopped, or the node is lost."""
+        where = f"node {placement.node_id}, GPUs {list(placement.gpu_indices)}"
+        self._enter(JobState.RUNNING, f"on {where}: {placement.reason}")
+        self._attempts.append(
+            AttemptRecord(
+                attempt=self._attempt, node_id=placement.node_id,
+                gpu_indices=placement.gpu_indices, placed_at=placement.placed_at,
+            )
+        )  # fmt: skip
+        process = workflow.start_activity_method(
+            NodeActivities.run_process,
+            RunProcessRequest(placement=placement, spec=self._spec, job_name=self._spec.name),
+            task_queue=node_task_queue(placement.node_id),
+            start_to_close_timeout=PROCESS_TIMEOUT,
+            heartbeat_timeout=PROCESS_HEARTBEAT_TIMEOUT,
+            retry_policy=PROCESS_RETRY,
+            summary=f"attempt {self._attempt} on {where}",
+        )
+        await workflow.wait_condition(
+            lambda: process.done() or self._stop_reason() is not None or self._lost_here()
+        )
+        stopping: asyncio.Task[None] | None = None
+        if not process.done() and not self._lost_here():
+            self._enter(JobState.STOPPING, self._stop_reason() or "")
+            stopping = asyncio.create_task(self._stop(placement, self._stop_reason() or ""))
+            await workflow.wait_condition(lambda: process.done() or self._lost_here())
+        if not process.done():
+            process.cancel()
+            if stopping:
+                stopping.cancel()
+            return ProcessReport(failure=FailureClass.NODE, message=self._loss_message())
+        return await _report_of(process)
+
+    async def _stop(self, placement: Placement, reason: str) -> None:
+        """Ask the node for it directly: a cancellation by heartbeat would come late."""
+        await workflow.execute_activity_method(
+            NodeActivities.stop_process,
+            StopProcessRequest(
+                key=placement.key, signal=self._spec.stop_signal, grace=self._spec.grace,
+                reason=reason,
+            ),
+            task_queue=node_task_queue(placement.node_id),
+            start_to_close_timeout=self._spec.grace + timedelta(minutes=1),
+            retry_policy=PROCESS_RETRY,
+            summary=f"stop attempt {self._attempt}: {reason}",
+        )  # fmt: skip
+
+    async def _conclude(self, report: ProcessReport) -> JobResult | None:
+        """Decide what follows an attempt: the job's result, or None for another attempt."""
+        if report.failure is None and report.stopped_for is None:
+            self._close_attempt(None, report)
+            return await self._finish(LeaseEnd.FINISHED, JobState.SUCCEEDED, report)
+        if self._cancel is not None:
+            report = report.model_copy(update={"message": self._cancel})
+            self._close_attempt(FailureClass.CANCELLED, report)
+            return await self._finish(
+                LeaseEnd.CANCELLED, JobState.CANCELLED, report, FailureClass.CANCELLED
+            )
+        if report.stopped_for is not None and report.failure is None:
+            self._close_attempt(None, report)
+            await self._give_up_leases(LeaseEnd.HELD, report.stopped_for)
+            return None
+        failure = report.failure or FailureClass.NODE
+        self._close_attempt(failure, report)
+        rule = self._spec.retry.rule_for(failure)
+        used = self._retries.get(failure, 0)
+        if rule.max_retries is not None and used >= rule.max_retries:
+            return await self._finish(LeaseEnd.FAILED, JobState.FAILED, report, failure)
+        self._retries[failure] = used + 1
+        await self._give_up_leases(
+            LeaseEnd.NODE_LOST if failure is FailureClass.NODE else LeaseEnd.FAILED,
+            report.message,
+        )
+        return await self._back_off(rule, failure, used + 1, report)
+
+    async def _back_off(
+        self, rule: RetryRule, failure: FailureClass, retry: int, report: ProcessReport
+    ) -> JobResult | None:
+        """Wait before a retry; return a result only when the job is cancelled meanwhile."""
+        wait = rule.wait_before(retry)
+        if wait > timedelta(0):
+            limit = "" if rule.max_retries is None else f" of {rule.max_retries}"
+            self._enter(
+                JobState.RETRYING,
+                f"{failure.value} ({report.message}); retry {retry}{limit} "
+                f"after {format_duration(wait)}",
+            )
+            try:
+                await workflow.wait_condition(
+                    lambda: self._cancel is not None,
+                    timeout=wait,
+                    timeout_summary=f"backoff before retry {retry} ({failure.value})",
+                )
+            except TimeoutError:
+                return None
+        return None if self._cancel is None else await self._end_cancelled(None)
+
+    async def _end_cancelled(self, placement: Placement | None) -> JobResult:
+        """End a job that was cancelled before its process was started."""
+        if placement is not None:
+            self._reason = "cancelled before its process was started"
+        report = ProcessReport(message=self._cancel or "cancelled")
+        return await self._finish(
+            LeaseEnd.CANCELLED, JobState.CANCELLED, report, FailureClass.CANCELLED
+        )
+
+    async def _fail(self, failure: FailureClass, message: str) -> JobResult:
+        return await self._finish(
+            LeaseEnd.FAILED, JobState.FAILED, ProcessReport(message=message), failure
+        )
+
+    async def _finish(
+        self,
+        reason: LeaseEnd,
+        state: JobState,
+        report: ProcessReport,
+        failure: FailureClass | None = None,
+    ) -> JobResult:
+        """Give up what the job holds, and record its end."""
+        result = JobResult(
+            job_id=self._id, state=state, exit_code=report.exit_code, failure=failure,
+            message=report.message, attempts=len(self._attempts) and self._attempts[-1].attempt,
+            ended_at=workflow.now(),
+        )  # fmt: skip
+        await workflow.execute_activity_method(
+            QueueActivities.finish,
+            FinishRequest(key=self._here, reason=reason, result=result),
+            start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
+            summary=f"record the end: {state.value}",
+        )  # fmt: skip
+        self._result = result
+        self._enter(state, report.message)
+        return result
+
+    async def _give_up_leases(self, reason: LeaseEnd, message: str) -> None:
+        await workflow.execute_activity_method(
+            QueueActivities.release,
+            ReleaseRequest(key=self._here, reason=reason, message=message),
+            start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
+            summary=f"give up the leases: {reason.value}",
+        )  # fmt: skip
+
+    def _next_attempt_or_continue_as_new(self) -> None:
+        self._attempt += 1
+        self._placement = None
+        if workflow.info().is_continue_as_new_suggested() and self._cancel is None:
+            workflow.continue_as_new(
+                JobInput(
+                    spec=self._spec, key=self._key, held=self._held,
+                    history=JobHistory(
+                        submitted_at=self._submitted_at, attempt=self._attempt,
+                        retries=self._retries,
+                        attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]),
+                    ),
+                )
+            )  # fmt: skip
+
+    @property
+    def _here(self) -> PlacementKey:
+        return PlacementKey(job_id=self._id, attempt=self._attempt)
+
+    def _stop_reason(self) -> str | None:
+        """Why the process should be stopped, or None to let it run."""
+        if self._cancel is not None:
+            return self._cancel
+        return self._hold_reason if self._held else None
+
+    def _lost_here(self) -> bool:
+        return bool(self._loss_message())
+
+    def _loss_message(self) -> str:
+        here = self._placement
+        for lost in self._lost:
+            if here and (lost.node_id, lost.epoch) == (here.node_id, here.epoch):
+                return f"node {lost.node_id} was lost: {lost.reason}"
+        return ""
+
+    def _close_attempt(self, failure: FailureClass | None, report: ProcessReport) -> None:
+        self._attempts[-1] = self._attempts[-1].model_copy(
+            update={
+                "ended_at": workflow.now(),
+                "failure": failure,
+                "exit_code": report.exit_code,
+                "message": report.message,
+            }
+        )
+
+    def _enter(self, state: JobState, reason: str = "") -> None:
+        self._state, self._reason, self._since = state, reason, workflow.now()
+
+
+async def _report_of(process: "workflow.ActivityHandle[ProcessReport]") -> ProcessReport:
+    """Return the report, or one that says why the node could not give any."""
+    try:
+        return await process
+    except ActivityError as error:
+        return ProcessReport(
+            failure=FailureClass.NODE, message=f"the node refused it: {error.cause or error}"
+        )
+

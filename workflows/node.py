@@ -1,0 +1,248 @@
+"""One node: admits its agent, watches it, drains it, and declares it lost."""
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy, VersioningBehavior
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+
+with workflow.unsafe.imports_passed_through():
+    from activities.process import NodeActivities
+    from activities.registry import RegistryActivities
+    from models.errors import NodeTakenError
+    from models.messages import (
+        NODE_WORKFLOW,
+        CommandReason,
+        DrainRequest,
+        NodeEnd,
+        NodeInput,
+        NodeStatus,
+        Registered,
+        Registration,
+        WatchReport,
+        WatchRequest,
+        node_task_queue,
+    )
+    from models.node import NodeState
+    from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
+
+_FIRST_REGISTRATION = timedelta(minutes=5)
+_ONE_WATCH = timedelta(hours=12)
+
+
+@workflow.defn(name=NODE_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+class NodeWorkflow:
+    """A node from its registration until its agent is lost or leaves; one run of the workflow
+    chain may see several registrations (epochs) of the same agent."""
+
+    @workflow.init
+    def __init__(self, node: NodeInput) -> None:
+        self._node_id = node.node_id
+        self._registered = node.registered
+        self._identity = node.identity
+        self._drain_reason = node.drain_reason
+        self._watches = node.watches
+        self._lock = asyncio.Lock()
+        self._state = NodeState.READY if node.registered else NodeState.GONE
+        self._reason = "" if node.registered else "not registered yet"
+        self._since = workflow.now()
+
+    @workflow.run
+    async def run(self, node: NodeInput) -> NodeStatus:
+        while await self._has_registration():
+            await self._watch_until_over()
+            if self._should_continue_as_new(node) and self._state is NodeState.READY:
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                workflow.continue_as_new(self._carried(node))
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return self.status()
+
+    @workflow.update
+    async def register(self, registration: Registration) -> Registered:
+        """Admit an agent and give it an epoch. Fails with TokenError or NodeTakenError."""
+        identity = registration.identity
+        async with self._lock:
+            if self._live_agent_is_another(registration):
+                assert self._identity is not None
+                raise ApplicationError(
+                    f"node {self._node_id} already has a live agent (started as "
+                    f"{self._identity.boot_id[:8]}, registered {self._since:%Y-%m-%d %H:%M:%S} "
+                    "UTC). Stop that one, or give this one another --node-id.",
+                    type=NodeTakenError.__name__,
+                    non_retryable=True,
+                )
+            registered = await self._register(registration)
+            self._identity, self._registered = identity, registered
+            self._enter(NodeState.READY)
+            if self._drain_reason is not None:
+                await self._set_draining(True)
+        return registered
+
+    @workflow.update
+    async def drain(self, command: CommandReason) -> NodeStatus:
+        """Take no new job; what runs there finishes."""
+        async with self._lock:
+            self._drain_reason = command.reason or "drained by hand"
+            await self._set_draining(True)
+        return self.status()
+
+    @workflow.update
+    async def undrain(self, command: CommandReason) -> NodeStatus:
+        """Take jobs again."""
+        async with self._lock:
+            self._drain_reason = None
+            await self._set_draining(False)
+        return self.status()
+
+    @drain.validator
+    def _drain_needs_a_node(self, command: CommandReason) -> None:
+        self._needs_a_node()
+
+    @undrain.validator
+    def _undrain_needs_a_node(self, command: CommandReason) -> None:
+        self._needs_a_node()
+
+    @workflow.query(description="Whether the node takes work, and since when")
+    def status(self) -> NodeStatus:
+        draining = self._drain_reason is not None and self._state is NodeState.READY
+        return NodeStatus(
+            node_id=self._node_id,
+            state=NodeState.DRAINING.value if draining else self._state.value,
+            epoch=self._registered.epoch if self._registered else 0,
+            draining=draining,
+            reason=(self._drain_reason or "") if draining else self._reason,
+            since=self._since,
+        )
+
+    async def _has_registration(self) -> bool:
+        """Return whether a registered agent is to be watched, waiting for one that is coming."""
+        if self._state is NodeState.READY:
+            return True
+        if self._registered is not None:
+            # Ended; but an agent may be registering at this very moment.
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            return self._is_ready()
+        try:
+            await workflow.wait_condition(self._is_ready, timeout=_FIRST_REGISTRATION)
+        except asyncio.TimeoutError:
+            self._reason = "no agent was admitted"
+        return self._is_ready()
+
+    async def _watch_until_over(self) -> None:
+        """Watch one registration until it ends or a newer one takes its place."""
+        registered = self._registered
+        assert registered is not None
+        self._watches += 1
+        watch = workflow.start_activity_method(
+            NodeActivities.watch_agent,
+            WatchRequest(
+                node_id=self._node_id, epoch=registered.epoch, liveness=registered.liveness
+            ),
+            task_queue=node_task_queue(self._node_id),
+            # Not answering within this, it is lost: also how a second call after silence ends.
+            schedule_to_start_timeout=registered.liveness.recall_timeout,
+            heartbeat_timeout=registered.liveness.heartbeat_timeout,
+            start_to_close_timeout=_ONE_WATCH,
+            retry_policy=RetryPolicy(maximum_attempts=1),
+            summary=f"watch epoch {registered.epoch}",
+        )
+        await workflow.wait_condition(lambda: watch.done() or self._epoch() != registered.epoch)
+        if not watch.done():
+            watch.cancel()
+            return
+        over = await _how_it_ended(watch)
+        if over is not None:
+            async with self._lock:
+                if self._epoch() == registered.epoch:
+                    await self._end(registered, *over)
+
+    async def _end(self, registered: Registered, state: NodeState, reason: str) -> None:
+        await workflow.execute_activity_method(
+            RegistryActivities.end_node,
+            NodeEnd(
+                node_id=self._node_id, epoch=registered.epoch, state=state, reason=reason
+            ),
+            start_to_close_timeout=DATABASE_TIMEOUT,
+            retry_policy=DATABASE_RETRY,
+            summary=f"{state.value}: {reason}",
+        )
+        self._enter(state, reason)
+
+    async def _register(self, registration: Registration) -> Registered:
+        try:
+            return await workflow.execute_activity_method(
+                RegistryActivities.register_node,
+                registration,
+                start_to_close_timeout=DATABASE_TIMEOUT,
+                retry_policy=DATABASE_RETRY,
+                summary=f"register boot {registration.identity.boot_id[:8]}",
+            )
+        except ActivityError as error:
+            cause = error.cause
+            if isinstance(cause, ApplicationError):
+                raise ApplicationError(cause.message, type=cause.type) from error
+            raise
+
+    async def _set_draining(self, draining: bool) -> None:
+        assert self._registered is not None
+        await workflow.execute_activity_method(
+            RegistryActivities.drain_node,
+            DrainRequest(
+                node_id=self._node_id, epoch=self._registered.epoch, draining=draining,
+                reason=self._drain_reason or "",
+            ),
+            start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
+            summary="drain" if draining else "undrain",
+        )  # fmt: skip
+
+    def _live_agent_is_another(self, registration: Registration) -> bool:
+        # The same agent id means the same work folder, whose lock lets only one agent run.
+        return (
+            self._state is NodeState.READY
+            and self._identity is not None
+            and self._identity.agent_id != registration.identity.agent_id
+        )
+
+    def _needs_a_node(self) -> None:
+        if self._state is not NodeState.READY:
+            raise ApplicationError(f"node {self._node_id} has no live agent: {self._reason}")
+
+    def _is_ready(self) -> bool:
+        return self._state is NodeState.READY
+
+    def _epoch(self) -> int:
+        return self._registered.epoch if self._registered else 0
+
+    def _should_continue_as_new(self, node: NodeInput) -> bool:
+        done = self._watches - node.watches
+        return done >= node.max_watches_per_run or workflow.info().is_continue_as_new_suggested()
+
+    def _carried(self, node: NodeInput) -> NodeInput:
+        return node.model_copy(
+            update={
+                "registered": self._registered,
+                "identity": self._identity,
+                "drain_reason": self._drain_reason,
+                "watches": self._watches,
+            }
+        )
+
+    def _enter(self, state: NodeState, reason: str = "") -> None:
+        self._state, self._reason, self._since = state, reason, workflow.now()
+
+
+async def _how_it_ended(
+    watch: "workflow.ActivityHandle[WatchReport]",
+) -> tuple[NodeState, str] | None:
+    """Return how the registration ended, or None when the agent is to be called again."""
+    try:
+        report = await watch
+    except ActivityError as error:
+        cause = error.cause
+        if not isinstance(cause, TimeoutError):
+            return NodeState.LOST, f"its agent refused to be watched: {cause}"
+        if cause.type == TimeoutType.SCHEDULE_TO_START:
+            return NodeState.LOST, "its agent is silent"
+        return None  # silent for a moment, or watched for long enough: call again
+    return NodeState.GONE, report.reason

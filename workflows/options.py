@@ -1,0 +1,21 @@
+"""Timeouts and retries of activities, by what the activity talks to."""
+
+from datetime import timedelta
+
+from temporalio.common import RetryPolicy
+
+DATABASE_TIMEOUT = timedelta(seconds=60)
+DATABASE_RETRY = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200),
+    maximum_interval=timedelta(seconds=10),
+    non_retryable_error_types=["ValidationError"],
+)
+"""A database that is away comes back: try for ever, soon at first."""
+
+PROCESS_TIMEOUT = timedelta(days=3650)
+"""A process may run as long as it likes; the node's liveness is watched elsewhere."""
+PROCESS_HEARTBEAT_TIMEOUT = timedelta(seconds=60)
+PROCESS_RETRY = RetryPolicy(
+    initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=5)
+)
+"""A repeat reaches the same agent, which finds the process that already runs."""

@@ -1,0 +1,86 @@
+"""One pool: wakes on a poke or an interval and runs one cycle for its whole queue."""
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import VersioningBehavior
+
+with workflow.unsafe.imports_passed_through():
+    from activities.cycle import CycleActivities
+    from models.messages import POOL_WORKFLOW, CycleReply, CycleRequest, PoolInput, PoolStatus
+    from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
+
+
+@workflow.defn(name=POOL_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+class PoolWorkflow:
+    """Never completes; continues as new after `max_cycles_per_run` cycles."""
+
+    @workflow.init
+    def __init__(self, pool: PoolInput) -> None:
+        self._pool = pool
+        self._poked = pool.poked
+        self._cycles = pool.cycles
+        self._last: CycleReply | None = None
+
+    @workflow.run
+    async def run(self, pool: PoolInput) -> None:
+        next_wake = timedelta(0)
+        while not self._should_continue_as_new():
+            await self._wake(next_wake)
+            next_wake = (await self._cycle()).next_wake
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        workflow.continue_as_new(
+            pool.model_copy(
+                update={
+                    "cycles": self._cycles,
+                    "generation": pool.generation + 1,
+                    "poked": self._poked,
+                }
+            )
+        )
+
+    @workflow.signal
+    def poke(self) -> None:
+        """The queue or the capacity has changed."""
+        self._poked = True
+
+    @workflow.query(description="How many cycles have run, and what the last one did")
+    def status(self) -> PoolStatus:
+        return PoolStatus(
+            pool=self._pool.pool,
+            cycles=self._cycles,
+            generation=self._pool.generation,
+            last=self._last,
+        )
+
+    async def _wake(self, after: timedelta) -> None:
+        """Return on a poke, or after this time."""
+        try:
+            await workflow.wait_condition(
+                lambda: self._poked, timeout=after, timeout_summary="next cycle without a poke"
+            )
+        except TimeoutError:
+            return
+
+    async def _cycle(self) -> CycleReply:
+        self._poked = False
+        self._cycles += 1
+        reply = await workflow.execute_activity_method(
+            CycleActivities.run_cycle,
+            CycleRequest(pool=self._pool.pool, cycle_id=self._cycle_id()),
+            start_to_close_timeout=DATABASE_TIMEOUT,
+            retry_policy=DATABASE_RETRY,
+            summary=f"cycle {self._cycles}",
+        )
+        self._last = reply
+        return reply
+
+    def _cycle_id(self) -> str:
+        # The first run's id keeps cycles apart when the pool's workflow was ended and begun anew.
+        return f"{self._pool.pool}/{workflow.info().first_execution_run_id[:8]}/{self._cycles}"
+
+    def _should_continue_as_new(self) -> bool:
+        done = self._cycles - self._pool.cycles
+        return done >= self._pool.max_cycles_per_run or (
+            workflow.info().is_continue_as_new_suggested()
+        )
