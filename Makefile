@@ -1,0 +1,84 @@
+# Everything that a checkout needs. Requires Python 3.11 or later, make, and access to PyPI.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help install demo up down test lint format bench lock clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHON ?=
+PYTEST ?=
+NODES ?=
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Make the virtual environment in .venv (again only when something changed)
+	@true
+
+demo: $(STAMP) ## Start everything and run a small fleet of jobs on it
+	@$(BIN)/longshore up
+	@$(BIN)/longshore demo
+
+up: $(STAMP) ## Start the local stack; NODES=4 for four simulated nodes
+	@$(BIN)/longshore up $(if $(NODES),--nodes $(NODES))
+
+down: $(STAMP) ## Stop the local stack
+	@$(BIN)/longshore down
+
+test: $(STAMP) ## Run the tests; PYTEST="-k stack -x" for options
+	@$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(STAMP) ## Check style, types and the direction of imports
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }
+	@$(BIN)/pyright --warnings
+	@$(BIN)/lint-imports --no-cache
+
+format: $(STAMP) ## Put the code in its standard form
+	@$(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/ruff format .
+
+bench: $(STAMP) ## Measure the packer, and the whole against bare Temporal
+	@$(BIN)/python -m benchmarks
+
+lock: $(STAMP) ## Choose versions anew and write requirements.lock (all platforms, with hashes)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --generate-hashes --upgrade \
+	  --no-config --no-emit-index-url --no-annotate --no-header --quiet -o requirements.lock
+	@grep -c '==' requirements.lock | sed 's/$$/ packages in requirements.lock/'
+
+clean: ## Remove caches, and the virtual environment
+	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+
+# The lock has a hash for every file, and only wheels are taken: nothing is built from
+# unpinned parts. The project itself is linked in place with the setuptools of the lock.
+$(STAMP): requirements.lock pyproject.toml
+	@$(make-venv)
+	@echo "Installing the packages of requirements.lock into $(VENV) (about 250 MB, the first time)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-input --require-hashes \
+	  --only-binary :all: -r requirements.lock | awk '/(Downloading|Using cached).* MB\)/'
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-input --quiet \
+	  --no-deps --no-build-isolation --no-index -e .
+	@touch $@
+	@echo "Installed. Next: make up, or make demo"
+
+define make-venv
+if ! $(BIN)/python -c 'import pip' 2>/dev/null; then \
+  found=; \
+  for name in $(PYTHON) python3.13 python3.12 python3.11 python3.14 python3; do \
+    if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+      found=$$name; break; \
+    fi; \
+    [ "$$name" != "$(PYTHON)" ] || { echo "$$name is not Python 3.11 or later"; exit 1; }; \
+  done; \
+  [ -n "$$found" ] || { echo "No Python 3.11 or later was found." \
+    "Install one, or say where it is: make install PYTHON=/path/to/python3"; exit 1; }; \
+  "$$found" -c 'import ensurepip, venv' 2>/dev/null || { echo "$$found has no venv module:" \
+    "install it first (Debian and Ubuntu: apt install python3-venv)."; exit 1; }; \
+  echo "Making $(VENV) with $$("$$found" --version)"; \
+  "$$found" -m venv --clear $(VENV); \
+fi
+endef
