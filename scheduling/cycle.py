@@ -109,7 +109,8 @@ class _Cycle:
         if not scan.holders:
             return waiting(job, scan)
         if self._reserved_by_tier[job.tier] >= self.policy.max_reservations:
-            return waiting(job, scan, "the jobs that wait before it start first")
+            ahead = f"{self.policy.max_reservations} {job.tier} jobs before it have reservations"
+            return waiting(job, scan, f"its start is not known while {ahead}")
         found = self._first_start(scan)
         if found is None:
             return waiting(job, scan, "what runs there is not known to end in time for it")

@@ -1,0 +1,159 @@
+"""Reads YAML and JSON documents into models, and names the file, line and field of each mistake.
+
+YAML is read as its version 1.2 means it: `no` is text, `01:30:00` is text (a duration, not a
+number to base 60), `1e3` is a number. Anchors and tags are refused: a document says what it says.
+"""
+
+import difflib
+import json
+from pathlib import Path
+from typing import NoReturn, TypeVar, cast
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from models.errors import SpecError
+from models.plain_yaml import Located, parse_yaml
+from models.problems import describe, known_fields
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_document(path: str | Path, model: type[M]) -> M:
+    """Return the model that the file at `path` describes.
+
+    Raises SpecError when the file cannot be read as text, and as `load_document` does.
+    """
+    source = str(path)
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        _refuse(source, None, "no such file")
+    except IsADirectoryError:
+        _refuse(source, None, "is a folder, not a file")
+    except OSError as error:
+        _refuse(source, None, f"cannot be read: {error.strerror or error}")
+    except ValueError:
+        _refuse(source, None, "is not the name of a file")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        _refuse(source, line, "is not UTF-8 text; save it as UTF-8")
+    return load_document(text, source, model)
+
+
+def load_document(text: str, source: str, model: type[M]) -> M:
+    """Return the model that a YAML or JSON text describes.
+
+    `source` is the name that the messages use. Raises SpecError with every problem at once, in
+    the order of the lines, as ``job.yaml:7: gpus: must be at least 1, got 0``.
+    """
+    root, content = _parse(text, source)
+    try:
+        return model.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        problems = _problems(error, root, source, model)
+    raise SpecError(source, problems)
+
+
+def _parse(text: str, source: str) -> tuple[Located, str]:
+    """Return the document with the line of each part, and its content as JSON."""
+    try:
+        content = _as_json(text)
+        # JSON may be indented with tabs, YAML may not; text inside JSON strings has none.
+        root = parse_yaml(text.replace("\t", " ") if content else text)
+    except yaml.MarkedYAMLError as error:
+        _refuse(source, *_yaml_mistake(error))
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        line = before.count("\n") + 1
+        _refuse(source, line, f"character {chr(cast(int, error.character))!a} is not allowed here")
+    except RecursionError:
+        _refuse(source, None, "is nested too deeply")
+    if root is None:
+        _refuse(source, None, "is empty")
+    if not isinstance(root.value, dict):
+        what = "a list" if isinstance(root.value, list) else "a single value"
+        _refuse(source, root.line, f"must hold one mapping (name: value lines), not {what}")
+    repeats = tuple(
+        f"{source}:{line}: {field}: is given twice" for line, field in sorted(root.repeats())
+    )
+    if repeats:
+        raise SpecError(source, repeats)
+    return root, content or json.dumps(root.plain())
+
+
+def _as_json(text: str) -> str | None:
+    """Return the text where it is JSON already, else None."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        json.loads(text)
+    except ValueError:
+        return None
+    return text
+
+
+def _yaml_mistake(error: yaml.MarkedYAMLError) -> tuple[int | None, str]:
+    mark = error.problem_mark or error.context_mark
+    what = error.problem or error.context or "is not YAML"
+    if "another document" in what:
+        return mark and mark.line + 1, "holds several documents; give each a file of its own"
+    if mark is None:
+        return None, f"is not valid YAML: {what}"
+    return mark.line + 1, f"column {mark.column + 1}: is not valid YAML: {what}"
+
+
+def _problems(
+    error: ValidationError, root: Located, source: str, model: type[BaseModel]
+) -> tuple[str, ...]:
+    found: dict[tuple[str | int, ...], list[str]] = {}
+    lines: dict[tuple[str | int, ...], int] = {}
+    for mistake in error.errors(include_url=False):
+        path, node = root.follow(mistake["loc"])
+        message = describe(mistake)
+        if mistake["type"] == "missing":
+            path = (*path, mistake["loc"][-1])
+        if mistake["type"] == "extra_forbidden":
+            message += _did_you_mean(str(path[-1]), known_fields(model, path[:-1]))
+        lines[path] = node.line
+        if message not in found.setdefault(path, []):
+            found[path].append(message)
+    # Where a value may have several forms, only the form that came furthest is of interest.
+    deepest = [
+        path
+        for path in found
+        if not any(len(other) > len(path) and other[: len(path)] == path for other in found)
+    ]
+    deepest.sort(key=lambda path: (lines[path], [str(part) for part in path]))
+    return tuple(
+        f"{source}:{lines[path]}: {_field(path)}{_either(found[path])}" for path in deepest
+    )
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _either(messages: list[str]) -> str:
+    """Join what each form that may stand here wants: ``must be text or a list, got 5``."""
+    wanted = [message.rpartition(", got ")[0].removeprefix("must be ") for message in messages]
+    if len(messages) == 1 or not all(wanted):
+        return " or ".join(messages)
+    return f"must be {' or '.join(wanted)}, got {messages[0].rpartition(', got ')[2]}"
+
+
+def _field(path: tuple[str | int, ...]) -> str:
+    if not path:
+        return ""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.lstrip(".") + ": "
+
+
+def _refuse(source: str, line: int | None, problem: str) -> NoReturn:
+    where = source if line is None else f"{source}:{line}"
+    raise SpecError(source, (f"{where}: {problem}",))

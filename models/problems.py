@@ -1,0 +1,112 @@
+"""Puts the mistakes that pydantic finds into plain words."""
+
+from collections.abc import Iterator
+from typing import Any, cast, get_args
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from models.base import Name
+from models.job import EnvName
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping (name: value lines)",
+    "model_type": "a mapping (name: value lines)",
+    "model_attributes_type": "a mapping (name: value lines)",
+    "datetime_type": "a time with its zone, such as 2026-11-20T12:00:00Z",
+    "datetime_parsing": "a time with its zone, such as 2026-11-20T12:00:00Z",
+    "datetime_from_date_parsing": "a time with its zone, such as 2026-11-20T12:00:00Z",
+    "finite_number": "a finite number",
+    "none_required": "left out",
+}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "less_than_equal": ("at most", "le"),
+    "greater_than": ("more than", "gt"),
+    "less_than": ("less than", "lt"),
+}
+_LONGEST = 60
+
+
+def describe(mistake: ErrorDetails) -> str:
+    """Return one mistake in words, with the value that was given where that helps."""
+    kind, context = mistake["type"], mistake.get("ctx", {})
+    if kind == "missing":
+        return "is required"
+    if kind == "extra_forbidden":
+        return "no such field"
+    got = f", got {_shown(mistake['input'])}"
+    if kind in _EXPECTED:
+        return f"must be {_EXPECTED[kind]}{got}"
+    if kind in _BOUNDS:
+        words, name = _BOUNDS[kind]
+        return f"must be {words} {_number(context[name])}{got}"
+    if kind in ("enum", "literal_error"):
+        return f"must be {context['expected']}{got}".replace("'", "")
+    if kind == "string_pattern_mismatch":
+        return _PATTERNS.get(context["pattern"], f"must match {context['pattern']}") + got
+    if kind == "string_too_short":
+        return "must not be empty" if context["min_length"] == 1 else mistake["msg"] + got
+    if kind == "string_too_long":
+        return f"must have at most {context['max_length']} characters"
+    if kind == "value_error":
+        return str(context["error"])
+    return mistake["msg"][:1].lower() + mistake["msg"][1:]
+
+
+def known_fields(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+    """Return the names of the fields of the model that stands at `path` below `model`."""
+    models = [model]
+    for part in path:
+        if not any(part in m.model_fields for m in models):
+            continue  # a position or key: what is in the list or mapping is looked at already
+        annotations = [m.model_fields[part].annotation for m in models if part in m.model_fields]
+        models = [inner for annotation in annotations for inner in _models_in(annotation)]
+    return [name for m in models for name in m.model_fields]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
+
+
+def _number(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else str(bound)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value) if isinstance(value, int | float) else repr(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _pattern_of(annotated: Any) -> str:
+    return cast(str, get_args(annotated)[1].pattern)
+
+
+_PATTERNS = {
+    _pattern_of(Name): (
+        "must be lower-case letters, digits, dots, dashes and underscores, "
+        "begin and end with a letter or digit, and have at most 63 characters"
+    ),
+    _pattern_of(EnvName): ("must be letters, digits and underscores, and not begin with a digit"),
+}

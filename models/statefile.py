@@ -1,0 +1,122 @@
+"""The state file of `longshore place`: nodes as they are, written down by hand or by a program."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from models.base import Frozen, Instant
+from models.job import Tier
+from models.node import GPU, Block, Node, NodeState
+from models.placement import PackingPolicy
+from models.units import GB
+
+
+class GPUUse(Frozen):
+    """What is in use on one GPU: by a job, or kept back on a GPU without one."""
+
+    job: str | None = Field(default=None, min_length=1)
+    vram: GB | None = None
+    """Memory in use; all of it when left out."""
+
+
+class NodeEntry(Frozen):
+    """One node. What its block says need not be said again; what is said here goes first."""
+
+    id: str = Field(min_length=1, max_length=255)
+    block: str | None = None
+    """The block that it belongs to, for provider, tier and expiry."""
+    provider: str | None = Field(default=None, min_length=1)
+    tier: Tier | None = None
+    gpu_type: str = ""
+    gpus: int | tuple[GPU, ...]
+    """How many GPUs, or each of them in full."""
+    vram: GB = 80.0
+    """Memory of each GPU, where `gpus` is a number."""
+    used: dict[int, str | GPUUse] = Field(default_factory=dict[int, str | GPUUse])
+    """GPUs in use by index: the job, or `{job: ..., vram: ...}`; where `gpus` is a number."""
+    cpus: float = Field(default=64.0, ge=0)
+    cpus_used: float = Field(default=0.0, ge=0)
+    ram: GB = 512.0
+    ram_used: GB = 0.0
+    expires_at: Instant | None = None
+    state: NodeState = NodeState.READY
+    container_runtime: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict[str, str])
+
+    @model_validator(mode="after")
+    def _gpus_agree(self) -> Self:
+        if isinstance(self.gpus, tuple):
+            if self.used:
+                raise ValueError("give `used` or a full list of `gpus`, not both")
+            indices = [gpu.index for gpu in self.gpus]
+            if len(set(indices)) != len(indices):
+                raise ValueError(f"GPU indices must differ, got {indices}")
+            return self
+        if not 0 <= self.gpus <= 1024:
+            raise ValueError(f"gpus must be 0 to 1024, got {self.gpus}")
+        for index in self.used:
+            if not 0 <= index < self.gpus:
+                raise ValueError(f"used: there is no GPU {index} among {self.gpus}")
+        return self
+
+    def node(self, block: Block | None) -> Node:
+        """Return the node as the packer sees it."""
+        return Node(
+            id=self.id,
+            block_id=self.block,
+            provider=self.provider or (block.provider if block else "own"),
+            tier=self.tier or (block.tier if block else Tier.FAST),
+            gpu_type=self.gpu_type,
+            gpus=self.gpus if isinstance(self.gpus, tuple) else self._gpus_in_full(self.gpus),
+            cpus=self.cpus,
+            cpus_used=self.cpus_used,
+            ram=self.ram,
+            ram_used=self.ram_used,
+            expires_at=self.expires_at or (block.end if block else None),
+            state=self.state,
+            container_runtime=self.container_runtime,
+            labels=self.labels,
+        )
+
+    def _gpus_in_full(self, count: int) -> tuple[GPU, ...]:
+        return tuple(self._gpu(index, self.used.get(index)) for index in range(count))
+
+    def _gpu(self, index: int, use: str | GPUUse | None) -> GPU:
+        if use is None:
+            return GPU(index=index, vram=self.vram)
+        if isinstance(use, str):
+            use = GPUUse(job=use)
+        used = self.vram if use.vram is None else use.vram
+        return GPU(index=index, vram=self.vram, vram_used=used, job_id=use.job)
+
+
+class ClusterState(Frozen):
+    """A whole state file."""
+
+    now: Instant | None = None
+    """The time to decide at; the clock's when left out."""
+    policy: PackingPolicy = PackingPolicy()
+    blocks: tuple[Block, ...] = ()
+    nodes: tuple[NodeEntry, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Self:
+        blocks = [block.id for block in self.blocks]
+        for name in (*_repeated(blocks), *_repeated([entry.id for entry in self.nodes])):
+            raise ValueError(f"the id {name} is given twice")
+        for entry in self.nodes:
+            if entry.block is not None and entry.block not in blocks:
+                known = ", ".join(blocks) or "none"
+                raise ValueError(f"node {entry.id}: no block {entry.block} (blocks: {known})")
+        return self
+
+    def packer_nodes(self) -> tuple[Node, ...]:
+        """Return the nodes as the packer sees them, in the order of the file."""
+        blocks = {block.id: block for block in self.blocks}
+        return tuple(
+            entry.node(blocks[entry.block] if entry.block else None) for entry in self.nodes
+        )
+
+
+def _repeated(names: list[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
