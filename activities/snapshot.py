@@ -6,7 +6,8 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.base import Wire
-from models.node import GPU, Node
+from models.job import Tier
+from models.node import GPU, Node, NodeState
 from models.placement import JobRequest, RunningJob
 from models.pool import PoolSpec
 
@@ -92,10 +93,10 @@ def _gpu(row: RowMapping) -> GPU:
 
 def _node(row: RowMapping, gpus: tuple[GPU, ...]) -> Node:
     return Node.model_construct(
-        id=row["id"], block_id=row["block_id"], provider=row["provider"], tier=row["tier"],
+        id=row["id"], block_id=row["block_id"], provider=row["provider"], tier=Tier(row["tier"]),
         gpu_type=row["gpu_type"], gpus=gpus, cpus=row["cpu_milli"] / 1000,
         cpus_used=row["cpu_milli_used"] / 1000, ram=row["ram_mb"] / 1000,
-        ram_used=row["ram_mb_used"] / 1000, expires_at=row["expires_at"], state=row["state"],
+        ram_used=row["ram_mb_used"] / 1000, expires_at=row["expires_at"], state=NodeState(row["state"]),
         container_runtime=row["container_runtime"], labels=row["labels"], epoch=row["epoch"],
     )  # fmt: skip
 

@@ -1,0 +1,204 @@
+"""Reading jobs, nodes and pools for people: the client and the console show these."""
+
+from typing import Any
+
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from activities.database import Database
+from models.errors import NotFoundError
+from models.job import JobState
+from models.node import NodeState
+from models.placement import Decision
+from models.pool import PoolSpec
+from models.views import GPUView, JobView, NodeView, PoolView
+
+
+class Views:
+    """Read-only views of the capacity database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def jobs(
+        self,
+        *,
+        pool: str | None = None,
+        tenant: str | None = None,
+        states: frozenset[JobState] = frozenset(),
+        name: str | None = None,
+        ids: tuple[str, ...] = (),
+        limit: int = 100,
+    ) -> tuple[JobView, ...]:
+        """Return the newest jobs first, at most `limit`; an empty filter takes all."""
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(
+                text(f"SELECT * FROM ({_JOBS}) AS j {_JOBS_WHERE}"),
+                {
+                    "pool": pool, "tenant": tenant, "name": name, "ids": list(ids) or None,
+                    "states": [state.value for state in states] or None, "limit": limit,
+                },
+            )  # fmt: skip
+            return tuple(_job(row) for row in rows.mappings())
+
+    async def job(self, ref: str) -> JobView:
+        """Return the job with this id, or the newest of this name. Raises NotFoundError."""
+        found = await self.jobs(ids=(ref,)) or await self.jobs(name=ref, limit=1)
+        if not found:
+            raise NotFoundError(f"no job {ref!r}: `longshore jobs --all` lists them")
+        return found[0]
+
+    async def last_decision(self, job_id: str) -> tuple[Decision | None, RowMapping | None]:
+        """Return what the last cycle said of a queued job, and its queue row with its position."""
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(text(_QUEUE_PLACE), {"id": job_id})
+            row = rows.mappings().first()
+        if row is None or row["decision"] is None:
+            return None, row
+        return Decision.model_validate(row["decision"]), row
+
+    async def nodes(
+        self, *, pool: str | None = None, with_gone: bool = False
+    ) -> tuple[NodeView, ...]:
+        """Return the nodes by id, with who holds each GPU."""
+        where = {"pool": pool, "gone": with_gone}
+        async with self._database.transaction() as connection:
+            gpus: dict[str, list[GPUView]] = {}
+            for row in (await connection.execute(text(_GPUS), where)).mappings():
+                gpus.setdefault(row["node_id"], []).append(_gpu(row))
+            rows = await connection.execute(text(_NODES), where)
+            return tuple(_node(row, tuple(gpus.get(row["id"], ()))) for row in rows.mappings())
+
+    async def pools(self) -> tuple[PoolView, ...]:
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(text(_POOLS))
+            return tuple(
+                PoolView(spec=PoolSpec.model_validate(row["spec"]), **_without(row, "spec"))
+                for row in rows.mappings()
+            )
+
+
+async def set_pool(connection: AsyncConnection, spec: PoolSpec) -> None:
+    """Store a pool's settings; the pool is made where it is new."""
+    await connection.execute(
+        text(
+            "INSERT INTO pools (name, spec) VALUES (:name, CAST(:spec AS jsonb))"
+            " ON CONFLICT (name) DO UPDATE SET spec = excluded.spec"
+        ),
+        {"name": spec.name, "spec": spec.model_dump_json()},
+    )
+
+
+def _job(row: RowMapping) -> JobView:
+    return JobView.model_validate(dict(row))
+
+
+def _gpu(row: RowMapping) -> GPUView:
+    return GPUView(
+        index=row["index"], model=row["model"], vram=row["vram_mb"] / 1000,
+        vram_used=row["vram_mb_used"] / 1000, job_id=row["job_id"], job_name=row["job_name"],
+    )  # fmt: skip
+
+
+def _node(row: RowMapping, gpus: tuple[GPUView, ...]) -> NodeView:
+    idle = all(gpu.job_id is None for gpu in gpus)
+    values = _without(row, "cpu_milli", "cpu_milli_used", "ram_mb", "ram_mb_used")
+    return NodeView(
+        **values, gpus=gpus, drained=row["state"] == NodeState.DRAINING.value and idle,
+        cpus=row["cpu_milli"] / 1000, cpus_used=row["cpu_milli_used"] / 1000,
+        ram=row["ram_mb"] / 1000, ram_used=row["ram_mb_used"] / 1000,
+    )  # fmt: skip
+
+
+def _without(row: RowMapping, *names: str) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in names}
+
+
+_JOBS = """
+    SELECT j.id, j.name, j.tenant, j.pool, j.spec->>'tier' AS tier,
+           CAST(j.spec->>'priority' AS integer) AS priority,
+           CAST(j.spec->>'gpus' AS integer) AS gpus, j.spec->>'gpu_type' AS gpu_type,
+           CASE WHEN j.ended_at IS NOT NULL THEN j.end_state
+                WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL THEN 'RUNNING'
+                WHEN q.held THEN 'HELD'
+                WHEN q.job_id IS NOT NULL THEN 'QUEUED'
+                ELSE 'RETRYING' END AS state,
+           greatest(coalesce(q.attempt, 0), coalesce(p.attempt, 0)) AS attempt,
+           p.node_id, coalesce(p.gpu_indices, '{}') AS gpu_indices,
+           coalesce(n.simulated, false) AS simulated, j.submitted_at,
+           p.placed_at AS started_at, f.placed_at AS first_started_at, j.ended_at, j.failure,
+           j.exit_code,
+           CASE WHEN j.ended_at IS NOT NULL THEN j.message
+                WHEN q.job_id IS NOT NULL THEN coalesce(q.decision->>'reason', '')
+                WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL
+                     THEN coalesce(p.decision->>'reason', '')
+                ELSE coalesce(p.end_message, '') END AS reason,
+           CAST(q.decision->>'estimated_start' AS timestamptz) AS estimated_start
+      FROM jobs j
+      LEFT JOIN queue q ON q.job_id = j.id
+      LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id
+                          ORDER BY attempt DESC LIMIT 1) p ON true
+      LEFT JOIN LATERAL (SELECT placed_at FROM placements WHERE job_id = j.id
+                          ORDER BY attempt LIMIT 1) f ON true
+      LEFT JOIN nodes n ON n.id = p.node_id
+"""
+
+_JOBS_WHERE = """
+     WHERE (CAST(:pool AS text) IS NULL OR pool = :pool)
+       AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
+       AND (CAST(:name AS text) IS NULL OR name = :name)
+       AND (CAST(:ids AS text[]) IS NULL OR id = ANY(CAST(:ids AS text[])))
+       AND (CAST(:states AS text[]) IS NULL OR state = ANY(CAST(:states AS text[])))
+     ORDER BY submitted_at DESC, id LIMIT :limit
+"""
+
+_QUEUE_PLACE = """
+    SELECT * FROM (
+        SELECT job_id, attempt, held, decision, decided_at, queued_at, request,
+               row_number() OVER (PARTITION BY pool ORDER BY priority DESC, submitted_at, job_id)
+                   AS position
+          FROM queue
+         WHERE pool = (SELECT pool FROM queue WHERE job_id = :id)) AS placed
+     WHERE job_id = :id
+"""
+
+_GPUS = """
+    SELECT g.node_id, g.index, g.model, g.vram_mb, g.vram_mb_used, l.job_id, j.name AS job_name
+      FROM gpus g
+      JOIN nodes n ON n.id = g.node_id
+      LEFT JOIN leases l
+        ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+      LEFT JOIN jobs j ON j.id = l.job_id
+     WHERE (CAST(:pool AS text) IS NULL OR n.pool = :pool)
+       AND (:gone OR n.state NOT IN ('GONE'))
+     ORDER BY g.node_id, g.index
+"""
+
+_NODES = """
+    SELECT id, pool, tier, provider, state, state_reason, epoch, simulated, gpu_type, cpu_milli,
+           cpu_milli_used, ram_mb, ram_mb_used, expires_at, registered_at, hostname,
+           container_runtime, labels
+      FROM nodes n
+     WHERE (CAST(:pool AS text) IS NULL OR pool = :pool)
+       AND (:gone OR state NOT IN ('GONE'))
+     ORDER BY id
+"""
+
+_POOLS = """
+    SELECT p.spec || jsonb_build_object('name', p.name) AS spec,
+           (SELECT count(*) FROM nodes n WHERE n.pool = p.name
+               AND n.state IN ('READY', 'DRAINING')) AS nodes,
+           (SELECT count(*) FROM gpus g JOIN nodes n ON n.id = g.node_id WHERE n.pool = p.name
+               AND n.state IN ('READY', 'DRAINING')) AS gpus,
+           (SELECT count(*) FROM leases l JOIN nodes n ON n.id = l.node_id
+             WHERE n.pool = p.name AND l.ended_at IS NULL) AS gpus_used,
+           (SELECT count(*) FROM queue q WHERE q.pool = p.name AND NOT q.held) AS queued,
+           (SELECT count(*) FROM queue q WHERE q.pool = p.name AND q.held) AS held,
+           (SELECT count(*) FROM placements l JOIN nodes n ON n.id = l.node_id
+             WHERE n.pool = p.name AND l.ended_at IS NULL) AS running,
+           c.committed_at AS last_cycle_at, c.took_ms AS last_cycle_ms
+      FROM pools p
+      LEFT JOIN LATERAL (SELECT committed_at, took_ms FROM cycles WHERE pool = p.name
+                          ORDER BY committed_at DESC LIMIT 1) c ON true
+     ORDER BY p.name
+"""

@@ -1,0 +1,314 @@
+"""The typed way in: submit jobs, follow them, steer them, ask why.
+
+Submitting and steering go to Temporal alone; lists and explanations are read from the capacity
+database. All times are UTC.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Self
+
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.database import Database
+from activities.logstore import LogStore, Stream
+from activities.snapshot import load_nodes, load_pool
+from activities.views import Views
+from client.connection import connect
+from client.explain import explain
+from client.submission import GENERATED_ID, new_job_id, preflight, summary_of
+from models.errors import (
+    ConflictError,
+    LongshoreError,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+)
+from models.job import JobResult, JobSpec, JobState, JobStatus
+from models.messages import (
+    CONTROL_TASK_QUEUE,
+    CommandReason,
+    JobInput,
+    NodeStatus,
+    Progress,
+    job_workflow_id,
+    node_workflow_id,
+)
+from models.placement import JobRequest
+from models.settings import Settings
+from models.views import Explanation, JobView, NodeView, PoolView, Submission
+from scheduling.packer import place
+from workflows.job import JobWorkflow
+from workflows.node import NodeWorkflow
+
+_RETRY_FROM, _RETRY_TO = 0.2, 5.0
+_TEMPORAL_PATIENCE = timedelta(seconds=15)
+
+
+class Longshore:
+    """A connection to Longshore. Use one for many calls, and `close` it in the end."""
+
+    def __init__(self, temporal: Client, settings: Settings) -> None:
+        self.temporal = temporal
+        self.settings = settings
+        self._database: Database | None = None
+
+    @classmethod
+    async def connect(cls, settings: Settings | None = None) -> Self:
+        """Connect to where the settings say. Raises UnavailableError."""
+        settings = settings or Settings()
+        return cls(await connect(settings), settings)
+
+    async def close(self) -> None:
+        if self._database is not None:
+            await self._database.close()
+
+    async def submit(
+        self, spec: JobSpec, *, key: str | None = None, held: bool = False
+    ) -> Submission:
+        """Start a job. The same tenant, name and `key` again return the job that exists.
+
+        Raises UnsatisfiableError when no node that can ever come could hold it, ConflictError
+        when the name and key were used for other content, UnavailableError when Temporal is away.
+        """
+        warnings = await preflight(self._db, spec)
+        job_id = new_job_id(spec, key)
+        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+        try:
+            await self.temporal.start_workflow(
+                JobWorkflow.run,
+                JobInput(spec=spec, key=key, held=held),
+                id=job_workflow_id(job_id),
+                task_queue=CONTROL_TASK_QUEUE,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                memo={"digest": digest},
+                static_summary=summary_of(spec),
+                rpc_timeout=_TEMPORAL_PATIENCE,
+            )
+        except WorkflowAlreadyStartedError:
+            await self._same_content_or_raise(job_id, digest)
+            return Submission(job_id=job_id, created=False)
+        except RPCError as error:
+            raise _as_ours(error, f"job {job_id}") from error
+        return Submission(job_id=job_id, created=True, warnings=warnings)
+
+    async def status(self, ref: str) -> JobStatus:
+        """Return what the job's workflow says of it. `ref` is an id, or the name of the newest."""
+        job_id = await self._resolve(ref)
+        try:
+            return await self._job(job_id).query(JobWorkflow.status)
+        except RPCError as error:
+            raise _as_ours(error, f"job {ref}") from error
+
+    async def progress(self, ref: str) -> Progress | None:
+        """Return what the running process said last of itself; None when it runs nowhere."""
+        job_id = await self._resolve(ref)
+        try:
+            description = await self._job(job_id).describe()
+        except RPCError as error:
+            raise _as_ours(error, f"job {ref}") from error
+        for pending in description.raw_description.pending_activities:
+            if pending.activity_type.name == "run_process" and pending.heartbeat_details.payloads:
+                details = await self.temporal.data_converter.decode(
+                    pending.heartbeat_details.payloads, [Progress]
+                )
+                return details[0]
+        return None
+
+    async def wait(self, ref: str) -> JobResult:
+        """Wait until the job has ended, however long; a server that is away meanwhile may come back."""
+        job_id = await self._resolve(ref)
+        pause = _RETRY_FROM
+        while True:
+            try:
+                return await self._job(job_id).result()
+            except WorkflowFailureError as error:
+                return await self._result_of_failure(job_id, error)
+            except RPCError as error:
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    raise _as_ours(error, f"job {ref}") from error
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _RETRY_TO)
+
+    async def watch(self, ref: str, *, every: float = 0.5) -> AsyncIterator[JobStatus]:
+        """Yield the job's status whenever it has changed, until it has ended."""
+        job_id, last = await self._resolve(ref), None
+        while last is None or not last.state.ended:
+            status = await self._when_back(job_id)
+            if status != last:
+                yield status
+            last = status
+            if not status.state.ended:
+                await asyncio.sleep(every)
+
+    async def logs(
+        self, ref: str, *, stream: Stream = "stdout", attempt: int | None = None, follow: bool = False
+    ) -> AsyncIterator[bytes]:
+        """Yield what the job wrote, oldest first; with `follow` until the job has ended."""
+        job_id = await self._resolve(ref)
+        store = LogStore(self.settings.resolve_log_store())
+        if not follow:
+            yield (await asyncio.to_thread(store.read, job_id, attempt, stream)).data
+            return
+
+        async def ended() -> bool:
+            return (await self._when_back(job_id)).state.ended
+
+        async for data in store.follow(job_id, attempt, stream, ended=ended):
+            yield data
+
+    async def cancel(self, ref: str, reason: str = "") -> str:
+        """Ask a job to end; return its id. Its process gets its stop signal and its grace."""
+        job_id = await self._resolve(ref)
+        try:
+            await self._job(job_id).cancel(reason=reason or "cancelled by its user")
+        except RPCError as error:
+            raise _as_ours(error, f"job {ref} (it may have ended)") from error
+        return job_id
+
+    async def hold(self, ref: str, reason: str = "") -> str:
+        """Keep a job out of placement; a running one is stopped and queued again, held."""
+        return await self._signal_job(ref, "hold", reason)
+
+    async def release(self, ref: str, reason: str = "") -> str:
+        """End a hold; return the job's id."""
+        return await self._signal_job(ref, "release", reason)
+
+    async def list(
+        self,
+        *,
+        pool: str | None = None,
+        tenant: str | None = None,
+        states: frozenset[JobState] = frozenset(),
+        limit: int = 100,
+    ) -> tuple[JobView, ...]:
+        """Return jobs, newest first."""
+        return await self._views().jobs(pool=pool, tenant=tenant, states=states, limit=limit)
+
+    async def job(self, ref: str) -> JobView:
+        return await self._views().job(ref)
+
+    async def nodes(
+        self, *, pool: str | None = None, with_gone: bool = False
+    ) -> tuple[NodeView, ...]:
+        return await self._views().nodes(pool=pool, with_gone=with_gone)
+
+    async def pools(self) -> tuple[PoolView, ...]:
+        return await self._views().pools()
+
+    async def explain(self, ref: str) -> Explanation:
+        """Say why a job is where it is; for a queued one node by node, as things are now."""
+        job = await self._views().job(ref)
+        last, row = await self._views().last_decision(job.id)
+        if row is None:
+            return explain(job)
+        async with self._db().transaction() as connection:
+            pool = await load_pool(connection, job.pool)
+            nodes = await load_nodes(connection, job.pool)
+        request = JobRequest.model_validate(row["request"])
+        alone = place(request, nodes, pool.packing, datetime.now(UTC))
+        return explain(
+            job, alone=alone, last=last, decided_at=row["decided_at"], position=row["position"],
+            nodes=len(nodes), growth=pool.growth,
+        )  # fmt: skip
+
+    async def drain(self, node_id: str, reason: str = "") -> NodeStatus:
+        """Place nothing more on a node; what runs there finishes."""
+        return await self._update_node(node_id, NodeWorkflow.drain, reason)
+
+    async def undrain(self, node_id: str, reason: str = "") -> NodeStatus:
+        return await self._update_node(node_id, NodeWorkflow.undrain, reason)
+
+    async def _same_content_or_raise(self, job_id: str, digest: str) -> None:
+        memo = await (await self._job(job_id).describe()).memo()
+        if memo.get("digest") != digest:
+            raise ConflictError(
+                f"job {job_id} was submitted before with the same name and key but other "
+                "content. Give this one another key, or look at the first with "
+                f"`longshore job {job_id}`."
+            )
+
+    async def _result_of_failure(
+        self, job_id: str, error: WorkflowFailureError
+    ) -> JobResult:
+        cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.details:
+            return JobResult.model_validate(cause.details[0])
+        status = await self._when_back(job_id)
+        if status.result is not None:
+            return status.result
+        # Ended from outside (terminated), before it could record anything.
+        return JobResult(job_id=job_id, state=JobState.FAILED, message=str(cause))
+
+    async def _when_back(self, job_id: str) -> JobStatus:
+        """Return the job's status, waiting for a server or worker that is away."""
+        pause = _RETRY_FROM
+        while True:
+            try:
+                return await self._job(job_id).query(JobWorkflow.status)
+            except RPCError as error:
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    raise _as_ours(error, f"job {job_id}") from error
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _RETRY_TO)
+
+    async def _signal_job(self, ref: str, signal: str, reason: str) -> str:
+        job_id = await self._resolve(ref)
+        try:
+            await self._job(job_id).signal(signal, CommandReason(reason=reason))
+        except RPCError as error:
+            raise _as_ours(error, f"job {ref} (it may have ended)") from error
+        return job_id
+
+    async def _update_node(
+        self,
+        node_id: str,
+        update: "Callable[[NodeWorkflow, CommandReason], Awaitable[NodeStatus]]",
+        reason: str,
+    ) -> NodeStatus:
+        handle = self.temporal.get_workflow_handle_for(NodeWorkflow.run, node_workflow_id(node_id))
+        try:
+            return await handle.execute_update(update, CommandReason(reason=reason))
+        except WorkflowUpdateFailedError as error:
+            raise RefusedError(str(error.cause)) from error
+        except RPCError as error:
+            raise _as_ours(error, f"live node {node_id}") from error
+
+    async def _resolve(self, ref: str) -> str:
+        """Return the id of the job that `ref` names: an id, or the name of the newest."""
+        if GENERATED_ID.search(ref):
+            return ref
+        return (await self._views().job(ref)).id
+
+    def _job(self, job_id: str) -> WorkflowHandle[JobWorkflow, JobResult]:
+        return self.temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))
+
+    def _views(self) -> Views:
+        return Views(self._db())
+
+    def _db(self) -> Database:
+        if self._database is None:
+            self._database = Database(self.settings.resolve_database_url(), pool_size=3)
+        return self._database
+
+
+def _as_ours(error: RPCError, what: str) -> LongshoreError:
+    if error.status is RPCStatusCode.NOT_FOUND:
+        return NotFoundError(f"no {what}")
+    if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED):
+        return UnavailableError(
+            f"Temporal does not answer ({error.message}). Is it running? `longshore up` starts "
+            "the local stack."
+        )
+    return UnavailableError(f"Temporal refused: {error.message}")

@@ -1,0 +1,96 @@
+"""Why a job is where it is, in words: one headline, and what could be done about it."""
+
+from collections import Counter
+from datetime import datetime
+
+from models.job import JobState
+from models.placement import Decision, PlacementKind, RejectionCode
+from models.pool import Growth
+from models.views import Explanation, JobView
+
+_HINTS = {
+    RejectionCode.TIER: "give the job the other tier, or add a node of its tier",
+    RejectionCode.GPU_TYPE: "name another gpu_type, or leave it out",
+    RejectionCode.CONTAINER_RUNTIME: "no docker or podman was found there: give a command "
+    "without an image, or install one and restart the agent",
+    RejectionCode.EXPIRY: "lower expected_duration if it is too careful, or add a node that "
+    "lasts longer",
+    RejectionCode.CPU: "ask for fewer cpus",
+    RejectionCode.RAM: "ask for less ram",
+    RejectionCode.GPU_COUNT: "ask for fewer GPUs: a job's GPUs are all on one node",
+    RejectionCode.VRAM: "ask for less vram_per_gpu, or add a node with larger GPUs",
+    RejectionCode.GPUS_BUSY: "wait for running jobs to end (`longshore jobs`), raise its "
+    "priority, or add a node",
+    RejectionCode.STATE: "undrain the node, or look at its agent (`longshore nodes`)",
+}
+
+
+def explain(
+    job: JobView,
+    *,
+    alone: Decision | None = None,
+    last: Decision | None = None,
+    decided_at: datetime | None = None,
+    position: int | None = None,
+    nodes: int = 0,
+    growth: Growth = Growth.OPEN,
+) -> Explanation:
+    """Return the explanation. For a queued job `alone` is what the packer says of it now by
+    itself, `last` what the last cycle said with the jobs before it."""
+    queued = position is not None
+    return Explanation(
+        job=job,
+        headline=_queued_headline(job, alone, last, nodes) if queued else _headline(job),
+        position=position,
+        ahead=position - 1 if position else 0,
+        decision=alone,
+        last_decision=last,
+        decided_at=decided_at,
+        hints=_hints(job, alone, nodes, growth) if queued else (),
+    )
+
+
+def _headline(job: JobView) -> str:
+    match job.state:
+        case JobState.RUNNING:
+            return f"runs: {job.reason}"
+        case JobState.RETRYING:
+            return f"is between attempts: {job.reason}"
+        case JobState.SUCCEEDED:
+            return "has ended with success"
+        case JobState.FAILED:
+            code = "" if job.exit_code is None else f", exit code {job.exit_code}"
+            return f"has failed ({job.failure or 'unknown'}{code}): {job.reason}"
+        case _:
+            return f"is {job.state.value.lower()}" + (f": {job.reason}" if job.reason else "")
+
+
+def _queued_headline(
+    job: JobView, alone: Decision | None, last: Decision | None, nodes: int
+) -> str:
+    if job.state is JobState.HELD:
+        return f"is held: `longshore release {job.id}` lets it go on"
+    if nodes == 0:
+        return f"waits: pool {job.pool} has no nodes"
+    if last is None:
+        return "waits for the first cycle to look at it"
+    if alone is not None and alone.kind is PlacementKind.EXISTING_NODE:
+        return f"waits behind the jobs before it: {last.reason}"
+    return f"waits: {last.reason}"
+
+
+def _hints(
+    job: JobView, alone: Decision | None, nodes: int, growth: Growth
+) -> tuple[str, ...]:
+    if job.state is JobState.HELD:
+        return ()
+    if nodes == 0:
+        return (f"start a node: `longshore agent --pool {job.pool}` on a machine with GPUs",)
+    if alone is None:
+        return ()
+    codes = Counter(rejection.code for rejection in alone.rejections)
+    hints = [_HINTS[code] for code, _ in codes.most_common() if code in _HINTS]
+    permanent = bool(alone.rejections) and all(r.permanent for r in alone.rejections)
+    if permanent and growth is Growth.OPEN:
+        hints.insert(0, "no node that is there could ever hold it: it waits for a larger one")
+    return tuple(hints)

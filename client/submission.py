@@ -1,0 +1,79 @@
+"""Before a job is submitted: its id, its line in the Temporal UI, and a look at the nodes."""
+
+import base64
+import hashlib
+import re
+import secrets
+from collections.abc import Callable
+
+from sqlalchemy.exc import DBAPIError
+
+from activities.database import Database
+from activities.queue import why_never
+from activities.snapshot import load_nodes
+from models.errors import UnavailableError, UnsatisfiableError
+from models.job import JobSpec
+from models.node import Node
+from models.placement import JobRequest
+from models.units import format_gb
+from scheduling.feasibility import could_ever_hold
+
+_SUFFIX = 10
+GENERATED_ID = re.compile(rf"-[a-z2-7]{{{_SUFFIX}}}$")
+"""Ends every job id that `new_job_id` makes."""
+
+
+def new_job_id(spec: JobSpec, key: str | None) -> str:
+    """Return a readable id: the name and ten letters, the same ones for the same key."""
+    if key is None:
+        raw = secrets.token_bytes(8)
+    else:
+        raw = hashlib.sha256(f"{spec.tenant}\0{spec.name}\0{key}".encode()).digest()
+    return f"{spec.name}-{base64.b32encode(raw).decode().lower()[:_SUFFIX]}"
+
+
+def summary_of(spec: JobSpec) -> str:
+    """Return the job in one line, at most 200 bytes, for the Temporal UI."""
+    vram = f" with {format_gb(spec.vram_per_gpu)}" if spec.vram_per_gpu else ""
+    text = (
+        f"{spec.name}: {spec.gpus} x {spec.gpu_type or 'GPU'}{vram}, {spec.tier.value}, "
+        f"class {spec.priority}, {spec.tenant}/{spec.pool}"
+    )
+    return text.encode()[:200].decode(errors="ignore")
+
+
+async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[str, ...]:
+    """Hold the job against the nodes that are there; return what its user should know.
+
+    Raises UnsatisfiableError when no node could ever hold it and none can come. A database that
+    is away does not keep a job from being submitted.
+    """
+    try:
+        async with database().transaction() as connection:
+            refusal = await why_never(connection, "", spec)
+            nodes = await load_nodes(connection, spec.pool)
+    except UnavailableError as error:
+        return (f"could not look at the nodes first ({error})",)
+    except DBAPIError as error:
+        return (f"could not look at the nodes first ({error.orig}): `longshore db upgrade`",)
+    if refusal:
+        raise UnsatisfiableError(refusal)
+    return tuple(_warnings(spec, nodes))
+
+
+def _warnings(spec: JobSpec, nodes: tuple[Node, ...]) -> list[str]:
+    if not nodes:
+        return [
+            f"pool {spec.pool} has no nodes yet: the job waits until one joins "
+            f"(`longshore agent --pool {spec.pool}`)"
+        ]
+    job = JobRequest(
+        id="", tier=spec.tier, gpus=spec.gpus, gpu_type=spec.gpu_type, cpus=spec.cpus,
+        vram_per_gpu=spec.vram_per_gpu, ram=spec.ram, needs_container=spec.image is not None,
+    )  # fmt: skip
+    if any(could_ever_hold(node, job) for node in nodes):
+        return []
+    return [
+        f"none of the {len(nodes)} nodes of pool {spec.pool} could hold the job even when empty: "
+        "it waits until a larger one joins (`longshore why` says what is missing)"
+    ]

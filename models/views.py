@@ -1,0 +1,106 @@
+"""What people are shown of jobs, nodes and pools, read from the capacity database."""
+
+from models.base import Instant, Wire
+from models.job import FailureClass, JobState, Tier
+from models.node import NodeState
+from models.placement import Decision
+from models.pool import PoolSpec
+
+
+class JobView(Wire):
+    id: str
+    name: str
+    tenant: str
+    pool: str
+    tier: Tier
+    priority: int
+    gpus: int
+    gpu_type: str | None = None
+    state: JobState
+    attempt: int = 0
+    node_id: str | None = None
+    gpu_indices: tuple[int, ...] = ()
+    simulated: bool = False
+    """True where it runs, or ran last, on simulated GPUs."""
+    submitted_at: Instant
+    started_at: Instant | None = None
+    """When it was placed last."""
+    first_started_at: Instant | None = None
+    ended_at: Instant | None = None
+    failure: FailureClass | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    """Why it waits, or how it ended."""
+    estimated_start: Instant | None = None
+
+
+class GPUView(Wire):
+    index: int
+    model: str
+    vram: float
+    vram_used: float
+    job_id: str | None = None
+    job_name: str | None = None
+
+
+class NodeView(Wire):
+    id: str
+    pool: str
+    tier: Tier
+    provider: str
+    state: NodeState
+    state_reason: str = ""
+    drained: bool = False
+    """Draining, and nothing runs there any more."""
+    epoch: int
+    simulated: bool
+    gpu_type: str
+    gpus: tuple[GPUView, ...]
+    cpus: float
+    cpus_used: float
+    ram: float
+    ram_used: float
+    expires_at: Instant | None = None
+    registered_at: Instant
+    hostname: str = ""
+    container_runtime: str | None = None
+    labels: dict[str, str]
+
+
+class PoolView(Wire):
+    spec: PoolSpec
+    nodes: int
+    gpus: int
+    gpus_used: int
+    queued: int
+    held: int
+    running: int
+    last_cycle_at: Instant | None = None
+    last_cycle_ms: float | None = None
+
+
+class Explanation(Wire):
+    """Why a job is where it is."""
+
+    job: JobView
+    headline: str
+    position: int | None = None
+    """Place in its pool's queue, from 1."""
+    ahead: int = 0
+    """Jobs before it in the queue."""
+    decision: Decision | None = None
+    """For a queued job: what the packer would say of it now, alone, node by node."""
+    last_decision: Decision | None = None
+    """For a queued job: what the last cycle said, with the jobs before it."""
+    decided_at: Instant | None = None
+    hints: tuple[str, ...] = ()
+    """What could be done about it."""
+
+
+class Submission(Wire):
+    """The answer to a submit."""
+
+    job_id: str
+    created: bool
+    """False where the same name and key had been submitted before."""
+    warnings: tuple[str, ...] = ()

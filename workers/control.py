@@ -1,0 +1,94 @@
+"""The control worker: runs the workflows, and the activities on the capacity database."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from datetime import timedelta
+
+import pydantic
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.cycle import CycleActivities
+from activities.database import Database
+from activities.queue import QueueActivities
+from activities.registry import RegistryActivities
+from activities.signals import Signals
+from client.connection import connect
+from models.messages import CONTROL_TASK_QUEUE
+from models.settings import Settings
+from workflows.job import JobWorkflow
+from workflows.node import NodeWorkflow
+from workflows.pool import PoolWorkflow
+
+WORKFLOWS = (JobWorkflow, PoolWorkflow, NodeWorkflow)
+GRACE = timedelta(seconds=10)
+
+logger = logging.getLogger(__name__)
+
+
+def sandbox() -> SandboxedWorkflowRunner:
+    """Return the runner for workflow code: our own packages are deterministic where it calls
+    them, and passing them through spares importing them again for every run."""
+    return SandboxedWorkflowRunner(
+        restrictions=SandboxRestrictions.default.with_passthrough_modules(
+            "models", "scheduling", "activities", "workflows.options"
+        )
+    )
+
+
+def control_worker(
+    temporal: Client,
+    database: Database,
+    settings: Settings,
+    *,
+    task_queue: str = CONTROL_TASK_QUEUE,
+    max_cached_workflows: int = 1000,
+) -> Worker:
+    """Return a worker for every workflow and every database activity."""
+    signals = Signals(temporal)
+    queue = QueueActivities(database, signals)
+    cycle = CycleActivities(database, signals)
+    registry = RegistryActivities(
+        database, signals, settings.resolve_agent_token(), settings.liveness
+    )
+    return Worker(
+        temporal,
+        task_queue=task_queue,
+        workflows=WORKFLOWS,
+        activities=[
+            queue.enqueue, queue.set_hold, queue.release, queue.finish,
+            cycle.run_cycle,
+            registry.register_node, registry.drain_node, registry.end_node,
+        ],
+        workflow_runner=sandbox(),
+        # A bad input is the sender's error; without this its workflow would hang for ever.
+        workflow_failure_exception_types=[pydantic.ValidationError],
+        max_cached_workflows=max_cached_workflows,
+        graceful_shutdown_timeout=GRACE,
+    )  # fmt: skip
+
+
+async def run(settings: Settings) -> None:
+    """Work until SIGTERM or SIGINT, then finish what is under way within `GRACE`."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    temporal = await connect(settings)
+    database = Database(settings.resolve_database_url())
+    worker = control_worker(temporal, database, settings)
+    logger.info("control worker takes work from task queue %s", CONTROL_TASK_QUEUE)
+    work = asyncio.create_task(worker.run())
+    stop = asyncio.create_task(stopped.wait())
+    await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if work.done():
+        await work  # raises what ended it
+    logger.info("stopping: what is under way has %s s", GRACE.total_seconds())
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(GRACE.total_seconds() + 5):
+            await worker.shutdown()
+            await work
+    await database.close()
+    logger.info("stopped")
