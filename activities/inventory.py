@@ -1,0 +1,147 @@
+"""What a machine has: GPUs from NVML (or as simulated by flags), processors and memory."""
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+import pynvml
+
+from models.base import Frozen
+from models.errors import SpecError, UnavailableError
+from models.node import GPUInventory, Inventory
+from models.units import parse_gb
+
+RUNTIMES = ("docker", "podman")
+_SIMULATED = re.compile(r"(\d{1,4})x([A-Za-z0-9]+)-(\d+(?:\.\d+)?\s*[KMGT]i?B)", re.IGNORECASE)
+_MODEL = re.compile(r"(?=.*\d)(?=.*[A-Z])[A-Z0-9]+")
+_CGROUP_MEMORY = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+class SimulatedGPUs(Frozen):
+    """GPUs that are only said to be there, such as ``8xH100-80GB``."""
+
+    count: int
+    gpu_type: str
+    vram: float
+    """GB each."""
+
+
+def parse_simulated(text: str) -> SimulatedGPUs:
+    """Return the GPUs of ``8xH100-80GB`` or ``4xA100-40GB``. Raises SpecError for another form."""
+    match = _SIMULATED.fullmatch(text.strip())
+    if not match or int(match.group(1)) == 0:
+        raise SpecError("--simulate", (f"--simulate: expected 8xH100-80GB, not {text!r}",))
+    count, gpu_type, vram = match.groups()
+    return SimulatedGPUs(count=int(count), gpu_type=gpu_type, vram=parse_gb(vram))
+
+
+def take_inventory(
+    simulated: SimulatedGPUs | None, cpus: float | None = None, ram: float | None = None
+) -> Inventory:
+    """Return what this machine has; `cpus` (cores) and `ram` (GB) replace what was found.
+
+    Raises UnavailableError when there is no GPU and none is simulated.
+    """
+    gpus = _simulated(simulated) if simulated else _nvml_gpus()
+    return Inventory(
+        gpu_type=simulated.gpu_type if simulated else short_type(gpus[0].model),
+        gpus=gpus,
+        cpus=cpus or _cpus(),
+        ram=ram or round(_ram_bytes() / 1e9, 3),
+        simulated=simulated is not None,
+        container_runtime=find_runtime(),
+        hostname=socket.gethostname(),
+        agent_version=_version(),
+    )
+
+
+def short_type(model: str) -> str:
+    """Return how people call a model: ``NVIDIA H100 80GB HBM3`` is ``H100``."""
+    words = [
+        w for w in re.split(r"[\s-]+", model.upper()) if w not in ("NVIDIA", "TESLA", "GEFORCE")
+    ]
+    if words[:1] == ["RTX"] and len(words) > 1 and words[1].isdigit():
+        return f"RTX{words[1]}"
+    return next((word for word in words if _MODEL.fullmatch(word)), model)
+
+
+def find_runtime() -> str | None:
+    """Return the first container runtime that works here, not only is installed."""
+    for runtime in RUNTIMES:
+        if shutil.which(runtime) and _answers(runtime):
+            return runtime
+    return None
+
+
+def _simulated(simulated: SimulatedGPUs) -> tuple[GPUInventory, ...]:
+    return tuple(
+        GPUInventory(index=i, model=f"simulated {simulated.gpu_type}", vram=simulated.vram)
+        for i in range(simulated.count)
+    )
+
+
+def _nvml_gpus() -> tuple[GPUInventory, ...]:
+    try:
+        pynvml.nvmlInit()
+        gpus = tuple(_nvml_gpu(i) for i in range(pynvml.nvmlDeviceGetCount()))
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise UnavailableError(_no_gpu(str(error))) from None
+    if not gpus:
+        raise UnavailableError(_no_gpu("the NVIDIA driver sees none"))
+    return gpus
+
+
+def _nvml_gpu(index: int) -> GPUInventory:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    return GPUInventory(
+        index=index,
+        model=str(pynvml.nvmlDeviceGetName(handle)),
+        vram=round(int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) / 1e9, 3),
+        uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+    )
+
+
+def _no_gpu(why: str) -> str:
+    return (
+        f"this machine has no GPU that can be used ({why}). Install the NVIDIA driver, or try "
+        "Longshore without a GPU: --simulate 8xH100-80GB."
+    )
+
+
+def _cpus() -> float:
+    with contextlib.suppress(AttributeError):  # only Linux tells which ones we may use
+        return float(len(os.sched_getaffinity(0)))
+    return float(os.cpu_count() or 1)
+
+
+def _ram_bytes() -> int:
+    total = psutil.virtual_memory().total
+    for path in _CGROUP_MEMORY:  # in a container the limit counts, not the machine
+        with contextlib.suppress(OSError, ValueError):
+            total = min(total, int(path.read_text()))
+    return total
+
+
+def _answers(runtime: str) -> bool:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        command = [runtime, "info"]
+        return (
+            subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
+        )
+    return False
+
+
+def _version() -> str:
+    with contextlib.suppress(PackageNotFoundError):
+        return version("longshore")
+    return ""

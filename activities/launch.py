@@ -1,0 +1,193 @@
+"""From a placement to a command line: environment, folders, and the container around it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.job import JobSpec
+from models.messages import RunProcessRequest
+from models.node import Inventory, NodeIdentity
+from models.placement import PlacementKey
+
+KEPT_ENV = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "XDG_RUNTIME_DIR",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "DOCKER_HOST",
+    "DOCKER_CONFIG",
+    "CUDA_HOME",
+]
+"""What a process inherits from the agent's environment, besides LC_*; nothing else leaks."""
+
+IN_CONTAINER = "/longshore"
+"""Where a container sees the folder for its progress file."""
+CONTAINER_WORKDIR = "/work"
+AGENT_MARK = "LONGSHORE_AGENT_ID"
+"""In the environment of every process of a job: a restarted agent finds its orphans by it."""
+
+
+class LaunchError(Exception):
+    """The command cannot be run here; `exit_code` is what a shell would say."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is to be executed."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: Path
+    container: str | None = None
+    """Name of the container, where there is one."""
+    runtime: str | None = None
+
+
+def prepare(
+    request: RunProcessRequest,
+    identity: NodeIdentity,
+    inventory: Inventory,
+    run_folder: Path,
+    job_folder: Path,
+) -> Launch:
+    """Make the folders that the job needs and return what to execute.
+
+    `job_folder` is the job's own on this node, the same for every attempt. Raises LaunchError
+    when the node cannot run it, OSError when a folder cannot be made.
+    """
+    spec = request.spec
+    cwd = _work_folder(spec, job_folder)
+    checkpoints = (cwd / spec.checkpoint.folder).absolute() if spec.checkpoint else None
+    if checkpoints:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+    env = spec.env | _own_env(request, identity, inventory, run_folder / "public", checkpoints)
+    base = clean_env(os.environ)
+    if not spec.image:
+        return Launch(spec.argv, base | env, cwd)
+    return _in_container(request, inventory, base, env, cwd, checkpoints, run_folder / "public")
+
+
+def clean_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of the agent's environment that is no secret of the agent."""
+    return {k: v for k, v in environ.items() if k in KEPT_ENV or k.startswith("LC_")}
+
+
+def container_name(key: PlacementKey) -> str:
+    return f"longshore-{key.job_id}-{key.attempt}"
+
+
+def _work_folder(spec: JobSpec, job_folder: Path) -> Path:
+    if spec.workdir is None:
+        folder = job_folder / "work"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    folder = Path(spec.workdir).expanduser()
+    if not folder.is_dir():
+        raise LaunchError(127, f"the working folder {spec.workdir} does not exist on this node")
+    return folder.absolute()
+
+
+def _own_env(
+    request: RunProcessRequest,
+    identity: NodeIdentity,
+    inventory: Inventory,
+    public: Path,
+    checkpoints: Path | None,
+) -> dict[str, str]:
+    placement, spec = request.placement, request.spec
+    indices = ",".join(map(str, placement.gpu_indices))
+    env = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": _visible(placement.gpu_indices, inventory),
+        AGENT_MARK: identity.agent_id,
+        "LONGSHORE_JOB_ID": placement.job_id,
+        "LONGSHORE_JOB_NAME": request.job_name,
+        "LONGSHORE_ATTEMPT": str(placement.attempt),
+        "LONGSHORE_NODE_ID": identity.node_id,
+        "LONGSHORE_GPU_INDICES": indices,
+        "LONGSHORE_GPU_COUNT": str(len(placement.gpu_indices)),
+        "LONGSHORE_TENANT": spec.tenant,
+        "LONGSHORE_POOL": spec.pool,
+        "LONGSHORE_PROGRESS_FILE": str(public / "progress"),
+    }
+    if checkpoints:
+        env["LONGSHORE_CHECKPOINT_DIR"] = str(checkpoints)
+    if expires_at := placement.node_expires_at or identity.expires_at:
+        env["LONGSHORE_NODE_EXPIRES_AT"] = expires_at.isoformat()
+    if inventory.simulated:
+        env["LONGSHORE_SIMULATED_GPUS"] = "1"
+    return env
+
+
+def _visible(indices: tuple[int, ...], inventory: Inventory) -> str:
+    """GPUs by UUID, which means the same whatever else is hidden; by index where simulated."""
+    uuids = {gpu.index: gpu.uuid for gpu in inventory.gpus if gpu.uuid}
+    if inventory.simulated:
+        uuids = {}
+    return ",".join(uuids.get(index, str(index)) for index in indices)
+
+
+def _in_container(
+    request: RunProcessRequest,
+    inventory: Inventory,
+    base: dict[str, str],
+    env: dict[str, str],
+    cwd: Path,
+    checkpoints: Path | None,
+    public: Path,
+) -> Launch:
+    spec, runtime = request.spec, inventory.container_runtime
+    if not runtime or not spec.image:
+        raise LaunchError(
+            127,
+            f"this node cannot run the image {spec.image}: it has neither docker nor podman. "
+            "Install one and start the agent again.",
+        )
+    name = container_name(request.placement.key)
+    inside = env | {"LONGSHORE_PROGRESS_FILE": f"{IN_CONTAINER}/progress"}
+    mounts = [f"{public}:{IN_CONTAINER}", f"{cwd}:{CONTAINER_WORKDIR}"]
+    if checkpoints and checkpoints.is_relative_to(cwd):
+        below = checkpoints.relative_to(cwd)
+        inside["LONGSHORE_CHECKPOINT_DIR"] = f"{CONTAINER_WORKDIR}/{below}"
+    elif checkpoints:
+        mounts.append(f"{checkpoints}:{checkpoints}")
+    argv = [runtime, "run", "--rm", "--init", "--name", name]
+    argv += ["--label", f"longshore.agent={env[AGENT_MARK]}", "--workdir", CONTAINER_WORKDIR]
+    for mount in mounts:
+        argv += ["--volume", mount]
+    if not inventory.simulated:
+        argv += _gpu_flags(runtime, env["CUDA_VISIBLE_DEVICES"])
+    for variable, value in inside.items():
+        # By name alone where possible: the value then comes from the client's environment and
+        # is not seen in a list of processes. What the client needs itself must not be replaced.
+        argv += ["--env", f"{variable}={value}" if variable in KEPT_ENV else variable]
+    return Launch((*argv, spec.image, *spec.argv), inside | base, cwd, name, runtime)
+
+
+def _gpu_flags(runtime: str, devices: str) -> list[str]:
+    if runtime == "podman":
+        flags: list[str] = []
+        for device in devices.split(","):
+            flags += ["--device", f"nvidia.com/gpu={device}"]
+        return flags
+    return ["--gpus", f'"device={devices}"']

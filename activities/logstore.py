@@ -1,0 +1,167 @@
+"""The log store: what jobs wrote, as parts under an fsspec URL.
+
+A part holds the bytes of one stream from one offset on, and is written once:
+
+    JOB/ATTEMPT/NODE/stdout.000000000000
+    JOB/ATTEMPT/NODE/stdout.000000004096
+    JOB/ATTEMPT/NODE/end                     after the last part of all streams
+
+Parts of one stream may overlap (a part that was written again after an error); they never
+contradict each other.
+"""
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+Stream = Literal["stdout", "stderr"]
+STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
+END = "end"
+
+_PART = re.compile(r"(stdout|stderr)\.(\d{12})")
+
+
+@dataclass(frozen=True)
+class LogPiece:
+    """Bytes of one stream and where the next ones begin."""
+
+    data: bytes
+    next_offset: int
+    attempt: int | None
+    """Whose bytes they are; None when nothing of the job has been stored."""
+    ended: bool
+    """True when no more will come after `data`."""
+
+
+class LogStore:
+    """Logs under one fsspec URL. Its methods block, but for `follow`. Safe to use from threads."""
+
+    def __init__(self, url: str) -> None:
+        fs, root = fsspec.url_to_fs(url)
+        self._fs: Any = fs
+        self._root: str = root.rstrip("/")
+
+    def read(
+        self,
+        job_id: str,
+        attempt: int | None = None,
+        stream: Stream = "stdout",
+        from_offset: int = 0,
+        limit: int = 64 * 2**20,
+    ) -> LogPiece:
+        """Return about `limit` bytes from `from_offset` on; of the latest attempt without one.
+
+        Raises OSError when the store cannot be read.
+        """
+        attempt = self.latest_attempt(job_id) if attempt is None else attempt
+        folder = self._node_folder(job_id, attempt) if attempt is not None else None
+        if folder is None:
+            return LogPiece(b"", from_offset, attempt, ended=False)
+        # The end marker is looked for first: what it promises is then in the list of parts.
+        ended = bool(self._fs.exists(f"{folder}/{END}"))
+        data, position = bytearray(), from_offset
+        for offset, size, path in self._parts(folder, stream):
+            if offset + size <= position:
+                continue
+            if len(data) >= limit:
+                return LogPiece(bytes(data), position, attempt, ended=False)
+            content: bytes = self._fs.cat_file(path)
+            data += content[max(position - offset, 0) :]
+            position = offset + len(content)
+        return LogPiece(bytes(data), position, attempt, ended)
+
+    async def follow(
+        self,
+        job_id: str,
+        attempt: int | None = None,
+        stream: Stream = "stdout",
+        from_offset: int = 0,
+        *,
+        ended: Callable[[], Awaitable[bool]] | None = None,
+        interval: float = 0.5,
+    ) -> AsyncIterator[bytes]:
+        """Yield what is stored and what comes, until the stream's end is stored.
+
+        Without `attempt` it follows the first one that it sees, which is the latest at that
+        moment. `ended` tells that no more will come where a lost node could not store the end;
+        what is there by then is yielded first.
+        """
+        while True:
+            over = ended is not None and await ended()
+            piece = await asyncio.to_thread(self.read, job_id, attempt, stream, from_offset)
+            attempt, from_offset = piece.attempt, piece.next_offset
+            if piece.data:
+                yield piece.data
+            elif piece.ended or over:
+                return
+            else:
+                await asyncio.sleep(interval)
+
+    def attempts(self, job_id: str) -> list[int]:
+        """Return the attempts of which something is stored, in order."""
+        return sorted(int(name) for name in self._names(self._path(job_id)) if name.isdigit())
+
+    def latest_attempt(self, job_id: str) -> int | None:
+        return max(self.attempts(job_id), default=None)
+
+    def write(
+        self, job_id: str, attempt: int, node_id: str, stream: Stream, offset: int, data: bytes
+    ) -> None:
+        """Store one part as a whole. Raises OSError (or what the store raises) when it cannot."""
+        self._put(self._path(job_id, attempt, node_id, f"{stream}.{offset:012}"), data)
+
+    def write_end(self, job_id: str, attempt: int, node_id: str) -> None:
+        """Store that nothing more will come from this attempt."""
+        self._put(self._path(job_id, attempt, node_id, END), b"")
+
+    def stored(self, job_id: str, attempt: int, node_id: str, stream: Stream) -> int:
+        """Return the offset up to which a stream is stored."""
+        parts = self._parts(self._path(job_id, attempt, node_id), stream)
+        return max((offset + size for offset, size, _ in parts), default=0)
+
+    def _node_folder(self, job_id: str, attempt: int) -> str | None:
+        folder = self._path(job_id, attempt)
+        nodes = sorted(self._names(folder))
+        return f"{folder}/{nodes[-1]}" if nodes else None
+
+    def _parts(self, folder: str, stream: Stream) -> list[tuple[int, int, str]]:
+        """Return (offset, size, path) of the stored parts of a stream, in order."""
+        found: list[tuple[int, int, str]] = []
+        for entry in self._list(folder):
+            match = _PART.fullmatch(Path(entry["name"]).name)
+            if match and match.group(1) == stream:
+                found.append((int(match.group(2)), entry["size"], entry["name"]))
+        return sorted(found)
+
+    def _names(self, folder: str) -> list[str]:
+        return [Path(entry["name"]).name for entry in self._list(folder)]
+
+    def _list(self, folder: str) -> list[dict[str, Any]]:
+        try:
+            self._fs.invalidate_cache(folder)
+            return self._fs.ls(folder, detail=True)
+        except FileNotFoundError:
+            return []
+
+    def _put(self, path: str, data: bytes) -> None:
+        if not isinstance(self._fs, LocalFileSystem):
+            self._fs.pipe_file(path, data)  # an object store shows an object whole or not at all
+            return
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            temporary.write_bytes(data)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _path(self, *parts: object) -> str:
+        return "/".join([self._root, *map(str, parts)])

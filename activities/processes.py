@@ -1,0 +1,237 @@
+"""The processes of one node: starting, attaching, stopping, remembering. Knows no Temporal."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from activities import orphans
+from activities.fence import Fence
+from activities.launch import Launch, LaunchError, container_name, prepare
+from activities.logstore import LogStore
+from activities.outcome import never_started, never_to_start, report_of
+from activities.progress import read_progress
+from activities.runs import RunRecord, RunStore
+from activities.shipping import Shipper
+from activities.supervision import Plan, Supervised
+from models.job import FailureClass
+from models.messages import ProcessReport, Progress, RunProcessRequest, StopProcessRequest
+from models.node import Inventory, NodeIdentity
+from models.placement import PlacementKey
+
+_log = logging.getLogger(__name__)
+
+
+class Run:
+    """One process while it lives. `done` resolves with its report and is never cancelled."""
+
+    def __init__(self, request: RunProcessRequest, record: RunRecord, folder: Path) -> None:
+        self.request = request
+        self.record = record
+        self.folder = folder
+        self.deliveries = 0
+        """How often `run_process` was delivered for it: the latest one speaks for it."""
+        self.supervised: Supervised | None = None
+        self.shipper: Shipper | None = None
+        self.started: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Task[ProcessReport]
+        self._progress = Progress()
+
+    def progress(self) -> Progress:
+        """Return what the job last said of itself."""
+        self._progress = read_progress(self.folder / "public" / "progress", self._progress)
+        update: dict[str, object] = {"log_error": self.shipper.error if self.shipper else ""}
+        if self.started.done() and not self.started.cancelled():
+            update["started_at"] = datetime.fromtimestamp(self.started.result()["at"], UTC)
+        return self._progress.model_copy(update=update)
+
+
+class Processes:
+    """All processes of this node. To be used from one event loop."""
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: NodeIdentity,
+        inventory: Inventory,
+        logs: LogStore,
+        fence: Fence,
+    ) -> None:
+        self._jobs = folder / "jobs"
+        self._store = RunStore(folder / "runs")
+        self._identity = identity
+        self._inventory = inventory
+        self._logs = logs
+        self._fence = fence
+        self._runs: dict[PlacementKey, Run] = {}
+        fence.on_acknowledged = self._feed
+
+    @property
+    def running(self) -> list[PlacementKey]:
+        return list(self._runs)
+
+    def find(self, key: PlacementKey) -> Run | ProcessReport | None:
+        """Return the process of an attempt, or how it ended, or None when it was never here."""
+        if run := self._runs.get(key):
+            return run
+        record = self._store.find(key)
+        return record.report if record else None
+
+    def start(self, request: RunProcessRequest) -> Run:
+        """Claim the attempt and start its process. To be called when `find` found nothing.
+
+        Raises StaleError when the attempt or a newer one was here before, OSError when the
+        claim cannot be stored.
+        """
+        placement = request.placement
+        record = RunRecord(
+            job_id=placement.job_id,
+            attempt=placement.attempt,
+            epoch=placement.epoch,
+            claimed_at=datetime.now(UTC),
+            indirect=bool(request.spec.image) or isinstance(request.spec.command, str),
+        )
+        folder = self._store.claim(record)
+        run = self._runs[placement.key] = Run(request, record, folder)
+        run.done = asyncio.create_task(self._carry_out(run))
+        return run
+
+    async def stop(self, request: StopProcessRequest) -> None:
+        """Stop a process and return when nothing of it is left.
+
+        An attempt that was never here is remembered, and will never start.
+        """
+        run = self._runs.get(request.key)
+        if run:
+            self.ask_to_stop(run, request.signal, request.grace.total_seconds(), request.reason)
+            await asyncio.shield(run.done)
+        elif self._store.find(request.key) is None:
+            self._store.claim(never_to_start(request.key, request.reason, datetime.now(UTC)))
+
+    def ask_to_stop(self, run: Run, signal_name: str, grace: float, reason: str) -> None:
+        """Send the stop signal now; what is left after `grace` seconds is killed."""
+        if run.record.stop_reason is None:
+            self._save(run, {"stop_reason": reason})
+        if run.supervised:
+            run.supervised.stop(_signal_number(signal_name), grace)
+
+    async def stop_all(self, reason: str, *, grace: float | None = None) -> None:
+        """Stop every process with its own signal and grace (or SIGKILL after `grace` seconds)."""
+        runs = list(self._runs.values())
+        for run in runs:
+            spec = run.request.spec
+            seconds = spec.grace.total_seconds() if grace is None else grace
+            self.ask_to_stop(run, spec.stop_signal, seconds, reason)
+        if runs:
+            await asyncio.wait([run.done for run in runs])
+
+    async def recover(self) -> None:
+        """Kill what an earlier life of the agent left, and report it. Before anything starts."""
+        await orphans.end_orphans(
+            self._identity.agent_id,
+            [s for r in self._store.all() if not r.report and (s := self._store.started(r.key))],
+            self._inventory.container_runtime,
+        )
+        for record in list(self._store.all()):
+            if record.report is None:
+                await self._recover_one(record)
+
+    async def _recover_one(self, record: RunRecord) -> None:
+        shipper = Shipper(
+            self._logs, record.key, self._identity.node_id, self._store.folder(record.key)
+        )
+        await shipper.finish_earlier()
+        end = self._store.end(record.key) or {"cause": "agent-gone"}
+        report = report_of(record, end, self._store.started(record.key), Progress())
+        report = report.model_copy(update={"log_error": shipper.error})
+        self._store.save(record.model_copy(update={"report": report}))
+        _log.warning("%s attempt %d: %s", record.job_id, record.attempt, report.message)
+
+    async def _carry_out(self, run: Run) -> ProcessReport:
+        """Take a claimed run from its start to its stored report."""
+        try:
+            report = await self._supervise(run)
+        except LaunchError as error:
+            report = never_started(FailureClass.START, str(error), error.exit_code)
+        except Exception as error:  # the job must get an answer, whatever went wrong on its node
+            _log.exception("%s could not be run", run.record.key)
+            if run.supervised:
+                run.supervised.stop(signal.SIGKILL, 0)
+            report = never_started(FailureClass.NODE, f"the agent failed: {error}")
+        if run.shipper:
+            await run.shipper.finish()
+            report = report.model_copy(update={"log_error": run.shipper.error})
+        # Where the disk refuses, the run stays here and answers from memory.
+        if self._save(run, {"report": report}):
+            self._runs.pop(run.record.key, None)
+        _log.info("%s attempt %d: %s", run.record.job_id, run.record.attempt, report.message)
+        return report
+
+    async def _supervise(self, run: Run) -> ProcessReport:
+        await self._end_older_attempts(run)
+        job_folder = self._jobs / run.record.job_id
+        launch = prepare(run.request, self._identity, self._inventory, run.folder, job_folder)
+        if run.record.stop_reason is not None:
+            return never_started(
+                None, "stopped before it started", stopped_for=run.record.stop_reason
+            )
+        supervised = await Supervised.start(run.folder, self._plan(run, launch))
+        run.supervised = supervised
+        if run.record.stop_reason is not None:  # asked for while the supervisor was being started
+            supervised.stop(signal.SIGKILL, 0)
+        run.shipper = Shipper(self._logs, run.record.key, self._identity.node_id, run.folder)
+        run.shipper.start()
+        end = await supervised.end(run.started)
+        if end is None:
+            await orphans.end_marked(self._identity.agent_id, run.record.key)
+            end = {"cause": "supervisor-gone"}
+        started = self._store.started(run.record.key)
+        return report_of(run.record, end, started, run.progress())
+
+    async def _end_older_attempts(self, run: Run) -> None:
+        """Two attempts of a job never run at a time: they share a folder for checkpoints."""
+        for key, older in list(self._runs.items()):
+            if key.job_id == run.record.job_id and key.attempt < run.record.attempt:
+                self.ask_to_stop(older, "SIGKILL", 0, f"attempt {run.record.attempt} came")
+                await asyncio.wait([older.done])
+
+    def _plan(self, run: Run, launch: Launch) -> Plan:
+        container = launch.container and launch.runtime
+        return Plan(
+            argv=launch.argv,
+            env=launch.env,
+            cwd=str(launch.cwd),
+            stdout=str(run.folder / "stdout"),
+            stderr=str(run.folder / "stderr"),
+            fed=self._fence.acknowledged_at,
+            fence_after=self._fence.after,
+            signal_command=(launch.runtime, "kill", "--signal", container_name(run.record.key))
+            if container and launch.runtime
+            else None,
+            kill_command=(launch.runtime, "rm", "--force", container_name(run.record.key))
+            if container and launch.runtime
+            else None,
+        )
+
+    def _feed(self, sent_at: float) -> None:
+        for run in self._runs.values():
+            if run.supervised:
+                run.supervised.feed(sent_at)
+
+    def _save(self, run: Run, update: dict[str, object]) -> bool:
+        run.record = run.record.model_copy(update=update)
+        try:
+            self._store.save(run.record)
+        except OSError as error:
+            _log.error("the record of %s cannot be stored: %s", run.record.key, error)
+            return False
+        return True
+
+
+def _signal_number(name: str) -> int:
+    with contextlib.suppress(KeyError):
+        return signal.Signals[name]
+    return signal.SIGTERM

@@ -1,0 +1,51 @@
+"""The progress file: one line that a job rewrites at will (docs/progress.md)."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from models.messages import Progress
+
+MAX_BYTES = 4096
+MAX_MESSAGE = 200
+
+_NUMBER = r"\d+(?:\.\d+)?"
+_FRACTION = re.compile(rf"({_NUMBER})(?:(%)|/({_NUMBER}))?")
+
+
+def read_progress(path: Path, last: Progress) -> Progress:
+    """Return what the file says now.
+
+    A file that is missing, empty (the job is rewriting it) or unreadable changes nothing. A line
+    that cannot be understood leaves the fraction as it was and says so in the message.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES)
+            written_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except OSError:
+        return last
+    line = content.decode(errors="replace").strip().partition("\n")[0].strip()
+    if not line:
+        return last
+    return last.model_copy(update=parse_progress(line) | {"at": written_at})
+
+
+def parse_progress(line: str) -> dict[str, object]:
+    """Return `fraction` and `message` from one line; only a note in `message` where it is bad."""
+    word, _, message = line.partition(" ")
+    fraction = _fraction(word)
+    if fraction is None:
+        note = f"progress not understood: {word[:40]!r} is not like 0.42, 42% or 420/1000"
+        return {"message": note}
+    return {"fraction": fraction, "message": message.strip()[:MAX_MESSAGE]}
+
+
+def _fraction(word: str) -> float | None:
+    match = _FRACTION.fullmatch(word)
+    if not match:
+        return None
+    number, percent, total = match.groups()
+    divisor = 100.0 if percent else float(total or 1)
+    value = float(number) / divisor if divisor else -1.0
+    return value if 0 <= value <= 1 else None

@@ -1,0 +1,149 @@
+"""What an agent remembers of the processes that it ran: a folder for each attempt.
+
+    runs/JOB-ATTEMPT/record.json    written before the start, and again with the report
+                     started.json   by the supervisor, before the command runs
+                     end.json       by the supervisor, when nothing of the job is left
+                     stdout stderr  the spool of the logs
+                     public/        what the job itself writes: its progress file
+
+Renaming a prepared folder to its name is the claim. It succeeds once, so a process is started at
+most once for an attempt, whatever is delivered twice and whoever crashes.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from models.base import Instant, Wire
+from models.errors import StaleError
+from models.messages import ProcessReport
+from models.placement import PlacementKey
+
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+
+
+class RunRecord(Wire):
+    """One attempt on this node."""
+
+    job_id: str
+    attempt: int
+    epoch: int
+    """The registration that it belongs to; 0 where it was stopped before it ever came."""
+    claimed_at: Instant
+    indirect: bool = False
+    """True where a shell or a container runtime looks for the command, and says 126 or 127."""
+    stop_reason: str | None = None
+    """Why it was asked to stop, where it was."""
+    report: ProcessReport | None = None
+    """How it ended, once it has."""
+
+    @property
+    def key(self) -> PlacementKey:
+        return PlacementKey(job_id=self.job_id, attempt=self.attempt)
+
+
+class RunStore:
+    """The run folders of one agent. Every write is whole and on the disk before it returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def folder(self, key: PlacementKey) -> Path:
+        """Return the folder of an attempt. Raises ValueError for an id that cannot name one."""
+        if not _SAFE.fullmatch(key.job_id):
+            raise ValueError(f"the job id {key.job_id!r} cannot name a folder")
+        return self._folder / f"{key.job_id}-{key.attempt}"
+
+    def find(self, key: PlacementKey) -> RunRecord | None:
+        return _read(self.folder(key) / "record.json")
+
+    def claim(self, record: RunRecord) -> Path:
+        """Store a new record and return its folder.
+
+        Raises StaleError when the attempt, or a newer one of its job, was here before.
+        """
+        newest = self._newest_attempt(record.job_id)
+        if newest > record.attempt:
+            raise StaleError(
+                f"attempt {record.attempt} of {record.job_id} is over: attempt {newest} was here."
+            )
+        folder = self.folder(record.key)
+        prepared = self._folder / f".{folder.name}"
+        shutil.rmtree(prepared, ignore_errors=True)
+        (prepared / "public").mkdir(parents=True)
+        _write(prepared / "record.json", record)
+        try:
+            prepared.rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise StaleError(
+                f"attempt {record.attempt} of {record.job_id} was claimed before."
+            ) from None
+        _sync_folder(self._folder)
+        return folder
+
+    def save(self, record: RunRecord) -> None:
+        """Replace the record of a claimed attempt."""
+        _write(self.folder(record.key) / "record.json", record)
+
+    def all(self) -> Iterator[RunRecord]:
+        """Yield every readable record, in no order."""
+        for folder in self._folder.iterdir():
+            if record := _read(folder / "record.json"):
+                yield record
+
+    def started(self, key: PlacementKey) -> dict[str, Any] | None:
+        """Return what the supervisor wrote at the start; None when it never came so far."""
+        return _read_json(self.folder(key) / "started.json")
+
+    def end(self, key: PlacementKey) -> dict[str, Any] | None:
+        """Return what the supervisor wrote at the end; None when it did not see it."""
+        return _read_json(self.folder(key) / "end.json")
+
+    def _newest_attempt(self, job_id: str) -> int:
+        prefix = f"{job_id}-"
+        names = (folder.name for folder in self._folder.iterdir())
+        suffixes = (name[len(prefix) :] for name in names if name.startswith(prefix))
+        return max((int(suffix) for suffix in suffixes if suffix.isdigit()), default=0)
+
+
+def _write(path: Path, record: RunRecord) -> None:
+    temporary = path.with_suffix(".new")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(record.model_dump_json())
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+def _read(path: Path) -> RunRecord | None:
+    content = _read_json(path)
+    with contextlib.suppress(ValidationError):
+        return RunRecord.model_validate(content) if content is not None else None
+    return None
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

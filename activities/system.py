@@ -1,0 +1,101 @@
+"""What supervisor and agent ask of the operating system, from the standard library alone.
+
+Linux tells all of it; where /proc or prctl is missing (macOS) the answers are empty, and a job is
+held together by its process group alone.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+Message = dict[str, object]
+
+
+def boot_clock() -> float:
+    """Return seconds on a clock common to all processes; it runs on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None where /proc does not say."""
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def write_whole(path: str, content: Message) -> None:
+    """Replace a file so that a reader sees the old or the new one, never a part."""
+    temporary = f"{path}.new"
+    with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123 (pathlib starts slowly)
+        json.dump(content, file)
+    os.replace(temporary, path)  # noqa: PTH105
+
+
+def oom_kills() -> int:
+    """Return how often the kernel killed for memory here, counted from some fixed time."""
+    for path, key in _oom_counters():
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as file:  # noqa: PTH123
+            for line in file:
+                name, _, count = line.partition(" ")
+                if name == key:
+                    return int(count)
+    return 0
+
+
+def _oom_counters() -> Iterator[tuple[str, str]]:
+    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="ascii") as file:  # noqa: PTH123
+        for line in file:
+            _, controllers, path = line.strip().split(":", 2)
+            if "memory" in controllers.split(","):
+                yield f"/sys/fs/cgroup/memory{path}/memory.oom_control", "oom_kill"
+            elif not controllers:
+                yield f"/sys/fs/cgroup{path}/memory.events", "oom_kill"
+    yield "/proc/vmstat", "oom_kill"
+
+
+def processes() -> Iterator[tuple[int, int, int]]:
+    """Yield (pid, parent, group) of every process, where /proc tells."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir("/proc"):  # noqa: PTH208
+            if name.isdigit() and (fields := stat_fields(int(name))):
+                yield int(name), int(fields[1]), int(fields[2])
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat after the name, which may hold anything itself."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return file.read().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+
+
+def group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def become_subreaper() -> None:
+    """Make orphaned descendants children of this process, so that none can slip away."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, however that ends."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
