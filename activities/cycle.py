@@ -1,4 +1,4 @@
-"""One cycle of a pool: read queue and capacity once, plan, commit what still holds, tell the jobs."""
+"""One cycle of a pool: read queue and capacity once, plan, commit what holds, tell the jobs."""
 
 import json
 import time

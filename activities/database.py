@@ -39,12 +39,12 @@ class Database:
             async with self._engine.begin() as connection:
                 yield connection
         except OperationalError as error:
-            raise UnavailableError(f"the capacity database does not answer: {error.orig}") from error
+            raise UnavailableError(
+                f"the capacity database does not answer: {error.orig}"
+            ) from error
         except DBAPIError as error:
             if error.connection_invalidated:
-                raise UnavailableError(
-                    f"the capacity database went away: {error.orig}"
-                ) from error
+                raise UnavailableError(f"the capacity database went away: {error.orig}") from error
             raise
 
     async def close(self) -> None:

@@ -3,7 +3,6 @@
 Every activity here may run twice: it is idempotent by (job, attempt).
 """
 
-
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
@@ -101,9 +100,7 @@ class QueueActivities:
         """End the leases of the last attempt, and record how the job ended."""
         result = request.result
         async with self._database.transaction() as connection:
-            pool = await end_attempt(
-                connection, request.key, request.reason.value, result.message
-            )
+            pool = await end_attempt(connection, request.key, request.reason.value, result.message)
             await connection.execute(
                 text(_END_JOB),
                 {
@@ -184,7 +181,6 @@ async def mark_poked_if_waiting(connection: AsyncConnection, pool: str) -> bool:
         text("SELECT EXISTS (SELECT FROM queue WHERE pool = :pool AND NOT held)"), {"pool": pool}
     )
     return bool(waiting) and await mark_poked(connection, pool)
-
 
 
 _INSERT_JOB = """

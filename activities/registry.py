@@ -166,9 +166,7 @@ class RegistryActivities:
         await self._signals.tell_jobs("node_lost", messages)
 
 
-async def _end_leases(
-    connection: AsyncConnection, node_id: str, epoch: int, reason: str
-) -> None:
+async def _end_leases(connection: AsyncConnection, node_id: str, epoch: int, reason: str) -> None:
     await connection.execute(
         text(
             "UPDATE placements SET ended_at = clock_timestamp(), end_reason = :end,"

@@ -12,7 +12,6 @@ from models.placement import JobRequest, RunningJob
 from models.pool import PoolSpec
 
 
-
 class QueueEntry(Wire):
     """A job in a queue, as the packer and its user see it."""
 
@@ -96,7 +95,8 @@ def _node(row: RowMapping, gpus: tuple[GPU, ...]) -> Node:
         id=row["id"], block_id=row["block_id"], provider=row["provider"], tier=Tier(row["tier"]),
         gpu_type=row["gpu_type"], gpus=gpus, cpus=row["cpu_milli"] / 1000,
         cpus_used=row["cpu_milli_used"] / 1000, ram=row["ram_mb"] / 1000,
-        ram_used=row["ram_mb_used"] / 1000, expires_at=row["expires_at"], state=NodeState(row["state"]),
+        ram_used=row["ram_mb_used"] / 1000, expires_at=row["expires_at"],
+        state=NodeState(row["state"]),
         container_runtime=row["container_runtime"], labels=row["labels"], epoch=row["epoch"],
     )  # fmt: skip
 

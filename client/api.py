@@ -6,7 +6,7 @@ database. All times are UTC.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
@@ -19,6 +19,7 @@ from temporalio.client import (
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
+from temporalio.workflow import UpdateMethodMultiParam
 
 from activities.database import Database
 from activities.logstore import LogStore, Stream
@@ -127,7 +128,7 @@ class Longshore:
         return None
 
     async def wait(self, ref: str) -> JobResult:
-        """Wait until the job has ended, however long; a server that is away meanwhile may come back."""
+        """Wait until the job has ended, however long, also while a server is away."""
         job_id = await self._resolve(ref)
         pause = _RETRY_FROM
         while True:
@@ -153,7 +154,12 @@ class Longshore:
                 await asyncio.sleep(every)
 
     async def logs(
-        self, ref: str, *, stream: Stream = "stdout", attempt: int | None = None, follow: bool = False
+        self,
+        ref: str,
+        *,
+        stream: Stream = "stdout",
+        attempt: int | None = None,
+        follow: bool = False,
     ) -> AsyncIterator[bytes]:
         """Yield what the job wrote, oldest first; with `follow` until the job has ended."""
         job_id = await self._resolve(ref)
@@ -239,9 +245,7 @@ class Longshore:
                 f"`longshore job {job_id}`."
             )
 
-    async def _result_of_failure(
-        self, job_id: str, error: WorkflowFailureError
-    ) -> JobResult:
+    async def _result_of_failure(self, job_id: str, error: WorkflowFailureError) -> JobResult:
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.details:
             return JobResult.model_validate(cause.details[0])
@@ -274,7 +278,7 @@ class Longshore:
     async def _update_node(
         self,
         node_id: str,
-        update: "Callable[[NodeWorkflow, CommandReason], Awaitable[NodeStatus]]",
+        update: UpdateMethodMultiParam[[NodeWorkflow, CommandReason], NodeStatus],
         reason: str,
     ) -> NodeStatus:
         handle = self.temporal.get_workflow_handle_for(NodeWorkflow.run, node_workflow_id(node_id))

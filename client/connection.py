@@ -18,16 +18,15 @@ async def connect(settings: Settings, *, runtime: Runtime | None = None) -> Clie
     Raises UnavailableError when there is none or it does not answer.
     """
     config = ClientConfig.load_client_connect_config()
-    if not config.get("target_host"):
-        config["target_host"] = settings.stack().temporal_address
+    address = config.get("target_host") or settings.stack().temporal_address
+    config["target_host"] = address
     try:
         return await Client.connect(
             **config, data_converter=pydantic_data_converter, runtime=runtime
         )
     except RuntimeError as error:
         raise UnavailableError(
-            f"Temporal at {config['target_host']} does not answer ({error}). "
-            f"{_what_to_do()}"
+            f"Temporal at {address} does not answer ({error}). {_what_to_do()}"
         ) from error
 
 

@@ -79,9 +79,7 @@ def _queued_headline(
     return f"waits: {last.reason}"
 
 
-def _hints(
-    job: JobView, alone: Decision | None, nodes: int, growth: Growth
-) -> tuple[str, ...]:
+def _hints(job: JobView, alone: Decision | None, nodes: int, growth: Growth) -> tuple[str, ...]:
     if job.state is JobState.HELD:
         return ()
     if nodes == 0:

@@ -145,7 +145,9 @@ class JobSpec(Frozen):
         if not isinstance(env, dict):
             return env
         return {  # numbers are natural in YAML and unambiguous as text
-            key: str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+            key: str(value)
+            if isinstance(value, int | float) and not isinstance(value, bool)
+            else value
             for key, value in env.items()  # pyright: ignore[reportUnknownVariableType]
         }
 

@@ -45,7 +45,7 @@ class JobHistory(Wire):
 
     submitted_at: Instant
     attempt: int
-    retries: dict[FailureClass, int] = Field(default_factory=dict)
+    retries: dict[FailureClass, int] = Field(default_factory=dict[FailureClass, int])
     attempts: tuple[AttemptRecord, ...] = ()
 
 

@@ -90,7 +90,11 @@ class Settings(BaseSettings):
             ) from None
 
     def resolve_database_url(self) -> str:
-        return self.database_url.get_secret_value() if self.database_url else self.stack().database_url
+        return (
+            self.database_url.get_secret_value()
+            if self.database_url
+            else self.stack().database_url
+        )
 
     def resolve_log_store(self) -> str:
         return self.log_store or (self.state_dir / "logs").absolute().as_uri()
@@ -103,8 +107,8 @@ class Settings(BaseSettings):
             return (self.state_dir / "agent-token").read_text().strip()
         except FileNotFoundError:
             raise UnavailableError(
-                f"no join token: set LONGSHORE_AGENT_TOKEN, or start the stack in {self.state_dir} "
-                "with `longshore up`, which makes one."
+                "no join token: set LONGSHORE_AGENT_TOKEN, or start the stack in "
+                f"{self.state_dir} with `longshore up`, which makes one."
             ) from None
 
 

@@ -6,6 +6,7 @@ queue, are the capacity database's; every step there is idempotent by (job, atte
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 
 from temporalio import workflow
 from temporalio.common import VersioningBehavior
@@ -175,9 +176,7 @@ class JobWorkflow:
                 left = max(self._spec.queue_timeout - waited, timedelta(0))
             try:
                 await workflow.wait_condition(
-                    lambda: self._placement is not None
-                    or self._cancel is not None
-                    or self._held != known_hold,  # noqa: B023  (read within this turn)
+                    partial(self._something_happened, known_hold),
                     timeout=left,
                     timeout_summary="queue timeout",
                 )
@@ -188,6 +187,9 @@ class JobWorkflow:
             waited += timedelta(0) if known_hold else workflow.now() - began
             known_hold = self._held
             await self._tell_queue_of_hold(known_hold)
+
+    def _something_happened(self, known_hold: bool) -> bool:
+        return self._placement is not None or self._cancel is not None or self._held != known_hold
 
     async def _tell_queue_of_hold(self, held: bool) -> None:
         self._enter(JobState.HELD if held else JobState.QUEUED, self._hold_reason)
@@ -398,4 +400,3 @@ async def _report_of(process: "workflow.ActivityHandle[ProcessReport]") -> Proce
         return ProcessReport(
             failure=FailureClass.NODE, message=f"the node refused it: {error.cause or error}"
         )
-

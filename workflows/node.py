@@ -5,7 +5,8 @@ from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, VersioningBehavior
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 with workflow.unsafe.imports_passed_through():
     from activities.process import NodeActivities
@@ -125,7 +126,7 @@ class NodeWorkflow:
             return self._is_ready()
         try:
             await workflow.wait_condition(self._is_ready, timeout=_FIRST_REGISTRATION)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self._reason = "no agent was admitted"
         return self._is_ready()
 
@@ -160,9 +161,7 @@ class NodeWorkflow:
     async def _end(self, registered: Registered, state: NodeState, reason: str) -> None:
         await workflow.execute_activity_method(
             RegistryActivities.end_node,
-            NodeEnd(
-                node_id=self._node_id, epoch=registered.epoch, state=state, reason=reason
-            ),
+            NodeEnd(node_id=self._node_id, epoch=registered.epoch, state=state, reason=reason),
             start_to_close_timeout=DATABASE_TIMEOUT,
             retry_policy=DATABASE_RETRY,
             summary=f"{state.value}: {reason}",
@@ -240,7 +239,7 @@ async def _how_it_ended(
         report = await watch
     except ActivityError as error:
         cause = error.cause
-        if not isinstance(cause, TimeoutError):
+        if not isinstance(cause, ActivityTimeoutError):
             return NodeState.LOST, f"its agent refused to be watched: {cause}"
         if cause.type == TimeoutType.SCHEDULE_TO_START:
             return NodeState.LOST, "its agent is silent"

@@ -5,7 +5,7 @@ The constraints and triggers that make the database refuse live in the migration
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
@@ -37,7 +37,7 @@ def _json(*, nullable: bool = False) -> Any:
 class PoolRow(SQLModel, table=True):
     """A queue with its own nodes and policy."""
 
-    __tablename__ = "pools"
+    __tablename__: ClassVar[str] = "pools"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     name: str = Field(primary_key=True, sa_type=Text)
     spec: dict[str, Any] = Field(sa_column=_json())
@@ -49,7 +49,7 @@ class PoolRow(SQLModel, table=True):
 class BlockRow(SQLModel, table=True):
     """A contract with a provider."""
 
-    __tablename__ = "blocks"
+    __tablename__: ClassVar[str] = "blocks"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     id: str = Field(primary_key=True, sa_type=Text)
     provider: str = Field(sa_type=Text)
@@ -64,7 +64,7 @@ class BlockRow(SQLModel, table=True):
 class NodeRow(SQLModel, table=True):
     """One machine. `cpu_milli_used` and `ram_mb_used` are kept by trigger from its placements."""
 
-    __tablename__ = "nodes"
+    __tablename__: ClassVar[str] = "nodes"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (Index("nodes_by_pool", "pool"),)
 
     id: str = Field(primary_key=True, sa_type=Text)
@@ -99,7 +99,7 @@ class NodeRow(SQLModel, table=True):
 class GpuRow(SQLModel, table=True):
     """One GPU. `vram_mb_used` is kept by trigger from the live leases."""
 
-    __tablename__ = "gpus"
+    __tablename__: ClassVar[str] = "gpus"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     node_id: str = Field(primary_key=True, foreign_key="nodes.id", sa_type=Text)
     index: int = Field(primary_key=True)
@@ -114,7 +114,7 @@ class GpuRow(SQLModel, table=True):
 class JobRow(SQLModel, table=True):
     """The record of a job: what was asked, and how it ended. What it does now, Temporal knows."""
 
-    __tablename__ = "jobs"
+    __tablename__: ClassVar[str] = "jobs"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (
         Index("jobs_by_submission", "submitted_at"),
         Index("jobs_by_key", "tenant", "name", "key", unique=True,
@@ -139,7 +139,7 @@ class JobRow(SQLModel, table=True):
 class QueueRow(SQLModel, table=True):
     """A job that waits for a placement; gone once it has one."""
 
-    __tablename__ = "queue"
+    __tablename__: ClassVar[str] = "queue"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (Index("queue_order", "pool", text("priority DESC"), "submitted_at"),)
 
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
@@ -158,7 +158,7 @@ class QueueRow(SQLModel, table=True):
 class CycleRow(SQLModel, table=True):
     """One committed cycle of a pool; its id makes a retry of the activity find it."""
 
-    __tablename__ = "cycles"
+    __tablename__: ClassVar[str] = "cycles"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (Index("cycles_by_time", "pool", "committed_at"),)
 
     id: str = Field(primary_key=True, sa_type=Text)
@@ -174,7 +174,7 @@ class CycleRow(SQLModel, table=True):
 class PlacementRow(SQLModel, table=True):
     """One attempt of a job on a node, with the decision's terms. Ends once, with its leases."""
 
-    __tablename__ = "placements"
+    __tablename__: ClassVar[str] = "placements"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (
         Index("placements_by_cycle", "cycle_id"),
         Index("placements_by_node", "node_id", "epoch"),
@@ -202,7 +202,7 @@ class PlacementRow(SQLModel, table=True):
 class LeaseRow(SQLModel, table=True):
     """This job holds this GPU of this node, from, to, and why it ended. Never rewritten."""
 
-    __tablename__ = "leases"
+    __tablename__: ClassVar[str] = "leases"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (
         Index("leases_one_per_gpu", "node_id", "gpu_index", unique=True,
               postgresql_where=text("ended_at IS NULL")),

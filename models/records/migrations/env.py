@@ -1,6 +1,7 @@
 """Alembic's environment: runs inside `activities.database.upgrade`, which gives the connection."""
 
 from alembic import context
+
 from models.records.tables import SQLModel
 
 context.configure(
