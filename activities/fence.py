@@ -20,7 +20,7 @@ class Fence:
         self.on_acknowledged: Callable[[float], None] = lambda _: None
 
     def open(self, epoch: int, after: float, sent_at: float) -> None:
-        """Begin a registration that was sent at `sent_at`. It falls after `after` seconds of silence."""
+        """Begin a registration sent at `sent_at`; the fence falls `after` seconds of silence."""
         self.epoch, self.after = epoch, after
         self.acknowledged_at = sent_at
 

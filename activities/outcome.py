@@ -10,7 +10,8 @@ from models.messages import ProcessReport, Progress
 from models.placement import PlacementKey
 
 AGENT_STOPPED = "the agent stopped"
-"""Reason of a stop that the agent itself decided on; the node ends with it."""
+CUT_OFF = "the node was cut off from the server"
+"""Reasons of stops that the agent itself decided on: the node's fault, not somebody's wish."""
 
 _NODE_CAUSES = {
     "agent-gone": "agent died: its processes were killed with it",
@@ -68,6 +69,12 @@ def never_started(
     )
 
 
+def stopped_before_start(reason: str) -> ProcessReport:
+    """Return the report of a process that was asked to stop before it came to be."""
+    message = f"stopped before it started ({reason})"
+    return never_started(_failure_of_stop(reason), message, stopped_for=reason)
+
+
 def never_to_start(key: PlacementKey, reason: str, now: datetime) -> RunRecord:
     """Return the record of an attempt that was stopped before it ever came here."""
     return RunRecord(
@@ -76,7 +83,7 @@ def never_to_start(key: PlacementKey, reason: str, now: datetime) -> RunRecord:
         epoch=0,
         claimed_at=now,
         stop_reason=reason,
-        report=never_started(None, "stopped before it started", stopped_for=reason),
+        report=stopped_before_start(reason),
     )
 
 
@@ -87,8 +94,7 @@ def _classify(
     if cause in _NODE_CAUSES:
         return FailureClass.NODE, _NODE_CAUSES[cause]
     if cause == "stopped":
-        # A stop that the workflow asked for is its to name; the agent's own is the node's fault.
-        failure = FailureClass.NODE if record.stop_reason == AGENT_STOPPED else None
+        failure = _failure_of_stop(record.stop_reason)
         return failure, f"stopped ({record.stop_reason}), exit code {exit_code}"
     if status == 0:
         return None, "finished"
@@ -99,6 +105,11 @@ def _classify(
     if status is not None and status < 0:
         return FailureClass.USER, f"killed by signal {-status} ({signal.strsignal(-status)})"
     return FailureClass.USER, f"exited with code {exit_code}"
+
+
+def _failure_of_stop(reason: str | None) -> FailureClass | None:
+    """A stop that a workflow asked for is its to name; the agent's own is the node's fault."""
+    return FailureClass.NODE if reason in (AGENT_STOPPED, CUT_OFF) else None
 
 
 def _exit_code(status: int | None) -> int | None:

@@ -12,7 +12,7 @@ from activities import orphans
 from activities.fence import Fence
 from activities.launch import Launch, LaunchError, container_name, prepare
 from activities.logstore import LogStore
-from activities.outcome import never_started, never_to_start, report_of
+from activities.outcome import never_started, never_to_start, report_of, stopped_before_start
 from activities.progress import read_progress
 from activities.runs import RunRecord, RunStore
 from activities.shipping import Shipper
@@ -175,9 +175,7 @@ class Processes:
         job_folder = self._jobs / run.record.job_id
         launch = prepare(run.request, self._identity, self._inventory, run.folder, job_folder)
         if run.record.stop_reason is not None:
-            return never_started(
-                None, "stopped before it started", stopped_for=run.record.stop_reason
-            )
+            return stopped_before_start(run.record.stop_reason)
         supervised = await Supervised.start(run.folder, self._plan(run, launch))
         run.supervised = supervised
         if run.record.stop_reason is not None:  # asked for while the supervisor was being started

@@ -11,7 +11,6 @@ from typing import Any, Self
 from activities import supervisor
 from models.base import Frozen
 
-
 _ROOT = str(Path(__file__).resolve().parent.parent)
 
 

@@ -1,0 +1,222 @@
+"""The node agent: one process per machine that runs jobs there. It needs no database."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import signal
+import uuid
+from collections.abc import Coroutine, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.fence import Fence
+from activities.inventory import SimulatedGPUs, take_inventory
+from activities.logstore import LogStore
+from activities.outcome import AGENT_STOPPED, CUT_OFF
+from activities.process import NodeActivities
+from activities.processes import Processes
+from models.base import Frozen, Instant, Name
+from models.errors import NodeTakenError
+from models.job import Tier
+from models.messages import node_task_queue
+from models.node import Inventory, NodeIdentity
+from models.settings import Settings
+from workers.registration import Registrar, connect_patiently
+
+LAST_WORDS = 10.0
+"""Seconds that the reports of the last processes may take to reach the server."""
+MAX_ACTIVITIES = 1000
+"""What the GPUs can hold is decided by placement: here nothing must wait, least of all a stop."""
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class AgentOptions(Frozen):
+    """What an agent is told about its node."""
+
+    node_id: Name
+    work_dir: Path
+    token: str
+    pool: Name = "default"
+    tier: Tier = Tier.FAST
+    provider: str = "own"
+    block_id: str | None = None
+    expires_at: Instant | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    simulated: SimulatedGPUs | None = None
+    cpus: float | None = None
+    ram: float | None = None
+
+
+async def run_agent(options: AgentOptions, settings: Settings) -> None:
+    """Run the agent of one node until SIGTERM or SIGINT.
+
+    A second signal kills the processes without their grace. Raises NodeTakenError when the
+    work folder or the node has an agent already, TokenError for a wrong join token, and
+    UnavailableError when there is no GPU.
+    """
+    stop = StopSignals()
+    with locked(options.work_dir):
+        inventory = await asyncio.to_thread(
+            take_inventory, options.simulated, options.cpus, options.ram
+        )
+        identity = _identity(options)
+        _announce(identity, inventory)
+        fence = Fence()
+        logs = LogStore(settings.resolve_log_store())
+        processes = Processes(options.work_dir, identity, inventory, logs, fence)
+        await processes.recover()
+        with contextlib.suppress(Stopped):
+            client = await stop.unless(connect_patiently(settings))
+            registrar = Registrar(client, identity, inventory, options.token)
+            await stop.unless(registrar.register(fence))
+            await _serve(client, identity.node_id, processes, fence, registrar, stop)
+    _log.info("agent of node %s stopped", options.node_id)
+
+
+class Stopped(Exception):
+    """The agent was asked to stop while it was doing something else."""
+
+
+class StopSignals:
+    """SIGTERM and SIGINT: the first asks to stop in order, the second to hurry."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.urgent = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._receive)
+
+    async def unless(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `work`; raises Stopped when a signal comes first."""
+        task = asyncio.create_task(work)
+        asked = asyncio.create_task(self.asked.wait())
+        await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if not task.done():
+            task.cancel()
+            raise Stopped
+        return task.result()
+
+    def _receive(self) -> None:
+        (self.urgent if self.asked.is_set() else self.asked).set()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a work folder for this process alone. Raises NodeTakenError when another has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "agent.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NodeTakenError(
+                f"another agent is at work in {folder}. Stop it, or give this one another "
+                "--node-id or --work-dir."
+            ) from None
+        yield
+
+
+async def _serve(
+    client: Client,
+    node_id: str,
+    processes: Processes,
+    fence: Fence,
+    registrar: Registrar,
+    stop: StopSignals,
+) -> None:
+    """Take work until asked to stop; then end the processes and report them."""
+    activities = NodeActivities(client, processes, fence)
+    worker = node_worker(client, node_id, activities)
+    work = asyncio.create_task(worker.run())
+    keeping = asyncio.create_task(stop.unless(_stay_registered(processes, fence, registrar)))
+    await asyncio.wait({work, keeping}, return_when=asyncio.FIRST_COMPLETED)
+    _log.info("stopping: %d processes get their grace", len(processes.running))
+    leaving = asyncio.create_task(worker.shutdown())
+    await _end_processes(processes, stop)
+    activities.leave()
+    _, late = await asyncio.wait({leaving, work}, timeout=LAST_WORDS)
+    if late:
+        _log.warning("the server did not take the last reports within %g s", LAST_WORDS)
+    for task in (keeping, work):
+        if task.done() and not task.cancelled():
+            task.result()  # raises what ended it, a refusal for example
+
+
+def node_worker(client: Client, node_id: str, activities: NodeActivities) -> Worker:
+    """Return the worker that takes the activities of one node; never versioned."""
+    return Worker(
+        client,
+        task_queue=node_task_queue(node_id),
+        activities=[activities.run_process, activities.stop_process, activities.watch_agent],
+        max_concurrent_activities=MAX_ACTIVITIES,
+        max_concurrent_activity_task_polls=2,
+        # Progress is news for seconds, and a heartbeat is how a cancellation comes back.
+        max_heartbeat_throttle_interval=timedelta(seconds=2),
+        default_heartbeat_throttle_interval=timedelta(seconds=2),
+        # Processes have their own, bounded grace; this must only not be shorter.
+        graceful_shutdown_timeout=timedelta(hours=6),
+    )
+
+
+async def _stay_registered(processes: Processes, fence: Fence, registrar: Registrar) -> None:
+    """Register again whenever the server has been silent for too long."""
+    while True:
+        await fence.fallen()
+        _log.warning("cut off: no acknowledgement for %.1f s, all processes end", fence.after)
+        await processes.stop_all(CUT_OFF, grace=0)
+        await registrar.register(fence)
+
+
+async def _end_processes(processes: Processes, stop: StopSignals) -> None:
+    ending = asyncio.create_task(processes.stop_all(AGENT_STOPPED))
+    urgent = asyncio.create_task(stop.urgent.wait())
+    await asyncio.wait({ending, urgent}, return_when=asyncio.FIRST_COMPLETED)
+    urgent.cancel()
+    if not ending.done():
+        await processes.stop_all(AGENT_STOPPED, grace=0)
+    await ending
+
+
+def _identity(options: AgentOptions) -> NodeIdentity:
+    return NodeIdentity(
+        node_id=options.node_id,
+        agent_id=_agent_id(options.work_dir),
+        boot_id=uuid.uuid4().hex,
+        pool=options.pool,
+        tier=options.tier,
+        provider=options.provider,
+        block_id=options.block_id,
+        expires_at=options.expires_at,
+        labels=options.labels,
+    )
+
+
+def _agent_id(folder: Path) -> str:
+    """Return the id that belongs to the folder, made when the first agent came."""
+    path = folder / "agent-id"
+    with contextlib.suppress(FileNotFoundError):
+        if agent_id := path.read_text().strip():
+            return agent_id
+    agent_id = uuid.uuid4().hex
+    temporary = path.with_suffix(".new")
+    temporary.write_text(agent_id)
+    temporary.replace(path)
+    return agent_id
+
+
+def _announce(identity: NodeIdentity, inventory: Inventory) -> None:
+    simulated = "SIMULATED " if inventory.simulated else ""
+    _log.info(
+        "node %s of pool %s: %d %s%s, %g cores, %.0f GB of memory, containers: %s",
+        *(identity.node_id, identity.pool, len(inventory.gpus), simulated, inventory.gpu_type),
+        *(inventory.cpus, inventory.ram, inventory.container_runtime or "none"),
+    )

@@ -1,0 +1,145 @@
+"""The command `longshore agent`."""
+
+import asyncio
+import logging
+import re
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from activities.inventory import parse_simulated
+from client.process import leave
+from models.errors import LongshoreError, SpecError
+from models.job import Tier
+from models.settings import Settings
+from models.units import parse_gb
+from workers.agent import AgentOptions, run_agent
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of the node agent to the command line."""
+    app.command()(agent)
+
+
+def agent(
+    node_id: Annotated[
+        str | None,
+        typer.Option(help="Name of this node, the same at every start; by default the hostname."),
+    ] = None,
+    pool: Annotated[str, typer.Option(help="The pool that may place jobs here.")] = "default",
+    tier: Annotated[
+        Tier,
+        typer.Option(case_sensitive=False, help="Which jobs it takes: those of its tier."),
+    ] = Tier.FAST,
+    provider: Annotated[str, typer.Option(help="Whom the machine was bought from.")] = "own",
+    block: Annotated[
+        str | None, typer.Option(help="Id of the block (the contract) that the node is of.")
+    ] = None,
+    expires_at: Annotated[
+        str | None, typer.Option(help="When the node ends, such as 2026-11-20T12:00:00Z.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE; may be given more than once.")
+    ] = None,
+    simulate: Annotated[
+        str | None,
+        typer.Option(help="Say that these GPUs are here, such as 8xH100-80GB; jobs run without."),
+    ] = None,
+    cpus: Annotated[
+        float | None, typer.Option(min=0.001, help="Cores to offer, in place of those found.")
+    ] = None,
+    ram: Annotated[
+        str | None, typer.Option(help="Memory to offer, such as 512GB, in place of that found.")
+    ] = None,
+    work_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where runs, logs and checkpoints go; by default in the state folder."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the join token, in place of LONGSHORE_AGENT_TOKEN."),
+    ] = None,
+) -> None:
+    """Run the agent of this machine: it registers as a node and runs the jobs placed on it.
+
+    Runs in the foreground until Ctrl-C or SIGTERM, then stops its jobs with their grace; a
+    second one kills them. Ends with code 77 when the join token or the node id is refused.
+    """
+    try:
+        settings = Settings()
+        name = node_id or node_id_from(socket.gethostname())
+        options = _options(
+            {
+                "node_id": name,
+                "work_dir": (work_dir or settings.state_dir / "agents" / name).absolute(),
+                "token": _token(settings, token_file),
+                "pool": pool,
+                "tier": tier,
+                "provider": provider,
+                "block_id": block,
+                "expires_at": expires_at,
+                "labels": _labels(label or []),
+                "simulated": parse_simulated(simulate) if simulate else None,
+                "cpus": cpus,
+                "ram": _ram(ram),
+            }
+        )
+        logging.basicConfig(
+            level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
+        )
+        asyncio.run(run_agent(options, settings))
+    except LongshoreError as error:
+        typer.echo(f"longshore agent: {error}", err=True)
+        leave(error.exit_code)
+    except Exception:
+        logging.getLogger(__name__).exception("the agent failed")
+        leave(LongshoreError.exit_code)
+    leave(0)
+
+
+def node_id_from(hostname: str) -> str:
+    """Return a node's name made from a hostname: ``GPU_Box-1.local`` is ``gpu_box-1.local``."""
+    name = re.sub(r"[^a-z0-9._-]+", "-", hostname.lower())[:63].strip("._-")
+    return name or "node"
+
+
+def _options(values: dict[str, object]) -> AgentOptions:
+    try:
+        return AgentOptions.model_validate(values)
+    except ValidationError as error:
+        problems = (
+            f"--{'-'.join(map(str, e['loc'])).replace('_', '-')}: {e['msg']}"
+            for e in error.errors()
+        )
+        raise SpecError("longshore agent", tuple(problems)) from None
+
+
+def _token(settings: Settings, token_file: Path | None) -> str:
+    if token_file is None:
+        return settings.resolve_agent_token()
+    try:
+        return token_file.read_text().strip()
+    except OSError as error:
+        raise SpecError(
+            "--token-file", (f"--token-file: {token_file}: {error.strerror}",)
+        ) from None
+
+
+def _labels(pairs: list[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise SpecError("--label", (f"--label: expected KEY=VALUE, not {pair!r}",))
+        labels[key] = value
+    return labels
+
+
+def _ram(text: str | None) -> float | None:
+    try:
+        return None if text is None else parse_gb(text)
+    except ValueError as error:
+        raise SpecError("--ram", (f"--ram: {error}",)) from None

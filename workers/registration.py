@@ -1,0 +1,129 @@
+"""Admitting a node: the agent's first call, and its call after it was cut off."""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from temporalio.client import (
+    Client,
+    RPCError,
+    WithStartWorkflowOperation,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError
+
+from activities.fence import Fence
+from activities.system import boot_clock
+from client.connection import connect
+from models import proof
+from models.errors import LongshoreError, NodeTakenError, TokenError, UnavailableError
+from models.messages import (
+    CONTROL_TASK_QUEUE,
+    NODE_WORKFLOW,
+    NodeInput,
+    Registered,
+    Registration,
+    node_workflow_id,
+)
+from models.node import Inventory, NodeIdentity
+from models.settings import Settings
+
+ANSWER_WITHIN = 15.0
+"""Seconds after which a registration without an answer is sent again, under the same id."""
+FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_REFUSALS: dict[str, type[LongshoreError]] = {
+    error.__name__: error for error in (TokenError, NodeTakenError)
+}
+
+
+async def connect_patiently(settings: Settings) -> Client:
+    """Return a client as soon as the server answers, however long that takes."""
+    return await _patiently(lambda: connect(settings))
+
+
+class Registrar:
+    """Registers one node under its identity, as often as it is cut off."""
+
+    def __init__(
+        self, client: Client, identity: NodeIdentity, inventory: Inventory, token: str
+    ) -> None:
+        self._client = client
+        self._identity = identity
+        self._inventory = inventory
+        self._token = token
+
+    async def register(self, fence: Fence) -> Registered:
+        """Register until it is answered, and open the fence for the new epoch.
+
+        Raises TokenError or NodeTakenError when the node is refused.
+        """
+        # A registration after a cut is one of a new life: it must get a new epoch.
+        identity = self._identity.model_copy(update={"boot_id": uuid.uuid4().hex})
+        # Counted from the first call, as that may be the one that the server answers.
+        sent_at = boot_clock()
+        registered = await _patiently(lambda: self._call(identity))
+        fence.open(registered.epoch, registered.liveness.fence_after.total_seconds(), sent_at)
+        _log.info("registered as node %s, epoch %d", registered.node_id, registered.epoch)
+        return registered
+
+    async def _call(self, identity: NodeIdentity) -> Registered:
+        start = WithStartWorkflowOperation(
+            NODE_WORKFLOW,
+            NodeInput(node_id=identity.node_id),
+            id=node_workflow_id(identity.node_id),
+            task_queue=CONTROL_TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            static_summary=f"node {identity.node_id}",
+        )
+        issued_at = datetime.now(UTC)
+        registration = Registration(
+            identity=identity,
+            inventory=self._inventory,
+            issued_at=issued_at,
+            proof=proof.sign(self._token, identity, issued_at),
+        )
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN):
+                return await self._client.execute_update_with_start_workflow(
+                    "register",
+                    registration,
+                    start_workflow_operation=start,
+                    id=identity.boot_id,
+                    result_type=Registered,
+                )
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            raise UnavailableError(
+                f"no control worker answered within {ANSWER_WITHIN:g} s. Start one with "
+                "`longshore up`."
+            ) from None
+        except RPCError as error:
+            raise UnavailableError(f"Temporal does not answer ({error.message}).") from error
+        except WorkflowUpdateFailedError as error:
+            raise _refusal(error) from error
+
+
+def _refusal(error: WorkflowUpdateFailedError) -> LongshoreError:
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.type in _REFUSALS:
+        return _REFUSALS[cause.type](cause.message)
+    return UnavailableError(f"the registration failed: {cause}")
+
+
+async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call while a server is away, less and less often; other errors are raised."""
+    wait = FIRST_WAIT
+    while True:
+        try:
+            return await call()
+        except UnavailableError as error:
+            _log.warning("%s Trying again in %g s.", error, wait)
+        await asyncio.sleep(wait)
+        wait = min(wait * 2, LONGEST_WAIT)
