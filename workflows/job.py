@@ -9,7 +9,6 @@ from datetime import timedelta
 from functools import partial
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
@@ -52,7 +51,7 @@ with workflow.unsafe.imports_passed_through():
 _ATTEMPTS_SHOWN = 20
 
 
-@workflow.defn(name=JOB_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+@workflow.defn(name=JOB_WORKFLOW)
 class JobWorkflow:
     """One job. Completes with its `JobResult`; fails or is cancelled when the job is."""
 

@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy, VersioningBehavior
+from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
@@ -32,7 +32,7 @@ _FIRST_REGISTRATION = timedelta(minutes=5)
 _ONE_WATCH = timedelta(hours=12)
 
 
-@workflow.defn(name=NODE_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+@workflow.defn(name=NODE_WORKFLOW)
 class NodeWorkflow:
     """A node from its registration until its agent is lost or leaves; one run of the workflow
     chain may see several registrations (epochs) of the same agent."""

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
     from activities.cycle import CycleActivities
@@ -11,7 +10,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 
-@workflow.defn(name=POOL_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+@workflow.defn(name=POOL_WORKFLOW)
 class PoolWorkflow:
     """Never completes; continues as new after `max_cycles_per_run` cycles."""
 

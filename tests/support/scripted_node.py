@@ -1,0 +1,153 @@
+"""A node whose processes a test ends by hand: the agent's activities under their real names.
+
+For tests of workflows. What an agent really does is tested with real agents (tests/agent).
+"""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+from temporalio import activity
+from temporalio.client import Client, WithStartWorkflowOperation
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
+
+from models import proof
+from models.job import FailureClass
+from models.messages import (
+    CONTROL_TASK_QUEUE,
+    NodeInput,
+    ProcessReport,
+    Registered,
+    Registration,
+    RunProcessRequest,
+    StopProcessRequest,
+    WatchReport,
+    WatchRequest,
+    node_task_queue,
+    node_workflow_id,
+)
+from models.node import GPUInventory, Inventory, NodeIdentity
+from tests.support.waiting import eventually
+from workflows.node import NodeWorkflow
+
+SUCCESS = ProcessReport(exit_code=0)
+USER_ERROR = ProcessReport(exit_code=3, failure=FailureClass.USER, message="exit code 3")
+
+
+class ScriptedNode:
+    """One node; `ended` and friends decide what becomes of the processes placed on it."""
+
+    def __init__(self, temporal: Client, pool: str, token: str, *, gpus: int = 8) -> None:
+        self.id = f"scripted-{uuid.uuid4().hex[:8]}"
+        self.registered: Registered | None = None
+        self.stops: list[StopProcessRequest] = []
+        self.silent = False
+        """Stop heartbeating, as an agent that was killed."""
+        self._temporal = temporal
+        self._token = token
+        self._identity = NodeIdentity(
+            node_id=self.id, agent_id=uuid.uuid4().hex, boot_id=uuid.uuid4().hex, pool=pool
+        )
+        self._inventory = Inventory(
+            gpu_type="H100", simulated=True, cpus=64, ram=512, hostname="scripted",
+            gpus=tuple(GPUInventory(index=i, model="H100", vram=80) for i in range(gpus)),
+        )  # fmt: skip
+        self._runs: dict[tuple[str, int], asyncio.Future[ProcessReport]] = {}
+        self._requests: dict[tuple[str, int], RunProcessRequest] = {}
+        self._leaving = asyncio.Event()
+
+    async def register(
+        self, *, boot_id: str | None = None, agent_id: str | None = None, token: str | None = None
+    ) -> Registered:
+        """Register as the agent does, in this or in another guise."""
+        update = {"boot_id": boot_id, "agent_id": agent_id}
+        identity = self._identity.model_copy(update={k: v for k, v in update.items() if v})
+        issued_at = datetime.now(UTC)
+        registration = Registration(
+            identity=identity, inventory=self._inventory, issued_at=issued_at,
+            proof=proof.sign(token or self._token, identity, issued_at),
+        )  # fmt: skip
+        registered = await self._temporal.execute_update_with_start_workflow(
+            NodeWorkflow.register,
+            registration,
+            start_workflow_operation=WithStartWorkflowOperation(
+                NodeWorkflow.run,
+                NodeInput(node_id=self.id),
+                id=node_workflow_id(self.id),
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                task_queue=CONTROL_TASK_QUEUE,
+            ),
+        )
+        self.registered = registered
+        return registered
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Take the node's activities until the end of the block."""
+        worker = Worker(
+            self._temporal,
+            task_queue=node_task_queue(self.id),
+            activities=[self.run_process, self.stop_process, self.watch_agent],
+            max_heartbeat_throttle_interval=timedelta(milliseconds=200),
+        )
+        async with worker:
+            yield
+            self._leaving.set()
+            for run in self._runs.values():
+                run.cancel()
+
+    async def started(self, job_id: str, attempt: int = 1) -> RunProcessRequest:
+        """Wait until the attempt has come here, and return its request."""
+        await eventually(lambda: (job_id, attempt) in self._requests, timeout=20)
+        return self._requests[job_id, attempt]
+
+    async def end(
+        self, job_id: str, attempt: int = 1, report: ProcessReport = SUCCESS
+    ) -> RunProcessRequest:
+        """End the attempt's process with this report."""
+        request = await self.started(job_id, attempt)
+        if not self._run(job_id, attempt).done():
+            self._run(job_id, attempt).set_result(report)
+        return request
+
+    def runs(self) -> list[tuple[str, int]]:
+        """Return every (job, attempt) that has come here, in order."""
+        return list(self._requests)
+
+    def leave(self) -> None:
+        self._leaving.set()
+
+    @activity.defn
+    async def run_process(self, request: RunProcessRequest) -> ProcessReport:
+        key = (request.placement.job_id, request.placement.attempt)
+        self._requests[key] = request
+        return await asyncio.shield(self._run(*key))
+
+    @activity.defn
+    async def stop_process(self, request: StopProcessRequest) -> None:
+        self.stops.append(request)
+        run = self._run(request.key.job_id, request.key.attempt)
+        if not run.done():
+            run.set_result(ProcessReport(exit_code=143, stopped_for=request.reason))
+
+    @activity.defn
+    async def watch_agent(self, request: WatchRequest) -> WatchReport:
+        # The watch may come before the reply to the registration has.
+        await eventually(lambda: self.registered and self.registered.epoch >= request.epoch)
+        if self.registered is None or request.epoch != self.registered.epoch:
+            raise ApplicationError("another epoch", type="StaleError", non_retryable=True)
+        while not self._leaving.is_set():
+            if not self.silent:
+                activity.heartbeat()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await self._leaving.wait()
+        return WatchReport(reason="agent stopped")
+
+    def _run(self, job_id: str, attempt: int) -> "asyncio.Future[ProcessReport]":
+        return self._runs.setdefault((job_id, attempt), asyncio.get_running_loop().create_future())
