@@ -1,0 +1,209 @@
+"""What must hold for every cluster and every queue."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.job import Tier
+from models.node import GPU, Node, NodeState
+from models.placement import CyclePlan, GPUChoice, JobRequest, PackingPolicy, RunningJob
+from scheduling.cycle import plan, queue_order
+from scheduling.feasibility import check, could_ever_hold
+from scheduling.packer import place
+from scheduling.state import with_job
+from tests.support.packing import NOW, POLICY, a_job
+
+MINUTE = timedelta(minutes=1)
+minutes = st.integers(1, 240).map(lambda count: count * MINUTE)
+
+
+@st.composite
+def requests(draw: st.DrawFn, name: str) -> JobRequest:
+    return a_job(
+        name,
+        tier=draw(st.sampled_from([Tier.FAST, Tier.FAST, Tier.FLEX])),
+        priority=draw(st.integers(0, 2)),
+        gpus=draw(st.sampled_from([1, 1, 2, 3, 4, 8, 9])),
+        gpu_type=draw(st.sampled_from([None, None, "H100"])),
+        vram_per_gpu=draw(st.sampled_from([0, 10, 40, 80])),
+        cpus=draw(st.sampled_from([0, 1, 8, 32])),
+        ram=draw(st.sampled_from([0, 16, 256])),
+        expected_duration=draw(minutes),
+        submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
+    )
+
+
+@st.composite
+def empty_nodes(draw: st.DrawFn, name: str) -> Node:
+    gpus = draw(st.integers(0, 10))
+    kept = draw(st.lists(st.sampled_from([0, 0, 0, 40]), min_size=gpus, max_size=gpus))
+    expires_in = draw(st.none() | minutes.map(lambda span: 2 * span))
+    return Node(
+        id=name,
+        tier=draw(st.sampled_from([Tier.FAST, Tier.FAST, Tier.FLEX])),
+        gpu_type=draw(st.sampled_from(["H100", "h100", "A100"])),
+        gpus=tuple(GPU(index=i, vram=80, vram_used=used) for i, used in enumerate(kept)),
+        cpus=draw(st.sampled_from([16, 64])),
+        ram=draw(st.sampled_from([128, 512])),
+        provider=draw(st.sampled_from(["own", "prime", "sfcompute"])),
+        expires_at=None if expires_in is None else NOW + expires_in,
+        state=draw(st.sampled_from([NodeState.READY] * 7 + [NodeState.DRAINING])),
+    )
+
+
+@dataclass
+class Scene:
+    nodes: list[Node]
+    running: list[RunningJob]
+    queue: list[JobRequest]
+
+
+@st.composite
+def scenes(draw: st.DrawFn, max_nodes: int = 5, max_jobs: int = 12) -> Scene:
+    """A cluster on which some jobs run, placed by the packer itself, and a queue."""
+    names = [f"node-{i}" for i in range(draw(st.integers(0, max_nodes)))]
+    nodes = [draw(empty_nodes(name)) for name in names]
+    old = [draw(requests(f"old-{i}")) for i in range(draw(st.integers(0, 8)))]
+    started = plan(old, nodes, [], POLICY, NOW)
+    nodes = applied(nodes, old, started)
+    at_work = [
+        running_job(job, decision.node_id, decision.gpu_indices)
+        for job in old
+        for decision in started.placements
+        if decision.job_id == job.id and decision.node_id and draw(st.booleans())
+    ]
+    queue = [draw(requests(f"job-{i:02}")) for i in range(draw(st.integers(0, max_jobs)))]
+    return Scene(nodes, at_work, queue)
+
+
+def running_job(job: JobRequest, node_id: str, gpu_indices: tuple[int, ...]) -> RunningJob:
+    return RunningJob(
+        job_id=job.id,
+        node_id=node_id,
+        gpu_indices=gpu_indices,
+        vram_per_gpu=job.vram_per_gpu,
+        cpus=job.cpus,
+        ram=job.ram,
+        expected_end=NOW + job.expected_duration,
+    )
+
+
+def applied(nodes: Sequence[Node], queue: Iterable[JobRequest], made: CyclePlan) -> list[Node]:
+    """The nodes once every placement has been carried out; fails where a GPU is taken already."""
+    by_id = {node.id: node for node in nodes}
+    jobs = {job.id: job for job in queue}
+    for decision in made.placements:
+        assert decision.node_id is not None
+        node = by_id[decision.node_id]
+        held = {gpu.index for gpu in node.gpus if gpu.job_id is not None}
+        assert not held & set(decision.gpu_indices)
+        by_id[node.id] = with_job(node, jobs[decision.job_id], decision.gpu_indices)
+    return list(by_id.values())
+
+
+def plan_of(scene: Scene, policy: PackingPolicy = POLICY) -> CyclePlan:
+    return plan(scene.queue, scene.nodes, scene.running, policy, NOW)
+
+
+@given(scenes(), st.sampled_from(GPUChoice))
+def test_capacity_is_never_exceeded(scene: Scene, choice: GPUChoice) -> None:
+    made = plan_of(scene, PackingPolicy(gpu_choice=choice))
+    for node in applied(scene.nodes, scene.queue, made):
+        assert node.cpus_used <= node.cpus
+        assert node.ram_used <= node.ram
+        assert all(gpu.vram_used <= gpu.vram for gpu in node.gpus)
+
+
+@given(scenes())
+def test_every_job_is_answered_once_and_only_on_a_feasible_node(scene: Scene) -> None:
+    made = plan_of(scene)
+    jobs = {job.id: job for job in scene.queue}
+    nodes = {node.id: node for node in scene.nodes}
+    assert [d.job_id for d in made.decisions] == [job.id for job in queue_order(scene.queue)]
+    for decision in made.placements:
+        job = jobs[decision.job_id]
+        assert decision.node_id is not None
+        assert check(nodes[decision.node_id], job, POLICY, NOW) is None
+        assert len(set(decision.gpu_indices)) == job.gpus
+
+
+@given(scenes(), st.randoms(use_true_random=False))
+def test_the_same_input_in_any_order_gives_the_same_plan(scene: Scene, chance: object) -> None:
+    first = plan_of(scene).model_dump_json()
+    chance.shuffle(scene.queue)  # pyright: ignore[reportAttributeAccessIssue]
+    chance.shuffle(scene.running)  # pyright: ignore[reportAttributeAccessIssue]
+    assert plan_of(scene).model_dump_json() == first
+
+
+@given(scenes())
+def test_without_reservations_a_cycle_is_one_placement_after_another(scene: Scene) -> None:
+    policy = PackingPolicy(max_reservations=0)
+    made = plan(scene.queue, scene.nodes, [], policy, NOW)
+    nodes = list(scene.nodes)
+    for job, decision in zip(queue_order(scene.queue), made.decisions, strict=True):
+        alone = place(job, nodes, policy, NOW)
+        assert (decision.node_id, decision.gpu_indices) == (alone.node_id, alone.gpu_indices)
+        assert (decision.terms, decision.rejected) == (alone.terms, alone.rejected)
+        nodes = [
+            with_job(node, job, alone.gpu_indices) if node.id == alone.node_id else node
+            for node in nodes
+        ]
+
+
+@given(scenes())
+def test_placed_and_reserved_jobs_fit_beside_each_other_at_every_moment(scene: Scene) -> None:
+    made = plan_of(scene)
+    jobs = {job.id: job for job in scene.queue}
+    for node in scene.nodes:
+        # One entry for each job that is known to hold something: GPUs, cores, RAM, from, to.
+        spans = [
+            (set(r.gpu_indices), r.cpus, r.ram, NOW, r.expected_end)
+            for r in scene.running
+            if r.node_id == node.id
+        ]
+        unexplained = max(node.cpus_used - sum(span[1] for span in spans), 0)
+        stuck = {g.index for g in node.gpus if g.job_id is not None}
+        stuck -= {index for span in spans for index in span[0]}
+        for d in made.placements:
+            if d.node_id == node.id:
+                job = jobs[d.job_id]
+                end = NOW + job.expected_duration
+                spans.append((set(d.gpu_indices), job.cpus, job.ram, NOW, end))
+        for r in made.reservations:
+            if r.node_id == node.id:
+                job = jobs[r.job_id]
+                assert r.end == r.start + job.expected_duration
+                if node.expires_at is not None:
+                    assert r.end + POLICY.safety_margin <= node.expires_at
+                assert not stuck & set(r.gpu_indices)
+                spans.append((set(r.gpu_indices), job.cpus, job.ram, r.start, r.end))
+        for moment in [span[3] for span in spans]:
+            at_once = [span for span in spans if span[3] <= moment < span[4]]
+            taken = [index for span in at_once for index in span[0]]
+            assert len(taken) == len(set(taken))
+            assert unexplained + sum(span[1] for span in at_once) <= node.cpus
+            assert sum(span[2] for span in at_once) <= node.ram
+
+
+@given(scenes(), st.data())
+def test_a_job_that_nothing_can_hold_changes_nothing_for_others(
+    scene: Scene, data: st.DataObject
+) -> None:
+    before = {d.job_id: d for d in plan_of(scene).decisions}
+    giant = a_job("giant", gpus=11, priority=data.draw(st.integers(0, 10)))
+    assert not any(could_ever_hold(node, giant) for node in scene.nodes)
+    scene.queue.append(giant)
+    after = {d.job_id: d for d in plan_of(scene).decisions}
+    del after["giant"]
+    assert after == before
+
+
+@given(scenes())
+def test_a_waiting_job_has_a_reason_and_counts_every_node(scene: Scene) -> None:
+    for decision in plan_of(scene).decisions:
+        if decision.node_id is None:
+            assert decision.reason
+            assert sum(decision.rejected.values()) == len(scene.nodes)
