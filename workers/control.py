@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 from datetime import timedelta
 
 import pydantic
@@ -17,6 +18,9 @@ from activities.queue import QueueActivities
 from activities.registry import RegistryActivities
 from activities.signals import Signals
 from client.connection import connect
+from client.process import leave
+from client.process import run as run_loop
+from models.errors import LongshoreError
 from models.messages import CONTROL_TASK_QUEUE
 from models.settings import Settings
 from workflows.job import JobWorkflow
@@ -92,3 +96,21 @@ async def run(settings: Settings) -> None:
             await work
     await database.close()
     logger.info("stopped")
+
+
+def main() -> None:
+    """Run the control worker in the foreground: `python -m workers.control`."""
+    settings = Settings()
+    logging.basicConfig(
+        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        run_loop(run(settings))
+    except LongshoreError as error:
+        sys.stderr.write(f"error: {error}\n")
+        leave(error.exit_code)
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()
