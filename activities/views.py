@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import Database
 from models.errors import NotFoundError
-from models.job import JobState
+from models.job import JobSpec, JobState
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
@@ -47,6 +47,16 @@ class Views:
         if not found:
             raise NotFoundError(f"no job {ref!r}: `longshore jobs --all` lists them")
         return found[0]
+
+    async def spec(self, job_id: str) -> JobSpec:
+        """Return what was submitted as this job. Raises NotFoundError."""
+        async with self._database.transaction() as connection:
+            spec = await connection.scalar(
+                text("SELECT spec FROM jobs WHERE id = :id"), {"id": job_id}
+            )
+        if spec is None:
+            raise NotFoundError(f"no job {job_id!r}: `longshore jobs --all` lists them")
+        return JobSpec.model_validate(spec)
 
     async def last_decision(self, job_id: str) -> tuple[Decision | None, RowMapping | None]:
         """Return what the last cycle said of a queued job, and its queue row with its position."""

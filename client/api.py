@@ -6,9 +6,9 @@ database. All times are UTC.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Self
+from typing import Self, TypeVar
 
 from temporalio.client import (
     Client,
@@ -24,7 +24,7 @@ from temporalio.workflow import UpdateMethodMultiParam
 from activities.database import Database
 from activities.logstore import LogStore, Stream
 from activities.snapshot import load_nodes, load_pool
-from activities.views import Views
+from activities.views import Views, set_pool
 from client.connection import connect
 from client.explain import explain
 from client.submission import GENERATED_ID, new_job_id, preflight, summary_of
@@ -46,11 +46,14 @@ from models.messages import (
     node_workflow_id,
 )
 from models.placement import JobRequest
+from models.pool import PoolSpec
 from models.settings import Settings
 from models.views import Explanation, JobView, NodeView, PoolView, Submission
 from scheduling.packer import place
 from workflows.job import JobWorkflow
 from workflows.node import NodeWorkflow
+
+T = TypeVar("T")
 
 _RETRY_FROM, _RETRY_TO = 0.2, 5.0
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
@@ -59,16 +62,34 @@ _TEMPORAL_PATIENCE = timedelta(seconds=15)
 class Longshore:
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 
-    def __init__(self, temporal: Client, settings: Settings) -> None:
+    def __init__(
+        self,
+        temporal: Client,
+        settings: Settings,
+        *,
+        on_away: Callable[[str], None] | None = None,
+        on_back: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_away` hears once, with the reason, that a server does not answer something that
+        waits for it to come back, such as `wait`; `on_back` that it answers again."""
         self.temporal = temporal
         self.settings = settings
+        self._on_away = on_away or (lambda reason: None)
+        self._on_back = on_back or (lambda: None)
+        self._away = False
         self._database: Database | None = None
 
     @classmethod
-    async def connect(cls, settings: Settings | None = None) -> Self:
+    async def connect(
+        cls,
+        settings: Settings | None = None,
+        *,
+        on_away: Callable[[str], None] | None = None,
+        on_back: Callable[[], None] | None = None,
+    ) -> Self:
         """Connect to where the settings say. Raises UnavailableError."""
         settings = settings or Settings()
-        return cls(await connect(settings), settings)
+        return cls(await connect(settings), settings, on_away=on_away, on_back=on_back)
 
     async def close(self) -> None:
         if self._database is not None:
@@ -130,23 +151,16 @@ class Longshore:
     async def wait(self, ref: str) -> JobResult:
         """Wait until the job has ended, however long, also while a server is away."""
         job_id = await self._resolve(ref)
-        pause = _RETRY_FROM
-        while True:
-            try:
-                return await self._job(job_id).result()
-            except WorkflowFailureError as error:
-                return await self._result_of_failure(job_id, error)
-            except RPCError as error:
-                if error.status is RPCStatusCode.NOT_FOUND:
-                    raise _as_ours(error, f"job {ref}") from error
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _RETRY_TO)
+        try:
+            return await self._when_back(job_id, self._job(job_id).result)
+        except WorkflowFailureError as error:
+            return await self._result_of_failure(job_id, error)
 
     async def watch(self, ref: str, *, every: float = 0.5) -> AsyncIterator[JobStatus]:
         """Yield the job's status whenever it has changed, until it has ended."""
         job_id, last = await self._resolve(ref), None
         while last is None or not last.state.ended:
-            status = await self._when_back(job_id)
+            status = await self._status_when_back(job_id)
             if status != last:
                 yield status
             last = status
@@ -169,7 +183,7 @@ class Longshore:
             return
 
         async def ended() -> bool:
-            return (await self._when_back(job_id)).state.ended
+            return (await self._status_when_back(job_id)).state.ended
 
         async for data in store.follow(job_id, attempt, stream, ended=ended):
             yield data
@@ -190,6 +204,20 @@ class Longshore:
     async def release(self, ref: str, reason: str = "") -> str:
         """End a hold; return the job's id."""
         return await self._signal_job(ref, "release", reason)
+
+    async def exists(self, ref: str) -> bool:
+        """Return whether Temporal knows a job of this id, whether or not it is in a queue yet."""
+        try:
+            await self._job(ref).describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise _as_ours(error, f"job {ref}") from error
+        return True
+
+    async def spec(self, ref: str) -> JobSpec:
+        """Return what was submitted."""
+        return await self._views().spec((await self._views().job(ref)).id)
 
     async def list(
         self,
@@ -212,6 +240,23 @@ class Longshore:
 
     async def pools(self) -> tuple[PoolView, ...]:
         return await self._views().pools()
+
+    async def set_pool(self, spec: PoolSpec) -> None:
+        """Store a pool's settings, and make it where it is new; its next cycle uses them."""
+        async with self._db().transaction() as connection:
+            await set_pool(connection, spec)
+
+    def say_away(self, reason: str) -> None:
+        """Tell `on_away`, unless it was told and nothing has answered since."""
+        if not self._away:
+            self._away = True
+            self._on_away(reason)
+
+    def say_back(self) -> None:
+        """Tell `on_back`, where `on_away` was told before."""
+        if self._away:
+            self._away = False
+            self._on_back()
 
     async def explain(self, ref: str) -> Explanation:
         """Say why a job is where it is; for a queued one node by node, as things are now."""
@@ -249,23 +294,32 @@ class Longshore:
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.details:
             return JobResult.model_validate(cause.details[0])
-        status = await self._when_back(job_id)
+        status = await self._status_when_back(job_id)
         if status.result is not None:
             return status.result
         # Ended from outside (terminated), before it could record anything.
         return JobResult(job_id=job_id, state=JobState.FAILED, message=str(cause))
 
-    async def _when_back(self, job_id: str) -> JobStatus:
-        """Return the job's status, waiting for a server or worker that is away."""
+    async def _status_when_back(self, job_id: str) -> JobStatus:
+        job = self._job(job_id)
+        return await self._when_back(job_id, lambda: job.query(JobWorkflow.status))
+
+    async def _when_back(self, job_id: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until there is an answer, waiting for a server or worker that is away."""
         pause = _RETRY_FROM
         while True:
             try:
-                return await self._job(job_id).query(JobWorkflow.status)
+                answer = await ask()
             except RPCError as error:
-                if error.status is RPCStatusCode.NOT_FOUND:
-                    raise _as_ours(error, f"job {job_id}") from error
+                reason = _as_ours(error, f"job {job_id}")
+                if isinstance(reason, NotFoundError):
+                    raise reason from error
+                self.say_away(str(reason))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _RETRY_TO)
+            else:
+                self.say_back()
+                return answer
 
     async def _signal_job(self, ref: str, signal: str, reason: str) -> str:
         job_id = await self._resolve(ref)
@@ -314,5 +368,10 @@ def _as_ours(error: RPCError, what: str) -> LongshoreError:
         return UnavailableError(
             f"Temporal does not answer ({error.message}). Is it running? `longshore up` starts "
             "the local stack."
+        )
+    if error.status is RPCStatusCode.FAILED_PRECONDITION and "no poller" in error.message:
+        return UnavailableError(
+            "No control worker is running to answer for the job. `longshore up` starts one, or "
+            "`longshore worker`."
         )
     return UnavailableError(f"Temporal refused: {error.message}")

@@ -1,0 +1,79 @@
+"""Calling Longshore from a command: connect, do one thing, close, and say errors as ours."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from client.terminal import note
+from models.errors import NotFoundError, UnavailableError
+from models.settings import Settings
+
+if TYPE_CHECKING:  # these are slow to import, and many commands need neither
+    from client.api import Longshore
+    from models.views import JobView
+
+T = TypeVar("T")
+
+_NOT_OURS_YET = {"42P01", "42703", "3F000"}
+"""PostgreSQL's codes for a table, column or schema that is not there."""
+_ENQUEUE_PATIENCE = 3.0
+
+
+def call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
+    """Connect to where the settings say, await the task, close, and return what it returned.
+
+    Raises LongshoreError; a database without our tables is one too.
+    """
+    return asyncio.run(_call(task))
+
+
+async def known_job(api: "Longshore", ref: str) -> "JobView":
+    """Return a job as the database sees it; one that was submitted this instant is waited for.
+
+    Raises NotFoundError, and UnavailableError where no control worker takes the job up.
+    """
+    try:
+        return await api.job(ref)
+    except NotFoundError:
+        if not await api.exists(ref):
+            raise
+    deadline = asyncio.get_running_loop().time() + _ENQUEUE_PATIENCE
+    while asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0.1)
+        try:
+            return await api.job(ref)
+        except NotFoundError:
+            continue
+    raise UnavailableError(
+        f"job {ref} is submitted, but no control worker has taken it up yet. Is one running? "
+        "`longshore up` starts one, or `longshore worker`."
+    )
+
+
+async def _call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
+    from sqlalchemy.exc import DBAPIError
+
+    from client.api import Longshore
+
+    logging.getLogger("temporalio").setLevel(logging.ERROR)
+    api = await Longshore.connect(Settings(), on_away=_say_away, on_back=_say_back)
+    try:
+        return await task(api)
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) not in _NOT_OURS_YET:
+            raise
+        raise UnavailableError(
+            "the capacity database has no tables of this version of Longshore: "
+            "`longshore db upgrade` makes them"
+        ) from error
+    finally:
+        await api.close()
+
+
+def _say_away(reason: str) -> None:
+    note(f"note: {reason} Trying again until it is back; the job is not affected by this.")
+
+
+def _say_back() -> None:
+    note("note: it answers again")

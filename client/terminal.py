@@ -1,0 +1,113 @@
+"""What the command line writes: results on stdout, remarks on stderr, one JSON document at a time.
+
+On a terminal results have colours and fit its width; in a pipe they are plain lines, nothing cut.
+"""
+
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+_PIPE_WIDTH = 4000
+WIDE = 120
+"""From so many columns on, tables show everything."""
+
+
+def out() -> Console:
+    """Return a console of stdout as it is now."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if console.is_terminal or "COLUMNS" in os.environ:
+        return console
+    console.width = _PIPE_WIDTH
+    return console
+
+
+def show(*parts: RenderableType) -> None:
+    """Print on stdout."""
+    console = out()
+    if console.is_terminal:
+        console.print(*parts, sep="\n")
+        return
+    buffer = io.StringIO()
+    plain = Console(
+        file=buffer,
+        width=console.width,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        color_system=None,
+    )
+    plain.print(*parts, sep="\n")
+    for line in buffer.getvalue().splitlines():
+        print(line.rstrip())
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Print a remark on stderr: not part of the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    note(f"warning: {text}")
+
+
+def print_json(value: object) -> None:
+    """Print models, or lists and dicts of them, as one JSON document."""
+    print(json.dumps(value, indent=2, default=_as_json, ensure_ascii=False), flush=True)
+
+
+def print_json_line(value: object) -> None:
+    print(json.dumps(value, default=_as_json, ensure_ascii=False), flush=True)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def a_table(
+    headings: Sequence[str], *, right: Iterable[str] = (), fold: Iterable[str] = ()
+) -> Table:
+    """Return a table without lines. Columns named in `fold` give way when it is narrow."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    right, fold = set(right), set(fold)
+    for heading in headings:
+        table.add_column(
+            heading,
+            justify="right" if heading in right else "left",
+            no_wrap=heading not in fold,
+            overflow="fold",
+            ratio=None,
+        )
+    return table
+
+
+def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Return labels with their values, one pair a line."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for label, value in rows:
+        table.add_row(label, value)
+    return table
+
+
+def heading(text: str) -> Text:
+    return Text(text, style="bold")
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no JSON form")

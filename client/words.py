@@ -1,0 +1,92 @@
+"""Times, GPUs and states as people read them."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from rich.text import Text
+
+from models.job import JobState
+from models.node import NodeState
+
+_STYLES = {
+    JobState.SUBMITTED: "cyan",
+    JobState.QUEUED: "yellow",
+    JobState.HELD: "magenta",
+    JobState.RUNNING: "green",
+    JobState.STOPPING: "yellow",
+    JobState.RETRYING: "yellow",
+    JobState.SUCCEEDED: "bold green",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "dim",
+    NodeState.READY: "green",
+    NodeState.DRAINING: "yellow",
+    NodeState.LOST: "bold red",
+    NodeState.GONE: "dim",
+}
+SIMULATED = "simulated"
+
+
+def styled(state: JobState | NodeState) -> Text:
+    return Text(state.value, style=_STYLES[state])
+
+
+def span(duration: timedelta) -> str:
+    """Return a duration in at most two units: ``45s``, ``3m 12s``, ``2h 5m``, ``3d 4h``."""
+    seconds = max(int(duration.total_seconds()), 0)
+    if seconds < 60:
+        return f"{seconds}s"
+    for unit, size, smaller, smaller_size in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "m", 60),
+        ("m", 60, "s", 1),
+    ):
+        if seconds >= size:
+            rest = seconds % size // smaller_size
+            return f"{seconds // size}{unit}" + (f" {rest}{smaller}" if rest else "")
+    return f"{seconds}s"
+
+
+def ago(instant: datetime, now: datetime) -> str:
+    """Return ``3m ago`` or ``in 2h``, in one unit."""
+    seconds = int((now - instant).total_seconds())
+    if abs(seconds) < 2:
+        return "now"
+    words = _one_unit(abs(seconds))
+    return f"{words} ago" if seconds > 0 else f"in {words}"
+
+
+def clock(instant: datetime, now: datetime) -> str:
+    """Return the time of day in the reader's zone, with the date where it is another day."""
+    local, today = instant.astimezone(), now.astimezone()
+    return f"{local:%H:%M:%S}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
+
+
+def gpu_list(indices: Sequence[int]) -> str:
+    """Return ``GPU 3`` or ``GPUs 0-3,6``."""
+    if not indices:
+        return "no GPU"
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    listed = ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
+    return f"GPU{'s' if len(indices) > 1 else ''} {listed}"
+
+
+def place_of(node_id: str, indices: Sequence[int], *, simulated: bool) -> str:
+    """Return where a job is: ``local-1 GPUs 0-3 (simulated)``."""
+    mark = f" ({SIMULATED})" if simulated else ""
+    return f"{node_id} {gpu_list(indices)}{mark}"
+
+
+def count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
+def _one_unit(seconds: int) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size or (seconds >= size and unit != "d"):
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
