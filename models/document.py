@@ -6,8 +6,9 @@ number to base 60), `1e3` is a number. Anchors and tags are refused: a document 
 
 import difflib
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar, cast
+from typing import NamedTuple, NoReturn, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -19,8 +20,19 @@ from models.problems import describe, known_fields
 M = TypeVar("M", bound=BaseModel)
 
 
-def read_document(path: str | Path, model: type[M]) -> M:
-    """Return the model that the file at `path` describes.
+class Override(NamedTuple):
+    """A value that goes before what a document says."""
+
+    field: str
+    """Name, with dots into mappings: ``gpus``, ``env.SEED``."""
+    text: str
+    """The value as YAML."""
+    given_by: str
+    """Where it comes from, for messages: ``--set gpus=4``."""
+
+
+def read_document(path: str | Path, model: type[M], overrides: Sequence[Override] = ()) -> M:
+    """Return the model that the file at `path` describes, with `overrides` over it.
 
     Raises SpecError when the file cannot be read as text, and as `load_document` does.
     """
@@ -40,16 +52,20 @@ def read_document(path: str | Path, model: type[M]) -> M:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         _refuse(source, line, "is not UTF-8 text; save it as UTF-8")
-    return load_document(text, source, model)
+    return load_document(text, source, model, overrides)
 
 
-def load_document(text: str, source: str, model: type[M]) -> M:
-    """Return the model that a YAML or JSON text describes.
+def load_document(text: str, source: str, model: type[M], overrides: Sequence[Override] = ()) -> M:
+    """Return the model that a YAML or JSON text describes, with `overrides` over it.
 
     `source` is the name that the messages use. Raises SpecError with every problem at once, in
     the order of the lines, as ``job.yaml:7: gpus: must be at least 1, got 0``.
     """
     root, content = _parse(text, source)
+    for override in overrides:
+        _put_over(root, override)
+    if overrides:
+        content = json.dumps(root.plain())
     try:
         return model.model_validate_json(content, strict=True)
     except ValidationError as error:
@@ -84,6 +100,32 @@ def _parse(text: str, source: str) -> tuple[Located, str]:
     return root, content or json.dumps(root.plain())
 
 
+def _put_over(root: Located, override: Override) -> None:
+    """Put one value over the document. Raises SpecError where it is not YAML or has no place."""
+    *outer, name = override.field.split(".")
+    here = root
+    for part in outer:
+        here = _mapping_in(here, part, override)
+    if not isinstance(here.value, dict):
+        _refuse(override.given_by, None, f"{override.field} is inside a value that holds no names")
+    try:
+        value = parse_yaml(override.text) or Located(None, 0)
+    except yaml.YAMLError as error:
+        what = getattr(error, "problem", None) or "it cannot be read"
+        _refuse(override.given_by, None, f"is not a YAML value: {what}")
+    value.given_by = override.given_by
+    here.value[name] = value
+
+
+def _mapping_in(here: Located, part: str, override: Override) -> Located:
+    if not isinstance(here.value, dict):
+        _refuse(override.given_by, None, f"{override.field} is inside a value that holds no names")
+    inner = here.value.get(part)
+    if inner is None or inner.value is None:
+        inner = here.value[part] = Located({}, 0, given_by=override.given_by)
+    return inner
+
+
 def _as_json(text: str) -> str | None:
     """Return the text where it is JSON already, else None."""
     if not text.lstrip().startswith(("{", "[")):
@@ -110,6 +152,7 @@ def _problems(
 ) -> tuple[str, ...]:
     found: dict[tuple[str | int, ...], list[str]] = {}
     lines: dict[tuple[str | int, ...], int] = {}
+    places: dict[tuple[str | int, ...], str] = {}
     for mistake in error.errors(include_url=False):
         path, node = root.follow(mistake["loc"])
         message = describe(mistake)
@@ -118,6 +161,7 @@ def _problems(
         if mistake["type"] == "extra_forbidden":
             message += _did_you_mean(str(path[-1]), known_fields(model, path[:-1]))
         lines[path] = node.line
+        places[path] = node.given_by or f"{source}:{node.line}"
         if message not in found.setdefault(path, []):
             found[path].append(message)
     # Where a value may have several forms, only the form that came furthest is of interest.
@@ -127,9 +171,7 @@ def _problems(
         if not any(len(other) > len(path) and other[: len(path)] == path for other in found)
     ]
     deepest.sort(key=lambda path: (lines[path], [str(part) for part in path]))
-    return tuple(
-        f"{source}:{lines[path]}: {_field(path)}{_either(found[path])}" for path in deepest
-    )
+    return tuple(f"{places[path]}: {_field(path)}{_either(found[path])}" for path in deepest)
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

@@ -4,7 +4,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, WithJsonSchema, field_validator, model_validator
 
 from models.base import Frozen, Instant, Name, Wire
 from models.units import GB, Duration
@@ -83,6 +83,7 @@ class CheckpointContract(Frozen):
 
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+EnvValue = Annotated[str, WithJsonSchema({"type": ["string", "number"]})]
 
 
 class JobSpec(Frozen):
@@ -116,7 +117,7 @@ class JobSpec(Frozen):
     """What to run: a list is run as it is, a text by `sh -c`."""
     image: str | None = Field(default=None, min_length=1)
     """A container image to run the command in (its own command when there is none)."""
-    env: dict[EnvName, str] = Field(default_factory=dict)
+    env: dict[EnvName, EnvValue] = Field(default_factory=dict)
     """Environment of the process, beside CUDA_VISIBLE_DEVICES and LONGSHORE_*."""
     workdir: str | None = None
     """Working folder on the node; a private empty one when left out."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, cast
 
 import yaml
@@ -30,6 +30,8 @@ class Located:
     key_lines: dict[str, int] = field(default_factory=dict[str, int])
     twice: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """Keys of this mapping that stand in it already, with the line of the second."""
+    given_by: str = ""
+    """What put this value over the document's own, such as ``--set gpus=4``."""
 
     def plain(self) -> Any:
         """Return the value as dicts, lists and scalars."""
@@ -66,9 +68,15 @@ class Located:
     def _inner(self, part: str | int) -> "Located | None":
         if isinstance(self.value, dict):
             inner = self.value.get(str(part))
-            return inner and Located(inner.value, self.key_lines[str(part)], inner.key_lines)
+            if inner is None:
+                return None
+            line = self.key_lines.get(str(part), inner.line)
+            return Located(
+                inner.value, line, inner.key_lines, given_by=inner.given_by or self.given_by
+            )
         if isinstance(self.value, list) and isinstance(part, int) and part < len(self.value):
-            return self.value[part]
+            found = self.value[part]
+            return replace(found, given_by=found.given_by or self.given_by)
         return None
 
 

@@ -108,8 +108,8 @@ def _not_negative(value: timedelta) -> timedelta:
 
 GB = Annotated[
     float,
-    BeforeValidator(parse_gb, json_schema_input_type=str | float),
     Field(ge=0),
+    BeforeValidator(parse_gb, json_schema_input_type=str | Annotated[float, Field(ge=0)]),
 ]
 """Memory in GB (10^9 bytes)."""
 
