@@ -1,0 +1,86 @@
+"""A node whose processes are real, first without an agent around them, then with one."""
+
+import functools
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from activities.fence import Fence
+from activities.inventory import SimulatedGPUs, take_inventory
+from activities.logstore import LogStore
+from activities.outcome import AGENT_STOPPED
+from activities.processes import Processes, Run
+from activities.system import boot_clock
+from models.job import JobSpec
+from models.messages import ProcessReport, RunProcessRequest
+from models.node import Inventory, NodeIdentity
+from models.placement import Placement, PlacementKey
+
+
+@functools.cache
+def an_inventory() -> Inventory:
+    """Return this machine with four simulated GPUs."""
+    return take_inventory(SimulatedGPUs(count=4, gpu_type="H100", vram=80))
+
+
+class LocalNode:
+    """The processes of one node, and short ways to run something there."""
+
+    def __init__(self, folder: Path, logs: str | None = None, fence_after: float = 60.0) -> None:
+        self.folder = folder
+        self.identity = NodeIdentity(
+            node_id="box", agent_id=uuid.uuid4().hex, boot_id=uuid.uuid4().hex
+        )
+        self.inventory = an_inventory()
+        self.logs = LogStore(logs or (folder / "logs").as_uri())
+        self.fence_after = fence_after
+        self.life()
+
+    def life(self) -> Processes:
+        """Begin a life of the agent: nothing is remembered but what is in the folder."""
+        self.fence = Fence()
+        self.fence.open(1, self.fence_after, boot_clock())
+        self.processes = Processes(
+            self.folder, self.identity, self.inventory, self.logs, self.fence
+        )
+        return self.processes
+
+    def request(
+        self, command: str | list[str] | None, *, job: str = "", attempt: int = 1, **spec: object
+    ) -> RunProcessRequest:
+        placement = Placement(
+            job_id=job or f"job-{uuid.uuid4().hex[:8]}",
+            attempt=attempt,
+            node_id=self.identity.node_id,
+            epoch=1,
+            gpu_indices=(1, 3),
+            cycle_id="cycle",
+            placed_at=datetime.now(UTC),
+        )
+        document = {"name": "test", "command": command, "gpus": 2, **spec}
+        job_spec = JobSpec.model_validate(document)
+        return RunProcessRequest(placement=placement, spec=job_spec, job_name="test")
+
+    def start(self, command: str | list[str] | None, **details: object) -> Run:
+        return self.processes.start(self.request(command, **details))  # pyright: ignore[reportArgumentType]
+
+    async def report(self, command: str | list[str] | None, **details: object) -> ProcessReport:
+        return await self.start(command, **details).done
+
+    def output(self, key: PlacementKey, stream: str = "stdout") -> str:
+        """Return what a process has written so far, from the spool on the node."""
+        try:
+            return (self.folder / "runs" / f"{key.job_id}-{key.attempt}" / stream).read_text()
+        except FileNotFoundError:
+            return ""
+
+
+@pytest.fixture
+async def box(tmp_path: Path) -> AsyncIterator[LocalNode]:
+    """A node with four simulated GPUs; its processes are killed at the end."""
+    node = LocalNode(tmp_path)
+    yield node
+    await node.processes.stop_all(AGENT_STOPPED, grace=0)

@@ -1,0 +1,167 @@
+"""Logs: from the spool on the node into the store, and out of it again."""
+
+import asyncio
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from activities.logstore import LogStore, Stream
+from tests.agent.conftest import LocalNode
+from tests.support.waiting import eventually
+
+
+class FullDisk(MemoryFileSystem):
+    """A store whose disk is full until somebody makes room."""
+
+    protocol = "fulldisk"
+    store: dict[str, Any] = {}  # noqa: RUF012 (fsspec's own form)
+    pseudo_dirs = [""]  # noqa: RUF012
+    full = True
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        if type(self).full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().pipe_file(path, value, mode, **kwargs)
+
+
+@pytest.fixture
+def full_disk() -> Iterator[type[FullDisk]]:
+    fsspec.register_implementation("fulldisk", FullDisk, clobber=True)
+    FullDisk.full = True
+    FullDisk.store.clear()
+    yield FullDisk
+    FullDisk.store.clear()
+
+
+async def test_both_streams_are_in_the_store_when_the_process_has_ended(box: LocalNode) -> None:
+    run = box.start("echo out; echo err >&2; exit 3")
+    await run.done
+    out = box.logs.read(run.record.job_id)
+    err = box.logs.read(run.record.job_id, stream="stderr")
+    assert (out.data, out.attempt, out.ended) == (b"out\n", 1, True)
+    assert (err.data, err.ended) == (b"err\n", True)
+
+
+async def test_logs_can_be_followed_while_the_process_runs(box: LocalNode) -> None:
+    go = box.folder / "go"
+    wait = f"while [ ! -e {go} ]; do sleep 0.02; done"
+    run = box.start(f"echo first; {wait}; printf second")
+    following = box.logs.follow(run.record.job_id, interval=0.05)
+    first = await asyncio.wait_for(anext(following), 10)
+    assert first == b"first\n"
+    assert not run.done.done()
+    go.touch()
+    assert b"".join([piece async for piece in following]) == b"second"
+
+
+async def test_following_begins_before_anything_is_stored_and_can_be_told_to_end(
+    box: LocalNode,
+) -> None:
+    over = asyncio.Event()
+
+    async def ended() -> bool:
+        return over.is_set()
+
+    following = box.logs.follow("job-a", ended=ended, interval=0.02)
+    pieces = asyncio.create_task(_all(following))
+    box.logs.write("job-a", 1, "box", "stdout", 0, b"torn")
+    over.set()
+    assert await asyncio.wait_for(pieces, 10) == b"torn"
+
+
+async def test_a_log_larger_than_a_part_arrives_whole(
+    box: LocalNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.shipping.PART_BYTES", 1000)
+    run = box.start("seq 1 2000")
+    await run.done
+    expected = "".join(f"{i}\n" for i in range(1, 2001)).encode()
+    assert box.logs.read(run.record.job_id).data == expected
+    parts = sorted((box.folder / "logs" / run.record.job_id / "1" / "box").glob("stdout.*"))
+    assert [part.name for part in parts][:2] == ["stdout.000000000000", "stdout.000000001000"]
+
+
+def test_reading_goes_on_where_it_was_left(tmp_path: Path) -> None:
+    store = LogStore(tmp_path.as_uri())
+    _store(store, (0, b"abc"), (3, b"def"))
+    piece = store.read("job-a", from_offset=2)
+    assert (piece.data, piece.next_offset, piece.ended) == (b"cdef", 6, False)
+    assert store.read("job-a", from_offset=6).data == b""
+    limited = store.read("job-a", limit=1)
+    assert (limited.data, limited.next_offset) == (b"abc", 3)
+
+
+def test_parts_may_overlap(tmp_path: Path) -> None:
+    store = LogStore(tmp_path.as_uri())
+    _store(store, (0, b"abcd"), (2, b"cdef"), (4, b"e"))
+    assert store.read("job-a").data == b"abcdef"
+
+
+def test_the_latest_attempt_is_read_unless_one_is_named(tmp_path: Path) -> None:
+    store = LogStore(tmp_path.as_uri())
+    for attempt in (2, 10):
+        store.write("job-a", attempt, "box", "stdout", 0, str(attempt).encode())
+    assert store.attempts("job-a") == [2, 10]
+    assert store.read("job-a").data == b"10"
+    assert store.read("job-a", attempt=2).data == b"2"
+    assert store.read("job-b").attempt is None
+
+
+def test_half_written_parts_are_not_seen(tmp_path: Path) -> None:
+    store = LogStore(tmp_path.as_uri())
+    _store(store, (0, b"abc"))
+    (tmp_path / "job-a" / "1" / "box" / ".stdout.000000000003.1234").write_bytes(b"de")
+    assert store.read("job-a").data == b"abc"
+
+
+async def test_a_full_store_never_hurts_the_job(tmp_path: Path, full_disk: type[FullDisk]) -> None:
+    box = LocalNode(tmp_path, logs="fulldisk://logs")
+    run = box.start("echo out; sleep 0.6")
+    await eventually(lambda: "No space left" in run.progress().log_error)
+    report = await run.done
+    assert (report.exit_code, report.failure) == (0, None)
+    assert "No space left" in report.log_error
+    assert box.output(run.record.key) == "out\n"
+
+
+async def test_logs_arrive_once_the_store_has_room_again(
+    tmp_path: Path, full_disk: type[FullDisk]
+) -> None:
+    box = LocalNode(tmp_path, logs="fulldisk://logs")
+    run = box.start("echo out; sleep 0.6")
+    await eventually(lambda: run.progress().log_error)
+    full_disk.full = False
+    report = await run.done
+    assert report.log_error == ""
+    assert box.logs.read(run.record.job_id).data == b"out\n"
+
+
+async def test_what_a_dead_agent_left_in_the_spool_is_shipped_by_the_next(
+    tmp_path: Path, full_disk: type[FullDisk]
+) -> None:
+    box = LocalNode(tmp_path, fence_after=0.5)
+    run = box.start("echo one; sleep 0.4; echo two; sleep 300")
+    await run.done
+    record = box.folder / "runs" / f"{run.record.job_id}-1" / "record.json"
+    record.write_text(run.record.model_copy(update={"report": None}).model_dump_json())
+    stored = box.folder / "logs" / run.record.job_id / "1" / "box"
+    for part in stored.glob("*"):  # as if only the first line had arrived
+        part.unlink()
+    box.logs.write(run.record.job_id, 1, "box", "stdout", 0, b"one\n")
+    await box.life().recover()
+    piece = box.logs.read(run.record.job_id)
+    assert (piece.data, piece.ended) == (b"one\ntwo\n", True)
+
+
+def _store(store: LogStore, *parts: tuple[int, bytes], stream: Stream = "stdout") -> None:
+    for offset, data in parts:
+        store.write("job-a", 1, "box", stream, offset, data)
+
+
+async def _all(pieces: Any) -> bytes:
+    return b"".join([piece async for piece in pieces])

@@ -1,0 +1,187 @@
+"""How processes are made to end: grace, force, descendants, the fence, a dead agent."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from activities.outcome import report_of
+from activities.processes import Run
+from activities.supervision import Plan
+from activities.supervisor import START
+from activities.system import boot_clock
+from models.job import FailureClass
+from models.messages import ProcessReport, Progress, StopProcessRequest
+from tests.agent.conftest import LocalNode
+from tests.support.local_stack import ROOT
+from tests.support.waiting import eventually
+
+MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
+
+
+async def test_a_process_may_save_in_its_grace(box: LocalNode) -> None:
+    run = box.start("trap 'echo saved; exit 7' TERM; echo ready; while :; do sleep 0.05; done")
+    await _says(box, run, "ready")
+    report = await _stop(box, run, grace=10)
+    assert (report.exit_code, report.failure, report.stopped_for) == (7, None, "test")
+    assert box.output(run.record.key) == "ready\nsaved\n"
+
+
+async def test_what_a_shell_started_gets_its_grace_too(box: LocalNode) -> None:
+    """The shell dies at once of the signal, the program behind it is still saving."""
+    program = "trap 'sleep 0.3; echo saved; exit' TERM; echo ready; while :; do sleep 0.05; done"
+    run = box.start(f'sh -c "{program}"; echo never')
+    await _says(box, run, "ready")
+    report = await _stop(box, run, grace=10)
+    assert report.exit_code == 143
+    assert box.output(run.record.key) == "ready\nsaved\n"
+
+
+async def test_the_checkpoint_contract_names_the_signal(box: LocalNode) -> None:
+    command = "trap 'echo saved; exit 0' USR1; echo ready; while :; do sleep 0.05; done"
+    run = box.start(command, checkpoint={"folder": "c", "signal": "SIGUSR1", "grace": 10})
+    await _says(box, run, "ready")
+    await box.processes.stop_all("test")
+    assert box.output(run.record.key) == "ready\nsaved\n"
+
+
+async def test_a_process_that_ignores_the_signal_is_killed_after_its_grace(box: LocalNode) -> None:
+    run = box.start("trap '' TERM; echo ready; while :; do sleep 0.05; done")
+    await _says(box, run, "ready")
+    report = await _stop(box, run, grace=0.3)
+    assert (report.exit_code, report.failure, report.stopped_for) == (137, None, "test")
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["sleep 300 &", "setsid sh -c 'sleep 300 & sleep 300' &", "(setsid -f sleep 300);"],
+    ids=["child", "own session", "daemon"],
+)
+async def test_descendants_end_with_a_stopped_process(box: LocalNode, start: str) -> None:
+    mark = uuid.uuid4().hex
+    run = box.start(f"trap '' TERM; {start} sleep 0.2; echo ready; sleep 300", env={"MARK": mark})
+    await _says(box, run, "ready")
+    assert len(_marked(mark)) >= 2
+    await _stop(box, run, grace=0.1)
+    assert _marked(mark) == []
+
+
+async def test_descendants_end_with_the_process_itself(box: LocalNode) -> None:
+    mark = uuid.uuid4().hex
+    report = await box.report("setsid sleep 300 & sleep 0.1; exit 0", env={"MARK": mark})
+    assert report.exit_code == 0
+    assert "left behind" in report.message
+    assert _marked(mark) == []
+
+
+async def test_silence_of_the_server_kills_the_process(tmp_path: Path) -> None:
+    box = LocalNode(tmp_path, fence_after=1.0)
+    mark = uuid.uuid4().hex
+    run = box.start("setsid -f sleep 300; sleep 300", env={"MARK": mark})
+    began = boot_clock()
+    report = await run.done
+    assert report.failure is FailureClass.NODE
+    assert "cut off" in report.message
+    assert _marked(mark) == []
+    assert boot_clock() - began < 3
+
+
+async def test_acknowledged_heartbeats_keep_the_process(tmp_path: Path) -> None:
+    box = LocalNode(tmp_path, fence_after=0.5)
+    run = box.start("sleep 1.5")
+    while not run.done.done():
+        box.fence.acknowledge(boot_clock())
+        await asyncio.wait({run.done}, timeout=0.1)
+    assert (await run.done).exit_code == 0
+
+
+async def test_an_acknowledgement_counts_from_when_it_was_sent(tmp_path: Path) -> None:
+    box = LocalNode(tmp_path, fence_after=1.0)
+    sent_at = boot_clock()
+    run = box.start("sleep 300")
+    while not run.done.done():  # acknowledged again and again, but always the same old heartbeat
+        box.fence.acknowledge(sent_at)
+        await asyncio.wait({run.done}, timeout=0.1)
+    assert (await run.done).failure is FailureClass.NODE
+
+
+async def test_without_its_supervisor_nothing_of_a_process_is_left(box: LocalNode) -> None:
+    mark = uuid.uuid4().hex
+    run = box.start("setsid -f sleep 300; sleep 300", env={"MARK": mark})
+    started = await asyncio.wait_for(run.started, 10)
+    await eventually(lambda: len(_marked(mark)) >= 2)
+    os.kill(started["supervisor"], signal.SIGKILL)
+    report = await run.done
+    assert report.failure is FailureClass.NODE
+    assert _marked(mark) == []
+
+
+async def test_lack_of_memory_is_told_apart_from_another_kill(box: LocalNode) -> None:
+    group = MEMORY_GROUPS / f"longshore-test-{uuid.uuid4().hex[:8]}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text("64000000")
+    except OSError as error:
+        pytest.skip(f"memory groups of version 1 cannot be made here: {error}")
+    try:
+        end = _supervise_in(group, box, "b'x' * 200_000_000")
+        record = box.start("true").record
+        report = report_of(record, end, None, Progress())
+        assert (report.failure, report.exit_code) == (FailureClass.OUT_OF_MEMORY, 137)
+    finally:
+        group.rmdir()
+
+
+def _supervise_in(group: Path, box: LocalNode, code: str) -> dict[str, Any]:
+    """Run Python code under a supervisor in a memory group; return the supervisor's last word."""
+    plan = Plan(
+        argv=(sys.executable, "-I", "-S", "-c", code),
+        env={},
+        cwd=str(box.folder),
+        stdout=str(box.folder / "out"),
+        stderr=str(box.folder / "err"),
+        fed=boot_clock(),
+        fence_after=60,
+    )
+    enter = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+    supervisor = [sys.executable, "-I", "-S", "-c", START, str(ROOT), str(box.folder)]
+    with subprocess.Popen(
+        ["sh", "-c", enter, "sh", *supervisor], stdin=subprocess.PIPE
+    ) as process:
+        assert process.stdin
+        process.stdin.write(plan.model_dump_json(exclude_none=True).encode() + b"\n")
+        process.stdin.flush()
+        process.wait(30)
+    return json.loads((box.folder / "end.json").read_text())
+
+
+async def _stop(box: LocalNode, run: Run, grace: float) -> ProcessReport:
+    await box.processes.stop(
+        StopProcessRequest(key=run.record.key, grace=timedelta(seconds=grace), reason="test")
+    )
+    return run.done.result()
+
+
+async def _says(box: LocalNode, run: Run, word: str) -> None:
+    await eventually(lambda: word in box.output(run.record.key))
+
+
+def _marked(mark: str) -> list[int]:
+    """Return the processes that live with MARK=`mark` in their environment."""
+    found: list[int] = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except (psutil.Error, OSError):
+            continue
+    return found
