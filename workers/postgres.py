@@ -49,11 +49,13 @@ class LocalPostgres:
         Crash recovery may take the most of `timeout`, in seconds. Raises StackError.
         """
         programs = self._programs()
-        if running := self.running():
+        running = self.running()
+        if running and self._answers_within(running, timeout):
             progress(f"PostgreSQL runs already (process {running.pid})")
         else:
             self._prepare(programs, progress)
-            self._launch(programs, timeout)
+            if not self._answers_within(self._launch(programs), timeout):
+                raise StackError(f"PostgreSQL did not start.{self._processes.last_words(NAME)}")
             progress("PostgreSQL is ready")
         self._create_database()
         return self.url()
@@ -126,7 +128,7 @@ class LocalPostgres:
         if done.returncode:
             raise StackError(f"cannot make a database in {self.data}: {done.stderr.strip()}")
 
-    def _launch(self, programs: Path, timeout: float) -> None:
+    def _launch(self, programs: Path) -> Recorded:
         if not wait_until(lambda: not self._processes_inside(), 20.0):
             pids = ", ".join(str(process.pid) for process in self._processes_inside())
             raise StackError(f"an older PostgreSQL still uses {self.data}: end process {pids}.")
@@ -140,13 +142,19 @@ class LocalPostgres:
             "-c", "listen_addresses=", "-c", "unix_socket_permissions=0700",
             "-c", "max_connections=200",
         ]  # fmt: skip
-        server = self._processes.spawn(
+        return self._processes.spawn(
             NAME, argv, address=str(folder), stop_signal=signal.SIGINT, cwd="/", **_as_account()
         )
-        if wait_until(lambda: self._answers() or not server.find(), timeout) and server.find():
-            return
-        self._processes.stop(NAME)
-        raise StackError(f"PostgreSQL did not start.{self._processes.last_words(NAME)}")
+
+    def _answers_within(self, server: Recorded, timeout: float) -> bool:
+        """Return True when the server answers, False when it has ended; StackError if neither."""
+        in_time = wait_until(lambda: not server.find() or self._answers(), timeout)
+        if server.find() and not in_time:
+            raise StackError(
+                f"PostgreSQL (process {server.pid}) does not answer within {timeout:.0f} seconds. "
+                f"Wait and try again.{self._processes.last_words(NAME)}"
+            )
+        return server.find() is not None
 
     def _answers(self) -> bool:
         try:

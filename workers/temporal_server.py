@@ -1,13 +1,9 @@
 """The embedded Temporal: its real development server with its Web UI, on a file."""
 
 import json
-import os
-import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +11,7 @@ import psutil
 
 from models.errors import StackError
 from workers.processes import Processes, wait_until
+from workers.programs import program
 
 NAME = "temporal"
 HOST = "127.0.0.1"
@@ -79,16 +76,17 @@ class LocalTemporal:
         timeout: float = 30.0,
     ) -> None:
         """Start the server unless it runs, and wait until it answers. Raises StackError."""
-        if running := self._processes.running(NAME):
+        running = self._processes.running(NAME)
+        if running and self._answers_within(timeout):
             progress(f"Temporal runs already (process {running.pid})")
         else:
             _refuse_busy_port(self.port, "LONGSHORE_TEMPORAL_PORT")
             _refuse_busy_port(self.ui_port, "LONGSHORE_TEMPORAL_UI_PORT")
             self._launch(search_attributes)
-        self._wait(timeout)
-        self.cli().ensure_search_attributes(search_attributes)
-        if not running:
+            if not self._answers_within(timeout):
+                raise StackError(f"Temporal did not start.{self._processes.last_words(NAME)}")
             progress("Temporal is ready")
+        self.cli().ensure_search_attributes(search_attributes)
 
     def cli(self) -> "TemporalCLI":
         """Return the command line of the server, pointed at this server and nothing else."""
@@ -100,7 +98,7 @@ class LocalTemporal:
     def _launch(self, search_attributes: Mapping[str, str]) -> None:
         config = DYNAMIC_CONFIG | (TIME_SKIPPING if self.time_skipping else {})
         argv = [
-            str(temporal_program()), "server", "start-dev",
+            temporal_program(), "server", "start-dev",
             "--ip", HOST, "--port", str(self.port), "--ui-port", str(self.ui_port),
             "--db-filename", str(self.database), "--namespace", self.namespace,
             "--log-level", "warn",
@@ -112,21 +110,21 @@ class LocalTemporal:
         env = {"GOGC": "400", "TEMPORAL_VERSION_CHECK_DISABLED": "1"}
         self._processes.spawn(NAME, argv, env, address=f"{HOST}:{self.port}", cwd="/")
 
-    def _wait(self, timeout: float) -> None:
+    def _answers_within(self, timeout: float) -> bool:
+        """Return True when the server answers, False when it has ended; StackError if neither."""
         cli = self.cli()
 
         def answers_or_ended() -> bool:
             return self._processes.running(NAME) is None or cli.answers()
 
-        answered = wait_until(answers_or_ended, timeout)
+        in_time = wait_until(answers_or_ended, timeout)
         running = self._processes.running(NAME)
-        if not running:
-            raise StackError(f"Temporal did not start.{self._processes.last_words(NAME)}")
-        if not answered:
+        if running and not in_time:
             raise StackError(
                 f"Temporal (process {running.pid}) does not answer at {running.address}. "
                 f"Run `longshore down`, then try again.{self._processes.last_words(NAME)}"
             )
+        return running is not None
 
 
 class TemporalCLI:
@@ -149,10 +147,12 @@ class TemporalCLI:
                      "--name", name, "--type", wanted[name])  # fmt: skip
 
     def polled_since(self, task_queue: str, since: float) -> bool:
-        """Return whether a worker has asked for tasks of a queue after `since` (Unix time)."""
-        reply = self._ask("task-queue", "describe", "--task-queue", task_queue)
-        times = (poller["lastAccessTime"] for poller in reply["pollers"] or ())
-        return any(datetime.fromisoformat(time).timestamp() >= since for time in times)
+        """Return whether a worker has asked a queue for activities after `since` (Unix time)."""
+        # The newer form of this question is answered from a cache that is five seconds old.
+        reply = self._ask("task-queue", "describe", "--task-queue", task_queue,
+                          "--legacy-mode", "--task-queue-type-legacy", "activity")  # fmt: skip
+        times = (poller["last_access_time"] for poller in reply["pollers"] or ())
+        return any(time["seconds"] + time.get("nanos", 0) / 1e9 >= since for time in times)
 
     def _ask(self, *words: str) -> Any:
         return json.loads(self._do(*words, "--output", "json"))
@@ -166,21 +166,13 @@ class TemporalCLI:
         return done.stdout
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        argv = [str(temporal_program()), *words, *self._flags, "--command-timeout", "10s"]
+        argv = [temporal_program(), *words, *self._flags, "--command-timeout", "10s"]
         return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
-def temporal_program() -> Path:
-    """Return the program `temporal`: beside this Python, else on PATH. Raises StackError."""
-    beside = Path(sys.executable).parent / "temporal"
-    if os.access(beside, os.X_OK):
-        return beside
-    if found := shutil.which("temporal"):
-        return Path(found)
-    raise StackError(
-        f"the program `temporal` is neither in {beside.parent} nor on PATH. Install again with "
-        "`make install`, or set TEMPORAL_ADDRESS to a running server."
-    )
+def temporal_program() -> str:
+    """Return the path of the program `temporal`. Raises StackError when there is none."""
+    return program(NAME, ", or set TEMPORAL_ADDRESS to a running server")
 
 
 def _refuse_busy_port(port: int, setting: str) -> None:

@@ -1,0 +1,117 @@
+"""What `longshore up` starts beside the servers: the control worker and local agents."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from models.errors import StackError
+from models.messages import CONTROL_TASK_QUEUE, node_task_queue
+from workers.processes import Recorded, wait_until
+from workers.programs import program
+from workers.stack import AGENT_PREFIX, Progress, Stack, agent_process
+
+CONTROL = "control"
+"""Name of the control worker's process."""
+CONTROL_ARGV = (sys.executable, "-P", "-m", "workers.control")
+SIMULATED_NODE = "8xH100-80GB"
+DEFAULT_SIMULATED_NODES = 2
+HEALTHY_WITHIN = 60.0
+
+Flags = tuple[str, ...]
+
+
+def choose_nodes(
+    stack: Stack, count: int | None, has_gpus: Callable[[], bool] | None = None
+) -> dict[str, Flags]:
+    """Return the agents that should run here, by node id, with their flags.
+
+    With a `count`: so many simulated nodes, named local-1 and so on. Without: those that ran
+    before; else one agent with the GPUs of this machine; else two simulated nodes.
+    """
+    if count is None and (remembered := stack.remembered_nodes()):
+        return remembered
+    if count is None and (has_gpus or machine_has_gpus)():
+        return {"local-1": ()}
+    wanted = DEFAULT_SIMULATED_NODES if count is None else count
+    return {f"local-{number}": ("--simulate", SIMULATED_NODE) for number in range(1, wanted + 1)}
+
+
+def start_control_worker(
+    stack: Stack, progress: Progress, argv: Sequence[str] = CONTROL_ARGV
+) -> None:
+    """Start the control worker unless it runs, and wait until it takes tasks."""
+    if running := stack.processes.running(CONTROL):
+        progress(f"the control worker runs already (process {running.pid})")
+        return
+    entry = stack.processes.spawn(CONTROL, argv, stack.child_env())
+    _wait_for_polls(stack, entry, CONTROL_TASK_QUEUE)
+    progress("the control worker is ready")
+
+
+def start_agents(
+    stack: Stack, nodes: Mapping[str, Flags], progress: Progress, argv: Sequence[str] = ()
+) -> None:
+    """Start the agents of `nodes` that do not run, remember them, and wait until they take work.
+
+    `argv` begins the command line of an agent; `longshore agent` by default. Agents that ran
+    before and are neither running nor in `nodes` are forgotten.
+    """
+    _forget_others(stack, nodes)
+    started: list[tuple[str, Recorded]] = []
+    for node_id, flags in nodes.items():
+        name = agent_process(node_id)
+        if running := stack.processes.running(name):
+            progress(f"the agent of {node_id} runs already (process {running.pid})")
+            continue
+        command = [*(argv or (program("longshore"), "agent")), *flags, "--node-id", node_id]
+        entry = stack.processes.spawn(name, command, stack.child_env(), address=node_id)
+        stack.remember_node(node_id, flags)
+        started.append((node_id, entry))
+    for node_id, entry in started:
+        _wait_for_polls(stack, entry, node_task_queue(node_id))
+        progress(f"the agent of {node_id} is ready")
+
+
+def local_nodes(stack: Stack) -> tuple[str, ...]:
+    """Return the ids of the nodes whose agents run here now."""
+    names = (entry.name for entry in stack.processes.recorded() if entry.find())
+    return tuple(
+        name.removeprefix(AGENT_PREFIX) for name in names if name.startswith(AGENT_PREFIX)
+    )
+
+
+def machine_has_gpus() -> bool:
+    """Return whether NVIDIA's library finds a GPU on this machine."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return False
+    try:
+        return pynvml.nvmlDeviceGetCount() > 0
+    except pynvml.NVMLError:
+        return False
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _forget_others(stack: Stack, nodes: Mapping[str, Flags]) -> None:
+    for node_id in set(stack.remembered_nodes()) - set(nodes):
+        if not stack.processes.running(agent_process(node_id)):
+            stack.forget_node(node_id)
+
+
+def _wait_for_polls(stack: Stack, entry: Recorded, task_queue: str) -> None:
+    """Wait until the process asks Temporal for work. Raises StackError with its last words."""
+    cli = stack.temporal_cli()
+
+    def polls_or_ended() -> bool:
+        return entry.find() is None or cli.polled_since(task_queue, entry.started)
+
+    in_time = wait_until(polls_or_ended, HEALTHY_WITHIN, interval=0.2)
+    if in_time and entry.find():
+        return
+    what = "takes no work" if entry.find() else "ended"
+    last_words = stack.processes.last_words(entry.name)
+    stack.processes.stop(entry.name)
+    raise StackError(f"{entry.name} was started and {what}.{last_words}")
