@@ -22,7 +22,7 @@ from models.messages import (
 
 PROGRESS_INTERVAL = 1.0
 """Seconds between two heartbeats of a process; the worker sends on what is new every two."""
-REDELIVERY_WAIT = 10.0
+REDELIVERY_WAIT = 6.0
 """Seconds that a process outlives a delivery that the server has forgotten: another may come."""
 REGISTRATION_WAIT = 5.0
 """Seconds that a message for a newer registration waits for the agent to hear of it."""

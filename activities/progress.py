@@ -10,7 +10,7 @@ MAX_BYTES = 4096
 MAX_MESSAGE = 200
 
 _NUMBER = r"\d+(?:\.\d+)?"
-_FRACTION = re.compile(rf"({_NUMBER})(?:(%)|/({_NUMBER}))?")
+_FRACTION = re.compile(rf"({_NUMBER})(?:(%)|/({_NUMBER}))?", re.ASCII)
 
 
 def read_progress(path: Path, last: Progress) -> Progress:

@@ -2,22 +2,28 @@
 
 import functools
 import uuid
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client
 
+from activities.database import Database
 from activities.fence import Fence
 from activities.inventory import SimulatedGPUs, take_inventory
 from activities.logstore import LogStore
 from activities.outcome import AGENT_STOPPED
 from activities.processes import Processes, Run
 from activities.system import boot_clock
+from client.api import Longshore
 from models.job import JobSpec
 from models.messages import ProcessReport, RunProcessRequest
 from models.node import Inventory, NodeIdentity
 from models.placement import Placement, PlacementKey
+from models.settings import Settings
+from tests.support.agent import AgentProcess
+from tests.support.control import new_pool, serving_control
 
 
 @functools.cache
@@ -84,3 +90,33 @@ async def box(tmp_path: Path) -> AsyncIterator[LocalNode]:
     node = LocalNode(tmp_path)
     yield node
     await node.processes.stop_all(AGENT_STOPPED, grace=0)
+
+
+@pytest.fixture(scope="session")
+async def control(temporal: Client, settings: Settings) -> AsyncIterator[Database]:
+    """The control worker's database, while the worker runs; nodes are lost within 4 s."""
+    impatient = settings.model_copy(update={"node_lost_after": timedelta(seconds=4)})
+    async with serving_control(temporal, impatient) as database:
+        yield database
+
+
+@pytest.fixture
+async def longshore(
+    temporal: Client, settings: Settings, control: Database
+) -> AsyncIterator[Longshore]:
+    client = Longshore(temporal, settings)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def pool() -> str:
+    return new_pool()
+
+
+@pytest.fixture
+def agent(settings: Settings, tmp_path: Path, pool: str) -> Iterator[AgentProcess]:
+    """An agent of the test's pool, not started yet; gone at the end."""
+    agent = AgentProcess(settings, tmp_path, pool)
+    yield agent
+    agent.end()

@@ -11,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from activities.outcome import report_of
@@ -23,6 +22,7 @@ from models.job import FailureClass
 from models.messages import ProcessReport, Progress, StopProcessRequest
 from tests.agent.conftest import LocalNode
 from tests.support.local_stack import ROOT
+from tests.support.marks import marked
 from tests.support.waiting import eventually
 
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
@@ -70,9 +70,9 @@ async def test_descendants_end_with_a_stopped_process(box: LocalNode, start: str
     mark = uuid.uuid4().hex
     run = box.start(f"trap '' TERM; {start} sleep 0.2; echo ready; sleep 300", env={"MARK": mark})
     await _says(box, run, "ready")
-    assert len(_marked(mark)) >= 2
+    assert len(marked(mark)) >= 2
     await _stop(box, run, grace=0.1)
-    assert _marked(mark) == []
+    assert marked(mark) == []
 
 
 async def test_descendants_end_with_the_process_itself(box: LocalNode) -> None:
@@ -80,7 +80,7 @@ async def test_descendants_end_with_the_process_itself(box: LocalNode) -> None:
     report = await box.report("setsid sleep 300 & sleep 0.1; exit 0", env={"MARK": mark})
     assert report.exit_code == 0
     assert "left behind" in report.message
-    assert _marked(mark) == []
+    assert marked(mark) == []
 
 
 async def test_silence_of_the_server_kills_the_process(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_silence_of_the_server_kills_the_process(tmp_path: Path) -> None:
     report = await run.done
     assert report.failure is FailureClass.NODE
     assert "cut off" in report.message
-    assert _marked(mark) == []
+    assert marked(mark) == []
     assert boot_clock() - began < 3
 
 
@@ -118,11 +118,11 @@ async def test_without_its_supervisor_nothing_of_a_process_is_left(box: LocalNod
     mark = uuid.uuid4().hex
     run = box.start("setsid -f sleep 300; sleep 300", env={"MARK": mark})
     started = await asyncio.wait_for(run.started, 10)
-    await eventually(lambda: len(_marked(mark)) >= 2)
+    await eventually(lambda: len(marked(mark)) >= 2)
     os.kill(started["supervisor"], signal.SIGKILL)
     report = await run.done
     assert report.failure is FailureClass.NODE
-    assert _marked(mark) == []
+    assert marked(mark) == []
 
 
 async def test_lack_of_memory_is_told_apart_from_another_kill(box: LocalNode) -> None:
@@ -173,15 +173,3 @@ async def _stop(box: LocalNode, run: Run, grace: float) -> ProcessReport:
 
 async def _says(box: LocalNode, run: Run, word: str) -> None:
     await eventually(lambda: word in box.output(run.record.key))
-
-
-def _marked(mark: str) -> list[int]:
-    """Return the processes that live with MARK=`mark` in their environment."""
-    found: list[int] = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except (psutil.Error, OSError):
-            continue
-    return found

@@ -1,0 +1,76 @@
+"""Real node agents for tests: `longshore agent` in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import psutil
+
+from models.settings import Settings
+from tests.support.local_stack import ROOT
+
+COMMAND = (
+    "import typer; from workers.agent_commands import register; "
+    "app = typer.Typer(); register(app); app(prog_name='longshore agent')"
+)
+
+
+class AgentProcess:
+    """One agent; `start` it as often as you like, in the same work folder."""
+
+    def __init__(
+        self, settings: Settings, folder: Path, pool: str, *flags: str, node_id: str = ""
+    ) -> None:
+        self.node_id = node_id or f"box-{uuid.uuid4().hex[:8]}"
+        self.folder = folder
+        self.log = folder / "agent.log"
+        self._env = {
+            **os.environ,
+            "LONGSHORE_STATE_DIR": str(settings.state_dir),
+            "TEMPORAL_CONFIG_FILE": os.devnull,
+        }
+        self._flags = [
+            *("--node-id", self.node_id, "--pool", pool, "--work-dir", str(folder / "work")),
+            *("--simulate", "4xH100-80GB", *flags),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, **env: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", COMMAND, *self._flags],
+                cwd=ROOT,
+                env={**self._env, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def says(self, words: str) -> bool:
+        return words in self.log.read_text()
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it at once, as a crash does, and wait until it has gone."""
+        self.process.kill()
+        self.process.wait(30)
+
+    def supervisors(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+    def end(self) -> None:
+        """End it however it is."""
+        if self._process and self._process.poll() is None:
+            self.kill()
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process
+        return self._process

@@ -1,0 +1,15 @@
+"""Finding processes by a mark in their environment, whoever their parent is now."""
+
+import psutil
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return the processes that live with MARK=`mark` in their environment."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
