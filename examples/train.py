@@ -36,9 +36,9 @@ def main() -> int:
     arguments = parse()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    digits = load_digits()
+    pictures, digits = load_digits(return_X_y=True)
     inputs, tests, labels, answers = train_test_split(
-        digits.data / 16.0, digits.target, test_size=0.25, random_state=7
+        pictures / 16.0, digits, test_size=0.25, random_state=7
     )
     model, done = load_checkpoint()
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "none")

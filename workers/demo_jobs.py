@@ -69,7 +69,7 @@ def job_of(row: Row, repeat: int = 0) -> JobSpec:
         tier=Tier.FAST,
         priority=PRIORITIES[row["qos"]],
         gpus=int(row["num_gpu"]),
-        vram_per_gpu=int(row["gpu_milli"]) / 1000 * VRAM_PER_GPU,
+        vram_per_gpu=round(int(row["gpu_milli"]) * VRAM_PER_GPU / 1000, 3),
         cpus=int(row["cpu_milli"]) / 1000,
         ram=round(int(row["memory_mib"]) * 2**20 / 1e9, 3),
         expected_duration=timedelta(seconds=seconds),

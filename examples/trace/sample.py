@@ -21,9 +21,9 @@ Row = dict[str, str]
 
 def read_list(path: Path) -> list[Row]:
     """Return the rows of a list of pods, from a .csv or .csv.gz file."""
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-    with opened as file:
-        return list(csv.DictReader(file))
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    return list(csv.DictReader(text.splitlines()))
 
 
 def pick(rows: Iterable[Row]) -> list[Row]:

@@ -1,0 +1,117 @@
+"""The command `longshore demo`."""
+
+import asyncio
+import logging
+import shutil
+import sys
+from typing import Annotated
+
+import typer
+
+from activities.database import upgrade
+from client.api import Longshore
+from client.terminal import note, print_json, show
+from models.errors import LongshoreError
+from models.settings import Settings, StackInfo
+from workers.demo import Demo, checkpoints, demo_nodes, stop_nodes
+from workers.demo_report import DemoReport
+from workers.demo_state import DemoState, StateFile
+from workers.demo_view import LiveView, PlainView, summary
+from workers.local import start_agents, start_control_worker
+from workers.stack import Stack
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(demo)
+
+
+def demo(
+    jobs: Annotated[int, typer.Option(min=4, max=500, help="How many jobs.")] = 46,
+    nodes: Annotated[
+        int, typer.Option(min=2, max=16, help="How many simulated nodes of 8 GPUs.")
+    ] = 3,
+    keep: Annotated[
+        bool, typer.Option("--keep/--no-keep", help="Leave the nodes running afterwards.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON; events go to stderr.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Another order of the jobs.")] = 1,
+) -> None:
+    """Start everything and run a small fleet of jobs on simulated nodes.
+
+    The jobs have the shapes of a public trace; one trains a small network. One job is cancelled,
+    and the agent of one node is killed with -9: its jobs are run again. In the end everything is
+    checked: the exit code is 1 when something is not as it should be. Interrupted, the demo goes
+    on when it is started again.
+    """
+    stack = Stack(Settings(), migrate=upgrade)
+    file = StateFile(stack.folder)
+    state = _state(file, jobs, nodes, seed)
+    info = _start(stack, state, file)
+    try:
+        report = asyncio.run(_run(stack, state, file, events_on_stderr=as_json))
+    except KeyboardInterrupt:
+        note("stopped. `longshore demo` goes on with it, `longshore down` stops the nodes.")
+        raise typer.Exit(130) from None
+    except LongshoreError:
+        note("the demo is not finished: `longshore demo` goes on with it.")
+        raise
+    file.remove()
+    shutil.rmtree(checkpoints(stack).parent, ignore_errors=True)
+    if not keep:
+        stop_nodes(stack, state)
+    _say(report, info, kept=keep, as_json=as_json)
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def _state(file: StateFile, jobs: int, nodes: int, seed: int) -> DemoState:
+    """Return the state of an unfinished demo, else of a new one."""
+    unfinished = file.unfinished()
+    if unfinished is None:
+        return DemoState.new(jobs, nodes, seed)
+    note(
+        f"found an unfinished demo ({unfinished.batch}, {unfinished.jobs} jobs on "
+        f"{unfinished.nodes} nodes): going on with it"
+    )
+    return unfinished.model_copy(update={"interruptions": unfinished.interruptions + 1})
+
+
+def _start(stack: Stack, state: DemoState, file: StateFile) -> StackInfo:
+    with stack.exclusive(_progress):
+        info = stack.start(_progress)
+        start_control_worker(stack, _progress)
+        file.save(state)
+        start_agents(stack, demo_nodes(stack, state), _progress)
+    return info
+
+
+async def _run(
+    stack: Stack, state: DemoState, file: StateFile, *, events_on_stderr: bool
+) -> DemoReport:
+    logging.getLogger("temporalio").setLevel(logging.ERROR)
+    api = await Longshore.connect(stack.settings)
+    try:
+        if sys.stdout.isatty() and not events_on_stderr:
+            with LiveView(state) as view:
+                return await Demo(stack, api, state, file, view).run()
+        stream = sys.stderr if events_on_stderr else sys.stdout
+        return await Demo(stack, api, state, file, PlainView(state, stream)).run()
+    finally:
+        await api.close()
+
+
+def _say(report: DemoReport, info: StackInfo, *, kept: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            report.model_dump(mode="json")
+            | {"utilization": round(report.utilization, 3), "temporal_ui": info.temporal_ui}
+        )
+        return
+    show(*summary(report, info, kept=kept))
+
+
+def _progress(line: str) -> None:
+    note(f"  {line}")
