@@ -188,9 +188,13 @@ FUNCTIONS = (
     CREATE FUNCTION placement_ends() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
         IF OLD.ended_at IS NOT NULL OR NEW.ended_at IS NULL
-           OR (NEW.job_id, NEW.attempt, NEW.node_id, NEW.epoch, NEW.gpu_indices, NEW.placed_at)
+           OR (NEW.job_id, NEW.attempt, NEW.cycle_id, NEW.node_id, NEW.epoch, NEW.gpu_indices,
+               NEW.cpu_milli, NEW.ram_mb, NEW.vram_mb, NEW.expected_seconds, NEW.decision,
+               NEW.placed_at)
               IS DISTINCT FROM
-              (OLD.job_id, OLD.attempt, OLD.node_id, OLD.epoch, OLD.gpu_indices, OLD.placed_at)
+              (OLD.job_id, OLD.attempt, OLD.cycle_id, OLD.node_id, OLD.epoch, OLD.gpu_indices,
+               OLD.cpu_milli, OLD.ram_mb, OLD.vram_mb, OLD.expected_seconds, OLD.decision,
+               OLD.placed_at)
         THEN
             RAISE EXCEPTION 'placement %/% is never rewritten, it ends once',
                 OLD.job_id, OLD.attempt USING ERRCODE = 'integrity_constraint_violation';
@@ -252,4 +256,8 @@ TRIGGERS = (
        FOR EACH ROW EXECUTE FUNCTION kept_for_ever()""",
     """CREATE TRIGGER leases_kept BEFORE DELETE ON leases
        FOR EACH ROW EXECUTE FUNCTION kept_for_ever()""",
+    """CREATE TRIGGER placements_kept_whole BEFORE TRUNCATE ON placements
+       FOR EACH STATEMENT EXECUTE FUNCTION kept_for_ever()""",
+    """CREATE TRIGGER leases_kept_whole BEFORE TRUNCATE ON leases
+       FOR EACH STATEMENT EXECUTE FUNCTION kept_for_ever()""",
 )

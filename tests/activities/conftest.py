@@ -1,0 +1,20 @@
+"""A capacity database of its own for each test that asks for a ledger."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from temporalio.client import Client
+
+from activities.database import Database
+from tests.support.control import new_pool
+from tests.support.ledger import Ledger
+
+
+@pytest.fixture
+async def ledger(temporal: Client, database_url: str) -> AsyncIterator[Ledger]:
+    """The activities on this test's own database, with the real Temporal to signal."""
+    database = Database(database_url, pool_size=20)
+    try:
+        yield Ledger(database, temporal, new_pool())
+    finally:
+        await database.close()

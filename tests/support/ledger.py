@@ -1,0 +1,237 @@
+"""The activities on one database, run as Temporal runs them, and a look at the rows they leave."""
+
+import dataclasses
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import text
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.testing import ActivityEnvironment
+
+from activities.cycle import CycleActivities
+from activities.database import Database
+from activities.queue import QueueActivities, ensure_pool
+from activities.registry import RegistryActivities
+from activities.signals import Signals
+from activities.views import set_pool
+from models import proof
+from models.job import JobResult, JobSpec, JobState
+from models.messages import (
+    CycleReply,
+    CycleRequest,
+    EnqueueReply,
+    EnqueueRequest,
+    FinishRequest,
+    LeaseEnd,
+    Registered,
+    Registration,
+    ReleaseRequest,
+    job_workflow_id,
+    pool_workflow_id,
+)
+from models.node import GPUInventory, Inventory, Liveness, NodeIdentity
+from models.placement import PlacementKey
+from models.pool import Growth, PoolSpec
+
+TOKEN = "the join token of this test"
+SUBMITTED_AT = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+
+class Ledger:
+    """One capacity database with one pool, and every activity that works on it."""
+
+    def __init__(self, database: Database, temporal: Client, pool: str) -> None:
+        signals = Signals(temporal)
+        self.database = database
+        self.temporal = temporal
+        self.pool = pool
+        self.queue = QueueActivities(database, signals)
+        self.cycles = CycleActivities(database, signals)
+        self.registry = RegistryActivities(
+            database, signals, TOKEN, Liveness.within(timedelta(seconds=12))
+        )
+
+    async def run(
+        self,
+        activity: Callable[[Request], Awaitable[Reply]],
+        request: Request,
+        *,
+        attempt: int = 1,
+    ) -> Reply:
+        """Run an activity as its `attempt`-th delivery."""
+        environment = ActivityEnvironment()
+        environment.info = dataclasses.replace(environment.info, attempt=attempt)
+        return await environment.run(activity, request)
+
+    async def rows(self, statement: str, **values: object) -> list[dict[str, Any]]:
+        async with self.database.transaction() as connection:
+            found = await connection.execute(text(statement), values)
+            return [dict(row) for row in found.mappings()] if found.returns_rows else []
+
+    async def value(self, statement: str, **values: object) -> Any:
+        rows = await self.rows(statement, **values)
+        return next(iter(rows[0].values())) if rows else None
+
+    async def set_growth(self, growth: Growth) -> None:
+        async with self.database.transaction() as connection:
+            await set_pool(connection, PoolSpec(name=self.pool, growth=growth))
+
+    async def register(
+        self, node: str = "node-a", *, boot: str = "boot-1", gpus: int = 2, delivery: int = 1
+    ) -> Registered:
+        """Admit a node of 80 GB GPUs, 16 cores and 64 GB."""
+        request = registration(self.pool, node, boot=boot, gpus=gpus)
+        return await self.run(self.registry.register_node, request, attempt=delivery)
+
+    async def enqueue(
+        self, job: str, *, attempt: int = 1, held: bool = False, delivery: int = 1, **spec: Any
+    ) -> EnqueueReply:
+        return await self.run(
+            self.queue.enqueue,
+            EnqueueRequest(
+                job_id=job, attempt=attempt, spec=self.spec(**spec), submitted_at=SUBMITTED_AT,
+                held=held,
+            ),
+            attempt=delivery,
+        )  # fmt: skip
+
+    async def cycle(self, cycle_id: str, *, delivery: int = 1) -> CycleReply:
+        request = CycleRequest(pool=self.pool, cycle_id=cycle_id)
+        return await self.run(self.cycles.run_cycle, request, attempt=delivery)
+
+    async def release(self, job: str, attempt: int = 1, *, delivery: int = 1) -> None:
+        key = PlacementKey(job_id=job, attempt=attempt)
+        request = ReleaseRequest(key=key, reason=LeaseEnd.HELD, message="held")
+        await self.run(self.queue.release, request, attempt=delivery)
+
+    async def finish(
+        self, job: str, attempt: int = 1, *, delivery: int = 1, exit_code: int = 0
+    ) -> None:
+        result = JobResult(
+            job_id=job, state=JobState.SUCCEEDED, exit_code=exit_code, attempts=attempt
+        )
+        key = PlacementKey(job_id=job, attempt=attempt)
+        request = FinishRequest(key=key, reason=LeaseEnd.FINISHED, result=result)
+        await self.run(self.queue.finish, request, attempt=delivery)
+
+    def spec(self, **fields: Any) -> JobSpec:
+        return JobSpec.model_validate(
+            {"name": "job", "command": "true", "pool": self.pool, **fields}
+        )
+
+    async def add_job(self, job: str) -> None:
+        """Write a job's record, and nothing else."""
+        async with self.database.transaction() as connection:
+            await ensure_pool(connection, self.pool)
+        await self.rows(
+            "INSERT INTO jobs (id, name, tenant, pool, spec, submitted_at, message)"
+            " VALUES (:id, 'job', 'default', :pool, CAST(:spec AS jsonb), now(), '')",
+            id=job, pool=self.pool, spec=self.spec().model_dump_json(),
+        )  # fmt: skip
+
+    async def place(self, job: str, gpus: Sequence[int] = (0,), **fields: Any) -> None:
+        """Write a placement with its leases as a cycle does, unless the database refuses."""
+        values = {
+            "job": job, "attempt": 1, "node": "node-a", "epoch": 1, "gpus": list(gpus),
+            "cpu": 1000, "ram": 1000, "vram": 1000, "cycle": f"by-hand/{uuid.uuid4().hex}",
+            "pool": self.pool, **fields,
+        }  # fmt: skip
+        async with self.database.transaction() as connection:
+            for statement in _PLACE_BY_HAND:
+                await connection.execute(text(statement), values)
+
+    async def drift(self) -> list[dict[str, Any]]:
+        """Return every node and GPU whose use is not the sum of its live rows."""
+        return await self.rows(_DRIFT)
+
+    async def pokes(self) -> int:
+        """Return how many pokes the pool's workflow has been sent."""
+        handle = self.temporal.get_workflow_handle(pool_workflow_id(self.pool))
+        return await self._signals_of(handle.id, "poke")
+
+    async def told(self, job: str, signal: str) -> int:
+        """Return how many times the job's workflow was sent this signal."""
+        return await self._signals_of(job_workflow_id(job), signal)
+
+    async def _signals_of(self, workflow_id: str, signal: str) -> int:
+        handle = self.temporal.get_workflow_handle(workflow_id)
+        try:
+            history = await handle.fetch_history()
+        except RPCError:
+            return 0
+        names = [
+            event.workflow_execution_signaled_event_attributes.signal_name
+            for event in history.events
+        ]
+        return names.count(signal)
+
+    @asynccontextmanager
+    async def listening(self, *jobs: str) -> AsyncIterator[None]:
+        """Let each job have a workflow that takes signals and does nothing."""
+        handles = [
+            await self.temporal.start_workflow(
+                "Listener", id=job_workflow_id(job), task_queue=f"nobody-{self.pool}"
+            )
+            for job in jobs
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                await handle.terminate()
+
+
+def registration(
+    pool: str, node: str, *, boot: str = "boot-1", gpus: int = 2, token: str = TOKEN
+) -> Registration:
+    """Return what the agent of a node of 80 GB GPUs, 16 cores and 64 GB sends."""
+    identity = NodeIdentity(node_id=node, agent_id=f"agent-{node}", boot_id=boot, pool=pool)
+    inventory = Inventory(
+        gpu_type="H100", cpus=16, ram=64, simulated=True,
+        gpus=tuple(GPUInventory(index=i, model="H100", vram=80) for i in range(gpus)),
+    )  # fmt: skip
+    issued_at = datetime.now(UTC)
+    return Registration(
+        identity=identity, inventory=inventory, issued_at=issued_at,
+        proof=proof.sign(token, identity, issued_at),
+    )  # fmt: skip
+
+
+_PLACE_BY_HAND = (
+    "INSERT INTO cycles (id, pool, queued, placed, refused, took_ms)"
+    " VALUES (:cycle, :pool, 1, 1, 0, 0)",
+    "INSERT INTO placements (job_id, attempt, cycle_id, node_id, epoch, gpu_indices, cpu_milli,"
+    " ram_mb, vram_mb, expected_seconds, decision)"
+    " VALUES (:job, :attempt, :cycle, :node, :epoch, :gpus, :cpu, :ram, :vram, 60, '{}')",
+    "INSERT INTO leases (job_id, attempt, node_id, epoch, gpu_index, vram_mb, tenant)"
+    " SELECT :job, :attempt, :node, :epoch, g, :vram, 'default'"
+    "   FROM unnest(CAST(:gpus AS integer[])) AS g",
+)
+
+_DRIFT = """
+    SELECT n.id, CAST(NULL AS integer) AS gpu, n.cpu_milli_used AS used, coalesce(sum(p.cpu_milli), 0) AS live
+      FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
+     GROUP BY n.id HAVING n.cpu_milli_used <> coalesce(sum(p.cpu_milli), 0)
+    UNION ALL
+    SELECT n.id, NULL, n.ram_mb_used, coalesce(sum(p.ram_mb), 0)
+      FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
+     GROUP BY n.id HAVING n.ram_mb_used <> coalesce(sum(p.ram_mb), 0)
+    UNION ALL
+    SELECT g.node_id, g.index, g.vram_mb_used, coalesce(sum(l.vram_mb), 0)
+      FROM gpus g LEFT JOIN leases l
+        ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+     GROUP BY g.node_id, g.index HAVING g.vram_mb_used <> coalesce(sum(l.vram_mb), 0)
+    UNION ALL
+    SELECT p.node_id, NULL, cardinality(p.gpu_indices), count(l.id)
+      FROM placements p LEFT JOIN leases l
+        ON l.job_id = p.job_id AND l.attempt = p.attempt AND l.ended_at IS NULL
+     WHERE p.ended_at IS NULL
+     GROUP BY p.job_id, p.attempt HAVING count(l.id) <> cardinality(p.gpu_indices)
+"""
