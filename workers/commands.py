@@ -1,18 +1,20 @@
 """Commands of the local stack: `up`, `down` and `db`."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from activities.database import upgrade
-from models.errors import StackError
-from models.settings import Settings, StackInfo
-from workers.local import choose_nodes, local_nodes, start_agents, start_control_worker
-from workers.stack import Stack
+if TYPE_CHECKING:
+    from models.settings import StackInfo
+    from workers.stack import Stack
+
+# The rest is imported where a command needs it: every command of `longshore` loads this module.
 
 db = typer.Typer(help="The capacity database: its schema, its address, a shell.")
 
@@ -36,6 +38,8 @@ def up(
     Without --nodes: the nodes that ran before, else the GPUs of this machine, else two
     simulated nodes.
     """
+    from workers.local import choose_nodes, start_agents, start_control_worker
+
     stack = _stack()
     with stack.exclusive(_progress):
         info = stack.start(_progress)
@@ -75,12 +79,17 @@ def down(
 @db.command("upgrade")
 def db_upgrade() -> None:
     """Bring the schema of the capacity database up to date."""
+    from activities.database import upgrade
+    from models.settings import Settings
+
     typer.echo(f"the database is at revision {upgrade(Settings().resolve_database_url())}")
 
 
 @db.command("url")
 def db_url() -> None:
     """Print the address of the capacity database."""
+    from models.settings import Settings
+
     typer.echo(Settings().resolve_database_url())
 
 
@@ -95,6 +104,10 @@ def db_psql(context: typer.Context) -> None:
 
 
 def _stack() -> Stack:
+    from activities.database import upgrade
+    from models.settings import Settings
+    from workers.stack import Stack
+
     return Stack(Settings(), migrate=upgrade)
 
 
@@ -103,6 +116,8 @@ def _progress(line: str) -> None:
 
 
 def _summary(stack: Stack, info: StackInfo) -> dict[str, object]:
+    from workers.local import local_nodes
+
     return {
         "temporal_address": info.temporal_address,
         "temporal_ui": info.temporal_ui,
@@ -113,6 +128,8 @@ def _summary(stack: Stack, info: StackInfo) -> dict[str, object]:
 
 
 def _say_where_things_are(stack: Stack, info: StackInfo) -> None:
+    from workers.local import local_nodes
+
     typer.echo("\nLongshore is up.")
     rows = [
         ("Temporal UI", info.temporal_ui or f"of the server at {info.temporal_address}"),
@@ -125,6 +142,8 @@ def _say_where_things_are(stack: Stack, info: StackInfo) -> None:
 
 
 def _psql(stack: Stack) -> str:
+    from models.errors import StackError
+
     if not stack.settings.database_url:
         return str(stack.postgres.program("psql"))
     if found := shutil.which("psql"):

@@ -5,6 +5,7 @@ it is, `NAME.log` has what it prints. A process is ours only while its id *and* 
 those recorded: an id alone may belong to somebody else by now.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -117,27 +118,21 @@ class Processes:
         entry = _read(self.folder / f"{name}.json")
         return entry if entry is not None and entry.find() else None
 
-    def stop(self, name: str, grace: float = 10.0) -> bool:
-        """Ask `name` to stop, kill it after `grace` seconds, and forget it.
+    def stop(self, *names: str, grace: float = 10.0) -> tuple[str, ...]:
+        """Ask all of `names` to stop, kill after `grace` seconds what still runs, forget them.
 
-        Returns whether it was running. Raises StackError when it is not ours to stop.
+        Each is asked once: some programs take a second signal for "at once". Returns those that
+        were running. Raises StackError when one is not ours to stop.
         """
-        entry = _read(self.folder / f"{name}.json")
-        process = entry.find() if entry else None
-        if entry and process:
-            try:
-                process.send_signal(entry.stop_signal)
-                if not _ends(process, grace):
-                    process.kill()
-                    _ends(process, 10.0)
-            except psutil.NoSuchProcess:
-                pass  # it ended by itself in between
-            except psutil.AccessDenied:
-                raise StackError(
-                    f"{name} (process {entry.pid}) belongs to another user: stop it as that user."
-                ) from None
-        (self.folder / f"{name}.json").unlink(missing_ok=True)
-        return process is not None
+        asked = {name: process for name in names if (process := self._ask_to_stop(name))}
+        _, late = psutil.wait_procs(list(asked.values()), timeout=grace)
+        for process in late:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(late, timeout=10.0)
+        for name in names:
+            (self.folder / f"{name}.json").unlink(missing_ok=True)
+        return tuple(asked)
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
@@ -150,6 +145,21 @@ class Processes:
             return ""
         last = [line[:400] for line in text.splitlines() if line.strip()][-lines:]
         return "".join((f" The end of {self.log(name)}:", *(f"\n    {line}" for line in last)))
+
+    def _ask_to_stop(self, name: str) -> psutil.Process | None:
+        entry = _read(self.folder / f"{name}.json")
+        process = entry.find() if entry else None
+        if entry is None or process is None:
+            return None
+        try:
+            process.send_signal(entry.stop_signal)
+        except psutil.NoSuchProcess:
+            return None  # it ended by itself in between
+        except psutil.AccessDenied:
+            raise StackError(
+                f"{name} (process {entry.pid}) belongs to another user: stop it as that user."
+            ) from None
+        return process
 
     def _rotate(self, name: str) -> None:
         log = self.log(name)
@@ -198,11 +208,3 @@ def _read(path: Path) -> Recorded | None:
         return None
     except ValidationError:
         return None  # an older version wrote it, or a full disk cut it: the process is not ours
-
-
-def _ends(process: psutil.Process, timeout: float) -> bool:
-    try:
-        process.wait(timeout)
-    except psutil.TimeoutExpired:
-        return False
-    return True

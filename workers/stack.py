@@ -150,8 +150,7 @@ class Stack:
         if not self.folder.is_dir():
             return ()
         with self.exclusive(progress):
-            names = self._stop_order(keep_servers)
-            stopped = tuple(name for name in names if self._stop(name, progress))
+            stopped = self._stop_all(progress, SERVERS if not keep_servers else ())
             if not keep_servers:
                 (self.folder / "stack.json").unlink(missing_ok=True)
             return stopped
@@ -251,18 +250,22 @@ class Stack:
         if not self.settings.agent_token and not token.exists():
             write_atomically(token, secrets.token_urlsafe(32) + "\n")
 
-    def _stop_order(self, keep_servers: bool) -> list[str]:
+    def _stop_all(self, progress: Progress, servers: Sequence[str]) -> tuple[str, ...]:
         self.postgres.running()  # records a server whose record was lost, so that it stops too
-        ours = [entry.name for entry in self.processes.recorded() if entry.name not in SERVERS]
-        ours.sort(key=lambda name: (not name.startswith(AGENT_PREFIX), name))
-        return ours if keep_servers else [*ours, *SERVERS]
-
-    def _stop(self, name: str, progress: Progress) -> bool:
-        grace = 30.0 if name in SERVERS else 15.0
-        stopped = self.processes.stop(name, grace)
-        if stopped:
-            progress(f"stopped {name}")
-        return stopped
+        others = [entry.name for entry in self.processes.recorded() if entry.name not in SERVERS]
+        agents = [name for name in others if name.startswith(AGENT_PREFIX)]
+        workers = [name for name in others if name not in agents]
+        stopped: list[str] = []
+        # An agent gives its jobs time to save.
+        for names, grace in (
+            (agents, 60.0),
+            (workers, 20.0),
+            *(([name], 30.0) for name in servers),
+        ):
+            for name in (done := self.processes.stop(*names, grace=grace)):
+                progress(f"stopped {name}")
+            stopped.extend(done)
+        return tuple(stopped)
 
     def _write_nodes(self, nodes: Mapping[str, Sequence[str]]) -> None:
         write_atomically(self.folder / "nodes.json", json.dumps(nodes, indent=2))
