@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from client.process import run
 from client.terminal import note
 from models.errors import NotFoundError, UnavailableError
 from models.settings import Settings
@@ -25,7 +26,7 @@ def call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
 
     Raises LongshoreError; a database without our tables is one too.
     """
-    return asyncio.run(_call(task))
+    return run(_call(task))
 
 
 async def known_job(api: "Longshore", ref: str) -> "JobView":

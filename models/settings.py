@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     """Port of the local Temporal server."""
     temporal_ui_port: int = Field(default=8233, ge=1, le=65535)
     """Port of the local Temporal Web UI."""
+    temporal_ui: str | None = None
+    """Address of the Temporal Web UI; the local stack's without."""
     log_level: str = "INFO"
 
     @classmethod

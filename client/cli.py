@@ -1,0 +1,129 @@
+"""The command line `longshore`.
+
+Commands of the layers above are found through the entry-point group `longshore.commands`: each
+names a function that gets `app` and adds its commands to it. Nothing slow is imported before a
+command needs it, so that help and completion answer at once.
+"""
+
+import os
+import sys
+import tomllib
+import traceback
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated, NoReturn
+
+import typer
+from pydantic import ValidationError
+
+from client import file_commands, job_commands, node_commands, submit_command, watch_command
+from client.process import leave
+from client.terminal import note
+from models.errors import LongshoreError, SpecError
+
+INTERRUPTED = 130
+UNEXPECTED = 70
+PLUGINS = "longshore.commands"
+_OTHERS = "Setup"
+
+app = typer.Typer(
+    name="longshore",
+    help="Loads GPU jobs onto machines: submit them, follow them, and ask why they wait.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Jobs are named by id, or by name for the newest one. LONGSHORE_DEBUG=1 shows where "
+    "an error comes from.",
+)
+
+
+def main() -> NoReturn:
+    """Run the command of this process, and leave with its exit code."""
+    leave(run(sys.argv[1:]))
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command and return its exit code; errors that are expected become lines on stderr."""
+    add_plugins()
+    try:
+        app(args, prog_name="longshore")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return _report(error)
+    return 0
+
+
+def add_plugins() -> None:
+    """Add the commands of the layers above, once."""
+    if _added:
+        return
+    for entry in metadata.entry_points(group=PLUGINS):
+        _added.append(entry.name)
+        try:
+            entry.load()(app)
+        except ImportError as error:
+            note(f"warning: the commands of {entry.value} cannot be loaded: {error}")
+    for info in (*app.registered_commands, *app.registered_groups):
+        if not isinstance(info.rich_help_panel, str):
+            info.rich_help_panel = _OTHERS
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=lambda v: _version(v)
+        ),
+    ] = False,
+) -> None:
+    """Loads GPU jobs onto machines: submit them, follow them, and ask why they wait."""
+
+
+submit_command.register(app)
+job_commands.register(app)
+watch_command.register(app)
+node_commands.register(app)
+file_commands.register(app)
+
+_added: list[str] = []
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"longshore {metadata.version('longshore')}")
+        raise typer.Exit
+
+
+def _report(error: Exception) -> int:
+    if os.environ.get("LONGSHORE_DEBUG"):
+        traceback.print_exception(error)
+    if isinstance(error, ValidationError) and error.title == "Settings":
+        error = SpecError("settings", tuple(_setting_problems(error)))
+    if isinstance(error, tomllib.TOMLDecodeError):
+        error = SpecError("longshore.toml", (f"longshore.toml: is not valid TOML: {error}",))
+    if not isinstance(error, LongshoreError):
+        note(f"error: unexpected {type(error).__name__}: {error}")
+        note("This is a fault in Longshore. LONGSHORE_DEBUG=1 shows where it happened.")
+        return UNEXPECTED
+    for problem in error.problems if isinstance(error, SpecError) else (str(error),):
+        note(f"error: {problem}")
+    return error.exit_code
+
+
+def _setting_problems(error: ValidationError) -> list[str]:
+    from models.problems import describe
+
+    return [
+        f"LONGSHORE_{'_'.join(map(str, mistake['loc'])).upper()} (or longshore.toml): "
+        f"{describe(mistake)}"
+        for mistake in error.errors(include_url=False)
+    ]
+
+
+if __name__ == "__main__":
+    main()

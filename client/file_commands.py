@@ -1,0 +1,125 @@
+"""Commands that need no server, or only say where things are: `place`, `schema`, `ui`."""
+
+import json
+import os
+import webbrowser
+from enum import StrEnum
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+from pydantic import BaseModel
+
+from client.calls import call, known_job
+from client.terminal import JSON, now, out, pairs, print_json, show
+from models.errors import UnavailableError
+from models.job import JobSpec
+from models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW, job_workflow_id
+from models.settings import Settings
+from models.statefile import ClusterState
+
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class Document(StrEnum):
+    """Documents that have a schema."""
+
+    JOB = "job"
+    STATE = "state"
+
+
+_MODELS: dict[Document, tuple[type[BaseModel], str]] = {
+    Document.JOB: (JobSpec, "Longshore job"),
+    Document.STATE: (ClusterState, "Longshore cluster state"),
+}
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Files")(place)
+    app.command(rich_help_panel="Files")(schema)
+    app.command(rich_help_panel="Nodes and pools")(ui)
+
+
+def place(
+    state: Annotated[str, typer.Option(metavar="FILE", help="Nodes as they are (YAML or JSON).")],
+    job: Annotated[str, typer.Option(metavar="FILE", help="The job (YAML or JSON).")],
+    as_json: JSON = False,
+) -> None:
+    """Decide for one job on a state in a file: which node, which GPUs, and why not the others."""
+    from client.place import run_place
+    from client.place_view import render_place
+
+    cluster, request, decision = run_place(state, job, now())
+    if as_json:
+        return print_json({"now": (cluster.now or now()).isoformat(), "decision": decision})
+    console = out()
+    nodes = cluster.packer_nodes()
+    decided_at = cluster.now or now()
+    show(render_place(decision, request, decided_at, nodes, plain=not console.is_terminal))
+    return None
+
+
+def schema(
+    document: Annotated[Document, typer.Argument(help="Whose schema.")] = Document.JOB,
+) -> None:
+    """Print the JSON Schema of a file, for editors.
+
+    longshore schema job > job.schema.json; then begin a job file with the line
+    "# yaml-language-server: $schema=job.schema.json".
+    """
+    model, title = _MODELS[document]
+    described = model.model_json_schema(mode="validation")
+    print(json.dumps({"$schema": _DRAFT, **described, "title": title}, indent=2))
+
+
+def ui(
+    ref: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="A job's id or name.", show_default=False)
+    ] = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the first in a browser.")] = False,
+    as_json: JSON = False,
+) -> None:
+    """Print where the Temporal Web UI shows jobs, pools and nodes."""
+    base = f"{_ui_address()}/namespaces/{_namespace()}/workflows"
+    links: dict[str, str] = {}
+    if ref is not None:
+        job_id = call(lambda api: known_job(api, ref)).id
+        links[f"job {job_id}"] = f"{base}/{job_workflow_id(job_id)}"
+    links |= {
+        "all workflows": base,
+        "jobs now": f"{base}?query={_query(JOB_WORKFLOW, 'Running')}",
+        "failed jobs": f"{base}?query={_query(JOB_WORKFLOW, 'Failed')}",
+        "pools": f"{base}?query={_query(POOL_WORKFLOW, 'Running')}",
+        "nodes": f"{base}?query={_query(NODE_WORKFLOW, 'Running')}",
+    }
+    if as_json:
+        print_json(links)
+    else:
+        show(pairs(list(links.items())))
+    if open_it:
+        webbrowser.open(next(iter(links.values())))
+
+
+def _ui_address() -> str:
+    """Return where the Web UI is. Raises UnavailableError where nobody has said so."""
+    settings = Settings()
+    if settings.temporal_ui:
+        return settings.temporal_ui.rstrip("/")
+    address = os.environ.get("TEMPORAL_ADDRESS")
+    found = "" if address else settings.stack().temporal_ui
+    if not found:
+        raise UnavailableError(
+            f"where the Web UI of the Temporal server {address or 'in use'} is, is not known: "
+            "set LONGSHORE_TEMPORAL_UI, for example to https://temporal.example.com"
+        )
+    return found.rstrip("/")
+
+
+def _namespace() -> str:
+    from temporalio.envconfig import ClientConfig
+
+    return ClientConfig.load_client_connect_config().get("namespace") or "default"
+
+
+def _query(workflow_type: str, status: str) -> str:
+    return quote(f'WorkflowType="{workflow_type}" AND ExecutionStatus="{status}"')

@@ -1,0 +1,214 @@
+"""Commands on jobs: list, look, steer, ask why, read logs."""
+
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from client.calls import call, known_job
+from client.job_view import explanation_screen, job_screen, jobs_table
+from client.terminal import JSON, note, now, out, print_json, show
+from models.errors import LongshoreError, UnavailableError
+from models.job import JobSpec, JobState, JobStatus
+from models.messages import Progress
+from models.views import Explanation, JobView
+
+if TYPE_CHECKING:
+    from client.api import Longshore
+
+REF = Annotated[
+    str, typer.Argument(metavar="JOB", help="A job's id, or a name for the newest job of it.")
+]
+REFS = Annotated[
+    list[str], typer.Argument(metavar="JOB...", help="Ids, or names for the newest jobs of them.")
+]
+REASON = Annotated[str, typer.Option(help="Why; kept with the job.")]
+
+_RECENT = timedelta(hours=1)
+_LIVE = frozenset(state for state in JobState if not state.ended)
+_ENDED = frozenset(state for state in JobState if state.ended)
+
+
+def register(app: typer.Typer) -> None:
+    for command in (jobs, job, why, logs, cancel, hold, release):
+        app.command(rich_help_panel="Jobs")(command)
+
+
+def jobs(
+    pool: Annotated[str | None, typer.Option(help="Only this pool's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    state: Annotated[
+        list[JobState] | None,
+        typer.Option(help="Only in this state; may be given again.", case_sensitive=False),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Those that ended long ago too.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    as_json: JSON = False,
+) -> None:
+    """List jobs, newest first: those that have not ended, and those of the last hour."""
+    found = call(lambda api: _jobs(api, pool, tenant, frozenset(state or ()), everything, limit))
+    if as_json:
+        return print_json(found)
+    if not found:
+        return note(_no_jobs(filtered=bool(pool or tenant or state), everything=everything))
+    show(jobs_table(found, now(), out().width))
+    if len(found) == limit:
+        note(f"\nThese are the newest {limit}; --limit shows more.")
+    return None
+
+
+def job(
+    ref: REF,
+    spec: Annotated[bool, typer.Option("--spec", help="Print what was submitted too.")] = False,
+    as_json: JSON = False,
+) -> None:
+    """Show one job: state, progress, where it runs, its attempts and its result."""
+    view, status, progress, submitted = call(lambda api: _one_job(api, ref))
+    if as_json:
+        return print_json({"job": view, "status": status, "progress": progress, "spec": submitted})
+    show(job_screen(view, status, progress, submitted, now()))
+    if spec:
+        show(Text("\nSubmitted as", style="bold"), Text(_as_yaml(submitted)))
+    return None
+
+
+def why(ref: REF, as_json: JSON = False) -> None:
+    """Say why a job waits, node by node, or how it came to its end."""
+
+    async def ask(api: "Longshore") -> Explanation:
+        await known_job(api, ref)
+        return await api.explain(ref)
+
+    explanation = call(ask)
+    if as_json:
+        return print_json(explanation)
+    show(explanation_screen(explanation, now()))
+    return None
+
+
+def logs(
+    ref: REF,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")
+    ] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="What it wrote to stderr.")] = False,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Of this attempt; the latest without.")
+    ] = None,
+) -> None:
+    """Print what a job wrote to stdout, byte for byte."""
+
+    async def copy(api: "Longshore") -> int:
+        written = 0
+        async for data in api.logs(
+            ref, stream="stderr" if stderr else "stdout", attempt=attempt, follow=follow
+        ):
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+            written += len(data)
+        return written
+
+    try:
+        written = call(copy)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UnavailableError(f"the log store cannot be read: {error}") from error
+    if not written:
+        of = f" of attempt {attempt}" if attempt else ""
+        other = "" if stderr else "; --stderr for the other stream"
+        note(f"Nothing is stored{of}{other}. `longshore job {ref}` says whether it has run.")
+
+
+def cancel(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
+    """End jobs: a running one gets its stop signal and its grace first."""
+    _steer("cancel", refs, reason, as_json, "will end; `longshore watch {id}` shows it")
+
+
+def hold(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
+    """Keep jobs out of placement; a running one is stopped and queued again, held."""
+    _steer("hold", refs, reason, as_json, "is held until `longshore release {id}`")
+
+
+def release(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
+    """Let held jobs be placed again."""
+    _steer("release", refs, reason, as_json, "may be placed again")
+
+
+def _steer(verb: str, refs: list[str], reason: str, as_json: bool, outcome: str) -> None:
+    """Ask each job for the same; say what failed, and go on with the others."""
+
+    async def ask(api: "Longshore") -> tuple[list[str], list[LongshoreError]]:
+        asked: list[str] = []
+        failed: list[LongshoreError] = []
+        for ref in refs:
+            try:
+                asked.append(await getattr(api, verb)(ref, reason))
+            except LongshoreError as error:
+                failed.append(error)
+        return asked, failed
+
+    asked, failed = call(ask)
+    if as_json:
+        print_json({"asked": verb, "jobs": asked})
+    else:
+        for job_id in asked:
+            print(f"{job_id} {outcome.format(id=job_id)}")
+    for error in failed[:-1]:
+        note(f"error: {error}")
+    if failed:
+        raise failed[-1]
+
+
+async def _jobs(
+    api: "Longshore",
+    pool: str | None,
+    tenant: str | None,
+    states: frozenset[JobState],
+    everything: bool,
+    limit: int,
+) -> tuple[JobView, ...]:
+    if states or everything:
+        return await api.list(pool=pool, tenant=tenant, states=states, limit=limit)
+    live = await api.list(pool=pool, tenant=tenant, states=_LIVE, limit=limit)
+    ended = await api.list(pool=pool, tenant=tenant, states=_ENDED, limit=limit)
+    since = now() - _RECENT
+    recent = [view for view in ended if view.ended_at and view.ended_at > since]
+    both = sorted((*live, *recent), key=lambda view: view.submitted_at, reverse=True)
+    return tuple(both[:limit])
+
+
+async def _one_job(
+    api: "Longshore", ref: str
+) -> tuple[JobView, JobStatus | None, Progress | None, JobSpec]:
+    view = await known_job(api, ref)
+    submitted = await api.spec(view.id)
+    try:
+        status = await api.status(view.id)
+        progress = None if status.state.ended else await api.progress(view.id)
+    except LongshoreError as error:
+        note(f"note: what the database says, for lack of more: {error}")
+        return view, None, None, submitted
+    return view, status, progress, submitted
+
+
+def _no_jobs(*, filtered: bool, everything: bool) -> str:
+    if filtered:
+        return "No such jobs. `longshore jobs --all` lists all."
+    if everything:
+        return "No jobs yet. Submit one: longshore submit --gpus 1 -- nvidia-smi"
+    return (
+        "No jobs now, and none ended in the last hour (--all lists older ones). "
+        "Submit one: longshore submit --gpus 1 -- nvidia-smi"
+    )
+
+
+def _as_yaml(spec: JobSpec) -> str:
+    import yaml
+
+    given = spec.model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(given, sort_keys=False, allow_unicode=True).rstrip()

@@ -1,0 +1,262 @@
+"""How jobs look: the list, one job in full, and why it is where it is."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from client.live import progress_bar
+from client.terminal import WIDE, a_table, heading, pairs
+from client.words import ago, clock, count, gpu_list, place_of, span, styled
+from models.job import AttemptRecord, JobSpec, JobState, JobStatus
+from models.messages import Progress
+from models.placement import Decision, Rejection
+from models.units import format_duration, format_gb
+from models.views import Explanation, JobView
+
+
+def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
+    """Return a row for each job; a narrow table leaves out what is mostly the same."""
+    headings = ["job", "state", "GPUs", "where", "since", "remark"]
+    if width >= WIDE:
+        headings[2:2] = ["pool", "tenant", "tier", "class"]
+    table = a_table(headings, right=("GPUs", "class"), fold=("remark", "where", "job"))
+    for job in jobs:
+        cells: list[RenderableType] = [
+            job.id,
+            styled(job.state),
+            _gpus(job),
+            _where(job),
+            _since(job, now),
+            _remark(job, now),
+        ]
+        if width >= WIDE:
+            cells[2:2] = [job.pool, job.tenant, job.tier.value, str(job.priority)]
+        table.add_row(*cells)
+    return table
+
+
+def job_screen(
+    job: JobView,
+    status: JobStatus | None,
+    progress: Progress | None,
+    spec: JobSpec,
+    now: datetime,
+) -> RenderableType:
+    """Return one job in full."""
+    state = status.state if status else job.state
+    since = f" for {span(now - status.since)}" if status and not state.ended else ""
+    parts: list[RenderableType] = [
+        Text.assemble((job.id, "bold"), "  ", styled(state), since),
+    ]
+    if progress is not None and state is JobState.RUNNING:
+        started = progress.started_at or job.started_at or now
+        parts.append(progress_bar(progress, now - started))
+    parts += [Text(), pairs(_facts(job, status, spec, now))]
+    attempts = status.attempts if status else ()
+    if attempts:
+        parts += [Text(), heading("Attempts"), _attempts_table(attempts, now)]
+    parts += [Text(), Text(f"Next: {_next_step(job, state)}", style="dim")]
+    return Group(*parts)
+
+
+def explanation_screen(explanation: Explanation, now: datetime) -> RenderableType:
+    """Return why a job is where it is: the headline, then each node with what is missing there."""
+    job = explanation.job
+    parts: list[RenderableType] = [
+        Text.assemble((job.id, "bold"), f" {explanation.headline}"),
+    ]
+    facts = list(_queue_facts(explanation, now))
+    if facts:
+        parts += [Text(), pairs(facts)]
+    if explanation.decision is not None and (
+        explanation.decision.candidates or explanation.decision.rejections
+    ):
+        parts += [
+            Text(),
+            heading(f"Nodes of pool {job.pool} now, for this job alone"),
+            _verdicts_table(explanation.decision),
+        ]
+    if explanation.hints:
+        parts += [Text(), heading("What could help")]
+        parts += [_bullet(hint) for hint in explanation.hints]
+    return Group(*parts)
+
+
+def _gpus(job: JobView) -> str:
+    return f"{job.gpus} x {job.gpu_type}" if job.gpu_type else str(job.gpus)
+
+
+def _where(job: JobView) -> str:
+    if job.node_id is None or job.state in (JobState.QUEUED, JobState.HELD, JobState.RETRYING):
+        return "-"
+    return place_of(job.node_id, job.gpu_indices, simulated=job.simulated)
+
+
+def _since(job: JobView, now: datetime) -> str:
+    if job.ended_at is not None:
+        return f"{ago(job.ended_at, now)}"
+    if job.state is JobState.RUNNING and job.started_at is not None:
+        return f"{ago(job.started_at, now)}"
+    return f"{ago(job.submitted_at, now)}"
+
+
+def _remark(job: JobView, now: datetime) -> str:
+    """Return what is worth knowing beside the state: why it waits, or how it ended."""
+    if job.state is JobState.RUNNING:
+        return f"attempt {job.attempt}" if job.attempt > 1 else ""
+    if job.state is JobState.SUCCEEDED:
+        return f"ran {_ran(job)}"
+    if job.state is JobState.FAILED:
+        code = "" if job.exit_code is None else f", exit code {job.exit_code}"
+        return f"{job.failure.value if job.failure else 'failed'}{code}: {job.reason}".rstrip(": ")
+    if job.state is JobState.QUEUED and job.estimated_start is not None:
+        return f"may start {ago(job.estimated_start, now)}: {job.reason}"
+    return job.reason
+
+
+def _ran(job: JobView) -> str:
+    if job.started_at is None or job.ended_at is None:
+        return "-"
+    return span(job.ended_at - job.started_at)
+
+
+def _facts(
+    job: JobView, status: JobStatus | None, spec: JobSpec, now: datetime
+) -> list[tuple[str, RenderableType]]:
+    facts: list[tuple[str, RenderableType]] = []
+    if job.node_id is not None:
+        label = "runs on" if job.state is JobState.RUNNING else "ran last on"
+        where = place_of(job.node_id, job.gpu_indices, simulated=job.simulated)
+        facts.append((label, where))
+    reason = status.reason if status and status.reason else job.reason
+    if reason:
+        facts.append(("why", reason))
+    if status and status.result:
+        result = status.result
+        code = "" if result.exit_code is None else f"exit code {result.exit_code}, "
+        facts.append(("result", f"{code}{count(result.attempts, 'attempt')}"))
+    if job.estimated_start is not None:
+        when = clock(job.estimated_start, now)
+        facts.append(("may start", f"{when} ({ago(job.estimated_start, now)})"))
+    facts += [
+        ("wants", _wants(spec)),
+        ("command", Text(_command(spec))),
+        (
+            "queue",
+            f"pool {job.pool}, tenant {job.tenant}, {job.tier.value}, priority class {job.priority}",
+        ),
+        ("submitted", _moment(job.submitted_at, now)),
+    ]
+    if job.first_started_at is not None:
+        waited = span(job.first_started_at - job.submitted_at)
+        facts.append(("started", f"{_moment(job.first_started_at, now)}, after {waited}"))
+    if job.ended_at is not None:
+        facts.append(("ended", _moment(job.ended_at, now)))
+    return facts
+
+
+def _wants(spec: JobSpec) -> str:
+    vram = f" with {format_gb(spec.vram_per_gpu)}" if spec.vram_per_gpu else ""
+    return (
+        f"{spec.gpus} x {spec.gpu_type or 'GPU'}{vram}, {spec.cpus:g} cores, "
+        f"{format_gb(spec.ram)} RAM, about {format_duration(spec.expected_duration)}"
+    )
+
+
+def _command(spec: JobSpec) -> str:
+    command = spec.command if isinstance(spec.command, str) else " ".join(spec.command or ())
+    return f"{command} in {spec.image}".strip() if spec.image else command
+
+
+def _moment(instant: datetime, now: datetime) -> str:
+    return f"{ago(instant, now)} ({clock(instant, now)})"
+
+
+def _attempts_table(attempts: Sequence[AttemptRecord], now: datetime) -> Table:
+    table = a_table(
+        ("#", "node", "GPUs", "placed", "lasted", "end"),
+        right=("#",),
+        fold=("end", "node", "GPUs"),
+    )
+    for record in attempts:
+        lasted = (record.ended_at or now) - record.placed_at
+        table.add_row(
+            str(record.attempt),
+            record.node_id,
+            gpu_list(record.gpu_indices).removeprefix("GPUs ").removeprefix("GPU "),
+            clock(record.placed_at, now),
+            span(lasted),
+            _attempt_end(record),
+        )
+    return table
+
+
+def _attempt_end(record: AttemptRecord) -> str:
+    if record.ended_at is None:
+        return "runs"
+    if record.failure is None:
+        return record.message or "success"
+    code = "" if record.exit_code is None else f", exit code {record.exit_code}"
+    return f"{record.failure.value}{code}: {record.message}".rstrip(": ")
+
+
+def _next_step(job: JobView, state: JobState) -> str:
+    if state in (JobState.RUNNING, JobState.STOPPING):
+        return f"longshore logs -f {job.id}, or longshore watch {job.id}"
+    if state is JobState.HELD:
+        return f"longshore release {job.id}"
+    if state.ended:
+        return f"longshore logs {job.id}"
+    return f"longshore why {job.id}"
+
+
+def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, RenderableType]]:
+    job, last = explanation.job, explanation.last_decision
+    facts: list[tuple[str, RenderableType]] = []
+    if explanation.position is not None:
+        ahead = (
+            f"{count(explanation.ahead, 'job')} before it" if explanation.ahead else "the first"
+        )
+        facts.append(("queue", f"place {explanation.position} of pool {job.pool}, {ahead}"))
+        facts.append(("waits since", _moment(job.submitted_at, now)))
+    if explanation.decided_at is not None and last is not None:
+        ruled_out = ", ".join(f"{n} {code.value}" for code, n in last.rejected.items())
+        said = last.reason + (f" (nodes ruled out: {ruled_out})" if ruled_out else "")
+        facts.append(("last cycle", f"{ago(explanation.decided_at, now)}: {said}"))
+    start = last.estimated_start if last else job.estimated_start
+    if start is not None and explanation.position is not None:
+        facts.append(
+            ("may start", f"{clock(start, now)} ({ago(start, now)}), when jobs end in time")
+        )
+    if explanation.position is None and job.node_id is not None:
+        label = "runs on" if job.state is JobState.RUNNING else "ran last on"
+        facts.append((label, place_of(job.node_id, job.gpu_indices, simulated=job.simulated)))
+    return facts
+
+
+def _verdicts_table(decision: Decision) -> Table:
+    table = a_table(("node", "answer", "what is there"), fold=("what is there", "node"))
+    for candidate in decision.candidates:
+        table.add_row(
+            candidate.node_id,
+            Text("fits", style="green"),
+            f"{gpu_list(candidate.gpu_indices)}, score {candidate.terms.total:.3f}",
+        )
+    for rejection in decision.rejections:
+        table.add_row(rejection.node_id, _verdict(rejection), rejection.reason)
+    return table
+
+
+def _verdict(rejection: Rejection) -> Text:
+    return Text(rejection.code.value, style="red" if rejection.permanent else "yellow")
+
+
+def _bullet(text: str) -> Table:
+    row = Table.grid(padding=(0, 1, 0, 0))
+    row.add_column(no_wrap=True)
+    row.add_column(overflow="fold")
+    row.add_row("-", text)
+    return row

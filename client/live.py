@@ -1,0 +1,257 @@
+"""Following one job: a panel in place on a terminal, plain lines in a pipe, JSON by the line."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from client.terminal import now, print_json_line
+from client.words import clock, place_of, span, styled
+from models.errors import LongshoreError
+from models.job import FailureClass, JobResult, JobState, JobStatus
+from models.messages import Progress
+from models.views import JobView
+
+if TYPE_CHECKING:
+    from client.api import Longshore
+
+_PROGRESS_EVERY = 1.0
+_STEP = 10
+_BAR = 32
+_LAST_WORD = 3.0
+
+CANCELLED, QUEUE_TIMEOUT, FAILED = 130, 75, 70
+
+
+def exit_code_of(result: JobResult) -> int:
+    """Return what a command that waited for the job exits with: the job's own code, or ours."""
+    if result.state is JobState.SUCCEEDED:
+        return 0
+    if result.state is JobState.CANCELLED:
+        return CANCELLED
+    if result.failure is FailureClass.QUEUE_TIMEOUT:
+        return QUEUE_TIMEOUT
+    return result.exit_code or FAILED
+
+
+class Screen(Protocol):
+    """Where a job that is followed shows."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+    def changed(self, status: JobStatus) -> None: ...
+
+    def progressed(self, progress: Progress) -> None: ...
+
+    def placed(self, view: JobView) -> None: ...
+
+
+async def follow_job(api: "Longshore", job_id: str, screen: Screen) -> JobResult:
+    """Show a job on the screen until it has ended, and return its result."""
+    with screen:
+        changes = asyncio.create_task(_show_changes(api, job_id, screen))
+        progress = asyncio.create_task(_show_progress(api, job_id, screen))
+        try:
+            result = await api.wait(job_id)
+            # A job that was ended from outside never says so itself: do not wait for it.
+            await asyncio.wait({changes}, timeout=_LAST_WORD)
+            return result
+        finally:
+            changes.cancel()
+            progress.cancel()
+
+
+class Silent:
+    """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def changed(self, status: JobStatus) -> None:
+        pass
+
+    def progressed(self, progress: Progress) -> None:
+        pass
+
+    def placed(self, view: JobView) -> None:
+        pass
+
+
+class JSONLines(Silent):
+    """Prints each change as one JSON object."""
+
+    def changed(self, status: JobStatus) -> None:
+        print_json_line({"status": status})
+
+    def progressed(self, progress: Progress) -> None:
+        print_json_line({"progress": progress})
+
+
+class Lines(Silent):
+    """Writes a line for each change, and for every tenth of progress."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._step = -1
+        self._message = ""
+        self._simulated = False
+
+    def changed(self, status: JobStatus) -> None:
+        self._step = -1
+        result = f" {_ending(status.result)}" if status.result else ""
+        reason = f"  {status.reason}" if status.reason and not result else ""
+        self._write(f"{clock(status.since, now())}  {status.state.value}{result}{reason}")
+
+    def progressed(self, progress: Progress) -> None:
+        if progress.fraction is None:
+            if progress.message and progress.message != self._message:
+                self._say(progress.message)
+            self._message = progress.message
+            return
+        step = int(progress.fraction * 100) // _STEP
+        if step > self._step:
+            self._step = step
+            self._say(f"{progress.fraction:.0%} {progress.message}".rstrip())
+
+    def placed(self, view: JobView) -> None:
+        if view.simulated:
+            self._say(f"on {place_of(view.node_id or '', view.gpu_indices, simulated=True)}")
+
+    def _say(self, text: str) -> None:
+        self._write(f"{clock(now(), now())}  {text}")
+
+
+class Panel(Silent):
+    """Draws the job in place; times run on between changes."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=4)
+        self._status: JobStatus | None = None
+        self._progress: Progress | None = None
+        self._view: JobView | None = None
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def changed(self, status: JobStatus) -> None:
+        if status.state is not JobState.RUNNING:
+            self._progress = None
+        self._status = status
+        self._live.refresh()
+
+    def progressed(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def placed(self, view: JobView) -> None:
+        self._view = view
+
+    def _draw(self) -> RenderableType:
+        if self._status is None:
+            return Text("looking at the job", style="dim")
+        return job_panel(self._status, self._progress, self._view)
+
+
+def job_panel(
+    status: JobStatus, progress: Progress | None = None, view: JobView | None = None
+) -> RenderableType:
+    """Return a job as it is now: state, where it runs, how far it is."""
+    lasted = now() - status.since
+    first = Text.assemble((status.job_id, "bold"), "  ", styled(status.state))
+    first.append(f" {span(lasted)}" if not status.state.ended else "")
+    parts: list[RenderableType] = [first]
+    if status.state in (JobState.RUNNING, JobState.STOPPING) and status.attempts:
+        last = status.attempts[-1]
+        simulated = view is not None and view.simulated and view.node_id == last.node_id
+        where = place_of(last.node_id, last.gpu_indices, simulated=simulated)
+        retry = f", attempt {status.attempt}" if status.attempt > 1 else ""
+        parts.append(Text(f"on {where}{retry}"))
+    elif status.result is not None:
+        parts.append(Text(_ending(status.result)))
+    if status.reason and status.state not in (JobState.RUNNING,) and status.result is None:
+        parts.append(Text(status.reason, style="dim"))
+    if progress is not None:
+        parts.append(progress_bar(progress, now() - (progress.started_at or status.since)))
+    return Group(*parts)
+
+
+def progress_bar(progress: Progress, ran: timedelta) -> RenderableType:
+    """Return a bar with what the job says of itself; the message alone where it says no number."""
+    if progress.fraction is None:
+        return Text(progress.message or f"has run {span(ran)}", style="dim")
+    left = ""
+    if 0.02 < progress.fraction < 1:
+        left = f"about {span(ran / progress.fraction * (1 - progress.fraction))} left"
+    row = Table.grid(padding=(0, 1, 0, 0))
+    for _ in range(3):
+        row.add_column(no_wrap=True)
+    row.add_column(overflow="ellipsis", no_wrap=True)
+    row.add_row(
+        ProgressBar(total=1.0, completed=progress.fraction, width=_BAR),
+        f"{progress.fraction:4.0%}",
+        Text(left, style="dim"),
+        Text(progress.message),
+    )
+    return row
+
+
+def _ending(result: JobResult) -> str:
+    """Return how a job ended, beside its state."""
+    parts: list[str] = []
+    if result.failure and result.failure is not FailureClass.CANCELLED:
+        parts.append(result.failure.value)
+    if result.exit_code:
+        parts.append(f"exit code {result.exit_code}")
+    if result.attempts > 1:
+        parts.append(f"{result.attempts} attempts")
+    said = f"({', '.join(parts)})" if parts else ""
+    return f"{said} {result.message}".strip()
+
+
+async def _show_changes(api: "Longshore", job_id: str, screen: Screen) -> None:
+    shown = None
+    async for status in api.watch(job_id):
+        screen.changed(status)
+        if status.state is JobState.RUNNING and status.attempt != shown:
+            shown = status.attempt
+            with contextlib.suppress(LongshoreError):  # a mark is missing, the state is not
+                screen.placed(await api.job(job_id))
+
+
+async def _show_progress(api: "Longshore", job_id: str, screen: Screen) -> None:
+    last: Progress | None = None
+    while True:
+        await asyncio.sleep(_PROGRESS_EVERY)
+        try:
+            progress = await api.progress(job_id)
+        except LongshoreError:  # a server is away: `wait` says so
+            continue
+        if progress is not None and _said(progress) != _said(last):
+            screen.progressed(progress)
+        last = progress
+
+
+def _said(progress: Progress | None) -> tuple[float | None, str] | None:
+    return None if progress is None else (progress.fraction, progress.message)

@@ -1,0 +1,168 @@
+"""Commands on nodes and pools."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from client.calls import call
+from client.node_view import LEGEND, nodes_table, pool_facts, pools_table
+from client.terminal import JSON, note, now, out, pairs, print_json, show
+from models.document import Override, load_document
+from models.errors import NotFoundError
+from models.placement import GPUChoice
+from models.pool import Growth, PoolSpec
+from models.views import PoolView
+
+if TYPE_CHECKING:
+    from client.api import Longshore
+
+pool_app = typer.Typer(help="Look at one pool, or change its settings.", no_args_is_help=True)
+_PANEL = "Nodes and pools"
+
+
+def register(app: typer.Typer) -> None:
+    for command in (nodes, drain, pools):
+        app.command(rich_help_panel=_PANEL)(command)
+    app.add_typer(pool_app, name="pool", rich_help_panel=_PANEL)
+
+
+def nodes(
+    pool: Annotated[str | None, typer.Option(help="Only this pool's.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Those that have gone too.")
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """List the nodes, with who holds each GPU."""
+    found = call(lambda api: api.nodes(pool=pool, with_gone=everything))
+    if as_json:
+        return print_json(found)
+    if not found:
+        of = f" in pool {pool}" if pool else ""
+        return note(
+            f"No nodes{of}. `longshore agent` makes this machine one; `longshore up` starts "
+            "simulated ones where there are no GPUs."
+        )
+    show(nodes_table(found, now(), out().width))
+    if out().is_terminal:
+        show(Text(f"\n{LEGEND}", style="dim"))
+    return None
+
+
+def drain(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's id.")],
+    reason: Annotated[str, typer.Option(help="Why; shown with the node.")] = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take jobs again.")] = False,
+    as_json: JSON = False,
+) -> None:
+    """Place nothing more on a node; what runs there finishes."""
+
+    async def ask(api: "Longshore"):
+        return await (api.undrain(node, reason) if undo else api.drain(node, reason))
+
+    status = call(ask)
+    if as_json:
+        return print_json(status)
+    if status.draining:
+        print(f"{node} takes no new job ({status.reason}). Undo: longshore drain {node} --undo")
+    else:
+        print(f"{node} is {status.state} and takes jobs")
+    return None
+
+
+def pools(as_json: JSON = False) -> None:
+    """List the pools: nodes, GPUs in use, and how many jobs wait."""
+    found = call(lambda api: api.pools())
+    if as_json:
+        return print_json(found)
+    if not found:
+        return note("No pools yet. One is made by its first node, its first job, or `pool set`.")
+    show(pools_table(found, now()))
+    return None
+
+
+@pool_app.command("show")
+def pool_show(
+    name: Annotated[str, typer.Argument(help="The pool.")] = "default", as_json: JSON = False
+) -> None:
+    """Show a pool's settings."""
+    found = call(lambda api: _pool(api, name))
+    if found is None:
+        raise NotFoundError(f"no pool {name!r}: `longshore pools` lists them")
+    if as_json:
+        return print_json(found)
+    show(pools_table([found], now()), Text(), pairs(pool_facts(found)))
+    return None
+
+
+@pool_app.command("set")
+def pool_set(
+    name: Annotated[str, typer.Argument(help="The pool; made where it is new.")],
+    growth: Annotated[
+        Growth | None, typer.Option(help="open: nodes may come; fixed: what is there is all.")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=NUMBER,...",
+            help="Of the score: utilization, fragmentation, expiry, provider.",
+        ),
+    ] = None,
+    safety_margin: Annotated[
+        str | None, typer.Option(metavar="TIME", help="A node must outlive a job by this.")
+    ] = None,
+    gpu_choice: Annotated[
+        GPUChoice | None, typer.Option(help="Which of a node's free GPUs a job gets.")
+    ] = None,
+    max_reservations: Annotated[
+        str | None, typer.Option(metavar="N", help="Deferred jobs that a start is kept for.")
+    ] = None,
+    interval: Annotated[
+        str | None, typer.Option(metavar="TIME", help="A cycle at least so often while jobs wait.")
+    ] = None,
+    as_json: JSON = False,
+) -> None:
+    """Change a pool's settings; what is not named stays as it is."""
+    changes = [
+        Override(field, json.dumps(value) if quote else value, f"{option} {value}")
+        for field, option, value, quote in (
+            ("growth", "--growth", growth, True),
+            ("packing.safety_margin", "--safety-margin", safety_margin, True),
+            ("packing.gpu_choice", "--gpu-choice", gpu_choice, True),
+            ("packing.max_reservations", "--max-reservations", max_reservations, False),
+            ("interval", "--interval", interval, True),
+        )
+        if value is not None
+    ]
+    changes += _weights(weights)
+    if not changes:
+        raise typer.BadParameter("say what to change, such as --growth fixed")
+
+    async def store(api: "Longshore") -> PoolSpec:
+        before = await _pool(api, name)
+        text = before.spec.model_dump_json() if before else json.dumps({"name": name})
+        spec = load_document(text, f"pool {name}", PoolSpec, changes)
+        await api.set_pool(spec)
+        return spec
+
+    spec = call(store)
+    if as_json:
+        return print_json(spec)
+    print(f"pool {name} is set; its next cycle uses this (longshore pool show {name})")
+    return None
+
+
+def _weights(text: str | None) -> list[Override]:
+    changes: list[Override] = []
+    for part in text.split(",") if text else ():
+        name, equals, number = part.strip().partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"--weights {text}: give NAME=NUMBER, as in expiry=-0.3")
+        changes.append(Override(f"packing.weights.{name}", number, f"--weights {part.strip()}"))
+    return changes
+
+
+async def _pool(api: "Longshore", name: str) -> PoolView | None:
+    return next((pool for pool in await api.pools() if pool.spec.name == name), None)

@@ -1,0 +1,152 @@
+"""How nodes and pools look: a row for each, with GPUs drawn as cells."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from string import ascii_letters
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from client.terminal import WIDE, a_table
+from client.words import SIMULATED, ago, styled
+from models.node import NodeState
+from models.units import format_duration, format_gb
+from models.views import NodeView, PoolView
+
+FREE, TAKEN = "·", "×"
+"""A free GPU, and one whose memory is taken by no job of ours."""
+LEGEND = "Each letter is a job, · a free GPU."
+_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan")
+
+
+def nodes_table(nodes: Sequence[NodeView], now: datetime, width: int) -> Table:
+    """Return a row for each node: its GPUs, what is used, until when, and what runs there."""
+    wide = width >= WIDE
+    headings = ["node", "state", "GPUs", "", "CPUs", "RAM", "ends", "jobs"]
+    if wide:
+        headings[2:2] = ["pool", "tier", "provider"]
+    table = a_table(headings, right=("CPUs", "RAM"), fold=("node", "jobs"))
+    for node in nodes:
+        row: list[RenderableType] = [
+            _name(node, wide),
+            _state(node),
+            _kind(node),
+            cells(node),
+            f"{node.cpus_used:g}/{node.cpus:g}",
+            f"{node.ram_used:g}/{format_gb(node.ram)}",
+            "never" if node.expires_at is None else ago(node.expires_at, now),
+            _jobs(node),
+        ]
+        if wide:
+            row[2:2] = [node.pool, node.tier.value, node.provider]
+        table.add_row(*row)
+    return table
+
+
+def cells(node: NodeView) -> Text:
+    """Return a cell for each GPU between brackets: a letter for each job."""
+    letters = _letters(node)
+    drawn = Text("[")
+    for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
+        if gpu.job_id is not None:
+            letter = letters[gpu.job_id]
+            drawn.append(letter, style=_colour(letter))
+        elif gpu.vram_used:
+            drawn.append(TAKEN, style="dim")
+        else:
+            drawn.append(FREE)
+    return drawn.append("]")
+
+
+def pools_table(pools: Sequence[PoolView], now: datetime) -> Table:
+    table = a_table(
+        ("pool", "growth", "nodes", "GPUs used", "running", "queued", "held", "last cycle"),
+        right=("nodes", "GPUs used", "running", "queued", "held"),
+        fold=("pool",),
+    )
+    for pool in pools:
+        table.add_row(
+            pool.spec.name,
+            pool.spec.growth.value,
+            str(pool.nodes),
+            f"{pool.gpus_used}/{pool.gpus}",
+            str(pool.running),
+            str(pool.queued),
+            str(pool.held),
+            _last_cycle(pool, now),
+        )
+    return table
+
+
+def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
+    """Return a pool's settings in words."""
+    packing = pool.spec.packing
+    weights = ", ".join(
+        f"{name} {value:g}" for name, value in packing.weights.model_dump().items()
+    )
+    return [
+        ("growth", pool.spec.growth.value),
+        ("weights", weights),
+        ("safety margin", format_duration(packing.safety_margin)),
+        ("GPU choice", packing.gpu_choice.value),
+        ("reservations", f"at most {packing.max_reservations}"),
+        ("interval", format_duration(pool.spec.interval)),
+    ]
+
+
+def node_line(node: NodeView) -> str:
+    """Return a node in one line, for what is not a terminal."""
+    mark = f" ({SIMULATED})" if node.simulated else ""
+    running = _jobs(node).plain
+    return f"node {node.id}{mark} {node.state.value} {cells(node).plain} {running}".rstrip()
+
+
+def _name(node: NodeView, wide: bool) -> Text:
+    name = Text(node.id)
+    if wide and node.hostname and node.hostname != node.id:
+        name.append(f" on {node.hostname}", style="dim")
+    return name
+
+
+def _state(node: NodeView) -> Text:
+    state = styled(node.state)
+    if node.drained:
+        state = Text("DRAINED", style="yellow")
+    if node.state is not NodeState.READY and node.state_reason:
+        state.append(f"\n{node.state_reason}", style="dim")
+    return state
+
+
+def _kind(node: NodeView) -> Text:
+    kind = Text(f"{len(node.gpus)} x {node.gpu_type or 'GPU'}")
+    if node.simulated:
+        kind.append(f"\n{SIMULATED}", style="yellow")
+    return kind
+
+
+def _jobs(node: NodeView) -> Text:
+    names = {gpu.job_id: gpu.job_name or gpu.job_id for gpu in node.gpus if gpu.job_id}
+    running = Text()
+    for job_id, letter in _letters(node).items():
+        running.append("  " if running else "").append(letter, style=_colour(letter))
+        running.append(f" {names[job_id]}")
+    return running
+
+
+def _letters(node: NodeView) -> dict[str, str]:
+    """Return a letter for each job of a node, in the order of its GPUs."""
+    ordered = sorted(node.gpus, key=lambda gpu: gpu.index)
+    jobs = dict.fromkeys(gpu.job_id for gpu in ordered if gpu.job_id)
+    return {job: ascii_letters[i] if i < len(ascii_letters) else "#" for i, job in enumerate(jobs)}
+
+
+def _colour(letter: str) -> str:
+    return f"bold {_COLOURS[ord(letter) % len(_COLOURS)]}"
+
+
+def _last_cycle(pool: PoolView, now: datetime) -> str:
+    if pool.last_cycle_at is None:
+        return "-"
+    took = "" if pool.last_cycle_ms is None else f", took {pool.last_cycle_ms:.0f} ms"
+    return f"{ago(pool.last_cycle_at, now)}{took}"

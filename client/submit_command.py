@@ -1,0 +1,234 @@
+"""`longshore submit`: from a file, or a command line after `--`."""
+
+import asyncio
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from client.calls import call
+from client.live import Lines, Panel, Screen, Silent, exit_code_of, follow_job
+from client.terminal import JSON, note, out, print_json, warn
+from models.document import Override, load_document, read_document
+from models.errors import SpecError
+from models.job import JobResult, JobSpec
+from models.views import Submission
+
+if TYPE_CHECKING:
+    from client.api import Longshore
+
+_COMMAND = "longshore.command"
+_LAST_LOGS = 10.0
+
+
+class _WithCommand(TyperCommand):
+    """Keeps what follows `--` apart: it is the job's command, not arguments of ours."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            cut = args.index("--")
+            args, ctx.meta[_COMMAND] = args[:cut], tuple(args[cut + 1 :])
+        return super().parse_args(ctx, args)
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        cls=_WithCommand,
+        rich_help_panel="Jobs",
+        options_metavar="[OPTIONS]",
+        epilog="Exit code with --wait: the job's own where it failed, 130 where it was cancelled, "
+        "75 where its queue timeout passed, 70 for other failures.",
+    )(submit)
+
+
+def submit(
+    context: typer.Context,
+    file: Annotated[
+        str | None,
+        typer.Argument(help="Job file (YAML or JSON); - reads stdin.", show_default=False),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait until the job has ended.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait, and print what the job writes.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(help="The same tenant, name and key again give the job that exists."),
+    ] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Wait for `longshore release`.")] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool that it waits in.")] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs, all on one node.")] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Put a value over the file's, such as --set priority=8 or --set env.SEED=7. "
+            "`longshore schema job` lists the fields.",
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the job's id alone.")
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Submit a job, from a file or as a command.
+
+    longshore submit train.yaml --wait
+
+    longshore submit --gpus 2 --set gpu_type=H100 -- python train.py --epochs 3
+    """
+    if follow and as_json:
+        raise typer.BadParameter("--follow prints what the job writes: leave out --json")
+    command: tuple[str, ...] = context.meta.get(_COMMAND, ())
+    given = {"name": name, "pool": pool, "gpus": gpus}
+    overrides = [
+        Override(field, text if field == "gpus" else json.dumps(text), f"--{field} {text}")
+        for field, text in given.items()
+        if text is not None
+    ]
+    overrides += [_override(value) for value in values or ()]
+    spec = _spec(file, command, overrides)
+
+    async def submit_and_wait(api: "Longshore") -> JobResult | None:
+        submission = await api.submit(spec, key=key, held=hold)
+        _say_submitted(submission, spec, hold, as_json, quiet, waits=wait or follow)
+        if not (wait or follow):
+            return None
+        with _says_that_it_goes_on(submission.job_id):
+            if follow:
+                return await _follow_with_logs(api, submission.job_id, quiet)
+            return await follow_job(api, submission.job_id, _screen(as_json or quiet))
+
+    result = call(submit_and_wait)
+    if result is None:
+        return
+    if as_json:
+        print_json(result)
+    raise typer.Exit(exit_code_of(result))
+
+
+def _override(text: str) -> Override:
+    field, equals, value = text.partition("=")
+    if not (field and equals):
+        raise typer.BadParameter(f"--set {text}: give a field and a value, as in --set gpus=2")
+    return Override(field, value, f"--set {text}")
+
+
+def _spec(file: str | None, command: Sequence[str], overrides: list[Override]) -> JobSpec:
+    """Return the job to submit. Raises SpecError, and BadParameter where nothing is given."""
+    if command:
+        overrides = [*overrides, Override("command", json.dumps(command), "the command after --")]
+    if file == "-":
+        return load_document(sys.stdin.read(), "stdin", JobSpec, overrides)
+    if file is not None:
+        return read_document(file, JobSpec, overrides)
+    fields = {override.field for override in overrides}
+    if not fields & {"command", "image"}:
+        raise typer.BadParameter(
+            "give a job file (- for stdin), or a command after --, as in: "
+            "longshore submit --gpus 1 -- python train.py"
+        )
+    if "name" not in fields:
+        overrides = [Override("name", json.dumps(_name_of(command)), "the name"), *overrides]
+    try:
+        return load_document("{}", "job", JobSpec, overrides)
+    except SpecError as error:  # there is no file whose lines would help
+        problems = tuple(problem.removeprefix("job:1: ") for problem in error.problems)
+        raise SpecError("job", problems) from None
+
+
+def _name_of(command: Sequence[str]) -> str:
+    """Return a name for a job without one: its program, or the script that it runs."""
+    script = next((word for word in command[1:] if Path(word).suffix in (".py", ".sh")), None)
+    name = Path(script).stem if script else Path(command[0]).name if command else "job"
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower())[:50].strip("._-") or "job"
+
+
+def _say_submitted(
+    submission: Submission, spec: JobSpec, held: bool, as_json: bool, quiet: bool, *, waits: bool
+) -> None:
+    for warning in submission.warnings:
+        warn(warning)
+    if as_json:
+        if not waits:
+            print_json(submission)
+        return
+    print(submission.job_id, flush=True)
+    if quiet:
+        return
+    if not submission.created:
+        note(f"It had been submitted before: the same tenant, name {spec.name} and key.")
+    if not waits and held:
+        note(f"It is held. Next: longshore release {submission.job_id}")
+    elif not waits:
+        note(
+            f"Next: longshore watch {submission.job_id}, or longshore logs -f {submission.job_id}"
+        )
+
+
+def _screen(silent: bool) -> Screen:
+    if silent:
+        return Silent()
+    console = out()
+    return Panel(console) if console.is_terminal else Lines(print_now)
+
+
+def print_now(line: str) -> None:
+    print(line, flush=True)
+
+
+@contextlib.contextmanager
+def _says_that_it_goes_on(job_id: str) -> Iterator[None]:
+    """Tell who interrupts the waiting that the job has not been stopped by that."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        note(
+            f"\nThe job goes on. Follow it with `longshore watch {job_id}`, or end it with "
+            f"`longshore cancel {job_id}`."
+        )
+        raise
+
+
+async def _follow_with_logs(api: "Longshore", job_id: str, silent: bool) -> JobResult:
+    """Copy what the job writes to stdout and stderr, attempt after attempt, until it has ended."""
+    screen: Screen = Silent() if silent else Lines(note)
+    copying: set[asyncio.Task[None]] = set()
+
+    async def copy_every_attempt() -> None:
+        shown = 0
+        async for status in api.watch(job_id):
+            for record in status.attempts:
+                if record.attempt > shown:
+                    shown = record.attempt
+                    copying.add(asyncio.create_task(copy_logs(api, job_id, "stdout", shown)))
+                    copying.add(asyncio.create_task(copy_logs(api, job_id, "stderr", shown)))
+
+    attempts = asyncio.create_task(copy_every_attempt())
+    try:
+        result = await follow_job(api, job_id, screen)
+        await asyncio.wait({attempts}, timeout=_LAST_LOGS)
+        if copying:
+            await asyncio.wait(copying, timeout=_LAST_LOGS)
+        return result
+    finally:
+        for task in (attempts, *copying):
+            task.cancel()
+
+
+async def copy_logs(api: "Longshore", job_id: str, stream: Any, attempt: int | None) -> None:
+    """Copy one stream of one attempt to our own of the same name until its end is stored."""
+    target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
+    async for data in api.logs(job_id, stream=stream, attempt=attempt, follow=True):
+        target.write(data)
+        target.flush()
