@@ -60,7 +60,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@echo "Installing the packages of requirements.lock into $(VENV) (about 250 MB, the first time)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-input --require-hashes \
 	  --only-binary :all: -r requirements.lock | awk '/(Downloading|Using cached).* MB\)/'
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-input --quiet \
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check --no-input --quiet \
 	  --no-deps --no-build-isolation --no-index -e .
 	@touch $@
 	@echo "Installed. Next: make up, or make demo"

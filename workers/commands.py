@@ -138,7 +138,10 @@ def _say_where_things_are(stack: Stack, info: StackInfo) -> None:
     ]
     for label, value in rows:
         typer.echo(f"  {label:<15}{value}")
-    typer.echo("\nNext: longshore submit --help, and longshore down to stop.")
+    typer.echo(
+        "\nNext: longshore submit --gpus 2 --follow -- sh -c 'echo I have $CUDA_VISIBLE_DEVICES'"
+        "\n      longshore down   (stops all of it; what is stored stays)"
+    )
 
 
 def _psql(stack: Stack) -> str:

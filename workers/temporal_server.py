@@ -137,12 +137,13 @@ class TemporalCLI:
         """Return whether the server answers and has the namespace."""
         return self._run("operator", "namespace", "describe").returncode == 0
 
+    def search_attributes(self) -> dict[str, str]:
+        """Return name and type of each search attribute that was added to the server."""
+        return self._ask("operator", "search-attribute", "list")["customAttributes"] or {}
+
     def ensure_search_attributes(self, wanted: Mapping[str, str]) -> None:
         """Register the attributes that the server does not have. Raises StackError."""
-        if not wanted:
-            return
-        known = self._ask("operator", "search-attribute", "list")["customAttributes"] or {}
-        for name in sorted(set(wanted) - set(known)):
+        for name in sorted(set(wanted) - set(self.search_attributes() if wanted else ())):
             self._do("operator", "search-attribute", "create",
                      "--name", name, "--type", wanted[name])  # fmt: skip
 
