@@ -10,7 +10,7 @@ from temporalio.client import Client
 
 from client.api import Longshore
 from models.job import FailureClass, JobState
-from models.messages import node_workflow_id
+from models.messages import NodeStatus, node_workflow_id
 from models.node import NodeState
 from models.settings import Settings
 from tests.support.agent import AgentProcess
@@ -64,16 +64,6 @@ async def test_a_cancelled_job_may_save_first(
     assert (tmp_path / "saved").read_text() == "saved\n"
 
 
-async def test_a_terminated_workflow_stops_its_process(
-    longshore: Longshore, temporal: Client, agent: AgentProcess, pool: str, mark: str
-) -> None:
-    agent.start()
-    submitted = await _submit_endless(longshore, pool, mark)
-    await temporal.get_workflow_handle(f"job-{submitted}").terminate("by hand")
-    await eventually(lambda: not marked(mark), timeout=40)
-    await eventually(lambda: agent.says("its activity was cancelled"))
-
-
 async def test_killing_the_agent_ends_its_processes_within_a_second(
     longshore: Longshore, agent: AgentProcess, pool: str, mark: str
 ) -> None:
@@ -107,13 +97,11 @@ async def test_a_restarted_agent_ends_orphans_before_it_registers(
 
 
 async def test_an_agent_that_is_asked_to_stop_stops_its_jobs_in_order(
-    longshore: Longshore, agent: AgentProcess, pool: str, mark: str, tmp_path: Path
+    longshore: Longshore, temporal: Client, agent: AgentProcess, pool: str, tmp_path: Path
 ) -> None:
     agent.start()
     command = f"trap 'sleep 0.2; touch {tmp_path}/saved; exit' TERM; touch {tmp_path}/up; "
-    job = await longshore.submit(
-        a_spec(pool, command=command + _loop(), env={"MARK": mark}, retry=NO_RETRY)
-    )
+    job = await longshore.submit(a_spec(pool, command=command + _loop(), retry=NO_RETRY))
     await eventually((tmp_path / "up").exists, timeout=30)
     agent.send(signal.SIGTERM)
     await eventually(lambda: agent.process.poll() is not None, timeout=30)
@@ -122,7 +110,8 @@ async def test_an_agent_that_is_asked_to_stop_stops_its_jobs_in_order(
     result = await longshore.wait(job.job_id)
     assert (result.state, result.failure) == (JobState.FAILED, FailureClass.NODE)
     assert "the agent stopped" in result.message
-    await eventually(lambda: _is_gone(longshore, agent))
+    node = temporal.get_workflow_handle(node_workflow_id(agent.node_id), result_type=NodeStatus)
+    assert (await node.result()).state == NodeState.GONE
 
 
 async def test_a_second_signal_does_not_wait_for_the_grace(
@@ -200,11 +189,6 @@ async def _submit_endless(
     wanted = 2 + before.count("sleep")
     await eventually(lambda: len(marked(mark)) >= wanted, timeout=30)
     return submitted.job_id
-
-
-async def _is_gone(longshore: Longshore, agent: AgentProcess) -> bool:
-    node = next(node for node in await longshore.nodes() if node.id == agent.node_id)
-    return node.state is NodeState.GONE
 
 
 async def _exit_code(agent: AgentProcess) -> int | None:

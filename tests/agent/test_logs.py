@@ -11,6 +11,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from activities.logstore import LogStore, Stream
+from activities.outcome import AGENT_STOPPED
 from tests.agent.conftest import LocalNode
 from tests.support.waiting import eventually
 
@@ -142,11 +143,11 @@ async def test_logs_arrive_once_the_store_has_room_again(
 
 
 async def test_what_a_dead_agent_left_in_the_spool_is_shipped_by_the_next(
-    tmp_path: Path, full_disk: type[FullDisk]
+    box: LocalNode,
 ) -> None:
-    box = LocalNode(tmp_path, fence_after=0.5)
-    run = box.start("echo one; sleep 0.4; echo two; sleep 300")
-    await run.done
+    run = box.start("echo one; echo two; sleep 300")
+    await eventually(lambda: "two" in box.output(run.record.key))
+    await box.processes.stop_all(AGENT_STOPPED, grace=0)
     record = box.folder / "runs" / f"{run.record.job_id}-1" / "record.json"
     record.write_text(run.record.model_copy(update={"report": None}).model_dump_json())
     stored = box.folder / "logs" / run.record.job_id / "1" / "box"
