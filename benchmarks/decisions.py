@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from models.node import GPU, Node
 from models.placement import JobRequest, PackingPolicy
@@ -142,7 +143,7 @@ def plain_score(node: PlainNode, job: JobRequest, possible: list[PlainGPU]) -> f
     indices = [gpu.index for gpu in possible[: job.gpus]]
     gap = 0.0
     if len(indices) > 1:
-        gaps = [after - before - 1 for before, after in zip(indices, indices[1:], strict=False)]
+        gaps = [after - before - 1 for before, after in pairwise(indices)]
         gap = sum(gaps) / (len(indices) - 1)
     penalty = 0.0
     if node.expires_at is not None:
@@ -195,9 +196,9 @@ def _job(name: str, chance: random.Random) -> JobRequest:
 
 def _median_seconds(run: Callable[[], object]) -> float:
     def once() -> float:
-        begin = time.perf_counter()
+        begin = time.process_time()  # one thread, and other programs may be at work
         run()
-        return time.perf_counter() - begin
+        return time.process_time() - begin
 
     return statistics.median(once() for _ in range(REPEATS))
 

@@ -52,7 +52,7 @@ def describe(mistake: ErrorDetails) -> str:
         words, name = _BOUNDS[kind]
         return f"must be {words} {_number(context[name])}{got}"
     if kind in ("enum", "literal_error"):
-        return f"must be {context['expected']}{got}".replace("'", "")
+        return f"must be {_bare(context['expected'])}{got}"
     if kind == "string_pattern_mismatch":
         return _PATTERNS.get(context["pattern"], f"must match {context['pattern']}") + got
     if kind == "string_too_short":
@@ -80,6 +80,10 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for inner in get_args(annotation):
         yield from _models_in(inner)
+
+
+def _bare(choices: str) -> str:
+    return choices.replace("'", "")
 
 
 def _number(bound: float) -> str:

@@ -78,6 +78,7 @@ class NodeView:
     room: dict[int, float]
     """GB to be had on each GPU when no job holds it; memory kept back is not."""
     least_room: float
+    all_gpus: int
     free: int
     """GPUs that no job holds now."""
     stuck: int
@@ -101,13 +102,8 @@ class NodeView:
     def roomy(self, vram: float) -> int:
         """Return the GPUs with so many GB each, once no job holds them."""
         if vram <= self.least_room:
-            return self.free | self.held
+            return self.all_gpus
         return mask_of(index for index, room in self.room.items() if room + EPSILON >= vram)
-
-    @property
-    def held(self) -> int:
-        """GPUs that some job holds now."""
-        return mask_of(self.room) & ~self.free
 
     def take(self, hold: Hold, vram_per_gpu: float) -> None:
         """Give `hold` to its job from now on."""
@@ -154,6 +150,7 @@ def view_node(node: Node, running: Sequence[RunningJob], now: datetime) -> NodeV
         gpu_type=node.gpu_type.casefold(),
         room=room,
         least_room=min(room.values(), default=0.0),
+        all_gpus=mask_of(room),
         free=free,
         stuck=stuck,
         cpus_stuck=max(node.cpus_used - cpus, 0.0),

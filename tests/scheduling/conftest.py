@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 _slow_inputs = [HealthCheck.too_slow]
 settings.register_profile(
     "quick",
-    max_examples=120,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     database=None,

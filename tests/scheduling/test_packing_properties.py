@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from models.job import Tier
 from models.node import GPU, Node, NodeState
-from models.placement import CyclePlan, GPUChoice, JobRequest, PackingPolicy, RunningJob
+from models.placement import (
+    CyclePlan,
+    GPUChoice,
+    JobRequest,
+    PackingPolicy,
+    RejectionCode,
+    RunningJob,
+)
 from scheduling.cycle import plan, queue_order
 from scheduling.feasibility import check, could_ever_hold
 from scheduling.packer import place
@@ -146,11 +153,22 @@ def test_without_reservations_a_cycle_is_one_placement_after_another(scene: Scen
     for job, decision in zip(queue_order(scene.queue), made.decisions, strict=True):
         alone = place(job, nodes, policy, NOW)
         assert (decision.node_id, decision.gpu_indices) == (alone.node_id, alone.gpu_indices)
-        assert (decision.terms, decision.rejected) == (alone.terms, alone.rejected)
+        assert decision.terms == alone.terms
+        assert gpus_short(decision.rejected) == gpus_short(alone.rejected)
         nodes = [
             with_job(node, job, alone.gpu_indices) if node.id == alone.node_id else node
             for node in nodes
         ]
+
+
+def gpus_short(rejected: dict[RejectionCode, int]) -> dict[RejectionCode, int]:
+    """With busy GPUs and small ones counted as one: on a node that is read anew, memory that was
+    kept back on a GPU cannot be told from that of the job that holds it by now."""
+    short = {code: count for code, count in rejected.items() if code is not RejectionCode.VRAM}
+    small = rejected.get(RejectionCode.VRAM, 0)
+    if small:
+        short[RejectionCode.GPUS_BUSY] = short.get(RejectionCode.GPUS_BUSY, 0) + small
+    return short
 
 
 @given(scenes())

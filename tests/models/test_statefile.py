@@ -1,0 +1,73 @@
+"""Nodes of a state file, as the packer gets them."""
+
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import ValidationError
+
+from models.document import load_document
+from models.job import Tier
+from models.node import GPU
+from models.statefile import ClusterState, NodeEntry
+
+STATE = """
+blocks:
+  - {id: b, provider: prime, tier: FLEX, end: 2026-11-21T12:00:00Z}
+nodes:
+  - id: short
+    block: b
+    gpus: 4
+    vram: 40GB
+    used: {0: job-a, 2: {vram: 10GB}, 3: {job: job-b, vram: 20GB}}
+  - id: full
+    block: b
+    provider: own
+    tier: FAST
+    expires_at: 2026-11-20T13:00:00+01:00
+    gpus: [{index: 3, vram: 24GB}, {index: 1, vram: 24GB, job_id: x}]
+"""
+
+
+def test_a_block_fills_in_what_its_node_leaves_out() -> None:
+    short, full = load_document(STATE, "state.yaml", ClusterState).packer_nodes()
+    assert (short.provider, short.tier, short.block_id) == ("prime", Tier.FLEX, "b")
+    assert short.expires_at == datetime(2026, 11, 21, 12, tzinfo=UTC)
+    assert (full.provider, full.tier) == ("own", Tier.FAST)
+    assert full.expires_at == datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def test_short_and_full_lists_of_gpus() -> None:
+    short, full = load_document(STATE, "state.yaml", ClusterState).packer_nodes()
+    assert short.gpus == (
+        GPU(index=0, vram=40, vram_used=40, job_id="job-a"),
+        GPU(index=1, vram=40),
+        GPU(index=2, vram=40, vram_used=10),
+        GPU(index=3, vram=40, vram_used=20, job_id="job-b"),
+    )
+    assert [gpu.index for gpu in full.gpus] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"gpus": 2, "used": {2: "x"}}, "there is no GPU 2 among 2"),
+        ({"gpus": -1}, "gpus must be 0 to 1024"),
+        ({"gpus": ({"index": 0, "vram": 1},), "used": {0: "x"}}, "not both"),
+        ({"gpus": ({"index": 0, "vram": 1},) * 2}, "GPU indices must differ"),
+    ],
+)
+def test_gpus_that_do_not_agree_are_refused(fields: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        NodeEntry.model_validate({"id": "a", **fields})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [
+        ([{"id": "a", "gpus": 1}, {"id": "a", "gpus": 1}], "the id a is given twice"),
+        ([{"id": "a", "gpus": 1, "block": "zz"}], "node a: no block zz"),
+    ],
+)
+def test_names_that_do_not_agree_are_refused(nodes: object, problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        ClusterState.model_validate({"nodes": nodes})

@@ -1,0 +1,86 @@
+"""Sizes and durations as people write them."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.units import format_duration, format_gb, parse_duration, parse_gb
+
+
+@pytest.mark.parametrize(
+    ("text", "gb"),
+    [
+        (80, 80.0),
+        (0.5, 0.5),
+        ("80", 80.0),
+        ("80GB", 80.0),
+        (" 80 gb ", 80.0),
+        ("512MB", 0.512),
+        ("1.5TB", 1500.0),
+        ("64GiB", 68.719476736),
+        ("0", 0.0),
+    ],
+)
+def test_sizes_are_read(text: object, gb: float) -> None:
+    assert parse_gb(text) == pytest.approx(gb)
+
+
+@pytest.mark.parametrize("text", ["", "GB", "80XB", "-1GB", "8 0GB", True, None, [], "1e3GB"])
+def test_what_is_no_size_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="expected a size"):
+        parse_gb(text)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_only_finite_sizes_and_durations(number: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        parse_gb(number)
+    with pytest.raises(ValueError, match="finite"):
+        parse_duration(number)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (90, 90),
+        (0.5, 0.5),
+        ("90", 90),
+        ("90s", 90),
+        ("30m", 1800),
+        ("2h", 7200),
+        ("1h30m", 5400),
+        ("1h 30m", 5400),
+        ("1.5h", 5400),
+        ("2d", 172800),
+        ("250ms", 0.25),
+        ("01:30:00", 5400),
+        ("01:30", 5400),
+        ("100:00:00", 360000),
+        ("PT1H", 3600),
+        ("P1DT2H", 93600),
+    ],
+)
+def test_durations_are_read(text: object, seconds: float) -> None:
+    assert parse_duration(text).total_seconds() == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "soon", "1:75", "-5m", "5 parsecs", True, None, []])
+def test_what_is_no_duration_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="expected a duration"):
+        parse_duration(text)
+
+
+@settings(deadline=None, derandomize=True, database=None)
+@given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=9999)))
+def test_every_duration_survives_its_human_form(duration: timedelta) -> None:
+    assert parse_duration(format_duration(duration)) == duration
+
+
+@pytest.mark.parametrize(
+    ("gb", "text"), [(80, "80GB"), (0.512, "512MB"), (0, "0GB"), (1500, "1500GB"), (0.1, "100MB")]
+)
+def test_sizes_are_written_short(gb: float, text: str) -> None:
+    assert format_gb(gb) == text
+    assert parse_gb(text) == pytest.approx(gb)
