@@ -54,6 +54,10 @@ class QueueActivities:
             if refusal:
                 return EnqueueReply(queued=False, refusal=refusal)
             job = JobRequest.of(request.job_id, spec, request.submitted_at, request.attempt)
+            # A repeat may meet the cycle that places this attempt: wait for it, then look.
+            await connection.execute(
+                text("SELECT FROM queue WHERE job_id = :id FOR UPDATE"), {"id": request.job_id}
+            )
             await connection.execute(
                 text(_INSERT_QUEUE),
                 {

@@ -80,8 +80,9 @@ class RegistryActivities:
             )  # fmt: skip
             if pool is None:
                 raise StaleError(f"node {request.node_id} has ended or was registered anew")
-            poke = not request.draining and await mark_poked(connection, pool)
-        if poke:
+            first = not request.draining and await mark_poked(connection, pool)
+        # A retry cannot know whether the one before it got as far as the signal.
+        if first or (not request.draining and activity.info().attempt > 1):
             await self._signals.poke_pool(pool)
 
     @activity.defn

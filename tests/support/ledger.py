@@ -39,6 +39,11 @@ from models.pool import Growth, PoolSpec
 
 TOKEN = "the join token of this test"
 SUBMITTED_AT = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+WAITING_FOR_LOCKS = """
+    SELECT count(*) FROM pg_stat_activity
+     WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+"""Counts the sessions of the database that wait for another to commit."""
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -216,7 +221,8 @@ _PLACE_BY_HAND = (
 )
 
 _DRIFT = """
-    SELECT n.id, CAST(NULL AS integer) AS gpu, n.cpu_milli_used AS used, coalesce(sum(p.cpu_milli), 0) AS live
+    SELECT n.id, CAST(NULL AS integer) AS gpu, n.cpu_milli_used AS used,
+           coalesce(sum(p.cpu_milli), 0) AS live
       FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
      GROUP BY n.id HAVING n.cpu_milli_used <> coalesce(sum(p.cpu_milli), 0)
     UNION ALL

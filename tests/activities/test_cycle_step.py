@@ -1,0 +1,138 @@
+"""One cycle of a pool on the capacity database: what it commits, repeats and withdraws."""
+
+import asyncio
+
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+
+from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
+from tests.support.waiting import eventually
+
+
+async def test_a_repeat_finds_the_committed_cycle_and_signals_again(ledger: Ledger):
+    await ledger.register(gpus=2)
+    async with ledger.listening("a", "b", "c"):
+        for job in ("a", "b", "c"):
+            await ledger.enqueue(job)
+        first = await ledger.cycle("one")
+        assert (first.queued, first.placed, first.waiting) == (3, 2, 1)
+        await ledger.register("node-b")
+        again = await ledger.cycle("one", delivery=2)
+        assert (again.queued, again.placed, again.withdrawn) == (3, 2, 0)
+        assert [await ledger.told(job, "placed") for job in ("a", "b", "c")] == [2, 2, 0]
+        assert await ledger.value("SELECT count(*) FROM placements") == 2
+        assert await ledger.value("SELECT count(*) FROM cycles") == 1
+
+
+async def test_a_repeat_does_not_signal_a_placement_that_has_ended(ledger: Ledger):
+    await ledger.register()
+    async with ledger.listening("a"):
+        await ledger.enqueue("a")
+        await ledger.cycle("one")
+        await ledger.release("a")
+        await ledger.cycle("one", delivery=2)
+        assert await ledger.told("a", "placed") == 1
+
+
+async def test_a_placement_whose_job_has_gone_is_withdrawn(ledger: Ledger):
+    await ledger.register()
+    await ledger.enqueue("a")
+    reply = await ledger.cycle("one")
+    assert (reply.placed, reply.withdrawn) == (1, 1)
+    assert await ledger.rows("SELECT end_reason AS why FROM leases") == [{"why": "withdrawn"}]
+    assert await ledger.drift() == []
+
+
+async def test_one_stale_placement_among_many_waits_and_the_others_hold(ledger: Ledger):
+    jobs = [f"job-{number}" for number in range(6)]
+    await ledger.register("node-a", gpus=5)
+    await ledger.register("node-b", gpus=1)
+    async with ledger.listening(*jobs):
+        for job in jobs:
+            await ledger.enqueue(job)
+        async with ledger.database.transaction() as registrar:
+            # Not committed yet: the cycle still reads the node as ready.
+            await registrar.execute(text("UPDATE nodes SET epoch = 2 WHERE id = 'node-b'"))
+            cycle = asyncio.create_task(ledger.cycle("one"))
+            await eventually(lambda: ledger.value(WAITING_FOR_LOCKS))
+        reply = await cycle
+        assert (reply.queued, reply.placed, reply.waiting) == (6, 5, 1)
+        live = await ledger.rows("SELECT job_id, node_id FROM leases WHERE ended_at IS NULL")
+        waiting = await ledger.rows("SELECT job_id FROM queue")
+        assert {row["node_id"] for row in live} == {"node-a"}
+        assert sorted(row["job_id"] for row in live + waiting) == jobs
+        assert await ledger.value("SELECT refused FROM cycles") == 1
+        assert await ledger.drift() == []
+        assert (await ledger.cycle("two")).placed == 1
+
+
+async def test_a_job_that_is_held_while_its_cycle_commits_stays_queued(ledger: Ledger):
+    await ledger.register()
+    async with ledger.listening("a", "b"):
+        await ledger.enqueue("a")
+        await ledger.enqueue("b")
+        async with ledger.database.transaction() as holder:
+            await holder.execute(text("UPDATE queue SET held = true WHERE job_id = 'a'"))
+            cycle = asyncio.create_task(ledger.cycle("one"))
+            await eventually(lambda: ledger.value(WAITING_FOR_LOCKS))
+        assert (await cycle).placed == 1
+        assert await ledger.rows("SELECT job_id FROM queue") == [{"job_id": "a"}]
+        assert await ledger.rows("SELECT job_id FROM leases") == [{"job_id": "b"}]
+
+
+async def test_two_cycles_at_once_give_no_gpu_twice(ledger: Ledger):
+    jobs = [f"job-{number:02}" for number in range(12)]
+    for node in ("node-a", "node-b"):
+        await ledger.register(node, gpus=4)
+    async with ledger.listening(*jobs):
+        for job in jobs:
+            await ledger.enqueue(job)
+        async with ledger.database.transaction() as somebody:
+            await somebody.execute(text("SELECT FROM nodes ORDER BY id FOR UPDATE"))
+            cycles = [asyncio.create_task(ledger.cycle(cycle)) for cycle in ("one", "two")]
+            await eventually(lambda: _both_wait(ledger))
+        replies = await asyncio.gather(*cycles)
+        assert sorted(reply.placed for reply in replies) == [0, 8]
+        assert await ledger.value("SELECT count(*) FROM leases WHERE ended_at IS NULL") == 8
+        assert await ledger.value("SELECT count(*) FROM queue") == 4
+        assert await ledger.drift() == []
+
+
+async def test_the_same_cycle_twice_at_once_commits_once(ledger: Ledger):
+    await ledger.register()
+    async with ledger.listening("a"):
+        await ledger.enqueue("a")
+        async with ledger.database.transaction() as somebody:
+            await somebody.execute(text("SELECT FROM nodes FOR UPDATE"))
+            deliveries = [asyncio.create_task(ledger.cycle("one")) for _ in range(2)]
+            await eventually(lambda: _both_wait(ledger))
+        outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        assert [type(error) for error in refused] == [IntegrityError], "the retry will find it"
+        assert (await ledger.cycle("one", delivery=2)).placed == 1
+        assert await ledger.value("SELECT count(*) FROM placements") == 1
+
+
+async def test_what_waits_is_told_why(ledger: Ledger):
+    await ledger.register(gpus=1)
+    await ledger.enqueue("a", gpus=2)
+    reply = await ledger.cycle("one")
+    assert (reply.placed, reply.waiting) == (0, 1)
+    decision = await ledger.value("SELECT decision FROM queue")
+    assert decision["rejected"] == {"not-enough-gpus": 1}
+    assert decision["reason"]
+
+
+async def test_higher_priority_goes_first_then_who_came_first(ledger: Ledger):
+    await ledger.register(gpus=2)
+    async with ledger.listening("low", "high", "mid"):
+        await ledger.enqueue("low", priority=1)
+        await ledger.enqueue("mid", priority=5)
+        await ledger.enqueue("high", priority=9)
+        await ledger.cycle("one")
+        placed = await ledger.rows("SELECT job_id FROM placements ORDER BY job_id")
+        assert [row["job_id"] for row in placed] == ["high", "mid"]
+
+
+async def _both_wait(ledger: Ledger) -> bool:
+    return await ledger.value(WAITING_FOR_LOCKS) == 2

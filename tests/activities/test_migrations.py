@@ -1,0 +1,77 @@
+"""The migrations make what the classes of `models/records` say, once, however often they run."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from psycopg import sql
+from sqlalchemy import create_engine, make_url
+
+from activities.database import current_revision, newest_revision, upgrade
+from models.errors import UnavailableError
+from models.records.tables import SQLModel
+from tests.support.local_stack import ROOT, free_ports
+from workers.stack import Stack
+
+_UPGRADE = "import sys; from activities.database import upgrade; print(upgrade(sys.argv[1]))"
+
+
+@pytest.fixture
+def empty_url(stack: Stack, database_url: str) -> Iterator[str]:
+    """The URL of a database without any table."""
+    name = f"{make_url(database_url).database}_empty"
+    with psycopg.connect(stack.postgres.url("postgres"), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield stack.postgres.url(name)
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def test_migrations_and_classes_are_equal(database_url: str):
+    url = make_url(database_url).set(drivername="postgresql+psycopg")
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True}
+        )
+        differences = compare_metadata(context, SQLModel.metadata)
+    engine.dispose()
+    assert differences == []
+
+
+def test_every_class_has_a_table(database_url: str):
+    with psycopg.connect(database_url) as connection:
+        rows = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+        ).fetchall()
+    tables = {name for (name,) in rows}
+    assert tables == {*SQLModel.metadata.tables, "alembic_version"}
+
+
+def test_an_upgrade_may_be_repeated(empty_url: str):
+    assert current_revision(empty_url) is None
+    assert upgrade(empty_url) == newest_revision()
+    assert upgrade(empty_url) == newest_revision() == current_revision(empty_url)
+
+
+def test_several_processes_may_upgrade_at_once(empty_url: str):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _UPGRADE, empty_url],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    ended = [(process.communicate(timeout=60), process.returncode) for process in processes]
+    assert [code for _, code in ended] == [0] * 3, ended
+    assert {out.strip() for (out, _), _ in ended} == {newest_revision()}
+    assert current_revision(empty_url) == newest_revision()
+
+
+def test_a_server_that_is_not_there_is_said_to_be_away():
+    (port,) = free_ports(1)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        upgrade(f"postgresql://nobody@127.0.0.1:{port}/nothing")

@@ -1,0 +1,189 @@
+"""A job's own steps: into the queue, held, out of it, and its end. Each may come twice."""
+
+import asyncio
+
+import pytest
+from sqlalchemy import text
+from temporalio.exceptions import ApplicationError
+
+from models.messages import HoldRequest
+from models.placement import PlacementKey
+from models.pool import Growth
+from tests.support.database_away import database_away
+from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
+from tests.support.waiting import eventually
+from workers.stack import Stack
+
+_QUEUE = "SELECT job_id, attempt, held FROM queue ORDER BY job_id"
+
+
+async def test_a_second_enqueue_changes_nothing_but_pokes_again(ledger: Ledger):
+    await ledger.enqueue("a")
+    before = await ledger.rows("SELECT * FROM queue")
+    assert await ledger.pokes() == 1
+    assert (await ledger.enqueue("a", delivery=2, priority=9)).queued
+    assert await ledger.rows("SELECT * FROM queue") == before
+    assert await ledger.pokes() == 2, "the first delivery may not have got as far as its poke"
+
+
+async def test_pokes_are_one_until_a_cycle_begins(ledger: Ledger):
+    for job in ("a", "b", "c"):
+        await ledger.enqueue(job)
+    assert await ledger.pokes() == 1
+    await ledger.cycle("1")
+    await ledger.enqueue("d")
+    assert await ledger.pokes() == 2
+
+
+async def test_a_held_job_is_queued_and_pokes_nobody(ledger: Ledger):
+    await ledger.enqueue("a", held=True)
+    assert await ledger.rows(_QUEUE) == [{"job_id": "a", "attempt": 1, "held": True}]
+    assert await ledger.pokes() == 0
+
+
+async def test_an_enqueue_after_its_attempt_was_placed_changes_nothing(ledger: Ledger):
+    await ledger.register()
+    async with ledger.listening("a"):
+        await ledger.enqueue("a")
+        assert (await ledger.cycle("1")).placed == 1
+        assert (await ledger.enqueue("a", delivery=2)).queued
+        assert await ledger.rows(_QUEUE) == []
+        await ledger.release("a")
+        await ledger.enqueue("a", delivery=3)
+        assert await ledger.rows(_QUEUE) == [], "its attempt is over: only the next may queue"
+        await ledger.enqueue("a", attempt=2)
+        assert await ledger.rows(_QUEUE) == [{"job_id": "a", "attempt": 2, "held": False}]
+
+
+async def test_an_enqueue_after_the_job_ended_changes_nothing(ledger: Ledger):
+    await ledger.enqueue("a")
+    await ledger.finish("a")
+    await ledger.enqueue("a", delivery=2)
+    await ledger.enqueue("a", attempt=2)
+    assert await ledger.rows(_QUEUE) == []
+
+
+async def test_an_enqueue_that_meets_its_own_placement_waits_for_it(ledger: Ledger):
+    await ledger.register()
+    await ledger.enqueue("a")
+    async with ledger.database.transaction() as cycle:
+        # A cycle takes the job out of the queue, and has not committed when the repeat comes.
+        await cycle.execute(text("DELETE FROM queue WHERE job_id = 'a'"))
+        for statement in _placement_of_a(ledger.pool):
+            await cycle.execute(text(statement))
+        repeat = asyncio.create_task(ledger.enqueue("a", delivery=2))
+        await eventually(lambda: ledger.value(WAITING_FOR_LOCKS))
+    assert (await repeat).queued
+    assert await ledger.rows(_QUEUE) == []
+
+
+async def test_a_job_that_no_node_of_a_fixed_pool_could_hold_is_refused(ledger: Ledger):
+    await ledger.register(gpus=2)
+    await ledger.set_growth(Growth.FIXED)
+    refused = await ledger.enqueue("a", gpus=3)
+    assert not refused.queued
+    assert refused == await ledger.enqueue("a", gpus=3, delivery=2)
+    assert f"no node of pool {ledger.pool} could ever hold 3 x any GPU" in refused.refusal
+    assert await ledger.value("SELECT count(*) FROM jobs") == 1, "its end is to be recorded"
+    assert (await ledger.enqueue("b", gpus=2)).queued
+
+
+async def test_a_hold_keeps_a_job_out_of_cycles_until_its_release(ledger: Ledger):
+    await ledger.register()
+    async with ledger.listening("a"):
+        await ledger.enqueue("a")
+        for _twice in range(2):
+            await _set_hold(ledger, True)
+        assert (await ledger.cycle("1")).queued == 0
+        pokes = await ledger.pokes()
+        await _set_hold(ledger, False)
+        assert await ledger.pokes() == pokes + 1
+        await _set_hold(ledger, False, delivery=2)
+        assert await ledger.pokes() == pokes + 2
+        assert (await ledger.cycle("2")).placed == 1
+
+
+async def test_a_hold_of_an_older_attempt_does_not_touch_the_newer(ledger: Ledger):
+    await ledger.enqueue("a", attempt=2)
+    await _set_hold(ledger, True, attempt=1)
+    assert await ledger.rows(_QUEUE) == [{"job_id": "a", "attempt": 2, "held": False}]
+
+
+async def test_a_second_release_does_not_touch_the_next_attempt(ledger: Ledger):
+    await ledger.register()
+    async with ledger.listening("a"):
+        await ledger.enqueue("a")
+        await ledger.cycle("1")
+        await ledger.release("a")
+        assert await ledger.rows("SELECT end_reason AS why FROM leases") == [{"why": "held"}]
+        await ledger.enqueue("a", attempt=2)
+        await ledger.release("a", delivery=2)
+        assert await ledger.rows(_QUEUE) == [{"job_id": "a", "attempt": 2, "held": False}]
+        await ledger.cycle("2")
+        await ledger.release("a", delivery=3)
+        live = await ledger.rows("SELECT attempt FROM leases WHERE ended_at IS NULL")
+        assert live == [{"attempt": 2}]
+        assert await ledger.drift() == []
+
+
+async def test_a_release_pokes_only_where_somebody_waits(ledger: Ledger):
+    await ledger.register(gpus=1)
+    async with ledger.listening("a"):
+        await ledger.enqueue("a")
+        await ledger.cycle("1")
+        await ledger.enqueue("b")
+        await ledger.cycle("2")
+        pokes = await ledger.pokes()
+        await ledger.release("a")
+        assert await ledger.pokes() == pokes + 1
+        await ledger.finish("b")
+        await ledger.cycle("3")
+        await ledger.finish("b", delivery=1)
+        assert await ledger.pokes() == pokes + 1
+
+
+async def test_a_second_finish_changes_nothing(ledger: Ledger):
+    await ledger.register()
+    async with ledger.listening("a"):
+        await ledger.enqueue("a")
+        await ledger.cycle("1")
+        await ledger.finish("a", exit_code=0)
+        before = await ledger.rows("SELECT * FROM jobs")
+        assert before[0]["end_state"] == "SUCCEEDED"
+        await ledger.finish("a", exit_code=7, delivery=2)
+        assert await ledger.rows("SELECT * FROM jobs") == before
+        assert await ledger.rows("SELECT end_reason AS why FROM leases") == [{"why": "finished"}]
+        assert await ledger.drift() == []
+
+
+async def test_a_finish_takes_a_job_out_of_the_queue(ledger: Ledger):
+    await ledger.enqueue("a", attempt=3)
+    await ledger.finish("a", attempt=3)
+    assert await ledger.rows(_QUEUE) == []
+
+
+async def test_a_database_that_is_away_is_worth_a_retry(
+    ledger: Ledger, stack: Stack, database_url: str
+):
+    await ledger.enqueue("a")
+    with database_away(stack, database_url):
+        for _with_an_old_session_then_without in range(2):
+            with pytest.raises(ApplicationError, match="database") as refusal:
+                await ledger.enqueue("b")
+            assert refusal.value.type == "UnavailableError"
+            assert not refusal.value.non_retryable
+    assert (await ledger.enqueue("b")).queued
+
+
+async def _set_hold(ledger: Ledger, held: bool, *, attempt: int = 1, delivery: int = 1) -> None:
+    key = PlacementKey(job_id="a", attempt=attempt)
+    await ledger.run(ledger.queue.set_hold, HoldRequest(key=key, held=held), attempt=delivery)
+
+
+def _placement_of_a(pool: str) -> tuple[str, ...]:
+    return (
+        f"INSERT INTO cycles VALUES ('by-hand', '{pool}', now(), 1, 1, 0, 0)",
+        "INSERT INTO placements (job_id, attempt, cycle_id, node_id, epoch, gpu_indices,"
+        " cpu_milli, ram_mb, vram_mb, expected_seconds, decision)"
+        " VALUES ('a', 1, 'by-hand', 'node-a', 1, '{0}', 0, 0, 0, 60, '{}')",
+    )

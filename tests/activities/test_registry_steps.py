@@ -1,0 +1,129 @@
+"""Nodes in the capacity database: registration, drain and end. Each may come twice."""
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from models.messages import DrainRequest, NodeEnd
+from models.node import NodeState
+from tests.support.ledger import Ledger, registration
+
+_NODE = "SELECT state, epoch FROM nodes WHERE id = 'node-a'"
+
+
+async def test_a_repeat_of_the_same_boot_keeps_its_epoch_and_its_leases(ledger: Ledger):
+    async with ledger.listening("a"):
+        first = await ledger.register()
+        await ledger.enqueue("a")
+        await ledger.cycle("one")
+        pokes = await ledger.pokes()
+        assert await ledger.register(delivery=2) == first
+        assert await ledger.pokes() == pokes + 1
+        assert await ledger.value("SELECT count(*) FROM leases WHERE ended_at IS NULL") == 1
+        assert await ledger.told("a", "node_lost") == 0
+
+
+async def test_a_new_boot_gets_a_new_epoch_and_ends_what_the_old_one_held(ledger: Ledger):
+    async with ledger.listening("a"):
+        await ledger.register(gpus=2)
+        await ledger.enqueue("a")
+        await ledger.cycle("one")
+        assert (await ledger.register(boot="boot-2", gpus=3)).epoch == 2
+        assert await ledger.rows("SELECT end_reason AS why FROM leases") == [{"why": "node-lost"}]
+        assert await ledger.value("SELECT count(*) FROM gpus") == 3
+        assert await ledger.told("a", "node_lost") == 1
+        assert (await ledger.register(boot="boot-2", gpus=3, delivery=2)).epoch == 2
+        assert await ledger.told("a", "node_lost") == 2, "the first may not have told it"
+        assert await ledger.drift() == []
+
+
+async def test_a_wrong_token_and_an_old_proof_are_refused(ledger: Ledger):
+    wrong = registration(ledger.pool, "node-a", token="another")
+    forged = registration(ledger.pool, "node-a")
+    forged = forged.model_copy(
+        update={"identity": forged.identity.model_copy(update={"pool": "elsewhere"})}
+    )
+    for request in (wrong, forged):
+        with pytest.raises(ApplicationError, match="wrong join token") as refusal:
+            await ledger.run(ledger.registry.register_node, request)
+        assert refusal.value.type == "TokenError"
+        assert refusal.value.non_retryable
+    assert await ledger.value("SELECT count(*) FROM nodes") == 0
+
+
+async def test_a_drain_may_come_twice_and_its_end_pokes(ledger: Ledger):
+    await ledger.register()
+    for delivery in (1, 2):
+        await _drain(ledger, True, delivery=delivery)
+        assert await ledger.rows(_NODE) == [{"state": "DRAINING", "epoch": 1}]
+    await ledger.cycle("one")
+    pokes = await ledger.pokes()
+    for delivery in (1, 2):
+        await _drain(ledger, False, delivery=delivery)
+        assert await ledger.rows(_NODE) == [{"state": "READY", "epoch": 1}]
+        assert await ledger.pokes() == pokes + delivery, "the first may not have sent its poke"
+
+
+@pytest.mark.parametrize("over", ["registered anew", "ended", "never there"])
+async def test_a_drain_of_another_registration_is_refused(ledger: Ledger, over: str):
+    if over != "never there":
+        await ledger.register()
+    if over == "registered anew":
+        await ledger.register(boot="boot-2")
+    if over == "ended":
+        await _end(ledger, NodeState.GONE)
+    before = await ledger.rows(_NODE)
+    with pytest.raises(ApplicationError, match="has ended or was registered anew") as refusal:
+        await _drain(ledger, True)
+    assert refusal.value.type == "StaleError"
+    assert await ledger.rows(_NODE) == before
+
+
+@pytest.mark.parametrize("state", [NodeState.LOST, NodeState.GONE])
+async def test_the_end_of_a_node_ends_its_leases_and_a_repeat_tells_the_jobs_again(
+    ledger: Ledger, state: NodeState
+):
+    async with ledger.listening("a", "b"):
+        await ledger.register(gpus=2)
+        await ledger.enqueue("a")
+        await ledger.enqueue("b")
+        await ledger.cycle("one")
+        for delivery in (1, 2):
+            await _end(ledger, state, delivery=delivery)
+            assert await ledger.rows(_NODE) == [{"state": state.value, "epoch": 1}]
+            assert await ledger.told("a", "node_lost") == delivery
+            assert await ledger.told("b", "node_lost") == delivery
+        why = "SELECT DISTINCT end_reason AS why FROM leases"
+        assert await ledger.rows(why) == [{"why": "node-lost"}]
+        assert await ledger.drift() == []
+
+
+async def test_a_late_end_of_an_older_registration_changes_nothing(ledger: Ledger):
+    async with ledger.listening("a"):
+        await ledger.register()
+        await ledger.register(boot="boot-2")
+        await ledger.enqueue("a")
+        await ledger.cycle("one")
+        await _end(ledger, NodeState.LOST, epoch=1)
+        assert await ledger.rows(_NODE) == [{"state": "READY", "epoch": 2}]
+        assert await ledger.value("SELECT count(*) FROM leases WHERE ended_at IS NULL") == 1
+        assert await ledger.told("a", "node_lost") == 0
+
+
+async def test_an_end_does_not_wake_a_job_that_has_ended(ledger: Ledger):
+    async with ledger.listening("a"):
+        await ledger.register()
+        await ledger.enqueue("a")
+        await ledger.cycle("one")
+        await ledger.finish("a")
+        await _end(ledger, NodeState.LOST)
+        assert await ledger.told("a", "node_lost") == 0
+
+
+async def _drain(ledger: Ledger, draining: bool, *, delivery: int = 1) -> None:
+    request = DrainRequest(node_id="node-a", epoch=1, draining=draining, reason="for a test")
+    await ledger.run(ledger.registry.drain_node, request, attempt=delivery)
+
+
+async def _end(ledger: Ledger, state: NodeState, *, epoch: int = 1, delivery: int = 1) -> None:
+    request = NodeEnd(node_id="node-a", epoch=epoch, state=state, reason="for a test")
+    await ledger.run(ledger.registry.end_node, request, attempt=delivery)
