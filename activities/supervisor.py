@@ -70,13 +70,12 @@ class Supervisor:
             self._report_end({"cause": "start", **error})
             return
         while not self._empty():
-            select.select(
-                [self._inbox.fd, wake] if self._inbox.open else [wake], [], [], self._patience()
-            )
+            self._enforce()
+            listened = [self._inbox.fd, wake] if self._inbox.open else [wake]
+            select.select(listened, [], [], self._patience())
             _drain(wake)
             self._obey()
             self._reap()
-            self._enforce()
         self._report_end({"cause": self._cause})
 
     def _start(self) -> Message | None:

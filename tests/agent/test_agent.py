@@ -139,6 +139,19 @@ async def test_an_agent_that_nobody_watches_ends_its_processes_and_registers_aga
     await eventually(lambda: agent.says("epoch 2"), timeout=30)
 
 
+async def test_the_processes_of_a_frozen_agent_end_before_its_node_is_lost(
+    longshore: Longshore, temporal: Client, agent: AgentProcess, pool: str, mark: str
+) -> None:
+    agent.start()
+    job = await _submit_endless(longshore, pool, mark, retry=NO_RETRY)
+    agent.send(signal.SIGSTOP)
+    result = await longshore.wait(job)
+    assert (result.state, result.failure) == (JobState.FAILED, FailureClass.NODE)
+    assert not marked(mark)
+    agent.send(signal.SIGCONT)
+    await eventually(lambda: agent.says("epoch 2"), timeout=30)
+
+
 async def test_a_wrong_token_ends_the_agent_with_77(agent: AgentProcess, longshore: Longshore):
     agent.start(LONGSHORE_AGENT_TOKEN="wrong")
     assert await _exit_code(agent) == 77

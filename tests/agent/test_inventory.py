@@ -1,0 +1,120 @@
+"""What an agent says of its machine, and what it makes of a container image."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from activities.inventory import find_runtime, parse_simulated, short_type, take_inventory
+from activities.launch import Launch, prepare
+from models.errors import SpecError, UnavailableError
+from tests.agent.conftest import LocalNode
+from workers.agent_commands import node_id_from
+from workers.local import machine_has_gpus
+
+
+def test_simulated_gpus_are_said_to_be_simulated() -> None:
+    inventory = take_inventory(parse_simulated("4xA100-40GB"), cpus=2.5, ram=7)
+    assert inventory.simulated
+    assert (inventory.gpu_type, len(inventory.gpus)) == ("A100", 4)
+    assert [gpu.index for gpu in inventory.gpus] == [0, 1, 2, 3]
+    assert {gpu.vram for gpu in inventory.gpus} == {40.0}
+    assert (inventory.cpus, inventory.ram) == (2.5, 7)
+
+
+def test_cores_and_memory_are_found() -> None:
+    inventory = take_inventory(parse_simulated("1xH100-80GB"))
+    assert 1 <= inventory.cpus <= (os.cpu_count() or 1)
+    assert 0.1 < inventory.ram < 100_000
+
+
+@pytest.mark.parametrize("text", ["", "H100", "8xH100", "0xH100-80GB", "8 H100 80GB", "8xH100-80"])
+def test_another_form_of_simulated_gpus_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="expected 8xH100-80GB"):
+        parse_simulated(text)
+
+
+@pytest.mark.skipif(machine_has_gpus(), reason="this machine has GPUs")
+def test_without_gpus_the_error_says_what_to_do() -> None:
+    with pytest.raises(UnavailableError, match="--simulate 8xH100-80GB"):
+        take_inventory(None)
+
+
+@pytest.mark.skipif(not machine_has_gpus(), reason="this machine has no GPU")
+def test_gpus_are_found_with_their_memory_and_uuid() -> None:
+    inventory = take_inventory(None)
+    assert not inventory.simulated
+    assert all(gpu.vram > 1 and gpu.uuid.startswith("GPU-") for gpu in inventory.gpus)
+
+
+@pytest.mark.parametrize(
+    ("model", "short"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA GB200", "GB200"),
+        ("NVIDIA L40S", "L40S"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+        ("NVIDIA RTX A6000", "A6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX6000"),
+        ("Something", "Something"),
+    ],
+)
+def test_models_get_their_common_name(model: str, short: str) -> None:
+    assert short_type(model) == short
+
+
+@pytest.mark.parametrize(
+    ("hostname", "node_id"),
+    [("gpu-1", "gpu-1"), ("GPU Box_1.local", "gpu-box_1.local"), ("-x-", "x"), ("äöü", "node")],
+)
+def test_a_hostname_becomes_a_name(hostname: str, node_id: str) -> None:
+    assert node_id_from(hostname) == node_id
+
+
+def test_an_image_becomes_a_container_with_the_gpus_and_no_secret_in_its_arguments(
+    box: LocalNode, tmp_path: Path
+) -> None:
+    launch = _prepare(box, tmp_path, "docker", simulated=False)
+    argv = list(launch.argv)
+    assert argv[:5] == ["docker", "run", "--rm", "--init", "--name"]
+    assert argv[5] == "longshore-job-a-1"
+    assert argv[argv.index("--gpus") + 1] == '"device=1,3"'
+    assert argv[-4:] == ["python:3.12", "sh", "-c", "train"]
+    assert "hunter2" not in " ".join(argv)
+    assert launch.env["PASSWORD"] == "hunter2"
+    assert launch.env["LONGSHORE_PROGRESS_FILE"] == "/longshore/progress"
+    assert launch.env["LONGSHORE_CHECKPOINT_DIR"] == "/work/saved"
+    assert launch.env["PATH"] == os.environ["PATH"]  # the client's; the container's is in argv
+    assert "PATH=/inside" in argv
+
+
+def test_podman_is_given_gpus_in_its_own_words(box: LocalNode, tmp_path: Path) -> None:
+    argv = " ".join(_prepare(box, tmp_path, "podman", simulated=False).argv)
+    assert "--device nvidia.com/gpu=1 --device nvidia.com/gpu=3" in argv
+
+
+def test_simulated_gpus_are_not_asked_of_a_container(box: LocalNode, tmp_path: Path) -> None:
+    assert "--gpus" not in _prepare(box, tmp_path, "docker", simulated=True).argv
+
+
+@pytest.mark.skipif(find_runtime() is None, reason="no container runtime works here")
+async def test_a_container_runs_and_can_be_stopped(box: LocalNode) -> None:
+    run = box.start("echo in a container", image="busybox")
+    assert (await run.done).exit_code == 0, box.output(run.record.key, "stderr")
+    assert box.output(run.record.key) == "in a container\n"
+
+
+def _prepare(box: LocalNode, folder: Path, runtime: str, *, simulated: bool) -> Launch:
+    request = box.request(
+        "train",
+        job="job-a",
+        image="python:3.12",
+        env={"PASSWORD": "hunter2", "PATH": "/inside"},
+        checkpoint={"folder": "saved"},
+    )
+    update = {"container_runtime": runtime, "simulated": simulated}
+    inventory = box.inventory.model_copy(update=update)
+    return prepare(request, box.identity, inventory, folder / "run", folder / "job")
