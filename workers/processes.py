@@ -66,8 +66,7 @@ class Processes:
         """
         if running := self.running(name):
             raise StackError(f"{name} runs already, as process {running.pid}.")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._rotate(name)
+        self._make_room(name)
         with self.log(name).open("ab") as log:
             try:
                 child = subprocess.Popen(
@@ -102,6 +101,7 @@ class Processes:
             name=name, pid=pid, started=started, argv=tuple(argv), address=address,
             stop_signal=int(stop_signal),
         )  # fmt: skip
+        self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / f"{name}.json", entry.model_dump_json())
         return entry
 
@@ -161,7 +161,8 @@ class Processes:
             ) from None
         return process
 
-    def _rotate(self, name: str) -> None:
+    def _make_room(self, name: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
         log = self.log(name)
         if log.exists() and log.stat().st_size > LOG_LIMIT:
             log.replace(log.with_suffix(".log.1"))

@@ -1,0 +1,120 @@
+"""`longshore up` and `longshore down`, run as a person runs them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.settings import Settings
+from tests.support.local_stack import free_ports, temporary_folder
+from workers.local import choose_nodes
+from workers.processes import wait_until
+from workers.stack import Stack
+
+PROGRAM = str(Path(sys.executable).parent / "longshore")
+
+
+class Home:
+    """A state folder of its own, and the environment that names it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "state"
+        port, ui_port = free_ports(2)
+        self.env = os.environ | {
+            "LONGSHORE_STATE_DIR": str(self.folder),
+            "LONGSHORE_TEMPORAL_PORT": str(port),
+            "LONGSHORE_TEMPORAL_UI_PORT": str(ui_port),
+        }
+
+    def longshore(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAM, *args],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+
+    def up(self, *args: str) -> dict[str, Any]:
+        done = self.longshore("up", "--json", *args)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    with temporary_folder() as folder:
+        home = Home(folder)
+        try:
+            yield home
+        finally:
+            Stack(Settings(state_dir=home.folder)).stop(lambda line: None)
+
+
+def pids(summary: dict[str, Any]) -> dict[str, int]:
+    return {part["name"]: part["pid"] for part in summary["parts"]}
+
+
+def test_up_starts_everything_and_up_again_finds_it(home: Home):
+    first = home.up("--nodes", "1")
+    assert first["nodes"] == ["local-1"]
+    assert sorted(pids(first)) == ["agent-local-1", "control", "postgres", "temporal"]
+    assert {part["state"] for part in first["parts"]} == {"running"}
+    assert home.up() == first
+
+    rows = home.longshore("db", "psql", "--", "-tAc", "SELECT id FROM nodes")
+    assert rows.stdout.split() == ["local-1"]
+
+
+def test_up_after_everything_was_killed_starts_the_same_agents_again(home: Home):
+    before = pids(home.up("--nodes", "1"))
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+    stack = Stack(Settings(state_dir=home.folder))
+    assert wait_until(lambda: not any(part.pid for part in stack.status()), 10.0)
+
+    after = home.up()
+
+    assert after["nodes"] == ["local-1"]
+    assert pids(after).keys() == before.keys()
+    assert not set(pids(after).values()) & set(before.values())
+
+
+def test_down_stops_agents_first_and_servers_last(home: Home):
+    home.up("--nodes", "1")
+    kept = home.longshore("down", "--keep-servers")
+    assert kept.stderr.split() == ["stopped", "agent-local-1", "stopped", "control"]
+    rest = home.longshore("down")
+    assert rest.stderr.split() == ["stopped", "temporal", "stopped", "postgres"]
+    assert "nothing of the stack" in home.longshore("down").stdout
+    assert (home.folder / "temporal.db").exists()
+
+
+def test_purge_asks_first(home: Home):
+    home.folder.mkdir(exist_ok=True)
+    (home.folder / "lock").touch()
+    assert home.longshore("down", "--purge").returncode == 1  # no answer on the standard input
+    assert home.folder.exists()
+    assert home.longshore("down", "--purge", "--yes").returncode == 0
+    assert not home.folder.exists()
+
+
+def test_nodes_are_real_gpus_where_there_are_some_else_simulated(tmp_path: Path):
+    stack = Stack(Settings(state_dir=tmp_path))
+    assert choose_nodes(stack, None, has_gpus=lambda: True) == {"local-1": ()}
+    simulated = choose_nodes(stack, None, has_gpus=lambda: False)
+    assert simulated == {
+        "local-1": ("--simulate", "8xH100-80GB"),
+        "local-2": ("--simulate", "8xH100-80GB"),
+    }
+    assert list(choose_nodes(stack, 3)) == ["local-1", "local-2", "local-3"]
+    assert choose_nodes(stack, 0) == {}
+    stack.remember_node("mine", ["--simulate", "1xA100-40GB"])
+    assert choose_nodes(stack, None) == {"mine": ("--simulate", "1xA100-40GB")}
