@@ -1,7 +1,8 @@
 """The rows of the capacity database: who holds which GPU, the queue, and the record of jobs.
 
 The constraints and triggers that make the database refuse live in the migrations
-(`models/records/migrations`); `tests/activities/test_migrations.py` holds these classes and the migrations equal.
+(`models/records/migrations`); `tests/activities/test_migrations.py` holds these classes and the
+migrations equal.
 """
 
 from datetime import datetime

@@ -1,6 +1,7 @@
 """What the capacity database refuses, whatever the code does."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from sqlalchemy.exc import IntegrityError
@@ -50,7 +51,7 @@ async def test_a_placement_of_another_epoch_is_refused(node: Ledger):
 
 
 async def test_one_thousandth_over_the_size_is_refused_and_the_size_itself_is_not(node: Ledger):
-    size = {"cpu": 16_000, "ram": 64_000, "vram": 80_000}
+    size: dict[str, Any] = {"cpu": 16_000, "ram": 64_000, "vram": 80_000}
     for what, constraint in (
         ("cpu", "nodes_cpu_within_size"),
         ("ram", "nodes_ram_within_size"),
