@@ -70,6 +70,10 @@ class Demo:
         """
         if self._state.cycles_before is None:
             self._remember(cycles_before=await self._cycles())
+        if self._state.interruptions:
+            self._seen = await self._snapshot()
+            ended, known = len(self._seen.ended), len(self._seen.jobs)
+            self._tell("continued", f"{ended} of {known} jobs have ended already")
         await self._submit()
         await self._cancel_one()
         await self._kill_one_agent()
@@ -209,14 +213,17 @@ class Demo:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _look(self) -> None:
-        nodes = await self._api.nodes(pool=POOL)
-        jobs = await self._api.list(pool=POOL, tenant="demo", limit=2 * len(self._ids))
-        now = Snapshot(datetime.now(UTC), nodes, of_batch(jobs, self._ids))
+        now = await self._snapshot()
         for event in events_between(self._seen, now):
             self._changed_at = asyncio.get_running_loop().time()
             self._view.tell(event)
         self._seen = now
         self._view.show(now)
+
+    async def _snapshot(self) -> Snapshot:
+        nodes = await self._api.nodes(pool=POOL)
+        jobs = await self._api.list(pool=POOL, tenant="demo", limit=2 * len(self._ids))
+        return Snapshot(datetime.now(UTC), nodes, of_batch(jobs, self._ids))
 
     async def _report(self) -> DemoReport:
         statuses = await asyncio.gather(*map(self._api.status, self._ids))

@@ -1,24 +1,18 @@
 """The command `longshore demo`."""
 
-import asyncio
-import logging
-import shutil
-import sys
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from activities.database import upgrade
-from client.api import Longshore
-from client.terminal import note, print_json, show
-from models.errors import LongshoreError
-from models.settings import Settings, StackInfo
-from workers.demo import Demo, checkpoints, demo_nodes, stop_nodes
-from workers.demo_report import DemoReport
-from workers.demo_state import DemoState, StateFile
-from workers.demo_view import LiveView, PlainView, summary
-from workers.local import start_agents, start_control_worker
-from workers.stack import Stack
+if TYPE_CHECKING:
+    from models.settings import StackInfo
+    from workers.demo_report import DemoReport
+    from workers.demo_state import DemoState, StateFile
+    from workers.stack import Stack
+
+# The rest is imported where it is needed: every command of `longshore` loads this module.
 
 
 def register(app: typer.Typer) -> None:
@@ -46,6 +40,17 @@ def demo(
     checked: the exit code is 1 when something is not as it should be. Interrupted, the demo goes
     on when it is started again.
     """
+    import asyncio
+    import shutil
+
+    from activities.database import upgrade
+    from client.terminal import note
+    from models.errors import LongshoreError
+    from models.settings import Settings
+    from workers.demo import checkpoints, stop_nodes
+    from workers.demo_state import StateFile
+    from workers.stack import Stack
+
     stack = Stack(Settings(), migrate=upgrade)
     file = StateFile(stack.folder)
     state = _state(file, jobs, nodes, seed)
@@ -69,6 +74,9 @@ def demo(
 
 def _state(file: StateFile, jobs: int, nodes: int, seed: int) -> DemoState:
     """Return the state of an unfinished demo, else of a new one."""
+    from client.terminal import note
+    from workers.demo_state import DemoState
+
     unfinished = file.unfinished()
     if unfinished is None:
         return DemoState.new(jobs, nodes, seed)
@@ -80,6 +88,9 @@ def _state(file: StateFile, jobs: int, nodes: int, seed: int) -> DemoState:
 
 
 def _start(stack: Stack, state: DemoState, file: StateFile) -> StackInfo:
+    from workers.demo import demo_nodes
+    from workers.local import start_agents, start_control_worker
+
     with stack.exclusive(_progress):
         info = stack.start(_progress)
         start_control_worker(stack, _progress)
@@ -91,6 +102,13 @@ def _start(stack: Stack, state: DemoState, file: StateFile) -> StackInfo:
 async def _run(
     stack: Stack, state: DemoState, file: StateFile, *, events_on_stderr: bool
 ) -> DemoReport:
+    import logging
+    import sys
+
+    from client.api import Longshore
+    from workers.demo import Demo
+    from workers.demo_view import LiveView, PlainView
+
     logging.getLogger("temporalio").setLevel(logging.ERROR)
     api = await Longshore.connect(stack.settings)
     try:
@@ -104,6 +122,9 @@ async def _run(
 
 
 def _say(report: DemoReport, info: StackInfo, *, kept: bool, as_json: bool) -> None:
+    from client.terminal import print_json, show
+    from workers.demo_view import summary
+
     if as_json:
         print_json(
             report.model_dump(mode="json")
@@ -114,4 +135,4 @@ def _say(report: DemoReport, info: StackInfo, *, kept: bool, as_json: bool) -> N
 
 
 def _progress(line: str) -> None:
-    note(f"  {line}")
+    typer.echo(f"  {line}", err=True)

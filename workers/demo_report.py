@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from models.base import Wire
 from models.job import AttemptRecord, FailureClass, JobState, JobStatus
 from models.views import NodeView
-from workers.demo_jobs import GPUS_PER_NODE
 from workers.demo_state import DemoState
 
 
@@ -56,15 +55,16 @@ class DemoReport(Wire):
 def report_on(
     state: DemoState,
     jobs: Sequence[JobStatus],
-    nodes: Iterable[NodeView],
+    nodes: Sequence[NodeView],
     *,
     cycles: int,
     training: str,
     now: datetime,
 ) -> DemoReport:
-    """Return the summary of a demo whose jobs have all ended."""
+    """Return the summary of a demo whose jobs have all ended; `nodes` are those of its pool."""
     attempts = [attempt for job in jobs for attempt in job.attempts]
     by_state = [job.state for job in jobs]
+    gpus = sum(len(node.gpus) for node in nodes)
     lost_after = None
     if state.killed_at and state.declared_lost_at:
         lost_after = _seconds(state.declared_lost_at - state.killed_at)
@@ -80,11 +80,11 @@ def report_on(
         placements=len(attempts),
         cycles=cycles,
         retries=sum(_was_lost(attempt) for job in jobs for attempt in job.attempts[:-1]),
-        gpus=state.nodes * GPUS_PER_NODE,
+        gpus=gpus,
         gpu_seconds_leased=round(
             sum(_seconds(_held(attempt)) * len(attempt.gpu_indices) for attempt in attempts), 1
         ),
-        gpu_seconds_available=round(_span(attempts) * state.nodes * GPUS_PER_NODE, 1),
+        gpu_seconds_available=round(_span(attempts) * gpus, 1),
         killed_node=state.killed_node,
         declared_lost_after=lost_after,
         training=training,

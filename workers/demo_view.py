@@ -54,7 +54,7 @@ class LiveView:
     def __init__(self, state: DemoState) -> None:
         self._state = state
         self._events: deque[Event] = deque(maxlen=EVENTS_SHOWN)
-        self._live = Live(refresh_per_second=4, console=Console(highlight=False))
+        self._live = Live(refresh_per_second=4, console=Console(highlight=False), transient=True)
 
     def __enter__(self) -> Self:
         self._live.__enter__()
@@ -170,7 +170,8 @@ def _shade(gpu: GPUView) -> str:
 
 def _queue(snapshot: Snapshot) -> Table:
     waiting = snapshot.in_state(JobState.SUBMITTED, JobState.QUEUED, JobState.RETRYING)
-    table = a_table(["waiting", "GPUs", "class", "why"], right=["GPUs"], fold=["why"])
+    table = a_table(["waiting", "GPUs", "class", "why"], right=["GPUs"])
+    table.columns[-1].overflow = "ellipsis"
     ordered = sorted(waiting, key=lambda job: (-job.priority, job.submitted_at))
     for job in ordered[:QUEUE_SHOWN]:
         table.add_row(job.name, str(job.gpus), str(job.priority), Text(job.reason, "dim"))
