@@ -19,7 +19,6 @@ install: $(STAMP) ## Make the virtual environment in .venv (again only when some
 	@true
 
 demo: $(STAMP) ## Start everything and run a small fleet of jobs on it
-	@$(BIN)/longshore up
 	@$(BIN)/longshore demo
 
 up: $(STAMP) ## Start the local stack; NODES=4 for four simulated nodes
