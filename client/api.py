@@ -194,7 +194,7 @@ class Longshore:
         try:
             await self._job(job_id).cancel(reason=reason or "cancelled by its user")
         except RPCError as error:
-            raise _as_ours(error, f"job {ref} (it may have ended)") from error
+            raise _as_ours(error, f"job {ref}") from error
         return job_id
 
     async def hold(self, ref: str, reason: str = "") -> str:
@@ -326,7 +326,7 @@ class Longshore:
         try:
             await self._job(job_id).signal(signal, CommandReason(reason=reason))
         except RPCError as error:
-            raise _as_ours(error, f"job {ref} (it may have ended)") from error
+            raise _as_ours(error, f"job {ref}") from error
         return job_id
 
     async def _update_node(
@@ -362,6 +362,8 @@ class Longshore:
 
 
 def _as_ours(error: RPCError, what: str) -> LongshoreError:
+    if error.status is RPCStatusCode.NOT_FOUND and "already completed" in error.message:
+        return RefusedError(f"{what} has ended already")
     if error.status is RPCStatusCode.NOT_FOUND:
         return NotFoundError(f"no {what}")
     if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED):

@@ -10,11 +10,13 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from importlib import metadata
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
+from typer.core import TyperGroup, TyperOption
 
 from client import file_commands, job_commands, node_commands, submit_command, watch_command
 from client.process import leave
@@ -44,10 +46,9 @@ def main() -> NoReturn:
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command and return its exit code; errors that are expected become lines on stderr."""
-    add_plugins()
+    """Run one command and return its exit code; expected errors become lines on stderr."""
     try:
-        app(args, prog_name="longshore")
+        command_line()(args, prog_name="longshore")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
@@ -57,19 +58,12 @@ def run(args: Sequence[str]) -> int:
     return 0
 
 
-def add_plugins() -> None:
-    """Add the commands of the layers above, once."""
-    if _added:
-        return
-    for entry in metadata.entry_points(group=PLUGINS):
-        _added.append(entry.name)
-        try:
-            entry.load()(app)
-        except ImportError as error:
-            note(f"warning: the commands of {entry.value} cannot be loaded: {error}")
-    for info in (*app.registered_commands, *app.registered_groups):
-        if not isinstance(info.rich_help_panel, str):
-            info.rich_help_panel = _OTHERS
+def command_line() -> TyperGroup:
+    """Return every command: our own, and those of the layers above."""
+    _add_plugins()
+    commands = typer.main.get_group(app)
+    _say_no_type_of_flags(commands)
+    return commands
 
 
 @app.callback()
@@ -90,7 +84,26 @@ watch_command.register(app)
 node_commands.register(app)
 file_commands.register(app)
 
-_added: list[str] = []
+
+@cache
+def _add_plugins() -> None:
+    for entry in metadata.entry_points(group=PLUGINS):
+        try:
+            entry.load()(app)
+        except ImportError as error:
+            note(f"warning: the commands of {entry.value} cannot be loaded: {error}")
+    for info in (*app.registered_commands, *app.registered_groups):
+        if not isinstance(info.rich_help_panel, str):
+            info.rich_help_panel = _OTHERS
+
+
+def _say_no_type_of_flags(command: Any) -> None:
+    """A flag takes no value: without this, help says <bool> beside each."""
+    for param in command.params:
+        if isinstance(param, TyperOption) and param.is_flag and param.metavar is None:
+            param.metavar = ""
+    for inner in command.commands.values() if isinstance(command, TyperGroup) else ():
+        _say_no_type_of_flags(inner)
 
 
 def _version(wanted: bool) -> None:

@@ -11,7 +11,7 @@ import typer
 from pydantic import BaseModel
 
 from client.calls import call, known_job
-from client.terminal import JSON, now, out, pairs, print_json, show
+from client.terminal import JSON, now, out, print_json, show
 from models.errors import UnavailableError
 from models.job import JobSpec
 from models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW, job_workflow_id
@@ -95,7 +95,9 @@ def ui(
     if as_json:
         print_json(links)
     else:
-        show(pairs(list(links.items())))
+        width = max(len(label) for label in links)
+        for label, link in links.items():
+            print(f"{label:<{width}}  {link}")
     if open_it:
         webbrowser.open(next(iter(links.values())))
 
@@ -122,4 +124,4 @@ def _namespace() -> str:
 
 
 def _query(workflow_type: str, status: str) -> str:
-    return quote(f'WorkflowType="{workflow_type}" AND ExecutionStatus="{status}"')
+    return quote(f'WorkflowType="{workflow_type}" AND ExecutionStatus="{status}"', safe="=")

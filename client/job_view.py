@@ -9,7 +9,7 @@ from rich.text import Text
 
 from client.live import progress_bar
 from client.terminal import WIDE, a_table, heading, pairs
-from client.words import ago, clock, count, gpu_list, place_of, span, styled
+from client.words import SIMULATED, ago, clock, count, gpu_list, place_of, span, styled
 from models.job import AttemptRecord, JobSpec, JobState, JobStatus
 from models.messages import Progress
 from models.placement import Decision, Rejection
@@ -18,19 +18,18 @@ from models.views import Explanation, JobView
 
 
 def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
-    """Return a row for each job; a narrow table leaves out what is mostly the same."""
-    headings = ["job", "state", "GPUs", "where", "since", "remark"]
+    """Return a line for each job; a narrow table leaves out what is mostly the same."""
+    headings = ["job", "state", "GPUs", "ago", "remark"]
     if width >= WIDE:
         headings[2:2] = ["pool", "tenant", "tier", "class"]
-    table = a_table(headings, right=("GPUs", "class"), fold=("remark", "where", "job"))
+    table = a_table(headings, right=("ago", "class"), fold=("remark",))
     for job in jobs:
-        cells: list[RenderableType] = [
+        cells: list[str | Text] = [
             job.id,
             styled(job.state),
-            _gpus(job),
-            _where(job),
-            _since(job, now),
-            _remark(job, now),
+            f"{job.gpus}x{job.gpu_type}" if job.gpu_type else str(job.gpus),
+            span(now - _last_change(job), units=1),
+            Text(_remark(job, now), no_wrap=True, overflow="ellipsis"),
         ]
         if width >= WIDE:
             cells[2:2] = [job.pool, job.tenant, job.tier.value, str(job.priority)]
@@ -51,7 +50,7 @@ def job_screen(
     parts: list[RenderableType] = [
         Text.assemble((job.id, "bold"), "  ", styled(state), since),
     ]
-    if progress is not None and state is JobState.RUNNING:
+    if progress and state is JobState.RUNNING and (progress.fraction or progress.message):
         started = progress.started_at or job.started_at or now
         parts.append(progress_bar(progress, now - started))
     parts += [Text(), pairs(_facts(job, status, spec, now))]
@@ -85,41 +84,44 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     return Group(*parts)
 
 
-def _gpus(job: JobView) -> str:
-    return f"{job.gpus} x {job.gpu_type}" if job.gpu_type else str(job.gpus)
-
-
-def _where(job: JobView) -> str:
-    if job.node_id is None or job.state in (JobState.QUEUED, JobState.HELD, JobState.RETRYING):
-        return "-"
-    return place_of(job.node_id, job.gpu_indices, simulated=job.simulated)
-
-
-def _since(job: JobView, now: datetime) -> str:
+def _last_change(job: JobView) -> datetime:
+    """Return when it ended, or was placed, or was submitted."""
     if job.ended_at is not None:
-        return f"{ago(job.ended_at, now)}"
+        return job.ended_at
     if job.state is JobState.RUNNING and job.started_at is not None:
-        return f"{ago(job.started_at, now)}"
-    return f"{ago(job.submitted_at, now)}"
+        return job.started_at
+    return job.submitted_at
 
 
 def _remark(job: JobView, now: datetime) -> str:
-    """Return what is worth knowing beside the state: why it waits, or how it ended."""
-    if job.state is JobState.RUNNING:
-        return f"attempt {job.attempt}" if job.attempt > 1 else ""
-    if job.state is JobState.SUCCEEDED:
-        return f"ran {_ran(job)}"
-    if job.state is JobState.FAILED:
-        code = "" if job.exit_code is None else f", exit code {job.exit_code}"
-        return f"{job.failure.value if job.failure else 'failed'}{code}: {job.reason}".rstrip(": ")
-    if job.state is JobState.QUEUED and job.estimated_start is not None:
-        return f"may start {ago(job.estimated_start, now)}: {job.reason}"
-    return job.reason
+    """Return what is worth knowing beside the state: where it runs, why it waits, how it ended."""
+    match job.state:
+        case JobState.RUNNING:
+            again = f", attempt {job.attempt}" if job.attempt > 1 else ""
+            return f"{_where(job)} {gpu_list(job.gpu_indices)}{again}"
+        case JobState.SUCCEEDED:
+            return f"{_where(job)} for {_ran(job)}"
+        case JobState.FAILED:
+            code = "" if job.exit_code is None else f", exit code {job.exit_code}"
+            where = f" ({_where(job)})" if job.node_id else ""
+            kind = job.failure.value if job.failure else "failed"
+            return f"{kind}{code}{where}: {job.reason}".rstrip(": ")
+        case JobState.QUEUED if job.estimated_start is not None:
+            return f"may start {ago(job.estimated_start, now)}: {job.reason}"
+        case JobState.HELD:
+            return job.reason or "until it is released"
+        case _:
+            return job.reason
+
+
+def _where(job: JobView) -> str:
+    """Return the node; the mark goes first, so that nothing cuts it off."""
+    return f"{SIMULATED} {job.node_id}" if job.simulated else job.node_id or ""
 
 
 def _ran(job: JobView) -> str:
     if job.started_at is None or job.ended_at is None:
-        return "-"
+        return "no time"
     return span(job.ended_at - job.started_at)
 
 
@@ -131,9 +133,10 @@ def _facts(
         label = "runs on" if job.state is JobState.RUNNING else "ran last on"
         where = place_of(job.node_id, job.gpu_indices, simulated=job.simulated)
         facts.append((label, where))
-    reason = status.reason if status and status.reason else job.reason
+    running = job.state is JobState.RUNNING
+    reason = job.reason if running or status is None else status.reason or job.reason
     if reason:
-        facts.append(("why", reason))
+        facts.append(("why there" if running else "why", reason))
     if status and status.result:
         result = status.result
         code = "" if result.exit_code is None else f"exit code {result.exit_code}, "
@@ -146,13 +149,15 @@ def _facts(
         ("command", Text(_command(spec))),
         (
             "queue",
-            f"pool {job.pool}, tenant {job.tenant}, {job.tier.value}, priority class {job.priority}",
+            f"pool {job.pool}, tenant {job.tenant}, {job.tier.value}, class {job.priority}",
         ),
         ("submitted", _moment(job.submitted_at, now)),
     ]
     if job.first_started_at is not None:
         waited = span(job.first_started_at - job.submitted_at)
-        facts.append(("started", f"{_moment(job.first_started_at, now)}, after {waited}"))
+        facts.append(
+            ("started", f"{_moment(job.first_started_at, now)}, after a wait of {waited}")
+        )
     if job.ended_at is not None:
         facts.append(("ended", _moment(job.ended_at, now)))
     return facts
@@ -161,9 +166,13 @@ def _facts(
 def _wants(spec: JobSpec) -> str:
     vram = f" with {format_gb(spec.vram_per_gpu)}" if spec.vram_per_gpu else ""
     return (
-        f"{spec.gpus} x {spec.gpu_type or 'GPU'}{vram}, {spec.cpus:g} cores, "
+        f"{spec.gpus} x {spec.gpu_type or 'GPU'}{vram}, {_cores(spec.cpus)}, "
         f"{format_gb(spec.ram)} RAM, about {format_duration(spec.expected_duration)}"
     )
+
+
+def _cores(cpus: float) -> str:
+    return f"{cpus:g} core" + ("" if cpus == 1 else "s")
 
 
 def _command(spec: JobSpec) -> str:
@@ -217,15 +226,13 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
     job, last = explanation.job, explanation.last_decision
     facts: list[tuple[str, RenderableType]] = []
     if explanation.position is not None:
-        ahead = (
-            f"{count(explanation.ahead, 'job')} before it" if explanation.ahead else "the first"
-        )
-        facts.append(("queue", f"place {explanation.position} of pool {job.pool}, {ahead}"))
+        before = count(explanation.ahead, "job")
+        ahead = f"{before} before it" if explanation.ahead else "the first"
+        facts.append(("queue", f"place {explanation.position} in pool {job.pool}, {ahead}"))
         facts.append(("waits since", _moment(job.submitted_at, now)))
     if explanation.decided_at is not None and last is not None:
-        ruled_out = ", ".join(f"{n} {code.value}" for code, n in last.rejected.items())
-        said = last.reason + (f" (nodes ruled out: {ruled_out})" if ruled_out else "")
-        facts.append(("last cycle", f"{ago(explanation.decided_at, now)}: {said}"))
+        said = "" if last.reason in explanation.headline else f": {last.reason}"
+        facts.append(("last cycle", f"{ago(explanation.decided_at, now)}{said}"))
     start = last.estimated_start if last else job.estimated_start
     if start is not None and explanation.position is not None:
         facts.append(

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from client.terminal import now, print_json_line
+from client.terminal import note, now, print_json_line
 from client.words import clock, place_of, span, styled
 from models.errors import LongshoreError
 from models.job import FailureClass, JobResult, JobState, JobStatus
@@ -40,6 +40,19 @@ def exit_code_of(result: JobResult) -> int:
     if result.failure is FailureClass.QUEUE_TIMEOUT:
         return QUEUE_TIMEOUT
     return result.exit_code or FAILED
+
+
+@contextlib.contextmanager
+def says_that_it_goes_on(job_id: str) -> Iterator[None]:
+    """Tell who interrupts the waiting that the job has not been stopped by that."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        note(
+            f"\nThe job goes on. Follow it with `longshore watch {job_id}`, or end it with "
+            f"`longshore cancel {job_id}`."
+        )
+        raise
 
 
 class Screen(Protocol):
@@ -144,10 +157,10 @@ class Panel(Silent):
     """Draws the job in place; times run on between changes."""
 
     def __init__(self, console: Console) -> None:
-        self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=4)
         self._status: JobStatus | None = None
         self._progress: Progress | None = None
         self._view: JobView | None = None
+        self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=4)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -192,7 +205,7 @@ def job_panel(
         parts.append(Text(_ending(status.result)))
     if status.reason and status.state not in (JobState.RUNNING,) and status.result is None:
         parts.append(Text(status.reason, style="dim"))
-    if progress is not None:
+    if progress is not None and (progress.fraction or progress.message):
         parts.append(progress_bar(progress, now() - (progress.started_at or status.since)))
     return Group(*parts)
 
@@ -200,7 +213,7 @@ def job_panel(
 def progress_bar(progress: Progress, ran: timedelta) -> RenderableType:
     """Return a bar with what the job says of itself; the message alone where it says no number."""
     if progress.fraction is None:
-        return Text(progress.message or f"has run {span(ran)}", style="dim")
+        return Text(progress.message, style="dim")
     left = ""
     if 0.02 < progress.fraction < 1:
         left = f"about {span(ran / progress.fraction * (1 - progress.fraction))} left"
@@ -211,7 +224,7 @@ def progress_bar(progress: Progress, ran: timedelta) -> RenderableType:
     row.add_row(
         ProgressBar(total=1.0, completed=progress.fraction, width=_BAR),
         f"{progress.fraction:4.0%}",
-        Text(left, style="dim"),
+        Text(left and f" {left} ", style="dim"),
         Text(progress.message),
     )
     return row

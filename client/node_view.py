@@ -11,7 +11,7 @@ from rich.text import Text
 from client.terminal import WIDE, a_table
 from client.words import SIMULATED, ago, styled
 from models.node import NodeState
-from models.units import format_duration, format_gb
+from models.units import format_duration
 from models.views import NodeView, PoolView
 
 FREE, TAKEN = "·", "×"
@@ -26,15 +26,15 @@ def nodes_table(nodes: Sequence[NodeView], now: datetime, width: int) -> Table:
     headings = ["node", "state", "GPUs", "", "CPUs", "RAM", "ends", "jobs"]
     if wide:
         headings[2:2] = ["pool", "tier", "provider"]
-    table = a_table(headings, right=("CPUs", "RAM"), fold=("node", "jobs"))
+    table = a_table(headings, right=("CPUs", "RAM"), fold=("jobs",))
     for node in nodes:
         row: list[RenderableType] = [
             _name(node, wide),
             _state(node),
-            _kind(node),
+            _kind(node, two_lines=not wide),
             cells(node),
             f"{node.cpus_used:g}/{node.cpus:g}",
-            f"{node.ram_used:g}/{format_gb(node.ram)}",
+            f"{node.ram_used:.0f}/{node.ram:.0f}GB",
             "never" if node.expires_at is None else ago(node.expires_at, now),
             _jobs(node),
         ]
@@ -114,14 +114,14 @@ def _state(node: NodeView) -> Text:
     if node.drained:
         state = Text("DRAINED", style="yellow")
     if node.state is not NodeState.READY and node.state_reason:
-        state.append(f"\n{node.state_reason}", style="dim")
+        state.append(f" {node.state_reason}", style="dim")
     return state
 
 
-def _kind(node: NodeView) -> Text:
+def _kind(node: NodeView, *, two_lines: bool) -> Text:
     kind = Text(f"{len(node.gpus)} x {node.gpu_type or 'GPU'}")
     if node.simulated:
-        kind.append(f"\n{SIMULATED}", style="yellow")
+        kind.append(("\n" if two_lines else " ") + SIMULATED, style="yellow")
     return kind
 
 
@@ -129,8 +129,8 @@ def _jobs(node: NodeView) -> Text:
     names = {gpu.job_id: gpu.job_name or gpu.job_id for gpu in node.gpus if gpu.job_id}
     running = Text()
     for job_id, letter in _letters(node).items():
-        running.append("  " if running else "").append(letter, style=_colour(letter))
-        running.append(f" {names[job_id]}")
+        running.append(" " if running else "").append(letter, style=_colour(letter))
+        running.append(f"={names[job_id]}")
     return running
 
 

@@ -1,11 +1,10 @@
 """`longshore submit`: from a file, or a command line after `--`."""
 
 import asyncio
-import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,15 @@ import typer
 from typer.core import TyperCommand
 
 from client.calls import call
-from client.live import Lines, Panel, Screen, Silent, exit_code_of, follow_job
+from client.live import (
+    Lines,
+    Panel,
+    Screen,
+    Silent,
+    exit_code_of,
+    follow_job,
+    says_that_it_goes_on,
+)
 from client.terminal import JSON, note, out, print_json, warn
 from models.document import Override, load_document, read_document
 from models.errors import SpecError
@@ -85,7 +92,10 @@ def submit(
 
     longshore submit train.yaml --wait
 
-    longshore submit --gpus 2 --set gpu_type=H100 -- python train.py --epochs 3
+    longshore submit --gpus 2 --set gpu_type=H100 -- python -m train --epochs 3
+
+    A job runs in an empty folder of its own, or in the workdir that it names; for a relative one
+    the job file, or without a file the folder that you are in, is where it begins.
     """
     if follow and as_json:
         raise typer.BadParameter("--follow prints what the job writes: leave out --json")
@@ -97,14 +107,14 @@ def submit(
         if text is not None
     ]
     overrides += [_override(value) for value in values or ()]
-    spec = _spec(file, command, overrides)
+    spec = _in_its_folder(_spec(file, command, overrides), file, overrides)
 
     async def submit_and_wait(api: "Longshore") -> JobResult | None:
         submission = await api.submit(spec, key=key, held=hold)
         _say_submitted(submission, spec, hold, as_json, quiet, waits=wait or follow)
         if not (wait or follow):
             return None
-        with _says_that_it_goes_on(submission.job_id):
+        with says_that_it_goes_on(submission.job_id):
             if follow:
                 return await _follow_with_logs(api, submission.job_id, quiet)
             return await follow_job(api, submission.job_id, _screen(as_json or quiet))
@@ -147,6 +157,18 @@ def _spec(file: str | None, command: Sequence[str], overrides: list[Override]) -
         raise SpecError("job", problems) from None
 
 
+def _in_its_folder(spec: JobSpec, file: str | None, overrides: list[Override]) -> JobSpec:
+    """Return the job with an absolute working folder: nodes do not know what ours is.
+
+    A relative one is seen from the job file that names it, and otherwise from here.
+    """
+    if spec.workdir is None or spec.workdir.startswith("~"):
+        return spec
+    in_file = file not in (None, "-") and all(over.field != "workdir" for over in overrides)
+    base = Path(file or "").parent if in_file else Path()
+    return spec.model_copy(update={"workdir": str((base / spec.workdir).resolve())})
+
+
 def _name_of(command: Sequence[str]) -> str:
     """Return a name for a job without one: its program, or the script that it runs."""
     script = next((word for word in command[1:] if Path(word).suffix in (".py", ".sh")), None)
@@ -170,10 +192,11 @@ def _say_submitted(
         note(f"It had been submitted before: the same tenant, name {spec.name} and key.")
     if not waits and held:
         note(f"It is held. Next: longshore release {submission.job_id}")
+    elif not waits and submission.warnings:
+        note(f"Next: longshore why {submission.job_id}")
     elif not waits:
-        note(
-            f"Next: longshore watch {submission.job_id}, or longshore logs -f {submission.job_id}"
-        )
+        job_id = submission.job_id
+        note(f"Next: longshore watch {job_id}, or longshore logs -f {job_id}")
 
 
 def _screen(silent: bool) -> Screen:
@@ -185,19 +208,6 @@ def _screen(silent: bool) -> Screen:
 
 def print_now(line: str) -> None:
     print(line, flush=True)
-
-
-@contextlib.contextmanager
-def _says_that_it_goes_on(job_id: str) -> Iterator[None]:
-    """Tell who interrupts the waiting that the job has not been stopped by that."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        note(
-            f"\nThe job goes on. Follow it with `longshore watch {job_id}`, or end it with "
-            f"`longshore cancel {job_id}`."
-        )
-        raise
 
 
 async def _follow_with_logs(api: "Longshore", job_id: str, silent: bool) -> JobResult:

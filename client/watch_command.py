@@ -13,7 +13,15 @@ from rich.text import Text
 
 from client.calls import call, known_job
 from client.job_view import jobs_table
-from client.live import JSONLines, Lines, Panel, exit_code_of, follow_job
+from client.live import (
+    JSONLines,
+    Lines,
+    Panel,
+    Screen,
+    exit_code_of,
+    follow_job,
+    says_that_it_goes_on,
+)
 from client.node_view import LEGEND, node_line, nodes_table
 from client.terminal import heading, now, out, print_json_line
 from client.words import clock, count, place_of
@@ -58,11 +66,8 @@ def watch(
 
     async def follow(api: "Longshore") -> JobResult:
         job = await known_job(api, ref)
-        console = out()
-        screen = (
-            JSONLines() if as_json else Panel(console) if console.is_terminal else Lines(_print)
-        )
-        return await follow_job(api, job.id, screen)
+        with says_that_it_goes_on(job.id):
+            return await follow_job(api, job.id, _screen(as_json))
 
     result = call(follow)
     if as_json:
@@ -118,6 +123,13 @@ def changes(before: Fleet | None, after: Fleet) -> list[str]:
         if old is None or (old.state, old.attempt) != (job.state, job.attempt):
             lines.append(_job_line(job))
     return lines
+
+
+def _screen(as_json: bool) -> Screen:
+    if as_json:
+        return JSONLines()
+    console = out()
+    return Panel(console) if console.is_terminal else Lines(_print)
 
 
 async def _watch_all(api: "Longshore", pool: str | None, every: float, as_json: bool) -> None:

@@ -30,11 +30,11 @@ def styled(state: JobState | NodeState) -> Text:
     return Text(state.value, style=_STYLES[state])
 
 
-def span(duration: timedelta) -> str:
-    """Return a duration in at most two units: ``45s``, ``3m 12s``, ``2h 5m``, ``3d 4h``."""
+def span(duration: timedelta, *, units: int = 2) -> str:
+    """Return a duration in one or two units: ``45s``, ``3m 12s``, ``2h 5m``, ``3d 4h``."""
     seconds = max(int(duration.total_seconds()), 0)
-    if seconds < 60:
-        return f"{seconds}s"
+    if units == 1:
+        return _one_unit(seconds)
     for unit, size, smaller, smaller_size in (
         ("d", 86400, "h", 3600),
         ("h", 3600, "m", 60),
