@@ -13,7 +13,9 @@ from workers.stack import Stack
 
 def main() -> None:
     sys.stdin.read()
-    Stack(Settings(state_dir=Path(sys.argv[1]))).stop(lambda line: None)
+    stack = Stack(Settings(state_dir=Path(sys.argv[1])))
+    if stack.stop(lambda line: None):  # nobody else did: nobody needs what it stored
+        stack.purge()
     leave(0)
 
 
