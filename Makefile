@@ -40,8 +40,8 @@ format: $(STAMP) ## Put the code in its standard form
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure the packer, and the whole against bare Temporal
-	@$(BIN)/python -m benchmarks
+bench: $(STAMP) ## Measure how fast the packer decides
+	@$(BIN)/python -m benchmarks.decisions
 
 lock: $(STAMP) ## Choose versions anew and write requirements.lock (all platforms, with hashes)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
