@@ -27,12 +27,23 @@ _CGROUP_MEMORY = (
 
 
 class SimulatedGPUs(Frozen):
-    """GPUs that are only said to be there, such as ``8xH100-80GB``."""
+    """GPUs that are only said to be there, such as ``8xH100-80GB``.
+
+    A node of them has the cores and the memory that such machines have: 8 and 64 GB a GPU.
+    """
 
     count: int
     gpu_type: str
     vram: float
     """GB each."""
+
+    @property
+    def cpus(self) -> float:
+        return 8.0 * self.count
+
+    @property
+    def ram(self) -> float:
+        return 64.0 * self.count
 
 
 def parse_simulated(text: str) -> SimulatedGPUs:
@@ -49,14 +60,16 @@ def take_inventory(
 ) -> Inventory:
     """Return what this machine has; `cpus` (cores) and `ram` (GB) replace what was found.
 
+    With simulated GPUs cores and memory are simulated too, in the proportion of such machines.
+
     Raises UnavailableError when there is no GPU and none is simulated.
     """
     gpus = _simulated(simulated) if simulated else _nvml_gpus()
     return Inventory(
         gpu_type=simulated.gpu_type if simulated else short_type(gpus[0].model),
         gpus=gpus,
-        cpus=cpus or _cpus(),
-        ram=ram or round(_ram_bytes() / 1e9, 3),
+        cpus=cpus or (simulated.cpus if simulated else _cpus()),
+        ram=ram or (simulated.ram if simulated else round(_ram_bytes() / 1e9, 3)),
         simulated=simulated is not None,
         container_runtime=find_runtime(),
         hostname=socket.gethostname(),

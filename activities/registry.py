@@ -1,7 +1,6 @@
 """Nodes in the capacity database: registration, drain, loss."""
 
 import json
-from datetime import UTC, datetime
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -46,10 +45,11 @@ class RegistryActivities:
         Raises TokenError for a wrong or expired proof.
         """
         identity = registration.identity
+        # Judged at the time when it came in: the database may have been away since.
+        came_in_at = activity.info().scheduled_time
         proof.check(
-            self._agent_token, identity, registration.issued_at, registration.proof,
-            datetime.now(UTC),
-        )  # fmt: skip
+            self._agent_token, identity, registration.issued_at, registration.proof, came_in_at
+        )
         async with self._database.transaction() as connection:
             await ensure_pool(connection, identity.pool)
             epoch = await self._known_epoch(connection, registration)

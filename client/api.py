@@ -179,7 +179,12 @@ class Longshore:
         job_id = await self._resolve(ref)
         store = LogStore(self.settings.resolve_log_store())
         if not follow:
-            yield (await asyncio.to_thread(store.read, job_id, attempt, stream)).data
+            piece = await asyncio.to_thread(store.read, job_id, attempt, stream)
+            while piece.data:
+                yield piece.data
+                piece = await asyncio.to_thread(
+                    store.read, job_id, piece.attempt, stream, piece.next_offset
+                )
             return
 
         async def ended() -> bool:

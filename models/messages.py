@@ -47,6 +47,7 @@ class JobHistory(Wire):
     attempt: int
     retries: dict[FailureClass, int] = Field(default_factory=dict[FailureClass, int])
     attempts: tuple[AttemptRecord, ...] = ()
+    hold_reason: str = ""
 
 
 class JobInput(Wire):
@@ -58,6 +59,7 @@ class JobInput(Wire):
     held: bool = False
     """Wait for a release before the first placement."""
     history: JobHistory | None = None
+    max_attempts_per_run: int = Field(default=100, ge=1)
 
 
 class EnqueueRequest(Wire):

@@ -5,8 +5,10 @@ queue, are the capacity database's; every step there is idempotent by (job, atte
 """
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -53,20 +55,25 @@ _ATTEMPTS_SHOWN = 20
 
 @workflow.defn(name=JOB_WORKFLOW)
 class JobWorkflow:
-    """One job. Completes with its `JobResult`; fails or is cancelled when the job is."""
+    """One job. Completes with its `JobResult`; fails or is cancelled when the job is.
+
+    Continues as new after `max_attempts_per_run` attempts.
+    """
 
     @workflow.init
     def __init__(self, job: JobInput) -> None:
+        self._job = job
         self._spec = job.spec
-        self._key = job.key
-        self._held = job.held
-        self._hold_reason = "held at submit" if job.held else ""
         self._id = workflow.info().workflow_id.removeprefix("job-")
-        history = job.history or JobHistory(submitted_at=workflow.info().start_time, attempt=1)
+        history = job.history or JobHistory(
+            submitted_at=workflow.info().start_time, attempt=1, hold_reason="held at submit"
+        )
+        self._held, self._hold_reason = job.held, history.hold_reason
         self._submitted_at = history.submitted_at
         self._attempt = history.attempt
         self._retries = dict(history.retries)
         self._attempts = list(history.attempts)
+        self._first_attempt = history.attempt
         self._state = JobState.SUBMITTED
         self._reason = ""
         self._since = workflow.now()
@@ -148,7 +155,7 @@ class JobWorkflow:
         reply = await workflow.execute_activity_method(
             QueueActivities.enqueue,
             EnqueueRequest(
-                job_id=self._id, attempt=self._attempt, spec=self._spec, key=self._key,
+                job_id=self._id, attempt=self._attempt, spec=self._spec, key=self._job.key,
                 submitted_at=self._submitted_at, held=self._held,
             ),
             start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
@@ -227,9 +234,9 @@ class JobWorkflow:
             stopping = asyncio.create_task(self._stop(placement, self._stop_reason() or ""))
             await workflow.wait_condition(lambda: process.done() or self._lost_here())
         if not process.done():
-            process.cancel()
+            await _give_up(process)
             if stopping:
-                stopping.cancel()
+                await _give_up(stopping)
             return ProcessReport(failure=FailureClass.NODE, message=self._loss_message())
         return await _report_of(process)
 
@@ -345,17 +352,23 @@ class JobWorkflow:
     def _next_attempt_or_continue_as_new(self) -> None:
         self._attempt += 1
         self._placement = None
-        if workflow.info().is_continue_as_new_suggested() and self._cancel is None:
+        if self._cancel is None and self._should_continue_as_new():
+            history = JobHistory(
+                submitted_at=self._submitted_at,
+                attempt=self._attempt,
+                retries=self._retries,
+                attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]),
+                hold_reason=self._hold_reason,
+            )
             workflow.continue_as_new(
-                JobInput(
-                    spec=self._spec, key=self._key, held=self._held,
-                    history=JobHistory(
-                        submitted_at=self._submitted_at, attempt=self._attempt,
-                        retries=self._retries,
-                        attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]),
-                    ),
-                )
-            )  # fmt: skip
+                self._job.model_copy(update={"held": self._held, "history": history})
+            )
+
+    def _should_continue_as_new(self) -> bool:
+        done = self._attempt - self._first_attempt
+        return done >= self._job.max_attempts_per_run or (
+            workflow.info().is_continue_as_new_suggested()
+        )
 
     @property
     def _here(self) -> PlacementKey:
@@ -389,6 +402,13 @@ class JobWorkflow:
 
     def _enter(self, state: JobState, reason: str = "") -> None:
         self._state, self._reason, self._since = state, reason, workflow.now()
+
+
+async def _give_up(task: "asyncio.Task[Any]") -> None:
+    """Cancel what a lost node will not answer."""
+    task.cancel()
+    with contextlib.suppress(ActivityError, asyncio.CancelledError):
+        await task
 
 
 async def _report_of(process: "workflow.ActivityHandle[ProcessReport]") -> ProcessReport:

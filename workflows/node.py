@@ -1,6 +1,7 @@
 """One node: admits its agent, watches it, drains it, and declares it lost."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 from temporalio import workflow
@@ -151,6 +152,8 @@ class NodeWorkflow:
         await workflow.wait_condition(lambda: watch.done() or self._epoch() != registered.epoch)
         if not watch.done():
             watch.cancel()
+            with contextlib.suppress(ActivityError):
+                await watch
             return
         over = await _how_it_ended(watch)
         if over is not None:

@@ -4,7 +4,8 @@ from datetime import timedelta
 
 from temporalio.common import RetryPolicy
 
-DATABASE_TIMEOUT = timedelta(seconds=60)
+DATABASE_TIMEOUT = timedelta(seconds=15)
+"""Every step takes milliseconds; a worker that was killed in one costs this wait."""
 DATABASE_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=200),
     maximum_interval=timedelta(seconds=10),
