@@ -1,10 +1,7 @@
 """`longshore up` and `longshore down`, run as a person runs them."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,40 +9,11 @@ from typing import Any
 import pytest
 
 from models.settings import Settings
-from tests.support.local_stack import free_ports, temporary_folder
+from tests.support.home import Home
+from tests.support.local_stack import temporary_folder
 from workers.local import choose_nodes
 from workers.processes import wait_until
 from workers.stack import Stack
-
-PROGRAM = str(Path(sys.executable).parent / "longshore")
-
-
-class Home:
-    """A state folder of its own, and the environment that names it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "state"
-        port, ui_port = free_ports(2)
-        self.env = os.environ | {
-            "LONGSHORE_STATE_DIR": str(self.folder),
-            "LONGSHORE_TEMPORAL_PORT": str(port),
-            "LONGSHORE_TEMPORAL_UI_PORT": str(ui_port),
-        }
-
-    def longshore(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PROGRAM, *args],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=110,
-            check=False,
-        )
-
-    def up(self, *args: str) -> dict[str, Any]:
-        done = self.longshore("up", "--json", *args)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,81 @@
+"""Everything is killed at once, in the middle of work, and started again: nothing is lost."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import psutil
+import pytest
+
+from client.api import Longshore
+from models.job import JobSpec, JobState
+from models.settings import Settings
+from tests.support.home import Home
+from tests.support.local_stack import temporary_folder
+from tests.support.waiting import eventually
+from workers.stack import Stack
+
+JOBS = 8
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    with temporary_folder() as folder:
+        home = Home(folder)
+        try:
+            yield home
+        finally:
+            Stack(Settings(state_dir=home.folder)).stop(lambda line: None)
+
+
+async def test_queued_and_running_jobs_survive_the_end_of_every_process(home: Home):
+    await asyncio.to_thread(home.up, "--nodes", "1")
+    journal = home.folder / "journal"
+    journal.touch()
+    longshore = await Longshore.connect(Settings(state_dir=home.folder))
+    jobs = [
+        (await longshore.submit(a_long_job(f"job-{number}", journal))).job_id
+        for number in range(JOBS)
+    ]
+    await eventually(lambda: len(processes_in(journal)) >= 2, timeout=30)
+    await longshore.close()
+
+    kill_all(home)
+    for pid in processes_in(journal):
+        await eventually(lambda pid=pid: not psutil.pid_exists(pid), timeout=15)
+    await asyncio.to_thread(home.up)
+
+    longshore = await Longshore.connect(Settings(state_dir=home.folder))
+    async with asyncio.timeout(90):
+        results = await asyncio.gather(*(longshore.wait(job) for job in jobs))
+    assert {result.state for result in results} == {JobState.SUCCEEDED}
+    assert max(result.attempts for result in results) == 2
+    assert ended_once(journal) == {f"job-{number}" for number in range(JOBS)}
+    assert all(not node.ram_used for node in await longshore.nodes())
+    await longshore.close()
+
+
+def a_long_job(name: str, journal: Path) -> JobSpec:
+    """A job on four GPUs, so that two run and the others wait."""
+    note = f'echo "$LONGSHORE_JOB_NAME {{}} $$" >> {journal}'
+    command = f"{note.format('start')}; sleep 2; {note.format('end')}"
+    return JobSpec(name=name, gpus=4, command=command)
+
+
+def processes_in(journal: Path) -> list[int]:
+    return [int(line.split()[2]) for line in journal.read_text().splitlines() if " start " in line]
+
+
+def ended_once(journal: Path) -> set[str]:
+    """Return the names of jobs whose process came to its end exactly once."""
+    ends = sorted(line.split()[0] for line in journal.read_text().splitlines() if " end " in line)
+    return {name for name, lines in groupby(ends) if len(list(lines)) == 1}
+
+
+def kill_all(home: Home) -> None:
+    """Kill -9 both servers, the control worker and the agents, as a power cut would."""
+    for entry in Stack(Settings(state_dir=home.folder)).processes.recorded():
+        os.kill(entry.pid, signal.SIGKILL)
