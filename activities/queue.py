@@ -36,8 +36,9 @@ class QueueActivities:
     async def enqueue(self, request: EnqueueRequest) -> EnqueueReply:
         """Put the job into its pool's queue, and poke the pool.
 
-        A job that no node of a fixed pool could hold is refused instead. A repeat, and one that
-        comes after this attempt was placed, change nothing.
+        A job that no node of a fixed pool could hold is refused instead, and so is one whose id
+        has ended before. A repeat, and one that comes after this attempt was placed, change
+        nothing.
         """
         spec = request.spec
         async with self._database.transaction() as connection:
@@ -51,6 +52,7 @@ class QueueActivities:
                     "submitted_at": request.submitted_at,
                 },
             )  # fmt: skip
+            refusal = refusal or await _why_over(connection, request.job_id)
             if refusal:
                 return EnqueueReply(queued=False, refusal=refusal)
             job = JobRequest.of(request.job_id, spec, request.submitted_at, request.attempt)
@@ -153,6 +155,16 @@ async def why_never(connection: AsyncConnection, job_id: str, spec: JobSpec) -> 
         f"{spec.gpu_type or 'any GPU'} for it, and the pool is fixed: ask for less, or for "
         f"another pool (`longshore nodes` lists what there is)"
     )
+
+
+async def _why_over(connection: AsyncConnection, job_id: str) -> str:
+    """Return why an id cannot be used, where a job of that id has ended; empty otherwise."""
+    state = await connection.scalar(
+        text("SELECT end_state FROM jobs WHERE id = :id"), {"id": job_id}
+    )
+    if state is None:
+        return ""
+    return f"a job {job_id} has ended before ({state}): give this one another id"
 
 
 async def end_attempt(

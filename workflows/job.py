@@ -16,6 +16,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 with workflow.unsafe.imports_passed_through():
     from activities.process import NodeActivities
     from activities.queue import QueueActivities
+    from models.errors import SpecError
     from models.job import (
         AttemptRecord,
         FailureClass,
@@ -38,6 +39,7 @@ with workflow.unsafe.imports_passed_through():
         ReleaseRequest,
         RunProcessRequest,
         StopProcessRequest,
+        job_workflow_id,
         node_task_queue,
     )
     from models.placement import Placement, PlacementKey
@@ -84,6 +86,7 @@ class JobWorkflow:
 
     @workflow.run
     async def run(self, job: JobInput) -> JobResult:
+        self._refuse_another_id()
         life = asyncio.create_task(self._live())
         try:
             result = await asyncio.shield(life)
@@ -129,6 +132,16 @@ class JobWorkflow:
             submitted_at=self._submitted_at, since=self._since,
             attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]), result=self._result,
         )  # fmt: skip
+
+    def _refuse_another_id(self) -> None:
+        """Pools and nodes find a job's workflow by its id: no signal would reach another one."""
+        found = workflow.info().workflow_id
+        if found != job_workflow_id(self._id):
+            raise ApplicationError(
+                f"the workflow id of a job must begin with job-, and {found} does not",
+                type=SpecError.__name__,
+                non_retryable=True,
+            )
 
     async def _live(self) -> JobResult:
         """Go through attempts until one of them ends the job."""

@@ -72,7 +72,9 @@ class Ledger:
     ) -> Reply:
         """Run an activity as its `attempt`-th delivery."""
         environment = ActivityEnvironment()
-        environment.info = dataclasses.replace(environment.info, attempt=attempt)
+        environment.info = dataclasses.replace(
+            environment.info, attempt=attempt, scheduled_time=datetime.now(UTC)
+        )
         return await environment.run(activity, request)
 
     async def rows(self, statement: str, **values: object) -> list[dict[str, Any]]:

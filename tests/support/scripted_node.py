@@ -6,14 +6,20 @@ For tests of workflows. What an agent really does is tested with real agents (te
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from temporalio import activity
-from temporalio.client import Client, WithStartWorkflowOperation
+from temporalio.client import (
+    AsyncActivityCancelledError,
+    AsyncActivityHandle,
+    Client,
+    WithStartWorkflowOperation,
+)
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from models import proof
@@ -40,19 +46,35 @@ USER_ERROR = ProcessReport(exit_code=3, failure=FailureClass.USER, message="exit
 
 
 class ScriptedNode:
-    """One node; `ended` and friends decide what becomes of the processes placed on it."""
+    """One node; a test decides what becomes of the processes placed on it.
 
-    def __init__(self, temporal: Client, pool: str, token: str, *, gpus: int = 8) -> None:
-        self.id = f"scripted-{uuid.uuid4().hex[:8]}"
+    Its activities answer later and from outside, so that a node can fall silent as a machine does
+    that loses its power: nothing is reported, nothing is answered.
+    """
+
+    def __init__(
+        self,
+        temporal: Client,
+        pool: str,
+        token: str,
+        *,
+        gpus: int = 8,
+        node_id: str | None = None,
+        task_queue: str = CONTROL_TASK_QUEUE,
+    ) -> None:
+        """Describe a node; `task_queue` is where the workflow that watches it runs."""
+        self.id = node_id or f"scripted-{uuid.uuid4().hex[:8]}"
         self.registered: Registered | None = None
         self.stops: list[StopProcessRequest] = []
-        self.silent = False
-        """Stop heartbeating, as an agent that was killed."""
+        self.refusal: str | None = None
+        """Refuse every process for this reason, as an agent that is fenced off."""
         self._temporal = temporal
-        self._token = token
+        self.token = token
+        self._task_queue = task_queue
         self._identity = NodeIdentity(
-            node_id=self.id, agent_id=uuid.uuid4().hex, boot_id=uuid.uuid4().hex, pool=pool
-        )
+            node_id=self.id, agent_id=f"agent-of-{self.id}", boot_id=f"boot-1-of-{self.id}",
+            pool=pool,
+        )  # fmt: skip
         self._inventory = Inventory(
             gpu_type="H100", simulated=True, cpus=64, ram=512, hostname="scripted",
             gpus=tuple(GPUInventory(index=i, model="H100", vram=80) for i in range(gpus)),
@@ -60,6 +82,8 @@ class ScriptedNode:
         self._runs: dict[tuple[str, int], asyncio.Future[ProcessReport]] = {}
         self._requests: dict[tuple[str, int], RunProcessRequest] = {}
         self._leaving = asyncio.Event()
+        self._silent = False
+        self._answers: set[asyncio.Task[None]] = set()
 
     async def register(
         self, *, boot_id: str | None = None, agent_id: str | None = None, token: str | None = None
@@ -70,7 +94,7 @@ class ScriptedNode:
         issued_at = datetime.now(UTC)
         registration = Registration(
             identity=identity, inventory=self._inventory, issued_at=issued_at,
-            proof=proof.sign(token or self._token, identity, issued_at),
+            proof=proof.sign(token or self.token, identity, issued_at),
         )  # fmt: skip
         registered = await self._temporal.execute_update_with_start_workflow(
             NodeWorkflow.register,
@@ -80,7 +104,7 @@ class ScriptedNode:
                 NodeInput(node_id=self.id),
                 id=node_workflow_id(self.id),
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                task_queue=CONTROL_TASK_QUEUE,
+                task_queue=self._task_queue,
             ),
         )
         self.registered = registered
@@ -88,18 +112,22 @@ class ScriptedNode:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Take the node's activities until the end of the block."""
+        """Take the node's activities until the end of the block; then leave, unless silent."""
         worker = Worker(
             self._temporal,
             task_queue=node_task_queue(self.id),
             activities=[self.run_process, self.stop_process, self.watch_agent],
-            max_heartbeat_throttle_interval=timedelta(milliseconds=200),
         )
         async with worker:
             yield
-            self._leaving.set()
-            for run in self._runs.values():
-                run.cancel()
+            if not self._silent:
+                self.leave()
+        for answer in list(self._answers):
+            if self._silent:
+                answer.cancel()
+        for run in self._runs.values():
+            run.cancel()
+        await asyncio.gather(*self._answers, return_exceptions=True)
 
     async def started(self, job_id: str, attempt: int = 1) -> RunProcessRequest:
         """Wait until the attempt has come here, and return its request."""
@@ -120,13 +148,20 @@ class ScriptedNode:
         return list(self._requests)
 
     def leave(self) -> None:
+        """Say that the agent leaves in order."""
         self._leaving.set()
 
+    def fall_silent(self) -> None:
+        """Report nothing any more; leave `serving` to answer nothing either."""
+        self._silent = True
+
     @activity.defn
-    async def run_process(self, request: RunProcessRequest) -> ProcessReport:
+    async def run_process(self, request: RunProcessRequest) -> None:
+        if self.refusal is not None:
+            raise ApplicationError(self.refusal, type="StaleError", non_retryable=True)
         key = (request.placement.job_id, request.placement.attempt)
         self._requests[key] = request
-        return await asyncio.shield(self._run(*key))
+        self._answer_later(self._report_run(key, self._handle()))
 
     @activity.defn
     async def stop_process(self, request: StopProcessRequest) -> None:
@@ -136,18 +171,38 @@ class ScriptedNode:
             run.set_result(ProcessReport(exit_code=143, stopped_for=request.reason))
 
     @activity.defn
-    async def watch_agent(self, request: WatchRequest) -> WatchReport:
+    async def watch_agent(self, request: WatchRequest) -> None:
         # The watch may come before the reply to the registration has.
         await eventually(lambda: self.registered and self.registered.epoch >= request.epoch)
         if self.registered is None or request.epoch != self.registered.epoch:
             raise ApplicationError("another epoch", type="StaleError", non_retryable=True)
-        while not self._leaving.is_set():
-            if not self.silent:
-                activity.heartbeat()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await self._leaving.wait()
-        return WatchReport(reason="agent stopped")
+        self._answer_later(self._heartbeat(self._handle()))
+
+    def _handle(self) -> AsyncActivityHandle:
+        task_token = activity.info().task_token
+        return self._temporal.get_async_activity_handle(task_token=task_token)
+
+    def _answer_later(self, answer: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(answer)
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+        activity.raise_complete_async()
+
+    async def _report_run(self, key: tuple[str, int], handle: AsyncActivityHandle) -> None:
+        report = await asyncio.shield(self._run(*key))
+        with contextlib.suppress(RPCError):  # nobody waits for it any more
+            await handle.complete(report)
+
+    async def _heartbeat(self, handle: AsyncActivityHandle) -> None:
+        with contextlib.suppress(RPCError, AsyncActivityCancelledError):
+            while not self._leaving.is_set():
+                if self._silent:
+                    return
+                await handle.heartbeat()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.3):
+                        await self._leaving.wait()
+            await handle.complete(WatchReport(reason="agent stopped"))
 
     def _run(self, job_id: str, attempt: int) -> "asyncio.Future[ProcessReport]":
         return self._runs.setdefault((job_id, attempt), asyncio.get_running_loop().create_future())

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from temporalio.client import Client
+from temporalio.testing import TimeSkipper
 
 from activities.database import Database
 from client.api import Longshore
@@ -40,3 +41,20 @@ async def node(
     async with node.serving():
         await node.register()
         yield node
+
+
+@pytest.fixture
+def skipper(temporal: Client) -> TimeSkipper:
+    """Starts workflows whose clock jumps over timers; the only place that knows how.
+
+    Time does not jump while an activity runs: what waits for a process waits in real time.
+    """
+    return TimeSkipper(temporal)
+
+
+@pytest.fixture
+async def hasty(skipper: TimeSkipper, settings: Settings) -> AsyncIterator[Longshore]:
+    """A client whose jobs skip the time that they would wait on a timer."""
+    client = Longshore(skipper.client, settings)
+    yield client
+    await client.close()

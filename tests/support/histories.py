@@ -1,0 +1,67 @@
+"""Reading workflow histories: what a run cost, which timers it set."""
+
+from collections import Counter
+from datetime import timedelta
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
+
+_BILLED = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED: "start",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: "signal",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED: "update",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: "activity",
+    EventType.EVENT_TYPE_TIMER_STARTED: "timer",
+    EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES: "upsert",
+    EventType.EVENT_TYPE_MARKER_RECORDED: "local activity",
+}
+
+
+async def actions(temporal: Client, workflow_id: str, run_id: str | None = None) -> Counter[str]:
+    """Return how many of each thing that Temporal Cloud bills one run took."""
+    history = await temporal.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
+    return Counter(_BILLED[e.event_type] for e in history.events if e.event_type in _BILLED)
+
+
+async def timers(temporal: Client, workflow_id: str) -> list[timedelta]:
+    """Return the timers that a run has set, in order."""
+    history = await temporal.get_workflow_handle(workflow_id).fetch_history()
+    return [
+        event.timer_started_event_attributes.start_to_fire_timeout.ToTimedelta()
+        for event in history.events
+        if event.event_type == EventType.EVENT_TYPE_TIMER_STARTED
+    ]
+
+
+async def activities(temporal: Client, workflow_id: str) -> list[str]:
+    """Return the names of the activities that a run has asked for, in order."""
+    history = await temporal.get_workflow_handle(workflow_id).fetch_history()
+    return [
+        event.activity_task_scheduled_event_attributes.activity_type.name
+        for event in history.events
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+    ]
+
+
+async def runs(temporal: Client, workflow_id: str) -> list[str]:
+    """Return the run ids of a workflow from its first run to its newest."""
+    newest = (await temporal.get_workflow_handle(workflow_id).describe()).run_id
+    chain = [newest]
+    while True:
+        handle = temporal.get_workflow_handle(workflow_id, run_id=chain[0])
+        history = await handle.fetch_history()
+        before = history.events[
+            0
+        ].workflow_execution_started_event_attributes.continued_execution_run_id
+        if not before:
+            return chain
+        chain.insert(0, before)
+
+
+async def was_signalled(temporal: Client, workflow_id: str, signal: str) -> bool:
+    """Return whether a run has been sent this signal, handled or not."""
+    history = await temporal.get_workflow_handle(workflow_id).fetch_history()
+    return any(
+        event.workflow_execution_signaled_event_attributes.signal_name == signal
+        for event in history.events
+    )

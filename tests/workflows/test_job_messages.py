@@ -1,0 +1,185 @@
+"""Messages to a job that are late, double or wrong, and jobs that other programs start."""
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+)
+from temporalio.exceptions import ApplicationError
+
+from activities.database import Database
+from client.api import Longshore
+from client.submission import new_job_id
+from models.job import FailureClass, JobState
+from models.messages import (
+    CONTROL_TASK_QUEUE,
+    JOB_WORKFLOW,
+    JobInput,
+    job_workflow_id,
+)
+from tests.support.control import a_spec, is_queued, lease_ends, reaches
+from tests.support.histories import actions, runs
+from tests.support.scripted_node import USER_ERROR, ScriptedNode
+from tests.support.waiting import eventually
+from workflows.job import JobWorkflow
+
+
+async def test_a_placement_that_is_signalled_twice_runs_once(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    placement = (await node.started(job_id)).placement
+    for _ in range(3):
+        await _workflow(temporal, job_id).signal("placed", placement)
+    await node.end(job_id)
+    assert (await longshore.wait(job_id)).attempts == 1
+    assert node.runs() == [(job_id, 1)]
+
+
+async def test_a_late_placement_of_an_older_attempt_is_ignored(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    first = (await node.started(job_id)).placement
+    await longshore.hold(job_id)
+    await reaches(longshore, job_id, JobState.HELD)
+    await _workflow(temporal, job_id).signal("placed", first)
+    await _workflow(temporal, job_id).signal("placed", first.model_copy(update={"attempt": 9}))
+    assert (await longshore.status(job_id)).state is JobState.HELD
+    await longshore.release(job_id)
+    await node.end(job_id, 2)
+    assert (await longshore.wait(job_id)).attempts == 2
+    assert node.runs() == [(job_id, 1), (job_id, 2)]
+
+
+async def test_a_placement_of_a_job_that_was_terminated_is_withdrawn(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
+):
+    job_id = (await longshore.submit(a_spec(pool, gpus=16))).job_id
+    await reaches(longshore, job_id, JobState.QUEUED)
+    await eventually(lambda: is_queued(control, job_id))
+    await _workflow(temporal, job_id).terminate()
+    larger = ScriptedNode(temporal, pool, node.token, gpus=16)
+    async with larger.serving():
+        await larger.register()
+        ends = await eventually(lambda: _when_ended(control, job_id))
+    assert ends == ["withdrawn"] * 16
+    assert larger.runs() == []
+
+
+async def test_a_bad_input_fails_the_workflow(temporal: Client, control: Database):
+    for bad in (
+        {"spec": {"name": "x", "command": "true", "gpus": "many"}},
+        {"spec": {"name": "Not A Name", "command": "true"}},
+        {"spec": {"name": "x", "command": "true", "gpu": 1}},
+        {"name": "x"},
+        "x",
+    ):
+        handle = await _start_plain(temporal, f"job-bad-{uuid.uuid4().hex[:8]}", bad)
+        with pytest.raises(WorkflowFailureError) as failure:
+            await asyncio.wait_for(handle.result(), 20)
+        assert isinstance(failure.value.cause, ApplicationError)
+        assert (await handle.describe()).status is WorkflowExecutionStatus.FAILED
+
+
+async def test_plain_json_by_name_runs_a_job(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    job_id = new_job_id(a_spec("default", name="x"), None)
+    spec = {"name": "x", "command": "true", "pool": pool, "vram_per_gpu": "10GB", "gpus": 2}
+    handle = await _start_plain(temporal, f"job-{job_id}", {"spec": spec})
+    await node.end(job_id)
+    result = await handle.result()
+    assert (result["job_id"], result["state"], result["exit_code"]) == (job_id, "SUCCEEDED", 0)
+    assert (await longshore.job(job_id)).name == "x"
+
+
+async def test_the_smallest_plain_json_is_a_job_of_the_default_pool(
+    longshore: Longshore, temporal: Client, control: Database
+):
+    job_id = new_job_id(a_spec("default", name="x"), None)
+    await _start_plain(temporal, f"job-{job_id}", {"spec": {"name": "x", "command": "true"}})
+    await reaches(longshore, job_id, JobState.QUEUED)
+    view = await longshore.job(job_id)
+    assert (view.pool, view.tenant, view.gpus) == ("default", "default", 1)
+    await longshore.cancel(job_id)
+    assert (await longshore.wait(job_id)).state is JobState.CANCELLED
+
+
+async def test_a_job_workflow_needs_an_id_that_signals_can_find(
+    temporal: Client, control: Database
+):
+    handle = await _start_plain(
+        temporal, f"mine-{uuid.uuid4().hex[:8]}", {"spec": {"name": "x", "command": "true"}}
+    )
+    with pytest.raises(WorkflowFailureError) as failure:
+        await asyncio.wait_for(handle.result(), 20)
+    assert "must begin with job-" in str(failure.value.cause)
+
+
+async def test_an_id_that_ended_before_is_refused_and_does_not_hang(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.end(job_id)
+    await longshore.wait(job_id)
+    plain = {"spec": {"name": "again", "command": "true", "pool": pool}}
+    handle = await _start_plain(temporal, job_workflow_id(job_id), plain)
+    with pytest.raises(WorkflowFailureError) as failure:
+        await asyncio.wait_for(handle.result(), 20)
+    assert "has ended before" in str(failure.value.cause)
+    assert (await longshore.job(job_id)).state is JobState.SUCCEEDED
+
+
+async def test_a_job_that_continues_as_new_keeps_what_it_went_through(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    spec = a_spec(pool, retry={"user": {"max_retries": 3, "backoff": 0}})
+    job_id = new_job_id(spec, None)
+    await temporal.start_workflow(
+        JobWorkflow.run,
+        JobInput(spec=spec, max_attempts_per_run=2),
+        id=job_workflow_id(job_id),
+        task_queue=CONTROL_TASK_QUEUE,
+    )
+    for attempt in (1, 2, 3):
+        await node.end(job_id, attempt, USER_ERROR)
+    await node.started(job_id, 4)
+    await longshore.hold(job_id, "until tomorrow")
+    held = await reaches(longshore, job_id, JobState.HELD)
+    assert (held.attempt, held.reason) == (5, "until tomorrow")
+    assert len(await runs(temporal, job_workflow_id(job_id))) == 3
+    await longshore.release(job_id)
+    await node.end(job_id, 5, USER_ERROR)
+    result = await longshore.wait(job_id)
+    assert (result.failure, result.attempts) == (FailureClass.USER, 5)
+    status = await longshore.status(job_id)
+    assert [attempt.attempt for attempt in status.attempts] == [1, 2, 3, 4, 5]
+    assert [attempt.failure for attempt in status.attempts].count(FailureClass.USER) == 4
+    first, *_, last = await runs(temporal, job_workflow_id(job_id))
+    assert (await actions(temporal, job_workflow_id(job_id), last))["activity"] < 8
+    started = await temporal.get_workflow_handle(job_workflow_id(job_id), run_id=first).describe()
+    assert abs((status.submitted_at - started.start_time).total_seconds()) < 1
+
+
+async def _start_plain(
+    temporal: Client, workflow_id: str, content: object
+) -> WorkflowHandle[Any, Any]:
+    return await temporal.start_workflow(
+        JOB_WORKFLOW, content, id=workflow_id, task_queue=CONTROL_TASK_QUEUE
+    )
+
+
+async def _when_ended(database: Database, job_id: str) -> list[str | None]:
+    ends = await lease_ends(database, job_id)
+    return ends if all(ends) else []
+
+
+def _workflow(temporal: Client, job_id: str) -> WorkflowHandle[Any, Any]:
+    return temporal.get_workflow_handle(job_workflow_id(job_id))
