@@ -57,7 +57,6 @@ class NodeWorkflow:
             if self._should_continue_as_new(node) and self._state is NodeState.READY:
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 workflow.continue_as_new(self._carried(node))
-        await workflow.wait_condition(workflow.all_handlers_finished)
         return self.status()
 
     @workflow.update
@@ -121,14 +120,13 @@ class NodeWorkflow:
         """Return whether a registered agent is to be watched, waiting for one that is coming."""
         if self._state is NodeState.READY:
             return True
-        if self._registered is not None:
-            # Ended; but an agent may be registering at this very moment.
-            await workflow.wait_condition(workflow.all_handlers_finished)
-            return self._is_ready()
-        try:
-            await workflow.wait_condition(self._is_ready, timeout=_FIRST_REGISTRATION)
-        except TimeoutError:
-            self._reason = "no agent was admitted"
+        if self._registered is None:
+            try:
+                await workflow.wait_condition(self._is_ready, timeout=_FIRST_REGISTRATION)
+            except TimeoutError:
+                self._reason = "no agent was admitted"
+        # Over; but an agent may be registering at this very moment, perhaps for long.
+        await workflow.wait_condition(workflow.all_handlers_finished)
         return self._is_ready()
 
     async def _watch_until_over(self) -> None:

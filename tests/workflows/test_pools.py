@@ -1,0 +1,152 @@
+"""A pool: when it wakes, how many jobs one cycle takes, and what continuing as new keeps."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import text
+from temporalio.client import Client
+
+from activities.database import Database
+from activities.views import set_pool
+from client.api import Longshore
+from models.job import JobState
+from models.messages import CONTROL_TASK_QUEUE, PoolInput, PoolStatus, pool_workflow_id
+from models.pool import PoolSpec
+from models.settings import Settings
+from tests.support.control import a_spec, reaches
+from tests.support.histories import actions, runs
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
+from workflows.pool import PoolWorkflow
+
+
+async def test_a_batch_is_placed_in_few_cycles(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
+):
+    larger = ScriptedNode(temporal, pool, node.token, gpus=32)
+    async with larger.serving():
+        await larger.register()
+        submitted = await asyncio.gather(*(longshore.submit(a_spec(pool)) for _ in range(30)))
+        nodes = (node, larger)
+        for job_id in (each.job_id for each in submitted):
+            there = await eventually(lambda job_id=job_id: _where(nodes, job_id), timeout=30)
+            await there.end(job_id)
+        results = await asyncio.gather(*(longshore.wait(each.job_id) for each in submitted))
+    assert {result.state for result in results} == {JobState.SUCCEEDED}
+    cycles = await _count(control, "SELECT count(*) FROM cycles WHERE pool = :pool", pool)
+    placing = "SELECT count(DISTINCT cycle_id) FROM placements p JOIN jobs j ON j.id = p.job_id"
+    assert await _count(control, f"{placing} WHERE j.pool = :pool", pool) <= 20
+    pokes = (await actions(temporal, pool_workflow_id(pool)))["signal"]
+    assert pokes <= cycles + 3, "more pokes than a cycle can hear"
+
+
+async def test_continuing_as_new_loses_nothing(
+    longshore: Longshore, pool: str, temporal: Client, settings: Settings, control: Database
+):
+    await temporal.start_workflow(
+        PoolWorkflow.run,
+        PoolInput(pool=pool, max_cycles_per_run=2),
+        id=pool_workflow_id(pool),
+        task_queue=CONTROL_TASK_QUEUE,
+    )
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), gpus=1)
+    async with node.serving():
+        await node.register()
+        jobs = [(await longshore.submit(a_spec(pool))).job_id for _ in range(6)]
+        for job_id in jobs:
+            await node.end(job_id)
+            assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+    status = await _status(temporal, pool)
+    assert status.generation >= 2
+    assert len(await runs(temporal, pool_workflow_id(pool))) == status.generation + 1
+    stored = await _count(control, "SELECT count(*) FROM cycles WHERE pool = :pool", pool)
+    assert status.cycles == stored, "each cycle has an id of its own, over all runs"
+
+
+async def test_higher_priority_is_placed_first_whoever_came_first(
+    longshore: Longshore, pool: str, temporal: Client, settings: Settings, control: Database
+):
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), gpus=1)
+    async with node.serving():
+        await node.register()
+        first = (await longshore.submit(a_spec(pool))).job_id
+        await node.started(first)
+        waiting = {}
+        for priority in (1, 9, 5, 9):
+            job_id = (await longshore.submit(a_spec(pool, priority=priority))).job_id
+            await reaches(longshore, job_id, JobState.QUEUED)
+            waiting[job_id] = priority
+        await node.end(first)
+        await longshore.wait(first)
+        for _ in waiting:
+            placed = await eventually(lambda: _running(node, longshore))
+            await node.end(placed)
+            await longshore.wait(placed)
+    low, high, middle, high_later = waiting
+    assert [job_id for job_id, _ in node.runs()] == [first, high, high_later, middle, low]
+
+
+async def test_a_pool_whose_jobs_wait_wakes_at_its_interval_without_a_poke(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
+):
+    async with control.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=pool, interval=timedelta(milliseconds=300)))
+    await _set_state(control, node, "DRAINING")
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await reaches(longshore, job_id, JobState.QUEUED)
+    await eventually(lambda: _waits(temporal, pool))
+    before = await _status(temporal, pool)
+    pokes = (await actions(temporal, pool_workflow_id(pool)))["signal"]
+    await _set_state(control, node, "READY")
+    await node.started(job_id)
+    assert (await _status(temporal, pool)).cycles > before.cycles
+    assert (await actions(temporal, pool_workflow_id(pool)))["signal"] == pokes
+    await node.end(job_id)
+    await longshore.wait(job_id)
+
+
+async def test_a_pool_whose_queue_is_empty_sleeps_long(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.end(job_id)
+    await longshore.wait(job_id)
+
+    async def last() -> timedelta | None:
+        status = await _status(temporal, pool)
+        return status.last and status.last.next_wake
+
+    assert await eventually(last) == timedelta(minutes=10)
+
+
+def _where(nodes: tuple[ScriptedNode, ...], job_id: str) -> ScriptedNode | None:
+    return next((node for node in nodes if (job_id, 1) in node.runs()), None)
+
+
+async def _running(node: ScriptedNode, longshore: Longshore) -> str | None:
+    job_id = node.runs()[-1][0]
+    return job_id if (await longshore.status(job_id)).state is JobState.RUNNING else None
+
+
+async def _status(temporal: Client, pool: str) -> PoolStatus:
+    handle = temporal.get_workflow_handle_for(PoolWorkflow.run, pool_workflow_id(pool))
+    return await handle.query(PoolWorkflow.status)
+
+
+async def _waits(temporal: Client, pool: str) -> bool:
+    status = await _status(temporal, pool)
+    return status.last is not None and status.last.waiting == 1
+
+
+async def _set_state(database: Database, node: ScriptedNode, state: str) -> None:
+    """Change the node's row as nobody does: without a poke."""
+    async with database.transaction() as connection:
+        await connection.execute(
+            text("UPDATE nodes SET state = :state WHERE id = :id"), {"state": state, "id": node.id}
+        )
+
+
+async def _count(database: Database, statement: str, pool: str) -> Any:
+    async with database.transaction() as connection:
+        return await connection.scalar(text(statement), {"pool": pool})
