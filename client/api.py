@@ -56,6 +56,11 @@ from workflows.node import NodeWorkflow
 T = TypeVar("T")
 
 _RETRY_FROM, _RETRY_TO = 0.2, 5.0
+_AWAY = {
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.CANCELLED,  # so says the SDK of a call that was not answered in time
+}
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
@@ -371,7 +376,7 @@ def _as_ours(error: RPCError, what: str) -> LongshoreError:
         return RefusedError(f"{what} has ended already")
     if error.status is RPCStatusCode.NOT_FOUND:
         return NotFoundError(f"no {what}")
-    if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED):
+    if error.status in _AWAY:
         return UnavailableError(
             f"Temporal does not answer ({error.message}). Is it running? `longshore up` starts "
             "the local stack."

@@ -73,7 +73,7 @@ async def _call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
 
 
 def _say_away(reason: str) -> None:
-    note(f"note: {reason} Trying again until it is back; the job is not affected by this.")
+    note(f"note: {reason.rstrip('.')}. Trying again until it is back; jobs are not affected.")
 
 
 def _say_back() -> None:
