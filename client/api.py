@@ -18,6 +18,7 @@ from temporalio.client import (
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.workflow import UpdateMethodMultiParam
 
@@ -91,10 +92,12 @@ class Longshore:
         *,
         on_away: Callable[[str], None] | None = None,
         on_back: Callable[[], None] | None = None,
+        runtime: Runtime | None = None,
     ) -> Self:
         """Connect to where the settings say. Raises UnavailableError."""
         settings = settings or Settings()
-        return cls(await connect(settings), settings, on_away=on_away, on_back=on_back)
+        temporal = await connect(settings, runtime=runtime)
+        return cls(temporal, settings, on_away=on_away, on_back=on_back)
 
     async def close(self) -> None:
         if self._database is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,6 +12,8 @@ from models.errors import NotFoundError, UnavailableError
 from models.settings import Settings
 
 if TYPE_CHECKING:  # these are slow to import, and many commands need neither
+    from temporalio.runtime import Runtime
+
     from client.api import Longshore
     from models.views import JobView
 
@@ -57,8 +60,9 @@ async def _call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
 
     from client.api import Longshore
 
-    logging.getLogger("temporalio").setLevel(logging.ERROR)
-    api = await Longshore.connect(Settings(), on_away=_say_away, on_back=_say_back)
+    api = await Longshore.connect(
+        Settings(), on_away=_say_away, on_back=_say_back, runtime=_quiet_runtime()
+    )
     try:
         return await task(api)
     except DBAPIError as error:
@@ -70,6 +74,17 @@ async def _call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
         ) from error
     finally:
         await api.close()
+
+
+def _quiet_runtime() -> "Runtime | None":
+    """Return a runtime that writes no warnings: what matters is said once, in our words."""
+    from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+
+    if os.environ.get("LONGSHORE_DEBUG"):
+        return None
+    logging.getLogger("temporalio").setLevel(logging.ERROR)
+    only_errors = TelemetryFilter(core_level="ERROR", other_level="ERROR")
+    return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter=only_errors)))
 
 
 def _say_away(reason: str) -> None:

@@ -1,6 +1,7 @@
 """Connecting to Temporal: the standard settings, else the local stack."""
 
 import os
+import re
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -26,8 +27,14 @@ async def connect(settings: Settings, *, runtime: Runtime | None = None) -> Clie
         )
     except RuntimeError as error:
         raise UnavailableError(
-            f"Temporal at {address} does not answer ({error}). {_what_to_do()}"
+            f"Temporal at {address} does not answer ({_cause(error)}). {_what_to_do()}"
         ) from error
+
+
+def _cause(error: RuntimeError) -> str:
+    """Return the innermost message of the SDK's nested ones, such as `Connection refused`."""
+    messages = re.findall(r'message: "([^"]+)"', str(error))
+    return messages[-1] if messages else str(error)
 
 
 def _what_to_do() -> str:

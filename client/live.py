@@ -126,13 +126,16 @@ class Lines(Silent):
         self._write = write
         self._step = -1
         self._message = ""
-        self._simulated = False
+        self._line = ""
 
     def changed(self, status: JobStatus) -> None:
         self._step = -1
         result = f" {_ending(status.result)}" if status.result else ""
         reason = f"  {status.reason}" if status.reason and not result else ""
-        self._write(f"{clock(status.since, now())}  {status.state.value}{result}{reason}")
+        line = f"{clock(status.since, now())}  {status.state.value}{result}{reason}"
+        if line != self._line:
+            self._write(line)
+        self._line = line
 
     def progressed(self, progress: Progress) -> None:
         if progress.fraction is None:
