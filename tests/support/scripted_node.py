@@ -16,6 +16,7 @@ from temporalio.client import (
     AsyncActivityHandle,
     Client,
     WithStartWorkflowOperation,
+    WorkflowHandle,
 )
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
@@ -26,7 +27,9 @@ from models import proof
 from models.job import FailureClass
 from models.messages import (
     CONTROL_TASK_QUEUE,
+    CommandReason,
     NodeInput,
+    NodeStatus,
     ProcessReport,
     Registered,
     Registration,
@@ -110,6 +113,14 @@ class ScriptedNode:
         self.registered = registered
         return registered
 
+    async def drain(self, reason: str) -> NodeStatus:
+        return await self._workflow().execute_update(
+            NodeWorkflow.drain, CommandReason(reason=reason)
+        )
+
+    async def undrain(self) -> NodeStatus:
+        return await self._workflow().execute_update(NodeWorkflow.undrain, CommandReason())
+
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Take the node's activities until the end of the block; then leave, unless silent."""
@@ -177,6 +188,9 @@ class ScriptedNode:
         if self.registered is None or request.epoch != self.registered.epoch:
             raise ApplicationError("another epoch", type="StaleError", non_retryable=True)
         self._answer_later(self._heartbeat(self._handle()))
+
+    def _workflow(self) -> WorkflowHandle[NodeWorkflow, NodeStatus]:
+        return self._temporal.get_workflow_handle_for(NodeWorkflow.run, node_workflow_id(self.id))
 
     def _handle(self) -> AsyncActivityHandle:
         task_token = activity.info().task_token

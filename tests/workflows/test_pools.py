@@ -31,7 +31,7 @@ async def test_a_batch_is_placed_in_few_cycles(
         nodes = (node, larger)
         for job_id in (each.job_id for each in submitted):
             there = await eventually(lambda job_id=job_id: _where(nodes, job_id), timeout=30)
-            await there.end(job_id)
+            await there[0].end(job_id)
         results = await asyncio.gather(*(longshore.wait(each.job_id) for each in submitted))
     assert {result.state for result in results} == {JobState.SUCCEEDED}
     cycles = await _count(control, "SELECT count(*) FROM cycles WHERE pool = :pool", pool)
@@ -120,13 +120,13 @@ async def test_a_pool_whose_queue_is_empty_sleeps_long(
     assert await eventually(last) == timedelta(minutes=10)
 
 
-def _where(nodes: tuple[ScriptedNode, ...], job_id: str) -> ScriptedNode | None:
-    return next((node for node in nodes if (job_id, 1) in node.runs()), None)
+def _where(nodes: tuple[ScriptedNode, ...], job_id: str) -> list[ScriptedNode]:
+    return [node for node in nodes if (job_id, 1) in node.runs()]
 
 
-async def _running(node: ScriptedNode, longshore: Longshore) -> str | None:
+async def _running(node: ScriptedNode, longshore: Longshore) -> str:
     job_id = node.runs()[-1][0]
-    return job_id if (await longshore.status(job_id)).state is JobState.RUNNING else None
+    return job_id if (await longshore.status(job_id)).state is JobState.RUNNING else ""
 
 
 async def _status(temporal: Client, pool: str) -> PoolStatus:

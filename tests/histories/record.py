@@ -1,0 +1,244 @@
+"""Records the histories that tests/workflows/test_replay.py replays: `make histories`.
+
+Each scenario runs the real workflows on a local stack of its own. A file is named after its
+workflow's id; where a workflow continued as new, its later runs have a number.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from activities.database import Database, upgrade
+from activities.views import set_pool
+from client.process import leave
+from models.job import JobResult, JobState
+from models.messages import (
+    CONTROL_TASK_QUEUE,
+    CommandReason,
+    JobInput,
+    NodeInput,
+    PoolInput,
+    job_workflow_id,
+    node_workflow_id,
+    pool_workflow_id,
+)
+from models.pool import Growth, PoolSpec
+from models.settings import Settings
+from tests.support.control import a_spec, serving_control
+from tests.support.histories import runs
+from tests.support.local_stack import running_stack, settings_in, temporary_folder
+from tests.support.scripted_node import USER_ERROR, ScriptedNode
+from tests.support.waiting import eventually
+from workflows.job import JobWorkflow
+from workflows.node import NodeWorkflow
+from workflows.pool import PoolWorkflow
+
+FOLDER = Path(__file__).parent
+LOST_AFTER = timedelta(seconds=2)
+
+Job = WorkflowHandle[JobWorkflow, JobResult]
+
+
+class Scenarios:
+    """Runs workflows through every path; keeps the ids of those to be recorded."""
+
+    def __init__(self, temporal: Client, settings: Settings, database: Database) -> None:
+        self.recorded: list[str] = []
+        self._temporal = temporal
+        self._settings = settings
+        self._database = database
+
+    async def jobs_on_a_node(self) -> None:
+        async with self._node("jobs") as node:
+            await self._start_job("success", gpus=2)
+            await node.end("success")
+            await self._start_job("user-failure")
+            await node.end("user-failure", report=USER_ERROR)
+            await self._start_job("retry", retry=_user(max_retries=1, backoff="50ms"))
+            await node.end("retry", 1, USER_ERROR)
+            await node.end("retry", 2)
+            cancelled = await self._start_job("cancelled-running")
+            await node.started("cancelled-running")
+            await cancelled.cancel(reason="no longer needed")
+            again = _user(max_retries=2)
+            await self._start_job("continued-as-new", max_attempts_per_run=1, retry=again)
+            await node.end("continued-as-new", 1, USER_ERROR)
+            await node.end("continued-as-new", 2)
+            await self._start_job("node-lost", retry={"node": {"max_retries": 0}})
+            await node.started("node-lost")
+            await self._held_jobs(node)
+
+    async def jobs_without_a_node(self) -> None:
+        cancelled = await self._start_job("cancelled-queued", pool="empty")
+        await _reaches(cancelled, JobState.QUEUED)
+        await cancelled.cancel(reason="changed my mind")
+        await self._start_job("queue-timeout", pool="empty", queue_timeout="100ms")
+        async with self._database.transaction() as connection:
+            await set_pool(connection, PoolSpec(name="fixed", growth=Growth.FIXED))
+        await self._start_job("unsatisfiable", pool="fixed")
+
+    async def pools(self) -> None:
+        for pool, cycles in (("cycles", 500), ("continued-as-new", 2)):
+            await self._temporal.start_workflow(
+                PoolWorkflow.run,
+                PoolInput(pool=pool, max_cycles_per_run=cycles),
+                id=self._record(pool_workflow_id(pool)),
+                task_queue=CONTROL_TASK_QUEUE,
+            )
+            async with self._node(f"of-{pool}", pool=pool) as node:
+                for number in (1, 2, 3):
+                    name = f"{pool}-{number}"
+                    job = await self._start_job(name, pool=pool, recorded=False)
+                    await node.end(name)
+                    await job.result()
+
+    async def nodes(self) -> None:
+        async with self._node("registered-drained-left", recorded=True) as node:
+            await node.drain("new driver")
+            await node.undrain()
+        async with self._node("lost", recorded=True) as node:
+            node.fall_silent()
+        async with self._node("re-registered", recorded=True) as node:
+            await node.drain("new driver")
+            await node.register(boot_id="boot-2")
+        await self._temporal.start_workflow(
+            NodeWorkflow.run,
+            NodeInput(node_id="continued-as-new", max_watches_per_run=1),
+            id=node_workflow_id("continued-as-new"),
+            task_queue=CONTROL_TASK_QUEUE,
+        )
+        async with self._node("continued-as-new", recorded=True) as node:
+            await node.register(boot_id="boot-2")
+
+    async def ended(self) -> None:
+        """Wait until every recorded job and node has ended; pools never do."""
+        for workflow_id in self.recorded:
+            if not workflow_id.startswith("pool-"):
+                try:
+                    await self._temporal.get_workflow_handle(workflow_id).result()
+                except WorkflowFailureError:
+                    continue  # what some of the scenarios are about
+
+    async def _held_jobs(self, node: ScriptedNode) -> None:
+        held = await self._start_job("held")
+        await node.started("held")
+        await held.signal(JobWorkflow.hold, CommandReason(reason="make room"))
+        queued = await self._start_job("held-queued", held=True)
+        for job in (held, queued):
+            await _reaches(job, JobState.HELD)
+            await job.signal(JobWorkflow.release, CommandReason())
+        await node.end("held", 2)
+        await node.end("held-queued")
+        await held.result()
+        await queued.result()
+
+    async def _start_job(
+        self,
+        name: str,
+        *,
+        pool: str = "jobs",
+        recorded: bool = True,
+        held: bool = False,
+        max_attempts_per_run: int = 100,
+        **spec: Any,
+    ) -> Job:
+        workflow_id = job_workflow_id(name)
+        return await self._temporal.start_workflow(
+            JobWorkflow.run,
+            JobInput(
+                spec=a_spec(pool, **spec), held=held, max_attempts_per_run=max_attempts_per_run
+            ),
+            id=self._record(workflow_id) if recorded else workflow_id,
+            task_queue=CONTROL_TASK_QUEUE,
+        )
+
+    @asynccontextmanager
+    async def _node(
+        self, name: str, *, pool: str | None = None, recorded: bool = False
+    ) -> AsyncIterator[ScriptedNode]:
+        if recorded:
+            self._record(node_workflow_id(name))
+        token = self._settings.resolve_agent_token()
+        node = ScriptedNode(self._temporal, pool or name, token, node_id=name)
+        async with node.serving():
+            await node.register()
+            yield node
+
+    def _record(self, workflow_id: str) -> str:
+        self.recorded.append(workflow_id)
+        return workflow_id
+
+
+async def record() -> list[str]:
+    """Run every scenario and write its histories; return the names of the files."""
+    with (
+        temporary_folder() as folder,
+        running_stack(settings_in(folder), migrate=upgrade) as stack,
+    ):
+        temporal = await Client.connect(
+            stack.temporal.address, data_converter=pydantic_data_converter, identity="recorder"
+        )
+        settings = Settings(state_dir=folder, node_lost_after=LOST_AFTER)
+        async with serving_control(temporal, settings) as database:
+            scenarios = Scenarios(temporal, settings, database)
+            await scenarios.jobs_on_a_node()
+            await scenarios.jobs_without_a_node()
+            await scenarios.pools()
+            await scenarios.nodes()
+            await scenarios.ended()
+        for old in FOLDER.glob("*.json"):
+            old.unlink()
+        return [file for name in scenarios.recorded for file in await _write(temporal, name)]
+
+
+async def _write(temporal: Client, workflow_id: str) -> list[str]:
+    """Write one file for each run of a workflow."""
+    names: list[str] = []
+    for number, run_id in enumerate(await runs(temporal, workflow_id), start=1):
+        history = await temporal.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
+        names.append(f"{workflow_id}.json" if number == 1 else f"{workflow_id}.{number}.json")
+        content = _scrubbed(json.loads(history.to_json()))
+        (FOLDER / names[-1]).write_text(json.dumps(content, indent=1) + "\n")
+    return names
+
+
+def _scrubbed(content: Any) -> Any:
+    """Leave out stack traces: they name folders of the machine, and no replay looks at them."""
+    if isinstance(content, list):
+        return [_scrubbed(each) for each in content]
+    if isinstance(content, dict):
+        return {name: _scrubbed(each) for name, each in content.items() if name != "stackTrace"}
+    return content
+
+
+async def _reaches(job: Job, state: JobState) -> None:
+    async def there() -> bool:
+        return (await job.query(JobWorkflow.status)).state is state
+
+    await eventually(there)
+
+
+def _user(**rule: Any) -> dict[str, Any]:
+    return {"user": {"backoff": 0, **rule}}
+
+
+def main() -> None:
+    for name in [name for name in os.environ if name.startswith(("LONGSHORE_", "TEMPORAL_"))]:
+        del os.environ[name]
+    os.environ["TEMPORAL_CONFIG_FILE"] = os.devnull
+    files = asyncio.run(record())
+    sys.stdout.write(f"{len(files)} histories in {FOLDER}\n")
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()
