@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo up down test lint format bench lock clean
+.PHONY: help install demo up down test lint format bench docs lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -42,6 +42,9 @@ format: $(STAMP) ## Put the code in its standard form
 
 bench: $(STAMP) ## Measure how fast the packer decides
 	@$(BIN)/python -m benchmarks.decisions
+
+docs: $(STAMP) ## Write the pages that are made from the code
+	@$(BIN)/python -m workers.settings_page
 
 lock: $(STAMP) ## Choose versions anew and write requirements.lock (all platforms, with hashes)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

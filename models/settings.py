@@ -1,26 +1,56 @@
 """Settings: `LONGSHORE_*` in the environment, then `longshore.toml`, then these defaults.
 
-Where Temporal is comes from the standard `TEMPORAL_*` variables or profile
-(`temporalio.envconfig`); without any, from the local stack that `longshore up` started.
+docs/settings.md lists them; it is made from this model. Where Temporal is comes from the standard
+`TEMPORAL_*` variables or profile (`temporalio.envconfig`); without any, from the local stack that
+`longshore up` started.
 """
 
 import json
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    ValidationError,
+    model_validator,
 )
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from models.addresses import Address, without_secrets
 from models.base import Wire
-from models.errors import UnavailableError
+from models.errors import SpecError, UnavailableError
 from models.node import Liveness
+from models.settings_file import source_checkout
+from models.settings_sources import FileSource, problems_of
 from models.units import Duration
+
+
+def _upper(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+def _of_postgresql(url: SecretStr) -> SecretStr:
+    if not url.get_secret_value().startswith(("postgresql", "postgres:")):
+        raise ValueError("must be like postgresql://user:password@host/database")
+    return url
+
+
+def _over_http(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("must be a URL such as http://127.0.0.1:4318")
+    return url.rstrip("/")
+
+
+LogLevel = Annotated[
+    Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
+]
 
 
 class StackInfo(Wire):
@@ -36,18 +66,24 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="LONGSHORE_",
-        toml_file="longshore.toml",
+        env_ignore_empty=True,
         extra="forbid",
+        hide_input_in_errors=True,
         use_attribute_docstrings=True,
     )
 
-    state_dir: Path = Field(default_factory=lambda: default_state_dir())
-    """Folder of the local stack: its databases, logs, tokens and the nodes that it started."""
-    database_url: SecretStr | None = None
+    state_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
+        default_factory=lambda: default_state_dir(), examples=["~/.longshore"]
+    )
+    """Folder of the local stack: its databases, logs, tokens and the nodes that it started.
+    `.longshore` in a source checkout, else `~/.longshore`, without."""
+    database_url: Annotated[SecretStr, AfterValidator(_of_postgresql)] | None = Field(
+        default=None, examples=["postgresql://longshore:PASSWORD@db.example.com/longshore"]
+    )
     """PostgreSQL 16 or later, as postgresql://user:password@host/db; the local one without."""
-    log_store: str | None = None
+    log_store: str | None = Field(default=None, examples=["s3://bucket/logs"])
     """Where job logs go, as an fsspec URL; the folder `logs` of the state folder without."""
-    agent_token: SecretStr | None = None
+    agent_token: SecretStr | None = Field(default=None, examples=["SECRET"])
     """Join token of node agents; the file `agent-token` of the state folder without."""
     node_lost_after: Duration = timedelta(seconds=12)
     """A node silent for this long is lost and its jobs go back to the queue."""
@@ -55,9 +91,33 @@ class Settings(BaseSettings):
     """Port of the local Temporal server."""
     temporal_ui_port: int = Field(default=8233, ge=1, le=65535)
     """Port of the local Temporal Web UI."""
-    temporal_ui: str | None = None
+    temporal_ui: str | None = Field(default=None, examples=["https://temporal.example.com"])
     """Address of the Temporal Web UI; the local stack's without."""
-    log_level: str = "INFO"
+    log_level: LogLevel = "INFO"
+    """What the control worker and the agents log: this and what is worse."""
+    log_format: Literal["text", "json"] = "text"
+    """How they log: lines for people, or one JSON object a line."""
+    metrics_address: Address = Field(default=None, examples=[9464])
+    """Where a control worker or an agent serves Prometheus metrics at /metrics: a port of this
+    machine alone, or HOST:PORT. Each process needs one of its own."""
+    health_address: Address = Field(default=None, examples=["0.0.0.0:8086"])
+    """Where a control worker or an agent answers /healthz: a port of this machine alone, or
+    HOST:PORT. Each process needs one of its own."""
+    otlp_endpoint: Annotated[str, AfterValidator(_over_http)] | None = Field(
+        default=None, examples=["http://127.0.0.1:4318"]
+    )
+    """Where traces go, as the URL of an OpenTelemetry collector that takes OTLP over HTTP;
+    /v1/traces is added. Needs the extra `otel`."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _say_where(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Turn what pydantic finds into lines that name the variable, or file, line and key."""
+        try:
+            return handler(data)
+        except ValidationError as error:
+            problems = problems_of(error, cls.model_fields)
+        raise SpecError("settings", problems)
 
     @classmethod
     def settings_customise_sources(
@@ -68,7 +128,11 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, FileSource(settings_cls)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, without_secrets(value) if isinstance(value, str) else value
 
     @cached_property
     def liveness(self) -> Liveness:
@@ -116,7 +180,5 @@ class Settings(BaseSettings):
 
 def default_state_dir() -> Path:
     """Return `.longshore` in a source checkout, else `~/.longshore`."""
-    root = Path(__file__).resolve().parent.parent
-    if (root / "pyproject.toml").exists():
-        return root / ".longshore"
-    return Path.home() / ".longshore"
+    root = source_checkout()
+    return root / ".longshore" if root else Path.home() / ".longshore"

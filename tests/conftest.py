@@ -20,7 +20,7 @@ TEMPLATE = "longshore_template"
 
 for _name in [name for name in os.environ if name.startswith(("LONGSHORE_", "TEMPORAL_"))]:
     del os.environ[_name]  # what the developer's shell points at is not for tests
-os.environ["TEMPORAL_CONFIG_FILE"] = os.devnull
+os.environ["TEMPORAL_CONFIG_FILE"] = os.environ["LONGSHORE_CONFIG"] = os.devnull
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,54 @@
+"""Addresses of our own small HTTP endpoints, and URLs as they may be shown."""
+
+import ipaddress
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+LOOPBACK = "127.0.0.1"
+_PASSWORD = re.compile(r"(?<=://)([^/?#@\s:]*):([^/?#\s]*)@")
+_SECRET_PARAMETER = re.compile(
+    r"([?&][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&#\s]*", re.I
+)
+
+
+def parse_address(value: object) -> object:
+    """Return ``HOST:PORT`` from that or from a port, which then is one of this machine alone.
+
+    ``off`` is None; None and what is no text stay as they are. Raises ValueError with the
+    accepted forms.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        return value
+    if value.strip().lower() == "off":
+        return None
+    host, _, port = value.strip().rpartition(":")
+    host = {"": LOOPBACK, "localhost": LOOPBACK}.get(host, host)
+    try:
+        ip = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        if not 1 <= int(port) <= 65535:
+            raise ValueError(port)
+    except ValueError:
+        raise ValueError(
+            "must be a port, an IP address with a port such as 0.0.0.0:9100, or off, "
+            f"got {value!r}"
+        ) from None
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of an `Address`, the host without brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def without_secrets(text: str) -> str:
+    """Return the text with the passwords of its URLs, and secrets in their query, masked."""
+    return _SECRET_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+
+
+Address = Annotated[str | None, BeforeValidator(parse_address, json_schema_input_type=str | int)]
+"""``HOST:PORT`` where something listens; a port alone is one of this machine; None for nowhere."""

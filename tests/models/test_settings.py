@@ -1,0 +1,167 @@
+"""Settings: where they come from, what is said of mistakes, and that secrets stay secret."""
+
+import json
+import logging
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from models.addresses import without_secrets
+from models.errors import SpecError
+from models.settings import Settings
+from models.settings_file import FILE_NAME, searched
+from models.settings_sources import origins, unknown_variables
+
+SECRET = "hunter2-secret"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The settings file of a working folder of the test's own."""
+    monkeypatch.delenv("LONGSHORE_CONFIG")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work" / FILE_NAME
+
+
+def problems() -> list[str]:
+    with pytest.raises(SpecError) as error:
+        Settings()
+    return list(error.value.problems)
+
+
+def test_a_variable_goes_before_the_file_and_the_file_before_the_default(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file.write_text('log_level = "error"\ntemporal_port = 1000\n')
+    monkeypatch.setenv("LONGSHORE_TEMPORAL_PORT", "2000")
+    settings = Settings()
+    assert (settings.temporal_port, settings.log_level) == (2000, "ERROR")
+    assert settings.node_lost_after == timedelta(seconds=12)
+    found = origins(settings)
+    assert found["temporal_port"] == "LONGSHORE_TEMPORAL_PORT"
+    assert found["log_level"] == f"{file}:1"
+    assert found["node_lost_after"] == "default"
+
+
+def test_tables_write_names_that_begin_alike(file: Path):
+    file.write_text('[log]\nlevel = "DEBUG"\nformat = "json"\n\n[temporal]\nui_port = 99\n')
+    settings = Settings()
+    assert (settings.log_level, settings.log_format, settings.temporal_ui_port) == (
+        "DEBUG", "json", 99,
+    )  # fmt: skip
+    assert origins(settings)["temporal_ui_port"] == f"{file}:6"
+
+
+def test_every_mistake_is_named_with_file_line_and_key(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file.write_text(
+        '# a remark\n[log]\nlevel = "chatty"\ncolour = """\nseveral\nlines"""\n\n'
+        "[temporal]\nport = 70000\n"
+    )
+    monkeypatch.setenv("LONGSHORE_METRICS_ADDRESS", "here")
+    assert problems() == [
+        "LONGSHORE_METRICS_ADDRESS: must be a port, an IP address with a port such as "
+        "0.0.0.0:9100, or off, got 'here'",
+        f"{file}:3: log.level: must be DEBUG, INFO, WARNING, ERROR or CRITICAL, got 'CHATTY'",
+        f"{file}:4: log.colour: no such setting",
+        f"{file}:9: temporal.port: must be at most 65535, got 70000",
+    ]
+
+
+def test_a_misspelt_name_gets_a_suggestion(file: Path, monkeypatch: pytest.MonkeyPatch):
+    file.write_text('log_levle = "INFO"\n')
+    assert problems() == [f"{file}:1: log_levle: no such setting; did you mean log_level?"]
+    monkeypatch.setenv("LONGSHORE_LOG_STOER", "x")
+    monkeypatch.setenv("LONGSHORE_PROGRESS_FILE", "x")
+    assert unknown_variables(Settings.model_fields) == (
+        "LONGSHORE_LOG_STOER is no setting; did you mean LONGSHORE_LOG_STORE?",
+    )
+
+
+def test_a_value_that_is_given_twice_is_refused(file: Path):
+    file.write_text('log_level = "INFO"\n[log]\nlevel = "DEBUG"\n')
+    assert problems() == [f"{file}:3: log.level: is given twice, see log_level"]
+
+
+def test_what_is_no_toml_is_named_with_its_place(file: Path):
+    file.write_text('log_level = "INFO"\nstate_dir = here\n')
+    assert problems() == [f"{file}:2: column 13: is not valid TOML: invalid value"]
+
+
+def test_longshore_config_names_another_file_that_must_be_there(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file.write_text('log_level = "ERROR"\n')
+    other = tmp_path / "other.toml"
+    monkeypatch.setenv("LONGSHORE_CONFIG", str(other))
+    assert problems() == [f"LONGSHORE_CONFIG: {other} cannot be read: no such file"]
+    other.write_text("temporal_port = 5\n")
+    assert (Settings().temporal_port, Settings().log_level) == (5, "INFO")
+
+
+def test_the_file_is_looked_for_here_then_in_the_checkout_then_at_home(file: Path):
+    here, checkout, home = searched()
+    assert here == file
+    assert (checkout.parent / "pyproject.toml").exists()
+    assert home == Path.home() / ".config/longshore/longshore.toml"
+    home.parent.mkdir(parents=True)
+    home.write_text("temporal_port = 7\n")
+    if not checkout.exists():
+        assert Settings().temporal_port == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("9464", "127.0.0.1:9464"),
+        (":9464", "127.0.0.1:9464"),
+        ("localhost:9464", "127.0.0.1:9464"),
+        ("0.0.0.0:9464", "0.0.0.0:9464"),
+        ("[::1]:9464", "[::1]:9464"),
+        ("off", None),
+    ],
+)
+def test_a_port_alone_is_one_of_this_machine(given: str, address: str | None):
+    assert Settings(metrics_address=given).metrics_address == address
+
+
+@pytest.mark.parametrize("given", ["0", "65536", "host:9464", "9464:", ""])
+def test_what_is_no_address_is_refused(given: str):
+    with pytest.raises(SpecError, match="health_address: must be a port"):
+        Settings(health_address=given)
+
+
+def test_passwords_in_urls_are_masked():
+    assert without_secrets("postgresql://me:pa:ss@h:1/db?x=1") == "postgresql://me:***@h:1/db?x=1"
+    assert without_secrets("s3://b/x?secret_key=abc&y=2") == "s3://b/x?secret_key=***&y=2"
+    assert without_secrets("postgresql://me@h/db") == "postgresql://me@h/db"
+
+
+def test_secrets_do_not_leak(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, file: Path
+):
+    monkeypatch.setenv("LONGSHORE_DATABASE_URL", f"postgresql://me:{SECRET}@db/x")
+    monkeypatch.setenv("LONGSHORE_AGENT_TOKEN", SECRET)
+    monkeypatch.setenv("LONGSHORE_LOG_STORE", f"s3://key:{SECRET}@bucket/logs")
+    settings = Settings()
+    assert settings.resolve_agent_token() == SECRET
+    with caplog.at_level(logging.INFO):
+        logging.getLogger("test").info("%s %r", settings, settings)
+    shown = (
+        repr(settings),
+        str(settings),
+        json.dumps(settings.model_dump(mode="json")["agent_token"]),
+    )
+    assert SECRET not in "".join([caplog.text, *shown])
+
+    monkeypatch.setenv("LONGSHORE_DATABASE_URL", f"mysql://me:{SECRET}@db/x")
+    file.write_text("agent_token = 12345\n")
+    monkeypatch.delenv("LONGSHORE_AGENT_TOKEN")
+    assert problems() == [
+        "LONGSHORE_DATABASE_URL: must be like postgresql://user:password@host/database",
+        f"{file}:1: agent_token: must be text",
+    ]
