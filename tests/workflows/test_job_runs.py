@@ -54,7 +54,8 @@ async def test_a_job_that_fits_runs_and_succeeds_in_few_actions(
     assert await lease_ends(control, submitted.job_id) == ["finished"] * 2
     assert all(gpu.job_id is None for gpu in (await longshore.nodes(pool=pool))[0].gpus)
     cost = await actions(temporal, job_workflow_id(submitted.job_id))
-    assert cost == {"start": 1, "signal": 1, "activity": 3}
+    assert (cost["start"], cost["signal"], cost["activity"]) == (1, 1, 3)
+    assert cost.total() <= 6
 
 
 async def test_a_user_error_is_not_tried_again(

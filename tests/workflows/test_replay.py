@@ -1,0 +1,167 @@
+"""The replay gate: workflows of this version go on with the histories of those before.
+
+`make histories` records anew. Do that for a new path; a failure here for an old one means that
+running workflows would fail after an upgrade: use `workflow.patched`, or keep the old order.
+"""
+
+import base64
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+import workflows.job
+import workflows.node
+import workflows.pool
+from tests.support.local_stack import ROOT
+from workers.control import WORKFLOWS, sandbox
+
+HISTORIES = sorted((ROOT / "tests" / "histories").glob("*.json"))
+
+COMPLETED = "EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED"
+FAILED = "EVENT_TYPE_WORKFLOW_EXECUTION_FAILED"
+CANCELED = "EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED"
+CONTINUED = "EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW"
+
+PATHS = {
+    "job-success": COMPLETED,
+    "job-user-failure": FAILED,
+    "job-retry": COMPLETED,
+    "job-cancelled-queued": CANCELED,
+    "job-cancelled-running": CANCELED,
+    "job-held": COMPLETED,
+    "job-held-queued": COMPLETED,
+    "job-node-lost": FAILED,
+    "job-queue-timeout": FAILED,
+    "job-unsatisfiable": FAILED,
+    "job-continued-as-new": CONTINUED,
+    "job-continued-as-new.2": COMPLETED,
+    "pool-cycles": None,
+    "pool-continued-as-new": CONTINUED,
+    "pool-continued-as-new.2": CONTINUED,
+    "node-registered-drained-left": COMPLETED,
+    "node-lost": COMPLETED,
+    "node-re-registered": COMPLETED,
+    "node-continued-as-new": CONTINUED,
+    "node-continued-as-new.2": COMPLETED,
+}
+"""Every path that is recorded, and the event that ends it; a pool has no end."""
+
+CHANGES = {
+    "job-success": (
+        workflows.job,
+        "            refusal = await self._enqueue()\n",
+        "            await workflow.sleep(1)\n",
+    ),
+    "pool-cycles": (
+        workflows.pool,
+        "        reply = await workflow.execute_activity_method(\n",
+        "        await workflow.sleep(1)\n",
+    ),
+    "node-registered-drained-left": (
+        workflows.node,
+        "        self._watches += 1\n",
+        "        await workflow.sleep(1)\n",
+    ),
+}
+"""A history, and a change to its workflow that it must not survive: one more timer before."""
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
+async def test_a_recorded_history_replays(path: Path):
+    replayer = Replayer(
+        workflows=WORKFLOWS,
+        data_converter=pydantic_data_converter,
+        workflow_runner=sandbox(),
+    )
+    await replayer.replay_workflow(_history(path))
+
+
+def test_every_workflow_and_every_path_is_recorded():
+    recorded = {path.stem for path in HISTORIES}
+    assert PATHS.keys() <= recorded
+    types = {_events(path)[0]["workflowExecutionStartedEventAttributes"]["workflowType"]["name"]
+             for path in HISTORIES}  # fmt: skip
+    assert types == {defn.__name__ for defn in WORKFLOWS}
+
+
+@pytest.mark.parametrize(("name", "end"), PATHS.items())
+def test_a_recorded_history_ends_as_its_path_says(name: str, end: str | None):
+    last = _events(_path(name))[-1]["eventType"]
+    assert last == end if end else last not in (COMPLETED, FAILED, CANCELED, CONTINUED)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_changed_workflow_does_not_replay(name: str, tmp_path: Path):
+    module, before, addition = CHANGES[name]
+    changed = _changed_copy(module, before, addition, tmp_path)
+    classes = [each for each in vars(changed).values() if _is_workflow(each)]
+    replayer = Replayer(
+        workflows=classes,
+        data_converter=pydantic_data_converter,
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    )
+    with pytest.raises(workflow.NondeterminismError):
+        await replayer.replay_workflow(_history(_path(name)))
+
+
+async def test_an_unchanged_copy_replays(tmp_path: Path):
+    for name, (module, before, _) in CHANGES.items():
+        same = _changed_copy(module, before, "", tmp_path)
+        replayer = Replayer(
+            workflows=[each for each in vars(same).values() if _is_workflow(each)],
+            data_converter=pydantic_data_converter,
+            workflow_runner=UnsandboxedWorkflowRunner(),
+        )
+        await replayer.replay_workflow(_history(_path(name)))
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
+def test_a_recorded_history_names_no_machine(path: Path):
+    text = path.read_text()
+    said = text + "".join(
+        base64.b64decode(data).decode(errors="replace")
+        for data in re.findall(r'"data": "([A-Za-z0-9+/=]+)"', text)
+    )
+    for private in (str(ROOT), str(Path.home()), "/tmp/", "/usr/", "site-packages", "postgres"):
+        assert private not in said
+    assert set(re.findall(r'"identity": "(.*?)"', said)) == {"recorder"}
+
+
+def _path(name: str) -> Path:
+    return ROOT / "tests" / "histories" / f"{name}.json"
+
+
+def _history(path: Path) -> WorkflowHistory:
+    return WorkflowHistory.from_json(path.name.partition(".")[0], path.read_text())
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text())["events"]
+
+
+def _changed_copy(module: ModuleType, before: str, addition: str, folder: Path) -> ModuleType:
+    """Return a copy of the module with `addition` in front of the line `before`."""
+    assert module.__file__
+    source = Path(module.__file__).read_text()
+    assert source.count(before) == 1, f"say anew which line of {module.__name__} to change"
+    copy = folder / f"{module.__name__.rpartition('.')[2]}_copy.py"
+    copy.write_text(source.replace(before, addition + before))
+    spec = importlib.util.spec_from_file_location(copy.stem, copy)
+    assert spec
+    assert spec.loader
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def _is_workflow(each: object) -> bool:
+    return hasattr(each, "__temporal_workflow_definition")
