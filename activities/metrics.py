@@ -1,0 +1,144 @@
+"""What Longshore counts and measures of itself; docs/observability.md lists it for people.
+
+Names and labels are stable, and no label has a value for every job or node.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from temporalio.common import (
+    MetricCounter,
+    MetricGaugeFloat,
+    MetricHistogramFloat,
+    MetricMeter,
+)
+
+PREFIX = "longshore_"
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"
+    """Shown with `_total` at the end."""
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    """In seconds."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: its name without prefix and suffix, its labels, and what it says."""
+
+    name: str
+    kind: Kind
+    by: Literal["control", "agent"]
+    """Which process has it."""
+    labels: tuple[str, ...]
+    says: str
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """The name as Prometheus shows it."""
+        return f"{PREFIX}{self.name}{'_total' if self.kind is Kind.COUNTER else ''}"
+
+
+_FAST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
+
+QUEUE_JOBS = Metric(
+    "queue_jobs", Kind.GAUGE, "control", ("pool", "held"),
+    "Jobs in the queue; held `true` for those kept out of placement.",
+)  # fmt: skip
+LEASES_LIVE = Metric(
+    "leases_live", Kind.GAUGE, "control", ("pool",), "GPUs that a job holds.",
+)  # fmt: skip
+GPUS = Metric(
+    "gpus", Kind.GAUGE, "control", ("pool", "state"),
+    "GPUs of the nodes that have not gone, by the state of their node.",
+)  # fmt: skip
+CYCLE_SECONDS = Metric(
+    "cycle_seconds", Kind.HISTOGRAM, "control", ("pool",),
+    "Time of one cycle: read, plan and commit.", _FAST,
+)  # fmt: skip
+CYCLE_JOBS = Metric(
+    "cycle_jobs", Kind.COUNTER, "control", ("pool",), "Jobs that cycles looked at.",
+)  # fmt: skip
+PLACEMENTS = Metric(
+    "placements", Kind.COUNTER, "control", ("pool",), "Placements that were committed.",
+)  # fmt: skip
+PLACEMENTS_REFUSED = Metric(
+    "placements_refused", Kind.COUNTER, "control", ("pool",),
+    "Placements that no longer held when they were to be committed.",
+)  # fmt: skip
+REJECTIONS = Metric(
+    "rejections", Kind.COUNTER, "control", ("pool", "code"),
+    "Nodes ruled out for a job that had to wait, by the constraint; once in every cycle.",
+)  # fmt: skip
+WAIT_SECONDS = Metric(
+    "wait_seconds", Kind.HISTOGRAM, "control", ("pool",),
+    "Time from the queue to the placement of an attempt.", _SLOW,
+)  # fmt: skip
+JOB_ENDS = Metric(
+    "job_ends", Kind.COUNTER, "control", ("pool", "state", "failure"),
+    "Jobs that ended, by state and failure class; `none` for success.",
+)  # fmt: skip
+PROCESSES = Metric(
+    "processes", Kind.GAUGE, "agent", (), "Processes of jobs that this agent runs.",
+)  # fmt: skip
+LOG_ERRORS = Metric(
+    "log_shipping_errors", Kind.COUNTER, "agent", (),
+    "Shipments of logs that the log store did not take; each is tried again.",
+)  # fmt: skip
+HEARTBEAT_SECONDS = Metric(
+    "heartbeat_seconds", Kind.HISTOGRAM, "agent", (),
+    "Time until the server acknowledged a heartbeat of the agent.", _FAST,
+)  # fmt: skip
+HEARTBEATS_MISSED = Metric(
+    "heartbeats_missed", Kind.COUNTER, "agent", (),
+    "Heartbeats of the agent that were not acknowledged.",
+)  # fmt: skip
+FENCES = Metric(
+    "fences", Kind.COUNTER, "agent", (),
+    "Times that the agent was cut off for so long that it killed its processes.",
+)  # fmt: skip
+
+CATALOGUE = (
+    QUEUE_JOBS, LEASES_LIVE, GPUS, CYCLE_SECONDS, CYCLE_JOBS, PLACEMENTS, PLACEMENTS_REFUSED,
+    REJECTIONS, WAIT_SECONDS, JOB_ENDS, PROCESSES, LOG_ERRORS, HEARTBEAT_SECONDS,
+    HEARTBEATS_MISSED, FENCES,
+)  # fmt: skip
+
+
+class Metrics:
+    """Writes the metrics of the catalogue; into nothing without a meter."""
+
+    def __init__(self, meter: MetricMeter = MetricMeter.noop) -> None:
+        """`meter` is that of the process's Runtime."""
+        self._counters: dict[Metric, MetricCounter] = {}
+        self._gauges: dict[Metric, MetricGaugeFloat] = {}
+        self._histograms: dict[Metric, MetricHistogramFloat] = {}
+        for metric in CATALOGUE:
+            name = f"{PREFIX}{metric.name}"
+            if metric.kind is Kind.COUNTER:
+                self._counters[metric] = meter.create_counter(name, metric.says)
+            elif metric.kind is Kind.GAUGE:
+                self._gauges[metric] = meter.create_gauge_float(name, metric.says)
+            else:
+                self._histograms[metric] = meter.create_histogram_float(name, metric.says, "s")
+
+    def add(self, metric: Metric, count: int = 1, **labels: str) -> None:
+        """Count `count` more. Raises KeyError when `metric` is no counter."""
+        self._counters[metric].add(count, labels)
+
+    def set(self, metric: Metric, value: float, **labels: str) -> None:
+        """Show this value from now on. Raises KeyError when `metric` is no gauge."""
+        self._gauges[metric].set(value, labels)
+
+    def observe(self, metric: Metric, seconds: float, **labels: str) -> None:
+        """Note one duration. Raises KeyError when `metric` is no histogram."""
+        self._histograms[metric].record(max(seconds, 0.0), labels)
+
+
+SILENT = Metrics()
+"""For where nobody listens."""
