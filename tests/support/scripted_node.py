@@ -71,6 +71,8 @@ class ScriptedNode:
         self.stops: list[StopProcessRequest] = []
         self.refusal: str | None = None
         """Refuse every process for this reason, as an agent that is fenced off."""
+        self.slow_to_stop = False
+        """Let a process go on when it is asked to stop, until the test ends it."""
         self._temporal = temporal
         self.token = token
         self._task_queue = task_queue
@@ -178,7 +180,7 @@ class ScriptedNode:
     async def stop_process(self, request: StopProcessRequest) -> None:
         self.stops.append(request)
         run = self._run(request.key.job_id, request.key.attempt)
-        if not run.done():
+        if not run.done() and not self.slow_to_stop:
             run.set_result(ProcessReport(exit_code=143, stopped_for=request.reason))
 
     @activity.defn

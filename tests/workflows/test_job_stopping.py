@@ -1,0 +1,94 @@
+"""What may come while a job's process is being stopped, which takes its time."""
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+
+from activities.database import Database
+from client.api import Longshore
+from models.job import FailureClass, JobState
+from models.messages import ProcessReport, job_workflow_id
+from tests.support.control import a_spec, lease_ends, reaches
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
+
+AGAIN = {"node": {"max_retries": None, "backoff": 0}}
+
+
+@pytest.fixture
+async def stopping(longshore: Longshore, node: ScriptedNode, pool: str) -> str:
+    """A running job on a node that is slow to stop processes."""
+    node.slow_to_stop = True
+    job_id = (await longshore.submit(a_spec(pool, retry=AGAIN))).job_id
+    await node.started(job_id)
+    return job_id
+
+
+async def test_a_second_cancel_while_stopping_changes_nothing(
+    longshore: Longshore, node: ScriptedNode, stopping: str, temporal: Client, control: Database
+):
+    for reason in ("first", "second"):
+        await longshore.cancel(stopping, reason)
+        await reaches(longshore, stopping, JobState.STOPPING)
+    await node.end(stopping, report=ProcessReport(exit_code=143, stopped_for="first"))
+    result = await longshore.wait(stopping)
+    assert (result.state, result.message) == (JobState.CANCELLED, "first")
+    assert len(node.stops) == 1
+    assert await lease_ends(control, stopping) == ["cancelled"]
+
+
+async def test_a_job_that_succeeds_before_its_stop_signal_has_succeeded(
+    longshore: Longshore, node: ScriptedNode, stopping: str, temporal: Client
+):
+    await longshore.cancel(stopping)
+    await eventually(lambda: node.stops)
+    await node.end(stopping)
+    assert (await longshore.wait(stopping)).state is JobState.SUCCEEDED
+    handle = temporal.get_workflow_handle(job_workflow_id(stopping))
+    assert (await handle.describe()).status is WorkflowExecutionStatus.COMPLETED
+
+
+async def test_a_cancelled_job_whose_node_is_lost_meanwhile_is_cancelled(
+    longshore: Longshore, node: ScriptedNode, stopping: str, control: Database
+):
+    await longshore.cancel(stopping, "enough")
+    await eventually(lambda: node.stops)
+    node.leave()
+    result = await longshore.wait(stopping)
+    assert (result.state, result.failure) == (JobState.CANCELLED, FailureClass.CANCELLED)
+    assert await lease_ends(control, stopping) == ["node-lost"]
+
+
+async def test_a_cancel_wins_over_a_hold(
+    longshore: Longshore, node: ScriptedNode, stopping: str, control: Database
+):
+    await longshore.hold(stopping, "make room")
+    await reaches(longshore, stopping, JobState.STOPPING)
+    await longshore.cancel(stopping, "enough")
+    await node.end(stopping, report=ProcessReport(exit_code=143, stopped_for="make room"))
+    result = await longshore.wait(stopping)
+    assert (result.state, result.message) == (JobState.CANCELLED, "enough")
+    assert await lease_ends(control, stopping) == ["cancelled"]
+
+
+async def test_a_job_that_is_released_while_it_stops_runs_again(
+    longshore: Longshore, node: ScriptedNode, stopping: str, control: Database
+):
+    await longshore.hold(stopping, "make room")
+    await reaches(longshore, stopping, JobState.STOPPING)
+    await longshore.release(stopping)
+    await node.end(stopping, report=ProcessReport(exit_code=143, stopped_for="make room"))
+    await node.end(stopping, 2)
+    assert (await longshore.wait(stopping)).attempts == 2
+    assert await lease_ends(control, stopping) == ["held", "finished"]
+
+
+async def test_a_held_job_whose_node_is_lost_while_it_stops_stays_held(
+    longshore: Longshore, node: ScriptedNode, stopping: str, control: Database
+):
+    await longshore.hold(stopping, "make room")
+    await reaches(longshore, stopping, JobState.STOPPING)
+    node.leave()
+    held = await reaches(longshore, stopping, JobState.HELD)
+    assert (held.attempt, held.reason) == (2, "make room")
+    await longshore.cancel(stopping)
+    assert (await longshore.wait(stopping)).state is JobState.CANCELLED
