@@ -7,7 +7,6 @@ command needs it, so that help and completion answer at once.
 
 import os
 import sys
-import tomllib
 import traceback
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +14,6 @@ from importlib import metadata
 from typing import Annotated, Any, NoReturn
 
 import typer
-from pydantic import ValidationError
 from typer.core import TyperGroup, TyperOption
 
 from client import file_commands, job_commands, node_commands, submit_command, watch_command
@@ -115,10 +113,6 @@ def _version(wanted: bool) -> None:
 def _report(error: Exception) -> int:
     if os.environ.get("LONGSHORE_DEBUG"):
         traceback.print_exception(error)
-    if isinstance(error, ValidationError) and error.title == "Settings":
-        error = SpecError("settings", tuple(_setting_problems(error)))
-    if isinstance(error, tomllib.TOMLDecodeError):
-        error = SpecError("longshore.toml", (f"longshore.toml: is not valid TOML: {error}",))
     if not isinstance(error, LongshoreError):
         note(f"error: unexpected {type(error).__name__}: {error}")
         note("This is a fault in Longshore. LONGSHORE_DEBUG=1 shows where it happened.")
@@ -126,16 +120,6 @@ def _report(error: Exception) -> int:
     for problem in error.problems if isinstance(error, SpecError) else (str(error),):
         note(f"error: {problem}")
     return error.exit_code
-
-
-def _setting_problems(error: ValidationError) -> list[str]:
-    from models.problems import describe
-
-    return [
-        f"LONGSHORE_{'_'.join(map(str, mistake['loc'])).upper()} (or longshore.toml): "
-        f"{describe(mistake)}"
-        for mistake in error.errors(include_url=False)
-    ]
 
 
 if __name__ == "__main__":

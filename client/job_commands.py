@@ -110,6 +110,8 @@ def logs(
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
             written += len(data)
+        if not written:
+            await known_job(api, ref)  # a job that does not exist is another answer than no logs
         return written
 
     try:

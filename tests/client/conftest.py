@@ -1,0 +1,71 @@
+"""Running the command line in this process, against the stack of the tests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+from temporalio.client import Client
+
+from client.cli import run
+from models.settings import Settings
+from tests.support.control import new_pool, serving_control
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command wrote, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Awaitable[Ran]]
+
+
+@pytest.fixture(autouse=True)
+def plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No size or colours of the terminal that runs the tests."""
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "LONGSHORE_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run one command here; only for commands that call no server of the tests."""
+
+    def command(*args: str) -> Ran:
+        capfd.readouterr()
+        code = run(args)
+        written = capfd.readouterr()
+        return Ran(code, written.out, written.err)
+
+    return command
+
+
+@pytest.fixture(scope="session")
+async def control(temporal: Client, settings: Settings) -> AsyncIterator[None]:
+    async with serving_control(temporal, settings):
+        yield
+
+
+@pytest.fixture
+def longshore(
+    settings: Settings,
+    control: None,
+    cli: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Command:
+    """Run one command against the stack, in a thread: it has an event loop of its own."""
+    monkeypatch.setenv("LONGSHORE_STATE_DIR", str(settings.state_dir))
+
+    async def command(*args: str) -> Ran:
+        return await asyncio.to_thread(cli, *args)
+
+    return command
+
+
+@pytest.fixture
+def pool() -> str:
+    return new_pool()

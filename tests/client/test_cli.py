@@ -1,0 +1,253 @@
+"""The command line without any server: help, errors in files and flags, schemas, exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.core import TyperGroup
+
+from client.cli import command_line
+from models.document import load_document
+from models.job import JobSpec
+from models.statefile import ClusterState
+from tests.client.conftest import Ran
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+CLI = Callable[..., Ran]
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield (*path, name)
+        if isinstance(command, TyperGroup):
+            yield from commands(command, (*path, name))
+
+
+@pytest.mark.parametrize("path", sorted(commands(command_line())), ids=" ".join)
+def test_every_command_has_help(cli: CLI, path: tuple[str, ...]) -> None:
+    ran = cli(*path, "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert f"Usage: longshore {' '.join(path)}" in ran.out
+    for rich_row in ("<bool>  Print", "Traceback"):
+        assert rich_row not in ran.out
+
+
+def test_the_overview_groups_its_commands(cli: CLI) -> None:
+    ran = cli("--help")
+    positions = [
+        ran.out.index(f" {panel} ─") for panel in ("Jobs", "Nodes and pools", "Files", "Setup")
+    ]
+    assert positions == sorted(positions)
+    for command in ("submit", "watch", "why", "drain", "pool", "place", "schema", "up", "worker"):
+        assert f"│ {command} " in ran.out
+
+
+def test_help_imports_no_server_library() -> None:
+    slow = ("temporalio", "sqlalchemy", "psycopg", "client.api")
+    code = f"import sys, client.cli\nprint([name for name in {slow!r} if name in sys.modules])"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
+
+
+def test_version(cli: CLI) -> None:
+    ran = cli("--version")
+    assert ran.code == 0
+    assert ran.out.startswith("longshore 0.")
+
+
+BAD_FILES = {
+    "unknown field": (
+        "name: a\ncommand: b\ngpu: 1\n",
+        ":3: gpu: no such field; did you mean gpus?",
+    ),
+    "wrong type": (
+        "name: a\ncommand: b\ngpus: many\n",
+        ":3: gpus: must be a whole number, got 'many'",
+    ),
+    "out of range": (
+        "name: a\ncommand: b\npriority: 11\n",
+        ":3: priority: must be at most 10, got 11",
+    ),
+    "nothing to run": ("name: a\n", "give a command to run, an image, or both"),
+    "not YAML": ("name: [a\n", "is not valid YAML"),
+    "a list": ("- a\n", "must hold one mapping"),
+    "empty": ("", "is empty"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES, ids=str)
+def test_a_mistake_in_a_job_file_names_its_line(cli: CLI, tmp_path: Path, case: str) -> None:
+    text, problem = BAD_FILES[case]
+    (tmp_path / "job.yaml").write_text(text)
+    ran = cli("submit", str(tmp_path / "job.yaml"))
+    assert (ran.code, ran.out) == (65, "")
+    assert ran.err.startswith(f"error: {tmp_path / 'job.yaml'}")
+    assert problem in ran.err
+
+
+def test_every_mistake_has_a_line_of_its_own(cli: CLI, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: a\ncommand: b\ngpus: 0\nram: lots\n")
+    ran = cli("submit", str(tmp_path / "job.yaml"), "--set", "cpus=-1")
+    lines = ran.err.splitlines()
+    assert [line.startswith("error: ") for line in lines] == [True] * 3
+    assert lines[0] == "error: --set cpus=-1: cpus: must be at least 0, got -1"
+
+
+def test_a_missing_file(cli: CLI) -> None:
+    assert cli("submit", "no-such.yaml") == Ran(65, "", "error: no-such.yaml: no such file\n")
+
+
+def test_a_flag_is_named_for_its_own_mistake(cli: CLI) -> None:
+    ran = cli("submit", "--gpus", "none", "--set", "checkpoint={folder: 3}", "--", "true")
+    assert ran.code == 65
+    assert ran.err.splitlines() == [
+        "error: --set checkpoint={folder: 3}: checkpoint.folder: must be text, got 3",
+        "error: --gpus none: gpus: must be a whole number, got 'none'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (["submit"], "give a job file"),
+        (["submit", "--set", "gpus", "--", "true"], "give a field and a value"),
+        (["submit", "--json", "--follow", "--", "true"], "leave out --json"),
+        (["pool", "set", "p"], "say what to change"),
+        (["pool", "set", "p", "--weights", "expiry"], "NAME=NUMBER"),
+        (["nosuch"], "No such command"),
+        (["jobs", "--state", "LOST"], "is not one of"),
+    ],
+)
+def test_wrong_usage(cli: CLI, args: list[str], problem: str) -> None:
+    ran = cli(*args)
+    assert (ran.code, ran.out) == (2, "")
+    assert problem in ran.err
+
+
+def test_without_a_stack_it_says_how_to_start_one(
+    cli: CLI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGSHORE_STATE_DIR", str(tmp_path))
+    for args in (["jobs"], ["submit", "--", "true"], ["ui"], ["watch"]):
+        ran = cli(*args)
+        assert (ran.code, ran.out) == (69, "")
+        assert ran.err.startswith(f"error: no local stack in {tmp_path}")
+        assert "`longshore up`" in ran.err
+
+
+def test_a_server_that_is_not_there(
+    cli: CLI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGSHORE_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    ran = cli("nodes")
+    assert ran.code == 69
+    assert ran.err == (
+        "error: Temporal at 127.0.0.1:1 does not answer (Connection refused). "
+        "Check TEMPORAL_ADDRESS and the server behind it.\n"
+    )
+
+
+def test_a_setting_that_is_wrong(cli: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGSHORE_TEMPORAL_PORT", "x")
+    ran = cli("nodes")
+    assert ran.code == 65
+    assert ran.err.startswith("error: LONGSHORE_TEMPORAL_PORT")
+    assert "must be a whole number" in ran.err
+
+
+def test_the_schema_of_a_job_knows_every_field(cli: CLI) -> None:
+    schema = json.loads(cli("schema", "job").out)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["title"] == "Longshore job"
+    assert set(schema["properties"]) == set(JobSpec.model_fields)
+    assert schema["required"] == ["name"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["gpus"]["minimum"] == 1
+    assert "Memory needed" in schema["properties"]["vram_per_gpu"]["description"]
+
+
+def test_the_defaults_in_the_schema_are_taken_by_the_loader(cli: CLI) -> None:
+    schema = json.loads(cli("schema", "job").out)
+    defaults = {
+        name: field["default"]
+        for name, field in schema["properties"].items()
+        if field.get("default") is not None
+    }
+    document = json.dumps({**defaults, "name": "a", "command": "b"})
+    assert load_document(document, "defaults", JobSpec) == JobSpec(name="a", command="b")
+
+
+def test_the_schema_has_no_words_that_json_schema_does_not_know(cli: CLI) -> None:
+    known = {
+        "$schema", "$defs", "$ref", "additionalProperties", "anyOf", "default", "description",
+        "enum", "exclusiveMaximum", "format", "items", "maxItems", "maxLength", "maximum",
+        "minItems", "minLength", "minimum", "pattern", "patternProperties", "properties",
+        "propertyNames", "required", "title", "type",
+    }  # fmt: skip
+    for document in ("job", "state"):
+        assert _words(json.loads(cli("schema", document).out)) <= known
+
+
+def test_the_schema_of_a_state(cli: CLI) -> None:
+    schema = json.loads(cli("schema", "state").out)
+    assert set(schema["properties"]) == set(ClusterState.model_fields)
+
+
+def test_place_as_json(cli: CLI) -> None:
+    ran = cli(
+        "place",
+        "--state",
+        str(EXAMPLES / "state.yaml"),
+        "--job",
+        str(EXAMPLES / "job.yaml"),
+        "--json",
+    )
+    placed = json.loads(ran.out)
+    assert (ran.code, ran.err) == (0, "")
+    assert placed["decision"]["node_id"] == "half-full"
+    assert placed["now"] == "2026-11-20T12:00:00+00:00"
+
+
+def test_the_program_leaves_with_the_exit_code_of_its_command() -> None:
+    ran = _program("submit", "no-such.yaml")
+    assert (ran.returncode, ran.stdout) == (65, "")
+
+
+def test_the_reader_of_a_pipe_may_leave_early() -> None:
+    command = f"{sys.executable} -m client.cli schema job | head -1"
+    ran = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
+    assert (ran.stdout, ran.stderr) == ("{\n", "")
+
+
+def _program(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "client.cli", *args],
+        cwd=ROOT, capture_output=True, text=True, timeout=30, env=dict(os.environ),
+    )  # fmt: skip
+
+
+_NAMED = ("properties", "patternProperties", "$defs")
+
+
+def _words(schema: Any, *, names: bool = False) -> set[str]:
+    """Return the keywords of a schema; the keys of `properties` and the like are names."""
+    if isinstance(schema, list):
+        return set().union(*(_words(inner) for inner in schema))
+    if not isinstance(schema, dict):
+        return set()
+    found = set() if names else set(schema)
+    for key, inner in schema.items():
+        if key != "default" or names:
+            found |= _words(inner, names=not names and key in _NAMED)
+    return found

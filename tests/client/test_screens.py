@@ -1,0 +1,289 @@
+"""How jobs, nodes and pools look, wide and narrow, for fixed views."""
+
+import io
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from client.job_view import explanation_screen, job_screen, jobs_table
+from client.live import Lines, exit_code_of, job_panel
+from client.node_view import cells, node_line, nodes_table, pools_table
+from client.watch_command import Fleet, changes, fleet_screen
+from client.words import ago, gpu_list, span
+from models.job import AttemptRecord, FailureClass, JobResult, JobSpec, JobState, JobStatus
+from models.messages import Progress
+from models.placement import Decision, PlacementKind, Rejection, RejectionCode
+from models.pool import PoolSpec
+from models.views import Explanation, GPUView, JobView, NodeView, PoolView
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def a_job(state: JobState = JobState.QUEUED, **fields: Any) -> JobView:
+    basics = {
+        "id": "train-abcdefghij", "name": "train", "tenant": "default", "pool": "default",
+        "tier": "FAST", "priority": 5, "gpus": 4, "gpu_type": "H100", "state": state,
+        "submitted_at": NOW - 10 * MINUTE,
+    }  # fmt: skip
+    return JobView.model_validate({**basics, **fields})
+
+
+def a_running_job(**fields: Any) -> JobView:
+    return a_job(
+        JobState.RUNNING,
+        **{
+            "attempt": 1, "node_id": "node-a", "gpu_indices": (0, 1, 2, 3),
+            "started_at": NOW - 3 * MINUTE, "first_started_at": NOW - 3 * MINUTE, **fields,
+        },
+    )  # fmt: skip
+
+
+def a_node(*holders: str | None, **fields: Any) -> NodeView:
+    gpus = tuple(
+        GPUView(
+            index=i, model="H100", vram=80, vram_used=80 if job else 0, job_id=job, job_name=job
+        )
+        for i, job in enumerate(holders)
+    )
+    basics = {
+        "id": "node-a", "pool": "default", "tier": "FAST", "provider": "own", "state": "READY",
+        "epoch": 1, "simulated": False, "gpu_type": "H100", "gpus": gpus, "cpus": 64,
+        "cpus_used": 8, "ram": 512.4, "ram_used": 64, "registered_at": NOW, "labels": {},
+    }  # fmt: skip
+    return NodeView.model_validate({**basics, **fields})
+
+
+def a_status(state: JobState, **fields: Any) -> JobStatus:
+    basics = {
+        "job_id": "train-abcdefghij", "name": "train", "tenant": "default", "pool": "default",
+        "state": state, "attempt": 1, "submitted_at": NOW, "since": NOW,
+    }  # fmt: skip
+    return JobStatus.model_validate({**basics, **fields})
+
+
+def drawn(what: RenderableType, width: int = 80) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, markup=False, highlight=False)
+    console.print(what)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_spans_and_moments() -> None:
+    spans = {
+        0: "0s",
+        59: "59s",
+        60: "1m",
+        125: "2m 5s",
+        3600: "1h",
+        7500: "2h 5m",
+        200_000: "2d 7h",
+    }
+    assert {seconds: span(timedelta(seconds=seconds)) for seconds in spans} == spans
+    assert ago(NOW - 3 * MINUTE, NOW) == "3m ago"
+    assert ago(NOW + 120 * MINUTE, NOW) == "in 2h"
+    assert ago(NOW, NOW) == "now"
+
+
+def test_gpus_are_written_as_runs() -> None:
+    assert [gpu_list(i) for i in ((), (3,), (0, 1, 2, 3), (6, 0, 1))] == [
+        "no GPU", "GPU 3", "GPUs 0-3", "GPUs 0-1,6",
+    ]  # fmt: skip
+
+
+def test_each_job_is_one_line_that_fits() -> None:
+    reason = "no node can take it now (12 nodes: 9 gpus-busy, 3 tier-mismatch); it waits for more"
+    jobs = (a_job(reason=reason), a_running_job(simulated=True), a_job(JobState.HELD))
+    for width in (80, 140):
+        lines = drawn(jobs_table(jobs, NOW, width), width)
+        assert len(lines) == 4
+        assert max(map(len, lines)) <= width
+        assert all("train-abcdefghij" in line for line in lines[1:])
+        assert "simulated node-a GPUs 0-3" in lines[2]
+    assert "no node can take it now" in drawn(jobs_table(jobs, NOW, 80))[1]
+    assert "tenant" in drawn(jobs_table(jobs, NOW, 140), 140)[0]
+    assert "tenant" not in drawn(jobs_table(jobs, NOW, 80), 80)[0]
+
+
+def test_a_pipe_gets_the_whole_reason() -> None:
+    reason = "x" * 300
+    assert reason in drawn(jobs_table((a_job(reason=reason),), NOW, 4000), 4000)[1]
+
+
+def test_how_a_job_failed() -> None:
+    failed = a_job(
+        JobState.FAILED, failure="user", exit_code=3, reason="exited with code 3",
+        ended_at=NOW - MINUTE, node_id="node-a",
+    )  # fmt: skip
+    assert "user, exit code 3 (node-a): exited" in drawn(jobs_table((failed,), NOW, 140), 140)[1]
+
+
+def test_gpus_of_a_node_are_cells_with_a_letter_for_each_job() -> None:
+    assert cells(a_node("eval", "eval", None, "train")).plain == "[aa·b]"
+    kept_back = a_node(None).gpus[0].model_copy(update={"vram_used": 8.0})
+    assert cells(a_node(gpus=(kept_back,))).plain == "[×]"
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_simulated_node_says_so(width: int) -> None:
+    node = a_node("train", None, simulated=True, expires_at=NOW + 90 * MINUTE)
+    screen = drawn(nodes_table((node,), NOW, width), width)
+    text = "\n".join(screen)
+    for part in ("node-a", "READY", "2 x H100", "simulated", "[a·]", "8/64", "64/512GB", "in 1h"):
+        assert part in text
+    assert "a=train" in text
+    assert node_line(node) == "node node-a (simulated) READY [a·] a=train"
+    assert "simulated" not in "\n".join(drawn(nodes_table((a_node(None),), NOW, width), width))
+
+
+def test_a_drained_node_says_why() -> None:
+    node = a_node(None, state="DRAINING", state_reason="new disk", drained=True)
+    assert "DRAINED new disk" in drawn(nodes_table((node,), NOW, 140), 140)[1]
+
+
+def test_pools() -> None:
+    pool = PoolView(
+        spec=PoolSpec(), nodes=2, gpus=16, gpus_used=5, queued=3, held=1, running=2,
+        last_cycle_at=NOW - MINUTE, last_cycle_ms=21.4,
+    )  # fmt: skip
+    row = drawn(pools_table((pool,), NOW))[1]
+    assert row.split()[:7] == ["default", "open", "2", "5/16", "2", "3", "1"]
+    assert row.endswith("1m ago, took 21 ms")
+
+
+def test_one_job_in_full() -> None:
+    spec = JobSpec.model_validate(
+        {"name": "train", "gpus": 4, "vram_per_gpu": "40GB", "command": ["python", "train.py"]}
+    )
+    lost = AttemptRecord(
+        attempt=1, node_id="node-b", gpu_indices=(0, 2), placed_at=NOW - 9 * MINUTE,
+        ended_at=NOW - 5 * MINUTE, failure=FailureClass.NODE, message="silent for 12 s",
+    )  # fmt: skip
+    now_running = AttemptRecord(
+        attempt=2, node_id="node-a", gpu_indices=(0, 1, 2, 3), placed_at=NOW - 3 * MINUTE
+    )
+    status = a_status(
+        JobState.RUNNING, attempt=2, attempts=(lost, now_running), since=NOW - 3 * MINUTE
+    )
+    progress = Progress(fraction=0.25, message="epoch 3", started_at=NOW - 3 * MINUTE)
+    job = a_running_job(simulated=True, reason="the best of 2 candidates")
+    text = "\n".join(drawn(job_screen(job, status, progress, spec, NOW)))
+    for part in (
+        "train-abcdefghij  RUNNING for 3m",
+        "25%  about 9m left  epoch 3",
+        "node-a GPUs 0-3 (simulated)",
+        "4 x GPU with 40GB, 1 core, 1GB RAM, about 1h",
+        "python train.py",
+        "node: silent for 12 s",
+        "longshore logs -f train-abcdefghij",
+    ):
+        assert part in text
+
+
+def test_why_lists_every_node_with_what_is_missing() -> None:
+    rejection = Rejection(
+        node_id="node-a", code=RejectionCode.GPUS_BUSY, permanent=False,
+        reason="has 1 of 8 GPUs free, job wants 4",
+    )  # fmt: skip
+    alone = Decision(job_id="x", kind=PlacementKind.REQUEST_MORE_CAPACITY, rejections=(rejection,))
+    explanation = Explanation(
+        job=a_job(), headline="waits: no node can take it now", position=3, ahead=2,
+        decision=alone, last_decision=alone.model_copy(update={"reason": "it was not its turn"}),
+        decided_at=NOW - MINUTE, hints=("wait for running jobs to end",),
+    )  # fmt: skip
+    for width in (80, 140):
+        text = "\n".join(drawn(explanation_screen(explanation, NOW), width))
+        for part in (
+            "train-abcdefghij waits: no node can take it now",
+            "place 3 in pool default, 2 jobs before it",
+            "ago: it was not its turn",
+            "gpus-busy",
+            "has 1 of 8 GPUs free, job wants 4",
+            "- wait for running jobs to end",
+        ):
+            assert part in text
+
+
+@pytest.mark.parametrize(
+    ("state", "failure", "exit_code", "expected"),
+    [
+        (JobState.SUCCEEDED, None, 0, 0),
+        (JobState.FAILED, FailureClass.USER, 3, 3),
+        (JobState.FAILED, FailureClass.OUT_OF_MEMORY, 137, 137),
+        (JobState.FAILED, FailureClass.NODE, None, 70),
+        (JobState.FAILED, FailureClass.NODE, 0, 70),
+        (JobState.FAILED, FailureClass.QUEUE_TIMEOUT, None, 75),
+        (JobState.CANCELLED, FailureClass.CANCELLED, None, 130),
+        (JobState.CANCELLED, FailureClass.CANCELLED, 0, 130),
+    ],
+)
+def test_the_exit_code_of_a_job(
+    state: JobState, failure: FailureClass | None, exit_code: int | None, expected: int
+) -> None:
+    result = JobResult(job_id="x", state=state, failure=failure, exit_code=exit_code)
+    assert exit_code_of(result) == expected
+
+
+def test_plain_lines_say_each_thing_once() -> None:
+    written: list[str] = []
+    lines = Lines(written.append)
+    lines.changed(a_status(JobState.QUEUED, reason="waits"))
+    lines.changed(a_status(JobState.QUEUED, reason="waits"))
+    for percent in range(0, 100, 3):
+        lines.progressed(Progress(fraction=percent / 100))
+    result = JobResult(
+        job_id="x", state=JobState.FAILED, failure=FailureClass.USER, exit_code=3, message="code 3"
+    )
+    lines.changed(a_status(JobState.FAILED, reason="code 3", result=result))
+    said = [line.split("  ", 1)[1] for line in written]
+    assert said[0] == "QUEUED  waits"
+    assert len(said) == 12
+    assert said[-1] == "FAILED (user, exit code 3) code 3"
+
+
+def test_the_panel_shows_where_and_how_far() -> None:
+    record = AttemptRecord(attempt=2, node_id="node-a", gpu_indices=(0, 1), placed_at=NOW)
+    status = a_status(JobState.RUNNING, attempt=2, attempts=(record,), reason="on node node-a")
+    lines = drawn(job_panel(status, Progress(fraction=0.5), a_running_job(simulated=True)))
+    assert lines[1] == "on node-a GPUs 0-1 (simulated), attempt 2"
+    assert " 50%" in lines[2]
+
+
+def a_fleet(nodes: tuple[NodeView, ...] = (), *jobs: JobView) -> Fleet:
+    live = tuple(job for job in jobs if not job.state.ended)
+    ended = tuple(job for job in jobs if job.state.ended)
+    return Fleet(at=NOW, nodes=nodes, jobs=live, ended=ended)
+
+
+def test_changes_between_two_looks() -> None:
+    queued, running = a_job(reason="waits"), a_running_job(simulated=True)
+    done = a_job(JobState.SUCCEEDED, ended_at=NOW, reason="finished")
+    first = a_fleet((a_node(None),), queued)
+    assert changes(None, first) == ["node node-a READY [·]", "job train-abcdefghij QUEUED  waits"]
+    assert changes(first, first) == []
+    assert changes(first, a_fleet((a_node("train"),), running)) == [
+        "node node-a READY [a] a=train",
+        "job train-abcdefghij RUNNING on node-a GPUs 0-3 (simulated)",
+    ]
+    assert changes(a_fleet((), running), a_fleet((), done)) == [
+        "job train-abcdefghij SUCCEEDED  finished"
+    ]
+    assert changes(first, a_fleet((), queued)) == ["node node-a has gone"]
+    assert changes(None, a_fleet((), done)) == []
+
+
+def test_the_whole_fleet_fits_the_terminal() -> None:
+    jobs = [a_job(id=f"job-{i:02}", submitted_at=NOW + i * MINUTE) for i in range(60)]
+    fleet = a_fleet((a_node("train", None),), *jobs, a_running_job())
+    lines = drawn(fleet_screen(fleet, 80, 24))
+    assert len(lines) <= 24
+    assert "1 of 2 GPUs in use on 1 node, 1 running, 60 waiting" in lines[0]
+    shown = [line.split()[0] for line in lines if line.startswith(("job-", "train-"))]
+    assert shown[:2] == ["train-abcdefghij", "job-00"]
+    assert f"and {61 - len(shown)} more" in lines
+
+
+def test_an_empty_fleet_says_what_to_do() -> None:
+    assert "`longshore up`" in "\n".join(drawn(fleet_screen(a_fleet(), 80, 24)))
