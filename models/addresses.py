@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 LOOPBACK = "127.0.0.1"
-_PASSWORD = re.compile(r"(?<=://)([^/?#@\s:]*):([^/?#\s]*)@")
+_PASSWORD = re.compile(r"""(?<=://)([^/?#@\s:"']*):([^/?#\s"']*)@""")
 _SECRET_PARAMETER = re.compile(
-    r"([?&][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&#\s]*", re.I
+    r"""([?&][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&#\s"']*""", re.IGNORECASE
 )
 
 

@@ -1,0 +1,178 @@
+"""/healthz: a process says whether it is well, to whoever restarts it when it is not.
+
+200 and 503 have the same JSON: `ok`, and for each part `ok` or what is wrong with it.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import text
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from activities.database import Database
+from activities.fence import Fence
+from models.addresses import host_and_port
+from models.errors import LongshoreError, StackError
+from models.messages import CONTROL_TASK_QUEUE
+
+OK = "ok"
+CHECK_EVERY = 2.0
+ANSWER_WITHIN = 3.0
+STALE_AFTER = 15.0
+"""Seconds after which a check that has not ended counts as failed."""
+POLL_SEEN_WITHIN = timedelta(seconds=150)
+"""A poll waits at the server for up to a minute before the next one comes."""
+
+Parts = Mapping[str, str]
+"""Each part of a process, with `ok` or what is wrong."""
+_REQUEST_WITHIN = 5.0
+_REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+@asynccontextmanager
+async def serving_health(address: str | None, ask: Callable[[], Parts]) -> AsyncIterator[None]:
+    """Answer /healthz at `address` until the end of the block; nothing without one.
+
+    Raises StackError when nothing can listen there.
+    """
+    if address is None:
+        yield
+        return
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError, ValueError):
+            async with asyncio.timeout(_REQUEST_WITHIN):
+                request = await reader.readuntil(b"\r\n")
+                writer.write(_response(request, ask))
+                await writer.drain()
+        writer.close()
+
+    host, port = host_and_port(address)
+    try:
+        server = await asyncio.start_server(answer, host, port, limit=8192)
+    except OSError as error:
+        raise StackError(
+            f"/healthz cannot be served at {address} ({error.strerror}). Choose another "
+            "health_address: each process needs one of its own."
+        ) from error
+    async with server:
+        yield
+
+
+class ControlHealth:
+    """Whether a control worker polls, and its servers answer."""
+
+    def __init__(self, temporal: Client, database: Database) -> None:
+        self._temporal = temporal
+        self._database = database
+        self._parts: dict[str, str] = dict.fromkeys(
+            ("server", "worker", "database"), "not looked at yet"
+        )
+        self._checked_at = asyncio.get_running_loop().time()
+
+    def parts(self) -> Parts:
+        """Return what the last check found."""
+        age = asyncio.get_running_loop().time() - self._checked_at
+        if age > STALE_AFTER:
+            return {**self._parts, "checks": f"the last one ended {age:.0f} s ago"}
+        return self._parts
+
+    async def keep_checking(self) -> None:
+        """Check again and again, until cancelled."""
+        while True:
+            server, database = await asyncio.gather(
+                _within(self._look_at_server()), _within(self._look_at_database())
+            )
+            polls = self._polls_seen if server == OK else "unknown, as the server does not answer"
+            self._parts = {"server": server, "worker": polls, "database": database}
+            self._checked_at = asyncio.get_running_loop().time()
+            await asyncio.sleep(CHECK_EVERY)
+
+    _polls_seen = ""
+
+    async def _look_at_server(self) -> str:
+        seen = await last_polls(self._temporal, CONTROL_TASK_QUEUE, workflows=True)
+        mine = seen.get(self._temporal.identity)
+        polls = mine is not None and datetime.now(UTC) - mine < POLL_SEEN_WITHIN
+        self._polls_seen = OK if polls else f"does not poll task queue {CONTROL_TASK_QUEUE}"
+        return OK
+
+    async def _look_at_database(self) -> str:
+        async with self._database.transaction() as connection:
+            await connection.execute(text("SELECT 1"))
+        return OK
+
+
+def agent_parts(fence: Fence) -> Parts:
+    """Return whether the server has acknowledged the agent within its fence."""
+    if fence.epoch == 0:
+        return {"registration": "not registered yet"}
+    if fence.seconds_left <= 0:
+        silent = fence.after - fence.seconds_left
+        return {"registration": f"cut off: no acknowledgement for {silent:.0f} s"}
+    return {"registration": OK}
+
+
+async def last_polls(
+    temporal: Client, task_queue: str, *, workflows: bool = False
+) -> dict[str, datetime]:
+    """Return when each worker last asked a task queue for activities, or for workflows.
+
+    By the server's clock and the workers' identities. Raises RPCError.
+    """
+    kind = (
+        TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW if workflows
+        else TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+    )  # fmt: skip
+    reply = await temporal.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=temporal.namespace,
+            task_queue=TaskQueue(name=task_queue),
+            task_queue_type=kind,
+        ),
+        timeout=timedelta(seconds=ANSWER_WITHIN),
+    )
+    return {
+        poller.identity: poller.last_access_time.ToDatetime(tzinfo=UTC) for poller in reply.pollers
+    }
+
+
+async def _within(check: Awaitable[str]) -> str:
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN):
+            return await check
+    except TimeoutError:
+        return f"no answer within {ANSWER_WITHIN:g} s"
+    except LongshoreError as error:
+        return str(error)
+    except RPCError as error:
+        return f"does not answer: {error.message}"
+
+
+def _response(request: bytes, ask: Callable[[], Parts]) -> bytes:
+    method, _, rest = request.partition(b" ")
+    path = rest.partition(b" ")[0].partition(b"?")[0]
+    if path != b"/healthz":
+        return _http(404, {"error": "only /healthz is here"})
+    if method not in (b"GET", b"HEAD"):
+        return _http(405, {"error": "GET, please"})
+    parts = ask()
+    ok = all(value == OK for value in parts.values())
+    return _http(200 if ok else 503, {"ok": ok, "parts": dict(parts)}, body=method == b"GET")
+
+
+def _http(status: int, content: Mapping[str, object], *, body: bool = True) -> bytes:
+    data = json.dumps(content).encode() + b"\n"
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (data if body else b"")
