@@ -7,7 +7,9 @@ from temporalio import activity
 from temporalio.client import AsyncActivityCancelledError, AsyncActivityHandle, Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.about import about
 from activities.fence import Fence
+from activities.metrics import HEARTBEAT_SECONDS, HEARTBEATS_MISSED, SILENT, Metrics
 from activities.processes import Processes, Run
 from activities.retrying import reports_errors
 from activities.system import boot_clock
@@ -31,7 +33,10 @@ REGISTRATION_WAIT = 5.0
 class NodeActivities:
     """Activities of one node agent. None of them touches the database."""
 
-    def __init__(self, client: Client, processes: Processes, fence: Fence) -> None:
+    def __init__(
+        self, client: Client, processes: Processes, fence: Fence, metrics: Metrics = SILENT
+    ) -> None:
+        self._metrics = metrics
         self._client = client
         self._processes = processes
         self._fence = fence
@@ -46,12 +51,13 @@ class NodeActivities:
         started at most once. Raises StaleError for an attempt or a registration that is over.
         """
         placement = request.placement
-        found = self._processes.find(placement.key)
-        if found is None:
-            await self._require_epoch(placement.epoch)
-            # Looked for again: another delivery may have come while this one waited.
-            found = self._processes.find(placement.key) or self._processes.start(request)
-        return found if isinstance(found, ProcessReport) else await self._attend(found)
+        with about(job=placement.job_id, attempt=placement.attempt):
+            found = self._processes.find(placement.key)
+            if found is None:
+                await self._require_epoch(placement.epoch)
+                # Looked for again: another delivery may have come while this one waited.
+                found = self._processes.find(placement.key) or self._processes.start(request)
+            return found if isinstance(found, ProcessReport) else await self._attend(found)
 
     @activity.defn
     @reports_errors
@@ -98,8 +104,10 @@ class NodeActivities:
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
                 return False
+            self._metrics.add(HEARTBEATS_MISSED)
             activity.logger.warning("heartbeat not acknowledged: %s", error.message)
             return None
+        self._metrics.observe(HEARTBEAT_SECONDS, boot_clock() - sent_at)
         self._fence.acknowledge(sent_at)
         # The SDK gives up an activity that is silent towards it, and learns of cancellation so.
         activity.heartbeat()

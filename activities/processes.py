@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from activities import orphans
+from activities.about import about
 from activities.fence import Fence
 from activities.launch import Launch, LaunchError, container_name, prepare
 from activities.logstore import LogStore
+from activities.metrics import PROCESSES, SILENT, Metrics
 from activities.outcome import never_started, never_to_start, report_of, stopped_before_start
 from activities.progress import read_progress
 from activities.runs import RunRecord, RunStore
@@ -59,7 +61,9 @@ class Processes:
         inventory: Inventory,
         logs: LogStore,
         fence: Fence,
+        metrics: Metrics = SILENT,
     ) -> None:
+        self._metrics = metrics
         self._jobs = folder / "jobs"
         self._store = RunStore(folder / "runs")
         self._identity = identity
@@ -96,6 +100,7 @@ class Processes:
         )
         folder = self._store.claim(record)
         run = self._runs[placement.key] = Run(request, record, folder)
+        self._metrics.set(PROCESSES, len(self._runs))
         run.done = asyncio.create_task(self._carry_out(run))
         return run
 
@@ -135,14 +140,17 @@ class Processes:
             [s for r in self._store.all() if not r.report and (s := self._store.started(r.key))],
             self._inventory.container_runtime,
         )
+        self._metrics.set(PROCESSES, 0)
         for record in list(self._store.all()):
             if record.report is None:
-                await self._recover_one(record)
+                with about(job=record.job_id, attempt=record.attempt):
+                    await self._recover_one(record)
 
     async def _recover_one(self, record: RunRecord) -> None:
         shipper = Shipper(
-            self._logs, record.key, self._identity.node_id, self._store.folder(record.key)
-        )
+            self._logs, record.key, self._identity.node_id, self._store.folder(record.key),
+            self._metrics,
+        )  # fmt: skip
         await shipper.finish_earlier()
         end = self._store.end(record.key) or {"cause": "agent-gone"}
         report = report_of(record, end, self._store.started(record.key), Progress())
@@ -167,6 +175,7 @@ class Processes:
         # Where the disk refuses, the run stays here and answers from memory.
         if self._save(run, {"report": report}):
             self._runs.pop(run.record.key, None)
+            self._metrics.set(PROCESSES, len(self._runs))
         _log.info("%s attempt %d: %s", run.record.job_id, run.record.attempt, report.message)
         return report
 
@@ -180,7 +189,9 @@ class Processes:
         run.supervised = supervised
         if run.record.stop_reason is not None:  # asked for while the supervisor was being started
             supervised.stop(signal.SIGKILL, 0)
-        run.shipper = Shipper(self._logs, run.record.key, self._identity.node_id, run.folder)
+        run.shipper = Shipper(
+            self._logs, run.record.key, self._identity.node_id, run.folder, self._metrics
+        )
         run.shipper.start()
         end = await supervised.end(run.started)
         if end is None:

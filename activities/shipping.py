@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from activities.logstore import STREAMS, LogStore, Stream
+from activities.metrics import LOG_ERRORS, SILENT, Metrics
 from models.placement import PlacementKey
 
 PART_BYTES = 8 * 2**20
@@ -24,7 +25,15 @@ _threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="log-shipping")
 class Shipper:
     """Ships the two streams of one attempt. Whatever the store does, it raises nothing."""
 
-    def __init__(self, store: LogStore, key: PlacementKey, node_id: str, folder: Path) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        key: PlacementKey,
+        node_id: str,
+        folder: Path,
+        metrics: Metrics = SILENT,
+    ) -> None:
+        self._metrics = metrics
         self._store = store
         self._key = key
         self._node_id = node_id
@@ -77,6 +86,7 @@ class Shipper:
         try:
             await asyncio.get_running_loop().run_in_executor(_threads, call)
         except Exception as error:  # a store may raise anything, and a job must not suffer from it
+            self._metrics.add(LOG_ERRORS)
             if not self.error:
                 _log.warning("logs of %s are not reaching the log store: %s", self._name, error)
             self.error = f"{type(error).__name__}: {error}"

@@ -8,22 +8,29 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
 
+from client.tracing import tracing
 from models.errors import UnavailableError
 from models.settings import Settings
 
 
-async def connect(settings: Settings, *, runtime: Runtime | None = None) -> Client:
+async def connect(
+    settings: Settings, *, runtime: Runtime | None = None, service: str = "longshore-client"
+) -> Client:
     """Return a client of the Temporal server that the settings name.
 
     `TEMPORAL_ADDRESS` or a profile of temporalio.envconfig comes first, then the local stack.
-    Raises UnavailableError when there is none or it does not answer.
+    `service` is what its spans say they come from. Raises UnavailableError when there is no
+    server or it does not answer, StackError when traces are wanted and cannot be made.
     """
     config = ClientConfig.load_client_connect_config()
     address = config.get("target_host") or settings.stack().temporal_address
     config["target_host"] = address
     try:
         return await Client.connect(
-            **config, data_converter=pydantic_data_converter, runtime=runtime
+            **config,
+            data_converter=pydantic_data_converter,
+            runtime=runtime,
+            interceptors=tracing(settings, service),
         )
     except RuntimeError as error:
         raise UnavailableError(

@@ -4,10 +4,11 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
+_last_things: list[Callable[[], object]] = []
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -19,6 +20,11 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(main)
 
 
+def before_leaving(do: Callable[[], object]) -> None:
+    """Have `leave` call this first. It must not raise and must not take long."""
+    _last_things.append(do)
+
+
 def leave(code: int = 0) -> NoReturn:
     """Flush what was written, then end the process at once with `code`.
 
@@ -26,6 +32,8 @@ def leave(code: int = 0) -> NoReturn:
     while the interpreter shuts down, after all the work is done, and the exit code would say
     "aborted" for a command that succeeded (temporalio/sdk-python, issue 300).
     """
+    for do in _last_things:
+        do()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         try:

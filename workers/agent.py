@@ -18,6 +18,7 @@ from temporalio.worker import Worker
 from activities.fence import Fence
 from activities.inventory import SimulatedGPUs, take_inventory
 from activities.logstore import LogStore
+from activities.metrics import FENCES, Metrics
 from activities.outcome import AGENT_STOPPED, CUT_OFF
 from activities.process import NodeActivities
 from activities.processes import Processes
@@ -27,7 +28,9 @@ from models.job import Tier
 from models.messages import node_task_queue
 from models.node import Inventory, NodeIdentity
 from models.settings import Settings
+from workers.health import agent_parts, serving_health
 from workers.registration import Registrar, connect_patiently
+from workers.telemetry import start_runtime
 
 LAST_WORDS = 10.0
 """Seconds that the reports of the last processes may take to reach the server."""
@@ -70,14 +73,17 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         identity = _identity(options)
         _announce(identity, inventory)
         fence = Fence()
+        runtime = start_runtime(settings)
+        metrics = Metrics(runtime.metric_meter)
         logs = LogStore(settings.resolve_log_store())
-        processes = Processes(options.work_dir, identity, inventory, logs, fence)
+        processes = Processes(options.work_dir, identity, inventory, logs, fence, metrics)
         await processes.recover()
-        with contextlib.suppress(Stopped):
-            client = await stop.unless(connect_patiently(settings))
-            registrar = Registrar(client, identity, inventory, options.token)
-            await stop.unless(registrar.register(fence))
-            await _serve(client, identity.node_id, processes, fence, registrar, stop)
+        async with serving_health(settings.health_address, lambda: agent_parts(fence)):
+            with contextlib.suppress(Stopped):
+                client = await stop.unless(connect_patiently(settings, runtime))
+                registrar = Registrar(client, identity, inventory, options.token)
+                await stop.unless(registrar.register(fence))
+                await _serve(client, processes, fence, registrar, stop, metrics)
     _log.info("agent of node %s stopped", options.node_id)
 
 
@@ -127,17 +133,18 @@ def locked(folder: Path) -> Iterator[None]:
 
 async def _serve(
     client: Client,
-    node_id: str,
     processes: Processes,
     fence: Fence,
     registrar: Registrar,
     stop: StopSignals,
+    metrics: Metrics,
 ) -> None:
     """Take work until asked to stop; then end the processes and report them."""
-    activities = NodeActivities(client, processes, fence)
-    worker = node_worker(client, node_id, activities)
+    activities = NodeActivities(client, processes, fence, metrics)
+    worker = node_worker(client, registrar.node_id, activities)
     work = asyncio.create_task(worker.run())
-    keeping = asyncio.create_task(stop.unless(_stay_registered(processes, fence, registrar)))
+    staying = _stay_registered(processes, fence, registrar, metrics)
+    keeping = asyncio.create_task(stop.unless(staying))
     await asyncio.wait({work, keeping}, return_when=asyncio.FIRST_COMPLETED)
     _log.info("stopping: %d processes get their grace", len(processes.running))
     leaving = asyncio.create_task(worker.shutdown())
@@ -167,10 +174,13 @@ def node_worker(client: Client, node_id: str, activities: NodeActivities) -> Wor
     )
 
 
-async def _stay_registered(processes: Processes, fence: Fence, registrar: Registrar) -> None:
+async def _stay_registered(
+    processes: Processes, fence: Fence, registrar: Registrar, metrics: Metrics
+) -> None:
     """Register again whenever the server has been silent for too long."""
     while True:
         await fence.fallen()
+        metrics.add(FENCES)
         _log.warning("cut off: no acknowledgement for %.1f s, all processes end", fence.after)
         await processes.stop_all(CUT_OFF, grace=0)
         await registrar.register(fence)

@@ -16,6 +16,7 @@ from models.errors import LongshoreError, SpecError
 from models.job import Tier
 from models.settings import Settings
 from models.units import parse_gb
+from workers import logs
 from workers.agent import AgentOptions, run_agent
 
 
@@ -87,9 +88,7 @@ def agent(
                 "ram": _ram(ram),
             }
         )
-        logging.basicConfig(
-            level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
-        )
+        logs.set_up(settings, node=name, pool=pool)
         asyncio.run(run_agent(options, settings))
     except LongshoreError as error:
         typer.echo(f"longshore agent: {error}", err=True)

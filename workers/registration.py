@@ -16,6 +16,7 @@ from temporalio.client import (
 )
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
+from temporalio.runtime import Runtime
 
 from activities.fence import Fence
 from activities.system import boot_clock
@@ -44,9 +45,9 @@ _REFUSALS: dict[str, type[LongshoreError]] = {
 }
 
 
-async def connect_patiently(settings: Settings) -> Client:
+async def connect_patiently(settings: Settings, runtime: Runtime | None = None) -> Client:
     """Return a client as soon as the server answers, however long that takes."""
-    return await _patiently(lambda: connect(settings))
+    return await _patiently(lambda: connect(settings, runtime=runtime, service="longshore-agent"))
 
 
 class Registrar:
@@ -59,6 +60,10 @@ class Registrar:
         self._identity = identity
         self._inventory = inventory
         self._token = token
+
+    @property
+    def node_id(self) -> str:
+        return self._identity.node_id
 
     async def register(self, fence: Fence) -> Registered:
         """Register until it is answered, and open the fence for the new epoch.
