@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 
 from temporalio.client import (
     Client,
+    WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowUpdateFailedError,
@@ -205,6 +206,9 @@ class Longshore:
         """Ask a job to end; return its id. Its process gets its stop signal and its grace."""
         job_id = await self._resolve(ref)
         try:
+            # Temporal takes a request for a workflow that has ended, and forgets it.
+            if (await self._job(job_id).describe()).status is not WorkflowExecutionStatus.RUNNING:
+                raise RefusedError(f"job {ref} has ended already")
             await self._job(job_id).cancel(reason=reason or "cancelled by its user")
         except RPCError as error:
             raise _as_ours(error, f"job {ref}") from error
