@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from activities.database import Database
+from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.retrying import reports_errors
 from activities.signals import Signals
 from activities.snapshot import load_nodes, load_pool
@@ -27,7 +28,8 @@ from scheduling.feasibility import could_ever_hold
 class QueueActivities:
     """Activities of `JobWorkflow` on the capacity database."""
 
-    def __init__(self, database: Database, signals: Signals) -> None:
+    def __init__(self, database: Database, signals: Signals, metrics: Metrics = SILENT) -> None:
+        self._metrics = metrics
         self._database = database
         self._signals = signals
 
@@ -107,7 +109,7 @@ class QueueActivities:
         result = request.result
         async with self._database.transaction() as connection:
             pool = await end_attempt(connection, request.key, request.reason.value, result.message)
-            await connection.execute(
+            ended_in = await connection.scalar(
                 text(_END_JOB),
                 {
                     "id": result.job_id, "state": result.state.value, "attempts": result.attempts,
@@ -117,6 +119,9 @@ class QueueActivities:
                 },
             )  # fmt: skip
             poke = pool and await mark_poked_if_waiting(connection, pool)
+        if ended_in:  # a repeat finds that it has ended
+            failure = result.failure.value if result.failure else "none"
+            self._metrics.add(JOB_ENDS, pool=ended_in, state=result.state.value, failure=failure)
         if pool:
             await self._poke(pool, bool(poke))
 
@@ -228,4 +233,5 @@ _END_JOB = """
            end_state = :state, failure = :failure, exit_code = :exit_code, message = :message,
            attempts = :attempts
      WHERE id = :id AND ended_at IS NULL
+    RETURNING pool
 """
