@@ -12,6 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from activities.database import Database
+from activities.measuring import measure_cycle
+from activities.metrics import SILENT, Metrics
 from activities.queue import end_attempt, ensure_pool
 from activities.retrying import reports_errors
 from activities.signals import Signals
@@ -23,7 +25,7 @@ from activities.snapshot import (
     to_mb,
     to_milli,
 )
-from models.messages import CycleReply, CycleRequest, LeaseEnd
+from models.messages import CycleReply, CycleRequest, LeaseEnd, Waiting
 from models.node import Node
 from models.placement import (
     CyclePlan,
@@ -37,12 +39,16 @@ from models.pool import PoolSpec
 from scheduling.cycle import plan
 
 _IDLE = timedelta(minutes=10)
+_TELL_EVERY = timedelta(seconds=30)
+_TELL_AT_MOST = 50
+"""Jobs that hear of their reason in one cycle; the others read it in the database."""
 
 
 class CycleActivities:
     """The activity of `PoolWorkflow` on the capacity database."""
 
-    def __init__(self, database: Database, signals: Signals) -> None:
+    def __init__(self, database: Database, signals: Signals, metrics: Metrics = SILENT) -> None:
+        self._metrics = metrics
         self._database = database
         self._signals = signals
 
@@ -87,26 +93,30 @@ class CycleActivities:
             )
         async with self._database.transaction() as connection:
             pool = await load_pool(connection, request.pool)
-            queue = [e.request for e in await load_queue(connection, request.pool) if not e.held]
+            entries = [e for e in await load_queue(connection, request.pool) if not e.held]
+            queue = [entry.request for entry in entries]
             nodes = await load_nodes(connection, request.pool) if queue else ()
             running = await load_running(connection, request.pool) if queue else ()
         now = datetime.now(UTC)
         decided = plan(tuple(queue), nodes, running, pool.packing, now)
         async with self._database.transaction() as connection:
             placed = await _commit(connection, request, decided, queue, nodes)
-            await _explain_waiting(connection, decided, now)
+            told = await _explain_waiting(connection, decided, now)
             await connection.execute(
                 text(
                     "UPDATE cycles SET queued = :queued, placed = :placed, refused = :refused,"
                     " took_ms = :took WHERE id = :id"
                 ),
                 {
-                    "id": request.cycle_id, "queued": len(queue), "placed": placed,
-                    "refused": _placeable(decided) - placed,
+                    "id": request.cycle_id, "queued": len(queue), "placed": len(placed),
+                    "refused": len(decided.placements) - len(placed),
                     "took": (time.perf_counter() - began) * 1000,
                 },
             )  # fmt: skip
-        return _reply(pool, len(queue), placed)
+        seconds = time.perf_counter() - began
+        measure_cycle(self._metrics, pool.name, entries, decided, placed, seconds)
+        await self._signals.tell_jobs("waiting", told)
+        return _reply(pool, len(queue), len(placed))
 
     async def _placements(self, cycle_id: str) -> tuple[Placement, ...]:
         async with self._database.transaction() as connection:
@@ -134,8 +144,8 @@ async def _commit(
     decided: CyclePlan,
     queue: Sequence[JobRequest],
     nodes: Sequence[Node],
-) -> int:
-    """Commit the placements that still hold; return how many did."""
+) -> set[str]:
+    """Commit the placements that still hold; return whose they are."""
     await connection.execute(
         text(
             "INSERT INTO cycles (id, pool, queued, placed, refused, took_ms)"
@@ -145,30 +155,30 @@ async def _commit(
     )
     jobs = {job.id: job for job in queue}
     epochs = {node.id: node.epoch for node in nodes}
-    rows = [
-        _row(decision, jobs[decision.job_id], epochs)
-        for decision in decided.decisions
-        if decision.kind is PlacementKind.EXISTING_NODE
-    ]
+    rows = [_row(decision, jobs[decision.job_id], epochs) for decision in decided.placements]
     if not rows:
-        return 0
+        return set()
     # All at once is the rule; one by one only when the database refused a part of it.
     placed = await _insert(connection, request.cycle_id, rows)
     if placed is None:
-        placed = sum([await _insert(connection, request.cycle_id, [row]) or 0 for row in rows])
+        one_by_one = [await _insert(connection, request.cycle_id, [row]) for row in rows]
+        placed = {job_id for jobs_placed in one_by_one for job_id in jobs_placed or ()}
     return placed
 
 
 async def _insert(
     connection: AsyncConnection, cycle_id: str, rows: Sequence[Mapping[str, Any]]
-) -> int | None:
-    """Take the rows out of the queue and place them; None when the database refuses any."""
+) -> set[str] | None:
+    """Take the rows out of the queue and place them; return the jobs that were still there.
+
+    None when the database refuses any.
+    """
     try:
         async with connection.begin_nested():
             result = await connection.execute(
                 text(_PLACE), {"rows": json.dumps(rows), "cycle": cycle_id}
             )
-            return len({row.job_id for row in result})
+            return {row.job_id for row in result}
     except IntegrityError:
         return None
 
@@ -189,19 +199,30 @@ def _row(decision: Decision, job: JobRequest, epochs: Mapping[str, int]) -> dict
     }
 
 
-async def _explain_waiting(connection: AsyncConnection, decided: CyclePlan, now: datetime) -> None:
-    """Store why each other job waits, where that has changed."""
+async def _explain_waiting(
+    connection: AsyncConnection, decided: CyclePlan, now: datetime
+) -> list[tuple[str, Waiting]]:
+    """Store why each other job waits, where that has changed; return those that are to hear of it.
+
+    A job hears of its first reason, and of later ones at most every 30 seconds: a signal is a
+    billed action and an event in its history.
+    """
     waiting = [
         {"job_id": decision.job_id, "decision": decision.model_dump(mode="json")}
         for decision in decided.decisions
         if decision.kind is not PlacementKind.EXISTING_NODE
     ]
-    if waiting:
-        await connection.execute(text(_EXPLAIN), {"rows": json.dumps(waiting), "now": now})
-
-
-def _placeable(decided: CyclePlan) -> int:
-    return sum(d.kind is PlacementKind.EXISTING_NODE for d in decided.decisions)
+    if not waiting:
+        return []
+    await connection.execute(text(_EXPLAIN), {"rows": json.dumps(waiting), "now": now})
+    told = await connection.execute(
+        text(_TELL), {"now": now, "before": now - _TELL_EVERY, "limit": _TELL_AT_MOST,
+                      "ids": [row["job_id"] for row in waiting]},
+    )  # fmt: skip
+    return [
+        (row["job_id"], Waiting(attempt=row["attempt"], reason=row["reason"]))
+        for row in told.mappings()
+    ]
 
 
 def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
@@ -244,6 +265,16 @@ _EXPLAIN = """
     UPDATE queue q SET decision = w.decision, decided_at = :now
       FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (job_id text, decision jsonb)
      WHERE q.job_id = w.job_id AND q.decision IS DISTINCT FROM w.decision
+"""
+
+_TELL = """
+    UPDATE queue q SET told_at = :now, told_reason = q.decision->>'reason'
+     WHERE q.job_id IN (
+           SELECT job_id FROM queue
+            WHERE job_id = ANY(:ids) AND (told_at IS NULL OR told_at < :before)
+              AND told_reason IS DISTINCT FROM decision->>'reason'
+            ORDER BY told_at NULLS FIRST, priority DESC, submitted_at LIMIT :limit)
+    RETURNING q.job_id, q.attempt, q.told_reason AS reason
 """
 
 _PLACED = """

@@ -29,7 +29,7 @@ from activities.snapshot import load_nodes, load_pool
 from activities.views import Views, set_pool
 from client.connection import connect
 from client.explain import explain
-from client.submission import GENERATED_ID, new_job_id, preflight, summary_of
+from client.submission import GENERATED_ID, details_of, new_job_id, preflight, summary_of
 from models.errors import (
     ConflictError,
     LongshoreError,
@@ -52,6 +52,7 @@ from models.pool import PoolSpec
 from models.settings import Settings
 from models.views import Explanation, JobView, NodeView, PoolView, Submission
 from scheduling.packer import place
+from workflows import attributes
 from workflows.job import JobWorkflow
 from workflows.node import NodeWorkflow
 
@@ -125,6 +126,8 @@ class Longshore:
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 memo={"digest": digest},
                 static_summary=summary_of(spec),
+                static_details=details_of(spec),
+                search_attributes=attributes.at_submit(spec, held=held),
                 rpc_timeout=_TEMPORAL_PATIENCE,
             )
         except WorkflowAlreadyStartedError:

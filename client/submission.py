@@ -42,6 +42,15 @@ def summary_of(spec: JobSpec) -> str:
     return text.encode()[:200].decode(errors="ignore")
 
 
+def details_of(spec: JobSpec) -> str:
+    """Return the job file as Markdown, for the Temporal UI; without values of its environment."""
+    told = spec.model_dump(mode="json", exclude_defaults=True, exclude={"env"})
+    lines = [f"**{name}** {value}" for name, value in told.items()]
+    if spec.env:
+        lines.append(f"**env** sets {', '.join(sorted(spec.env))}")
+    return "\n\n".join(lines)[:8000]
+
+
 async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[str, ...]:
     """Hold the job against the nodes that are there; return what its user should know.
 

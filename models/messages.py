@@ -112,6 +112,13 @@ class FinishRequest(Wire):
     result: JobResult
 
 
+class Waiting(Wire):
+    """Signal to a job: the last cycle could not place this attempt."""
+
+    attempt: int
+    reason: str
+
+
 class NodeLost(Wire):
     """Signal to a job: this registration of a node is over, and so is what ran there."""
 

@@ -105,10 +105,11 @@ def db_psql(context: typer.Context) -> None:
 
 def _stack() -> Stack:
     from activities.database import upgrade
+    from models.search import SEARCH_ATTRIBUTES
     from models.settings import Settings
     from workers.stack import Stack
 
-    return Stack(Settings(), migrate=upgrade)
+    return Stack(Settings(), search_attributes=SEARCH_ATTRIBUTES, migrate=upgrade)
 
 
 def _progress(line: str) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 import sys
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pydantic
@@ -14,6 +15,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.cycle import CycleActivities
 from activities.database import Database
+from activities.metrics import SILENT, Metrics
 from activities.queue import QueueActivities
 from activities.registry import RegistryActivities
 from activities.signals import Signals
@@ -23,6 +25,10 @@ from client.process import run as run_loop
 from models.errors import LongshoreError
 from models.messages import CONTROL_TASK_QUEUE
 from models.settings import Settings
+from workers import logs
+from workers.health import ControlHealth, serving_health
+from workers.sampling import keep_sampling
+from workers.telemetry import start_runtime
 from workflows.job import JobWorkflow
 from workflows.node import NodeWorkflow
 from workflows.pool import PoolWorkflow
@@ -38,7 +44,7 @@ def sandbox() -> SandboxedWorkflowRunner:
     them, and passing them through spares importing them again for every run."""
     return SandboxedWorkflowRunner(
         restrictions=SandboxRestrictions.default.with_passthrough_modules(
-            "models", "scheduling", "activities", "workflows.options"
+            "models", "scheduling", "activities"
         )
     )
 
@@ -50,11 +56,12 @@ def control_worker(
     *,
     task_queue: str = CONTROL_TASK_QUEUE,
     max_cached_workflows: int = 1000,
+    metrics: Metrics = SILENT,
 ) -> Worker:
     """Return a worker for every workflow and every database activity."""
     signals = Signals(temporal)
-    queue = QueueActivities(database, signals)
-    cycle = CycleActivities(database, signals)
+    queue = QueueActivities(database, signals, metrics)
+    cycle = CycleActivities(database, signals, metrics)
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )
@@ -80,31 +87,52 @@ async def run(settings: Settings) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    temporal = await connect(settings)
+    runtime = start_runtime(settings)
+    metrics = Metrics(runtime.metric_meter)
+    temporal = await connect(settings, runtime=runtime, service="longshore-control")
     database = Database(settings.resolve_database_url())
-    worker = control_worker(temporal, database, settings)
-    logger.info("control worker takes work from task queue %s", CONTROL_TASK_QUEUE)
-    work = asyncio.create_task(worker.run())
-    stop = asyncio.create_task(stopped.wait())
-    await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-    if work.done():
-        await work  # raises what ended it
-    logger.info("stopping: what is under way has %s s", GRACE.total_seconds())
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(GRACE.total_seconds() + 5):
-            await worker.shutdown()
-            await work
+    worker = control_worker(temporal, database, settings, metrics=metrics)
+    async with _watched(temporal, database, metrics, settings):
+        logger.info("control worker takes work from task queue %s", CONTROL_TASK_QUEUE)
+        work = asyncio.create_task(worker.run())
+        stop = asyncio.create_task(stopped.wait())
+        await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            await work  # raises what ended it
+        logger.info("stopping: what is under way has %s s", GRACE.total_seconds())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE.total_seconds() + 5):
+                await worker.shutdown()
+                await work
     await database.close()
     logger.info("stopped")
 
 
+@contextlib.asynccontextmanager
+async def _watched(
+    temporal: Client, database: Database, metrics: Metrics, settings: Settings
+) -> AsyncIterator[None]:
+    """Serve /healthz and keep the gauges, where the settings want them."""
+    health = ControlHealth(temporal, database)
+    tasks: list[asyncio.Task[None]] = []
+    if settings.metrics_address:
+        tasks.append(asyncio.create_task(keep_sampling(database, metrics)))
+    if settings.health_address:
+        tasks.append(asyncio.create_task(health.keep_checking()))
+    try:
+        async with serving_health(settings.health_address, health.parts):
+            yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def main() -> None:
     """Run the control worker in the foreground: `python -m workers.control`."""
-    settings = Settings()
-    logging.basicConfig(
-        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     try:
+        settings = Settings()
+        logs.set_up(settings)
         run_loop(run(settings))
     except LongshoreError as error:
         sys.stderr.write(f"error: {error}\n")

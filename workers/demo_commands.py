@@ -46,12 +46,13 @@ def demo(
     from activities.database import upgrade
     from client.terminal import note
     from models.errors import LongshoreError
+    from models.search import SEARCH_ATTRIBUTES
     from models.settings import Settings
     from workers.demo import checkpoints, stop_nodes
     from workers.demo_state import StateFile
     from workers.stack import Stack
 
-    stack = Stack(Settings(), migrate=upgrade)
+    stack = Stack(Settings(), search_attributes=SEARCH_ATTRIBUTES, migrate=upgrade)
     file = StateFile(stack.folder)
     state = _state(file, jobs, nodes, seed)
     info = _start(stack, state, file)

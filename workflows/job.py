@@ -5,17 +5,13 @@ queue, are the capacity database's; every step there is idempotent by (job, atte
 """
 
 import asyncio
-import contextlib
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.process import NodeActivities
-    from activities.queue import QueueActivities
     from models.errors import SpecError
     from models.job import (
         AttemptRecord,
@@ -29,30 +25,22 @@ with workflow.unsafe.imports_passed_through():
         JOB_WORKFLOW,
         CommandReason,
         EnqueueRequest,
-        FinishRequest,
-        HoldRequest,
         JobHistory,
         JobInput,
         LeaseEnd,
         NodeLost,
         ProcessReport,
-        ReleaseRequest,
-        RunProcessRequest,
-        StopProcessRequest,
+        Waiting,
         job_workflow_id,
-        node_task_queue,
     )
     from models.placement import Placement, PlacementKey
     from models.units import format_duration
-    from workflows.options import (
-        DATABASE_RETRY,
-        DATABASE_TIMEOUT,
-        PROCESS_HEARTBEAT_TIMEOUT,
-        PROCESS_RETRY,
-        PROCESS_TIMEOUT,
-    )
+    from workflows import attributes, steps
+    from workflows.details import job_details
 
 _ATTEMPTS_SHOWN = 20
+_LISTED_STATES = (JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RETRYING)
+"""States that the search attribute tells; a change of it is a billed action."""
 
 
 @workflow.defn(name=JOB_WORKFLOW)
@@ -77,6 +65,7 @@ class JobWorkflow:
         self._attempts = list(history.attempts)
         self._first_attempt = history.attempt
         self._state = JobState.SUBMITTED
+        self._listed = workflow.info().typed_search_attributes.get(attributes.JOB_STATE)
         self._reason = ""
         self._since = workflow.now()
         self._placement: Placement | None = None
@@ -108,6 +97,13 @@ class JobWorkflow:
         """A cycle has given the job GPUs for this attempt."""
         if placement.attempt == self._attempt and self._placement is None:
             self._placement = placement
+
+    @workflow.signal
+    def waiting(self, waiting: Waiting) -> None:
+        """A cycle could not place this attempt, and says why; sent now and then."""
+        if waiting.attempt == self._attempt and self._state is JobState.QUEUED:
+            self._reason = waiting.reason
+            self._show()
 
     @workflow.signal
     def node_lost(self, lost: NodeLost) -> None:
@@ -165,14 +161,11 @@ class JobWorkflow:
 
     async def _enqueue(self) -> str:
         """Put this attempt into the queue; return why no node could ever hold it, if so."""
-        reply = await workflow.execute_activity_method(
-            QueueActivities.enqueue,
+        reply = await steps.enqueue(
             EnqueueRequest(
                 job_id=self._id, attempt=self._attempt, spec=self._spec, key=self._job.key,
                 submitted_at=self._submitted_at, held=self._held,
-            ),
-            start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
-            summary=f"attempt {self._attempt} into the queue of pool {self._spec.pool}",
+            )
         )  # fmt: skip
         if not reply.queued:
             return reply.refusal
@@ -212,60 +205,36 @@ class JobWorkflow:
 
     async def _tell_queue_of_hold(self, held: bool) -> None:
         self._enter(JobState.HELD if held else JobState.QUEUED, self._hold_reason)
-        await workflow.execute_activity_method(
-            QueueActivities.set_hold,
-            HoldRequest(key=self._here, held=held),
-            start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
-            summary="hold" if held else "release",
-        )  # fmt: skip
+        await steps.set_hold(self._here, held=held)
 
     async def _run_attempt(self, placement: Placement) -> ProcessReport:
         """Run the process on its node until it ends, is stopped, or the node is lost."""
-        where = f"node {placement.node_id}, GPUs {list(placement.gpu_indices)}"
-        self._enter(JobState.RUNNING, f"on {where}: {placement.reason}")
         self._attempts.append(
             AttemptRecord(
                 attempt=self._attempt, node_id=placement.node_id,
                 gpu_indices=placement.gpu_indices, placed_at=placement.placed_at,
             )
         )  # fmt: skip
-        process = workflow.start_activity_method(
-            NodeActivities.run_process,
-            RunProcessRequest(placement=placement, spec=self._spec, job_name=self._spec.name),
-            task_queue=node_task_queue(placement.node_id),
-            start_to_close_timeout=PROCESS_TIMEOUT,
-            heartbeat_timeout=PROCESS_HEARTBEAT_TIMEOUT,
-            retry_policy=PROCESS_RETRY,
-            summary=f"attempt {self._attempt} on {where}",
-        )
+        self._enter(JobState.RUNNING, f"on {steps.where(placement)}: {placement.reason}")
+        process = steps.start_process(placement, self._spec)
         await workflow.wait_condition(
             lambda: process.done() or self._stop_reason() is not None or self._lost_here()
         )
         stopping: asyncio.Task[None] | None = None
         if not process.done() and not self._lost_here():
-            self._enter(JobState.STOPPING, self._stop_reason() or "")
-            stopping = asyncio.create_task(self._stop(placement, self._stop_reason() or ""))
-            await workflow.wait_condition(lambda: process.done() or self._lost_here())
+            reason = self._stop_reason() or ""
+            self._enter(JobState.STOPPING, reason)
+            stopping = asyncio.create_task(steps.stop_process(placement, self._spec, reason))
+            both = (process, stopping)
+            await workflow.wait_condition(
+                lambda: all(task.done() for task in both) or self._lost_here()
+            )
+        if stopping:
+            await steps.give_up(stopping)
         if not process.done():
-            await _give_up(process)
-            if stopping:
-                await _give_up(stopping)
+            await steps.give_up(process)
             return ProcessReport(failure=FailureClass.NODE, message=self._loss_message())
-        return await _report_of(process)
-
-    async def _stop(self, placement: Placement, reason: str) -> None:
-        """Ask the node for it directly: a cancellation by heartbeat would come late."""
-        await workflow.execute_activity_method(
-            NodeActivities.stop_process,
-            StopProcessRequest(
-                key=placement.key, signal=self._spec.stop_signal, grace=self._spec.grace,
-                reason=reason,
-            ),
-            task_queue=node_task_queue(placement.node_id),
-            start_to_close_timeout=self._spec.grace + timedelta(minutes=1),
-            retry_policy=PROCESS_RETRY,
-            summary=f"stop attempt {self._attempt}: {reason}",
-        )  # fmt: skip
+        return await steps.report_of(process)
 
     async def _conclude(self, report: ProcessReport) -> JobResult | None:
         """Decide what follows an attempt: the job's result, or None for another attempt."""
@@ -280,7 +249,7 @@ class JobWorkflow:
             )
         if report.stopped_for is not None and report.failure is None:
             self._close_attempt(None, report)
-            await self._give_up_leases(LeaseEnd.HELD, report.stopped_for)
+            await steps.give_up_leases(self._here, LeaseEnd.HELD, report.stopped_for)
             return None
         failure = report.failure or FailureClass.NODE
         self._close_attempt(failure, report)
@@ -289,7 +258,8 @@ class JobWorkflow:
         if rule.max_retries is not None and used >= rule.max_retries:
             return await self._finish(LeaseEnd.FAILED, JobState.FAILED, report, failure)
         self._retries[failure] = used + 1
-        await self._give_up_leases(
+        await steps.give_up_leases(
+            self._here,
             LeaseEnd.NODE_LOST if failure is FailureClass.NODE else LeaseEnd.FAILED,
             report.message,
         )
@@ -344,23 +314,10 @@ class JobWorkflow:
             message=report.message, attempts=len(self._attempts) and self._attempts[-1].attempt,
             ended_at=workflow.now(),
         )  # fmt: skip
-        await workflow.execute_activity_method(
-            QueueActivities.finish,
-            FinishRequest(key=self._here, reason=reason, result=result),
-            start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
-            summary=f"record the end: {state.value}",
-        )  # fmt: skip
+        await steps.finish(self._here, reason, result)
         self._result = result
         self._enter(state, report.message)
         return result
-
-    async def _give_up_leases(self, reason: LeaseEnd, message: str) -> None:
-        await workflow.execute_activity_method(
-            QueueActivities.release,
-            ReleaseRequest(key=self._here, reason=reason, message=message),
-            start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
-            summary=f"give up the leases: {reason.value}",
-        )  # fmt: skip
 
     def _next_attempt_or_continue_as_new(self) -> None:
         self._attempt += 1
@@ -415,20 +372,13 @@ class JobWorkflow:
 
     def _enter(self, state: JobState, reason: str = "") -> None:
         self._state, self._reason, self._since = state, reason, workflow.now()
+        self._show()
+        if state in _LISTED_STATES and state.value != self._listed:
+            self._listed = state.value
+            running_on = self._placement if state is JobState.RUNNING else None
+            attributes.tell(state, running_on.node_id if running_on else None)
 
-
-async def _give_up(task: "asyncio.Task[Any]") -> None:
-    """Cancel what a lost node will not answer."""
-    task.cancel()
-    with contextlib.suppress(ActivityError, asyncio.CancelledError):
-        await task
-
-
-async def _report_of(process: "workflow.ActivityHandle[ProcessReport]") -> ProcessReport:
-    """Return the report, or one that says why the node could not give any."""
-    try:
-        return await process
-    except ActivityError as error:
-        return ProcessReport(
-            failure=FailureClass.NODE, message=f"the node refused it: {error.cause or error}"
-        )
+    def _show(self) -> None:
+        """Keep the card in the Temporal UI up to date; it is read on demand and costs nothing."""
+        simulated = self._placement is not None and self._placement.simulated
+        workflow.set_current_details(job_details(self.status(), self._spec, simulated=simulated))

@@ -154,6 +154,9 @@ class QueueRow(SQLModel, table=True):
     decision: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
     """What the last cycle said of it, and why."""
     decided_at: datetime | None = Field(sa_column=_time(nullable=True))
+    told_at: datetime | None = Field(sa_column=_time(nullable=True))
+    """When its workflow last heard why it waits, and what it heard."""
+    told_reason: str | None = Field(default=None, sa_type=Text)
 
 
 class CycleRow(SQLModel, table=True):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from models.search import SEARCH_ATTRIBUTES
 from models.settings import Settings
 from workers.stack import Stack
 
@@ -39,7 +40,7 @@ def settings_in(folder: Path) -> Settings:
 def running_stack(
     settings: Settings,
     *,
-    search_attributes: Mapping[str, str] | None = None,
+    search_attributes: Mapping[str, str] = SEARCH_ATTRIBUTES,
     migrate: Callable[[str], object] | None = None,
 ) -> Iterator[Stack]:
     """Yield a started stack whose server can skip time; stopped even if this process is killed."""

@@ -111,7 +111,9 @@ TABLES = (
         submitted_at timestamptz NOT NULL,
         queued_at timestamptz NOT NULL DEFAULT clock_timestamp(),
         decision jsonb,
-        decided_at timestamptz
+        decided_at timestamptz,
+        told_at timestamptz,
+        told_reason text
     )""",
     "CREATE INDEX queue_order ON queue (pool, priority DESC, submitted_at)",
     """

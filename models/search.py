@@ -1,0 +1,25 @@
+"""Search attributes of jobs: what people filter by in the Temporal UI.
+
+A namespace on PostgreSQL has room for 10 keywords and 3 integers in all; these take 5 and 2.
+They are stored in plain text. `JobState` is what a running job does; how one ended is Temporal's
+own `ExecutionStatus`.
+"""
+
+TENANT = "Tenant"
+POOL = "Pool"
+JOB_STATE = "JobState"
+GPU_TYPE = "GpuType"
+NODE_ID = "NodeId"
+GPU_COUNT = "GpuCount"
+PRIORITY_CLASS = "PriorityClass"
+
+SEARCH_ATTRIBUTES: dict[str, str] = {
+    TENANT: "Keyword",
+    POOL: "Keyword",
+    JOB_STATE: "Keyword",
+    GPU_TYPE: "Keyword",
+    NODE_ID: "Keyword",
+    GPU_COUNT: "Int",
+    PRIORITY_CLASS: "Int",
+}
+"""Name and type of each, as a server has to know them before the first job."""

@@ -1,0 +1,43 @@
+"""A job as Markdown, for the card that the Temporal UI shows of a workflow."""
+
+from models.job import AttemptRecord, JobSpec, JobState, JobStatus
+from models.units import format_duration, format_gb
+
+
+def job_details(status: JobStatus, spec: JobSpec, *, simulated: bool) -> str:
+    """Return state and reason, what it needs, and its attempts so far."""
+    lines = [f"### {_headline(status, simulated)}", ""]
+    if status.reason:
+        lines += [status.reason, ""]
+    lines += [f"**Needs** {_needs(spec)}", ""]
+    if status.attempts:
+        lines += ["| attempt | node | GPUs | ended |", "|---:|---|---|---|"]
+        lines += [_attempt_row(attempt) for attempt in status.attempts]
+        lines.append("")
+    if not status.state.ended:
+        lines.append(f"`longshore why {status.job_id}` says more.")
+    return "\n".join(lines)
+
+
+def _headline(status: JobStatus, simulated: bool) -> str:
+    on = " on simulated GPUs" if simulated and status.state is JobState.RUNNING else ""
+    return f"{status.state.value}{on} since {status.since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _needs(spec: JobSpec) -> str:
+    vram = f" with {format_gb(spec.vram_per_gpu)}" if spec.vram_per_gpu else ""
+    return (
+        f"{spec.gpus} x {spec.gpu_type or 'any GPU'}{vram}, {spec.cpus:g} cores, "
+        f"{format_gb(spec.ram)} of memory for about {format_duration(spec.expected_duration)}; "
+        f"{spec.tier.value}, class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
+    )
+
+
+def _attempt_row(attempt: AttemptRecord) -> str:
+    ended = "runs"
+    if attempt.ended_at is not None:
+        what = attempt.failure.value if attempt.failure else attempt.message or "finished"
+        code = "" if attempt.exit_code is None else f", exit code {attempt.exit_code}"
+        ended = f"{attempt.ended_at:%H:%M:%S} {what}{code}"
+    gpus = ", ".join(str(index) for index in attempt.gpu_indices)
+    return f"| {attempt.attempt} | {attempt.node_id} | {gpus} | {ended} |"

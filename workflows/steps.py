@@ -1,0 +1,128 @@
+"""The steps of a job as activities: what each is given, its timeouts, its line in the UI."""
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from activities.process import NodeActivities
+from activities.queue import QueueActivities
+from models.job import FailureClass, JobResult, JobSpec
+from models.messages import (
+    EnqueueReply,
+    EnqueueRequest,
+    FinishRequest,
+    HoldRequest,
+    LeaseEnd,
+    ProcessReport,
+    ReleaseRequest,
+    RunProcessRequest,
+    StopProcessRequest,
+    node_task_queue,
+)
+from models.placement import Placement, PlacementKey
+from workflows.options import (
+    DATABASE_RETRY,
+    DATABASE_TIMEOUT,
+    PROCESS_HEARTBEAT_TIMEOUT,
+    PROCESS_RETRY,
+    PROCESS_TIMEOUT,
+)
+
+
+async def enqueue(request: EnqueueRequest) -> EnqueueReply:
+    """Put an attempt into its pool's queue."""
+    return await workflow.execute_activity_method(
+        QueueActivities.enqueue,
+        request,
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary=f"attempt {request.attempt} into the queue of pool {request.spec.pool}",
+    )
+
+
+async def set_hold(key: PlacementKey, *, held: bool) -> None:
+    """Keep a queued attempt out of placement, or let it in again."""
+    await workflow.execute_activity_method(
+        QueueActivities.set_hold,
+        HoldRequest(key=key, held=held),
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary="hold" if held else "release",
+    )
+
+
+async def give_up_leases(key: PlacementKey, reason: LeaseEnd, message: str) -> None:
+    """End the leases of an attempt that another one is to follow."""
+    await workflow.execute_activity_method(
+        QueueActivities.release,
+        ReleaseRequest(key=key, reason=reason, message=message),
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary=f"give up the leases: {reason.value}",
+    )
+
+
+async def finish(key: PlacementKey, reason: LeaseEnd, result: JobResult) -> None:
+    """End the leases of the last attempt, and record the job's end."""
+    await workflow.execute_activity_method(
+        QueueActivities.finish,
+        FinishRequest(key=key, reason=reason, result=result),
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary=f"record the end: {result.state.value}",
+    )
+
+
+def start_process(placement: Placement, spec: JobSpec) -> workflow.ActivityHandle[ProcessReport]:
+    """Have the node run the process; the handle is done when it has ended."""
+    return workflow.start_activity_method(
+        NodeActivities.run_process,
+        RunProcessRequest(placement=placement, spec=spec, job_name=spec.name),
+        task_queue=node_task_queue(placement.node_id),
+        start_to_close_timeout=PROCESS_TIMEOUT,
+        heartbeat_timeout=PROCESS_HEARTBEAT_TIMEOUT,
+        retry_policy=PROCESS_RETRY,
+        summary=f"attempt {placement.attempt} on {where(placement)}",
+    )
+
+
+async def stop_process(placement: Placement, spec: JobSpec, reason: str) -> None:
+    """Ask the node for it directly: a cancellation by heartbeat would come late."""
+    await workflow.execute_activity_method(
+        NodeActivities.stop_process,
+        StopProcessRequest(
+            key=placement.key, signal=spec.stop_signal, grace=spec.grace, reason=reason
+        ),
+        task_queue=node_task_queue(placement.node_id),
+        start_to_close_timeout=spec.grace + timedelta(minutes=1),
+        retry_policy=PROCESS_RETRY,
+        summary=f"stop attempt {placement.attempt}: {reason}"[:200],
+    )
+
+
+def where(placement: Placement) -> str:
+    """Return ``node-7 GPUs 2, 3``."""
+    indices = ", ".join(str(index) for index in placement.gpu_indices)
+    plural = "s" if len(placement.gpu_indices) > 1 else ""
+    return f"{placement.node_id} GPU{plural} {indices}"
+
+
+async def give_up(task: "asyncio.Task[Any]") -> None:
+    """Cancel what may not have been answered, and retrieve what came of it."""
+    task.cancel()
+    with contextlib.suppress(ActivityError, asyncio.CancelledError):
+        await task
+
+
+async def report_of(process: "workflow.ActivityHandle[ProcessReport]") -> ProcessReport:
+    """Return the report of an ended process, or one that says why the node could not give any."""
+    try:
+        return await process
+    except ActivityError as error:
+        return ProcessReport(
+            failure=FailureClass.NODE, message=f"the node refused it: {error.cause or error}"
+        )
