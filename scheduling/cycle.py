@@ -19,14 +19,12 @@ from models.placement import (
     Reservation,
     RunningJob,
 )
-from scheduling.feasibility import earliest_start, gpus_open_from
+from scheduling.columns import Columns
 from scheduling.gpus import choose
-from scheduling.packer import decide, format_gpus, waiting
-from scheduling.scan import Scan
+from scheduling.packer import ALTERNATIVES, format_gpus, placing, waiting
+from scheduling.reservations import first_start, gpus_open_from
+from scheduling.scan import Scan, Scanner
 from scheduling.state import Hold, Need, view_nodes
-
-_MAX_SCANS = 64
-"""Needs whose answers are kept at one time: bounds memory, not results."""
 
 
 def plan(
@@ -64,49 +62,33 @@ class _Cycle:
     ) -> None:
         self.policy = policy
         self.now = now
-        self.views = view_nodes(nodes, running, now)
+        self.columns = Columns(view_nodes(nodes, running, now), now)
         self.reservations: list[Reservation] = []
+        self._scanner = Scanner(self.columns, policy)
         self._reserved_by_tier: Counter[Tier] = Counter()
-        self._changed: list[int] = []
-        """Positions of nodes in the order in which they changed."""
-        self._scans: dict[Need, Scan] = {}
-        self._read: dict[Need, int] = {}
-        """How many of the changes each scan has taken in."""
+        self._no_start: dict[Need, int] = {}
+        """Needs that can start at no known time, with the version of the columns."""
 
     def decide(self, job: JobRequest) -> Decision:
         need = Need.of(job, self.policy)
-        scan = self._scan(need)
-        best = scan.best(1)
+        scan = self._scanner.scan(need)
+        best = scan.best(1 + ALTERNATIVES)
         if not best:
             return self._defer(job, scan)
-        decision = decide(job, scan)
+        decision = placing(job, scan, best)
         hold = Hold(
             job_id=job.id,
-            mask=scan.option(best[0]).chosen.mask,
+            mask=scan.chosen(best[0]).mask,
             cpus=need.cpus,
             ram=need.ram,
             start=self.now,
             end=need.end_from(self.now),
         )
-        self.views[best[0]].take(hold, need.vram)
-        self._changed.append(best[0])
+        self.columns.take(best[0], hold, need.vram)
         return decision
 
-    def _scan(self, need: Need) -> Scan:
-        """Return the scan for `need`, with every change since it was last used taken in."""
-        scan = self._scans.get(need)
-        if scan is None:
-            if len(self._scans) >= _MAX_SCANS:
-                self._scans.clear()
-            scan = self._scans[need] = Scan(need, self.views, self.policy, self.now)
-        else:
-            for position in sorted(set(self._changed[self._read[need] :])):
-                scan.ask_again(position)
-        self._read[need] = len(self._changed)
-        return scan
-
     def _defer(self, job: JobRequest, scan: Scan) -> Decision:
-        if not scan.holders:
+        if not len(scan.holders):
             return waiting(job, scan)
         if self._reserved_by_tier[job.tier] >= self.policy.max_reservations:
             ahead = f"{self.policy.max_reservations} {job.tier} jobs before it have reservations"
@@ -124,20 +106,21 @@ class _Cycle:
 
     def _first_start(self, scan: Scan) -> tuple[int, datetime] | None:
         """Return the node where the job can start first, and when; ties keep the order."""
-        first: tuple[int, datetime] | None = None
-        for position in scan.holders:
-            start = earliest_start(self.views[position], scan.need, self.now)
-            if start is not None and (first is None or start < first[1]):
-                first = position, start
+        version = self.columns.version
+        if self._no_start.get(scan.need) == version:
+            return None
+        first = first_start(scan.holders, self.columns, scan.need)
+        if first is None:
+            self._no_start[scan.need] = version
         return first
 
     def _reserve(self, job: JobRequest, need: Need, position: int, start: datetime) -> Reservation:
-        view = self.views[position]
+        view = self.columns.views[position]
         usable = gpus_open_from(view, need, start)
         chosen = choose(usable, usable, need.gpus, self.policy.gpu_choice)
         end = need.end_from(start)
-        view.reserved.append(Hold(job.id, chosen.mask, need.cpus, need.ram, start, end))
-        self._changed.append(position)
+        hold = Hold(job.id, chosen.mask, need.cpus, need.ram, start, end)
+        self.columns.reserve(position, hold)
         self._reserved_by_tier[job.tier] += 1
         reservation = Reservation(
             job_id=job.id,

@@ -49,9 +49,10 @@ def choose(usable: int, free: int, count: int, choice: GPUChoice) -> Chosen:
 def average_gap(indices: Iterable[int]) -> float:
     """Return sum(gaps) / (n - 1) of GPU indices; 0 for fewer than two."""
     ordered = sorted(indices)
-    if len(ordered) < 2:
+    neighbours = len(ordered) - 1
+    if neighbours < 1:
         return 0.0
-    return (ordered[-1] - ordered[0]) / (len(ordered) - 1) - 1
+    return (ordered[-1] - ordered[0] - neighbours) / neighbours
 
 
 def mask_of(indices: Iterable[int]) -> int:

@@ -10,10 +10,12 @@ from models.placement import (
     JobRequest,
     PackingPolicy,
     PlacementKind,
+    Rejection,
     RejectionCode,
 )
+from scheduling.columns import Columns
 from scheduling.feasibility import explain as explain_rejection
-from scheduling.scan import Option, Scan
+from scheduling.scan import Scan, Scanner
 from scheduling.scoring import provider_for
 from scheduling.state import Need, view_nodes
 
@@ -34,36 +36,44 @@ def place(
     With `explain` the decision lists every candidate and every rejection with its reason; without,
     the best candidates and how many nodes each constraint ruled out.
     """
-    scan = Scan(Need.of(job, policy), view_nodes(nodes, (), now), policy, now)
-    decision = decide(job, scan)
+    columns = Columns(view_nodes(nodes, (), now), now)
+    scan = Scanner(columns, policy).scan(Need.of(job, policy))
+    best = scan.best(1 + ALTERNATIVES)
+    decision = placing(job, scan, best) if best else waiting(job, scan)
     if not explain:
         return decision
     candidates = tuple(scan.candidate(position) for position in scan.all_options())
     rejections = tuple(
-        explain_rejection(view, scan.need, found, now)
-        for view, found in zip(scan.views, scan.answers, strict=True)
-        if not isinstance(found, Option)
+        explain_rejection(columns.views[position], scan.need, code, now)
+        for position, code in scan.failures()
     )
     return decision.model_copy(update={"candidates": candidates, "rejections": rejections})
 
 
-def decide(job: JobRequest, scan: Scan) -> Decision:
-    """Return the decision that a scan of all nodes leads to, with the best candidates only."""
-    best = scan.best(1 + ALTERNATIVES)
-    if not best:
-        return waiting(job, scan)
-    option, node = scan.option(best[0]), scan.views[best[0]].node
+def check(node: Node, job: JobRequest, policy: PackingPolicy, now: datetime) -> Rejection | None:
+    """Return why `node` cannot take `job` now, or None when it can.
+
+    The constraints are checked in the order of RejectionCode; the first that fails is named.
+    """
+    rejections = place(job, [node], policy, now).rejections
+    return rejections[0] if rejections else None
+
+
+def placing(job: JobRequest, scan: Scan, best: Sequence[int]) -> Decision:
+    """Return the decision for the first of the `best` options, with the others beside it."""
+    candidates = tuple([scan.candidate(position) for position in best])
+    chosen = candidates[0]
     return Decision(
         job_id=job.id,
         kind=PlacementKind.EXISTING_NODE,
-        node_id=node.id,
-        gpu_indices=option.chosen.indices,
-        terms=option.score.terms(),
-        candidates=tuple(scan.candidate(position) for position in best),
+        node_id=chosen.node_id,
+        gpu_indices=chosen.gpu_indices,
+        terms=chosen.terms,
+        candidates=candidates,
         rejected=scan.rejected,
         reason=(
-            f"{node.id}, {format_gpus(option.chosen.indices)}: the best of "
-            f"{_count(scan.option_count, 'candidate')}, score {option.score.total:.3f}"
+            f"{chosen.node_id}, {format_gpus(chosen.gpu_indices)}: the best of "
+            f"{_count(scan.option_count, 'candidate')}, score {chosen.terms.total:.3f}"
         ),
     )
 
@@ -109,9 +119,9 @@ def format_rejected(rejected: Mapping[RejectionCode, int]) -> str:
 
 def _why_waiting(scan: Scan, outlook: str) -> str:
     summary = format_rejected(scan.rejected)
-    if not scan.views:
+    if not len(scan.columns):
         return f"no node can take it now; {summary}"
-    if not scan.holders:
+    if not len(scan.holders):
         return f"no known node could ever hold it ({summary})"
     outlook = outlook or (
         f"{_count(len(scan.holders), 'node')} could hold it when empty and with time left"

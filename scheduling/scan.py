@@ -1,120 +1,200 @@
 """How every node answers one need: an option with its score, or the constraint that failed."""
 
-from collections import Counter
-from collections.abc import Sequence
-from datetime import datetime
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from models.placement import Candidate, PackingPolicy, RejectionCode
-from scheduling.feasibility import fits_when_empty, usable_gpus
+from models.placement import Candidate, PackingPolicy, RejectionCode, ScoreTerms
+from scheduling.columns import Bools, Columns, microseconds
 from scheduling.gpus import Chosen, choose
-from scheduling.scoring import Score, score_view
-from scheduling.state import Need, NodeView
+from scheduling.layouts import CODE_NUMBER, CODES, FITS, Codes, LayoutAnswers
+from scheduling.reservations import gpus_open_from
+from scheduling.scoring import expiry_penalty, provider_bonus, totals, utilization
+from scheduling.state import EPSILON, Need
 
-_RULED_OUT = float("-inf")
+_MAX_SCANS = 64
+"""Needs whose answers are kept at one time: bounds memory, not results."""
+_RULED_OUT = -np.inf
+_NO_FAILURE = np.uint8(FITS)
+_NUMBERS = {code: np.uint8(number) for code, number in CODE_NUMBER.items()}
 
 
-class Option(NamedTuple):
-    """A node that can take the job now: with which GPUs, and how good that is."""
+class Scanner:
+    """Puts needs to the nodes, and keeps the answers while no node changes."""
 
-    score: Score
-    chosen: Chosen
+    def __init__(self, columns: Columns, policy: PackingPolicy) -> None:
+        self.columns = columns
+        self._policy = policy
+        self._scans: dict[Need, Scan] = {}
+        self._layouts: dict[tuple[int, float], LayoutAnswers] = {}
+
+    def scan(self, need: Need) -> "Scan":
+        """Return the answers of all nodes as they are now."""
+        scan = self._scans.get(need)
+        if scan is None:
+            if len(self._scans) >= _MAX_SCANS:
+                self._scans.clear()
+                self._layouts.clear()
+            scan = Scan(need, self.columns, self._layouts_for(need), self._policy)
+            self._scans[need] = scan
+        scan.refresh()
+        return scan
+
+    def _layouts_for(self, need: Need) -> LayoutAnswers:
+        key = need.gpus, need.vram
+        if key not in self._layouts:
+            self._layouts[key] = LayoutAnswers(self.columns, *key, self._policy.gpu_choice)
+        return self._layouts[key]
 
 
 class Scan:
-    """The answers of all nodes to one need, brought up to date when nodes change.
+    """The answers of all nodes to one need.
 
-    A cycle asks for the same few needs again and again while each placement changes one node:
-    asking only that node again is what keeps long queues cheap.
+    A constraint is a column of numbers: its own number where it fails, FITS elsewhere. So the
+    least of a node's numbers is the first constraint that fails there.
     """
 
     def __init__(
-        self, need: Need, views: Sequence[NodeView], policy: PackingPolicy, now: datetime
+        self, need: Need, columns: Columns, layouts: LayoutAnswers, policy: PackingPolicy
     ) -> None:
         self.need = need
-        self.views = views
+        self.columns = columns
+        self._layouts = layouts
         self._policy = policy
-        self._now = now
-        self.answers = [answer(view, need, policy, now) for view in views]
-        self._totals = np.array([_total(found) for found in self.answers], dtype=np.float64)
-        self._codes = Counter(found for found in self.answers if not isinstance(found, Option))
-        self._holders: list[int] | None = None
+        self._lasting_codes = _lasting_codes(columns, need)
+        self._expiry = expiry_penalty(columns, need.duration)
+        self._provider = provider_bonus(columns, need.gpus)
+        self._weighted_expiry = policy.weights.expiry * self._expiry
+        self._weighted_provider = policy.weights.provider * self._provider
+        self._candidates: dict[int, tuple[int, Candidate]] = {}
+        """By position, with the version of the node's last change when it was made."""
+        self._version = -1
 
-    def ask_again(self, position: int) -> None:
-        """Take in that the node at `position` has changed."""
-        old = self.answers[position]
-        new = answer(self.views[position], self.need, self._policy, self._now)
-        self.answers[position] = new
-        self._totals[position] = _total(new)
-        if not isinstance(old, Option):
-            self._codes[old] -= 1
-        if not isinstance(new, Option):
-            self._codes[new] += 1
+    def refresh(self) -> None:
+        """Take in what has changed on the nodes."""
+        if self._version == self.columns.version:
+            return
+        self._version = self.columns.version
+        self._layouts.learn()
+        self._gaps = self._layouts.gaps[self.columns.layout]
+        self._codes = self._first_failures()
+        self._beside_reservations = self._ask_reserved()
+        fits = self._codes == _NO_FAILURE
+        self.option_count = int(np.count_nonzero(fits))
+        self.rejected = self._count_failures()
+        if self.option_count:
+            self._score(fits)
 
     def best(self, count: int) -> list[int]:
         """Return the positions of the best `count` options, best first; ties keep the order."""
-        totals = self._totals if count == 1 else self._totals.copy()
         positions: list[int] = []
-        for _ in range(min(count, len(totals))):
-            position = int(totals.argmax())
-            if totals[position] == _RULED_OUT:
-                break
+        for _ in range(min(count, self.option_count)):
+            position = int(self._ranking.argmax())
             positions.append(position)
-            if count > 1:
-                totals[position] = _RULED_OUT
+            self._ranking[position] = _RULED_OUT
+        if positions:
+            self._ranking[positions] = self._totals[positions]
         return positions
 
     def all_options(self) -> list[int]:
         """Return the positions of all options, best first; ties keep the order."""
-        order = np.argsort(-self._totals, kind="stable")
+        if not self.option_count:
+            return []
+        order = np.argsort(-self._ranking, kind="stable")
         return [int(position) for position in order[: self.option_count]]
 
-    def option(self, position: int) -> Option:
-        found = self.answers[position]
-        assert isinstance(found, Option)
-        return found
+    def failures(self) -> list[tuple[int, RejectionCode]]:
+        """Return the position of each node that is no option, and the constraint that failed."""
+        positions = np.flatnonzero(self._codes != _NO_FAILURE)
+        return [(int(position), CODES[self._codes[position]]) for position in positions]
+
+    def chosen(self, position: int) -> Chosen:
+        """Return the job's GPUs on the node at `position`, which is an option."""
+        return self._beside_reservations.get(position) or self._layouts.chosen(position)
 
     def candidate(self, position: int) -> Candidate:
-        option = self.option(position)
-        return Candidate.model_construct(
-            node_id=self.views[position].node.id,
-            gpu_indices=option.chosen.indices,
-            terms=option.score.terms(),
+        """Return the option at `position` in full."""
+        changed_at = self.columns.changed_at[position]
+        known = self._candidates.get(position)
+        if known and known[0] == changed_at:
+            return known[1]
+        terms = ScoreTerms(
+            utilization=float(self._used[position]),
+            fragmentation=float(self._gaps[position]),
+            expiry=float(self._expiry[position]),
+            provider=float(self._provider[position]),
+            total=float(self._totals[position]),
         )
+        candidate = Candidate(
+            node_id=self.columns.views[position].node.id,
+            gpu_indices=self.chosen(position).indices,
+            terms=terms,
+        )
+        self._candidates[position] = changed_at, candidate
+        return candidate
 
-    @property
-    def option_count(self) -> int:
-        return len(self.answers) - self._codes.total()
+    @cached_property
+    def holders(self) -> NDArray[np.intp]:
+        """Positions of the nodes that could hold the job when empty and with time left."""
+        columns, need = self.columns, self.need
+        suits = self._layouts.fits_empty[columns.layout] & ~columns.gone
+        suits &= (columns.cpus + EPSILON >= need.cpus) & (columns.ram + EPSILON >= need.ram)
+        for wrong in (columns.wrong_tier, columns.wrong_gpu_type, columns.wrong_runtime):
+            suits &= ~wrong(need)
+        return np.flatnonzero(suits)
 
-    @property
-    def rejected(self) -> dict[RejectionCode, int]:
-        """How many nodes each constraint ruled out, in the order of the checks."""
-        return {code: self._codes[code] for code in RejectionCode if self._codes[code]}
+    def _first_failures(self) -> Codes:
+        columns, need = self.columns, self.need
+        codes = np.minimum(self._lasting_codes, self._layouts.codes[columns.layout])
+        _lower(codes, columns.cpus_free + EPSILON < need.cpus, RejectionCode.CPU)
+        _lower(codes, columns.ram_free + EPSILON < need.ram, RejectionCode.RAM)
+        return codes
 
-    @property
-    def holders(self) -> list[int]:
-        """Positions of the nodes that could hold the job when empty."""
-        if self._holders is None:
-            self._holders = [
-                position
-                for position, view in enumerate(self.views)
-                if fits_when_empty(view.node, self.need)
-            ]
-        return self._holders
+    def _ask_reserved(self) -> dict[int, Chosen]:
+        """Rule out nodes that are kept for others; return the choices beside reservations."""
+        choices: dict[int, Chosen] = {}
+        for position in self.columns.reserved:
+            if self._codes[position] != FITS:
+                continue
+            view = self.columns.views[position]
+            open_gpus = gpus_open_from(view, self.need, self.columns.now)
+            if not open_gpus:
+                self._codes[position] = _NUMBERS[RejectionCode.RESERVED]
+                continue
+            chosen = choose(open_gpus, view.free, self.need.gpus, self._policy.gpu_choice)
+            choices[position] = chosen
+            self._gaps[position] = chosen.gap
+        return choices
+
+    def _count_failures(self) -> dict[RejectionCode, int]:
+        """Count the nodes that each constraint ruled out, in the order of the checks."""
+        counts = np.bincount(self._codes, minlength=FITS).tolist()
+        return {code: count for code, count in zip(CODES, counts, strict=False) if count}
+
+    def _score(self, fits: Bools) -> None:
+        self._used = utilization(self.columns, self.need)
+        self._totals = totals(
+            self._used,
+            self._gaps,
+            self._weighted_expiry,
+            self._weighted_provider,
+            self._policy.weights,
+        )
+        self._ranking = np.where(fits, self._totals, _RULED_OUT)
 
 
-def answer(
-    view: NodeView, need: Need, policy: PackingPolicy, now: datetime
-) -> Option | RejectionCode:
-    """Return how one node answers a need now."""
-    usable = usable_gpus(view, need, now)
-    if usable.failure is not None:
-        return usable.failure
-    chosen = choose(usable.gpus, view.free, need.gpus, policy.gpu_choice)
-    return Option(score_view(view, need, chosen.gap, policy.weights, now), chosen)
+def _lasting_codes(columns: Columns, need: Need) -> Codes:
+    """Return the first failure of each node among what no placement changes."""
+    codes = np.full(len(columns), FITS, dtype=np.uint8)
+    _lower(codes, ~columns.ready, RejectionCode.STATE)
+    _lower(codes, columns.wrong_tier(need), RejectionCode.TIER)
+    _lower(codes, columns.wrong_gpu_type(need), RejectionCode.GPU_TYPE)
+    _lower(codes, columns.wrong_runtime(need), RejectionCode.CONTAINER_RUNTIME)
+    _lower(codes, columns.left < microseconds(need.must_last), RejectionCode.EXPIRY)
+    return codes
 
 
-def _total(found: Option | RejectionCode) -> float:
-    return found.score.total if isinstance(found, Option) else _RULED_OUT
+def _lower(codes: Codes, failed: Bools, code: RejectionCode) -> None:
+    """Put the number of `code` where it failed and nothing before it did."""
+    np.minimum(codes, np.where(failed, _NUMBERS[code], _NO_FAILURE), out=codes)

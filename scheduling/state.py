@@ -6,11 +6,13 @@ while a cycle plans and never leave it.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import NamedTuple
 
 from models.job import Tier
-from models.node import GPU, Node
+from models.node import Node
 from models.placement import JobRequest, PackingPolicy, RunningJob
 from scheduling.gpus import mask_of
 
@@ -19,10 +21,15 @@ EPSILON = 1e-6
 
 _OVERDUE = timedelta(minutes=1)
 _SHORTEST = timedelta(seconds=1)
+_FREE, _STUCK = -1.0, -2.0
+"""In place of the memory that the holder of a GPU asked for: nobody holds it, or nobody known."""
+
+_Amounts = tuple[tuple[int, float], ...]
+_Facts = tuple[tuple[int, float, float, float], ...]
+"""For each GPU: index, memory, memory in use, and what its holder asked for."""
 
 
-@dataclass(slots=True, frozen=True)
-class Need:
+class Need(NamedTuple):
     """What a job needs of a node. Jobs with equal needs get equal answers."""
 
     tier: Tier
@@ -56,8 +63,7 @@ class Need:
         return start + max(self.duration, _SHORTEST)
 
 
-@dataclass(slots=True, frozen=True)
-class Hold:
+class Hold(NamedTuple):
     """What one job has of a node from `start` until `end`: running, placed or reserved."""
 
     job_id: str
@@ -68,17 +74,48 @@ class Hold:
     end: datetime
 
 
+class Rooms:
+    """The memory of a node's GPUs. Nodes of one make share one object, so it compares by identity.
+
+    `sizes` and `room` have an entry for each GPU: its index, and the GB that it has, or that are
+    to be had there when no job holds it (memory kept back is not).
+    """
+
+    __slots__ = ("all_gpus", "count", "room", "sizes")
+
+    def __init__(self, sizes: _Amounts, room: _Amounts) -> None:
+        self.sizes = sizes
+        self.room = room
+        self.count = len(room)
+        self.all_gpus = mask_of(index for index, _ in room)
+
+    def roomy(self, vram: float) -> int:
+        """Return the GPUs with so many GB each, once no job holds them."""
+        return _with_at_least(vram, self.room)
+
+    def large(self, vram: float) -> int:
+        """Return the GPUs of at least this size."""
+        return _with_at_least(vram, self.sizes)
+
+
+class Slots(NamedTuple):
+    """The GPUs of a node as a plan begins."""
+
+    rooms: Rooms
+    free: int
+    """GPUs that no job holds."""
+    stuck: int
+    """GPUs whose holder is not known to end."""
+    vram_total: float
+    vram_used: float
+
+
 @dataclass(slots=True)
 class NodeView:
     """One node: what is free now, and the known holds on the rest."""
 
     node: Node
-    gpu_type: str
-    """In lower case."""
-    room: dict[int, float]
-    """GB to be had on each GPU when no job holds it; memory kept back is not."""
-    least_room: float
-    all_gpus: int
+    rooms: Rooms
     free: int
     """GPUs that no job holds now."""
     stuck: int
@@ -90,20 +127,10 @@ class NodeView:
     ram_free: float
     vram_total: float
     vram_used: float
-    holds: list[Hold] = field(default_factory=list[Hold])
+    holds: list[Hold]
     """Of jobs that run or are placed now."""
-    reserved: list[Hold] = field(default_factory=list[Hold])
+    reserved: list[Hold]
     """Of deferred jobs, from a later time on."""
-
-    @property
-    def gpu_count(self) -> int:
-        return len(self.room)
-
-    def roomy(self, vram: float) -> int:
-        """Return the GPUs with so many GB each, once no job holds them."""
-        if vram <= self.least_room:
-            return self.all_gpus
-        return mask_of(index for index, room in self.room.items() if room + EPSILON >= vram)
 
     def take(self, hold: Hold, vram_per_gpu: float) -> None:
         """Give `hold` to its job from now on."""
@@ -130,36 +157,25 @@ def view_nodes(
 
 def view_node(node: Node, running: Sequence[RunningJob], now: datetime) -> NodeView:
     """Return the view of one node; `running` are the jobs on it."""
-    holds = [_hold_of(job, now) for job in running]
-    known = {index: job for job in running for index in job.gpu_indices}
-    room: dict[int, float] = {}
-    free = stuck = 0
-    for gpu in node.gpus:
-        holder = known.get(gpu.index)
-        if holder is not None:
-            room[gpu.index] = _room_after(gpu, holder)
-        elif gpu.job_id is not None:
-            room[gpu.index] = gpu.vram
-            stuck |= 1 << gpu.index
-        else:
-            room[gpu.index] = gpu.vram_free
-            free |= 1 << gpu.index
-    cpus, ram = sum(job.cpus for job in running), sum(job.ram for job in running)
+    slots = _slots(_gpu_facts(node, running))
+    cpus = ram = 0.0
+    for job in running:
+        cpus += job.cpus
+        ram += job.ram
+    cpus_used, ram_used = node.cpus_used, node.ram_used
     return NodeView(
-        node=node,
-        gpu_type=node.gpu_type.casefold(),
-        room=room,
-        least_room=min(room.values(), default=0.0),
-        all_gpus=mask_of(room),
-        free=free,
-        stuck=stuck,
-        cpus_stuck=max(node.cpus_used - cpus, 0.0),
-        ram_stuck=max(node.ram_used - ram, 0.0),
-        cpus_free=node.cpus - max(node.cpus_used, cpus),
-        ram_free=node.ram - max(node.ram_used, ram),
-        vram_total=sum(gpu.vram for gpu in node.gpus),
-        vram_used=sum(gpu.vram_used for gpu in node.gpus),
-        holds=holds,
+        node,
+        slots.rooms,
+        slots.free,
+        slots.stuck,
+        cpus_stuck=cpus_used - cpus if cpus_used > cpus else 0.0,
+        ram_stuck=ram_used - ram if ram_used > ram else 0.0,
+        cpus_free=node.cpus - (cpus_used if cpus_used > cpus else cpus),
+        ram_free=node.ram - (ram_used if ram_used > ram else ram),
+        vram_total=slots.vram_total,
+        vram_used=slots.vram_used,
+        holds=[_hold_of(job, now) for job in running],
+        reserved=[],
     )
 
 
@@ -204,10 +220,62 @@ def _hold_of(job: RunningJob, now: datetime) -> Hold:
     return Hold(job.job_id, mask_of(job.gpu_indices), job.cpus, job.ram, now, end)
 
 
-def _room_after(gpu: GPU, holder: RunningJob) -> float:
-    if not holder.vram_per_gpu:  # it named no memory: all that is used may be its own
-        return gpu.vram
-    return gpu.vram - max(gpu.vram_used - holder.vram_per_gpu, 0.0)
+def _gpu_facts(node: Node, running: Sequence[RunningJob]) -> _Facts:
+    if not running:
+        return tuple(
+            [
+                (gpu.index, gpu.vram, gpu.vram_used, _FREE if gpu.job_id is None else _STUCK)
+                for gpu in node.gpus
+            ]
+        )
+    known = {index: job.vram_per_gpu for job in running for index in job.gpu_indices}
+    return tuple(
+        [
+            (
+                gpu.index,
+                gpu.vram,
+                gpu.vram_used,
+                known.get(gpu.index, _FREE if gpu.job_id is None else _STUCK),
+            )
+            for gpu in node.gpus
+        ]
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _slots(facts: _Facts) -> Slots:
+    """Kept, because most nodes of a pool are alike and each cycle begins by looking at them."""
+    free = mask_of(index for index, _, _, holder in facts if holder == _FREE)
+    stuck = mask_of(index for index, _, _, holder in facts if holder == _STUCK)
+    return Slots(
+        rooms=_rooms(
+            tuple((index, vram) for index, vram, _, _ in facts),
+            tuple((index, _room(vram, used, holder)) for index, vram, used, holder in facts),
+        ),
+        free=free,
+        stuck=stuck,
+        vram_total=sum(vram for _, vram, _, _ in facts),
+        vram_used=sum(used for _, _, used, _ in facts),
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _rooms(sizes: _Amounts, room: _Amounts) -> Rooms:
+    return Rooms(sizes, room)
+
+
+@lru_cache(maxsize=1 << 14)
+def _with_at_least(vram: float, amounts: _Amounts) -> int:
+    return mask_of(index for index, amount in amounts if amount + EPSILON >= vram)
+
+
+def _room(vram: float, used: float, holder: float) -> float:
+    """Return the GB to be had on a GPU when its job has left."""
+    if holder == _FREE:
+        return max(vram - used, 0.0)
+    if holder in (_STUCK, 0.0):  # a holder that named no memory: all that is used may be its own
+        return vram
+    return vram - max(used - holder, 0.0)
 
 
 def _less(used: float, given_back: float) -> float:

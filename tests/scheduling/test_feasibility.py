@@ -7,8 +7,8 @@ import pytest
 from models.job import Tier
 from models.node import GPU, Node, NodeState
 from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
-from scheduling.feasibility import check, could_ever_hold
-from scheduling.packer import place
+from scheduling.feasibility import could_ever_hold
+from scheduling.packer import check, place
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 
 

@@ -1,114 +1,20 @@
 """What must hold for every cluster and every queue."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.job import Tier
-from models.node import GPU, Node, NodeState
 from models.placement import (
     CyclePlan,
     GPUChoice,
-    JobRequest,
     PackingPolicy,
     RejectionCode,
-    RunningJob,
 )
 from scheduling.cycle import plan, queue_order
-from scheduling.feasibility import check, could_ever_hold
-from scheduling.packer import place
+from scheduling.feasibility import could_ever_hold
+from scheduling.packer import check, place
 from scheduling.state import with_job
 from tests.support.packing import NOW, POLICY, a_job
-
-MINUTE = timedelta(minutes=1)
-minutes = st.integers(1, 240).map(lambda count: count * MINUTE)
-
-
-@st.composite
-def requests(draw: st.DrawFn, name: str) -> JobRequest:
-    return a_job(
-        name,
-        tier=draw(st.sampled_from([Tier.FAST, Tier.FAST, Tier.FLEX])),
-        priority=draw(st.integers(0, 2)),
-        gpus=draw(st.sampled_from([1, 1, 2, 3, 4, 8, 9])),
-        gpu_type=draw(st.sampled_from([None, None, "H100"])),
-        vram_per_gpu=draw(st.sampled_from([0, 10, 40, 80])),
-        cpus=draw(st.sampled_from([0, 1, 8, 32])),
-        ram=draw(st.sampled_from([0, 16, 256])),
-        expected_duration=draw(minutes),
-        submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
-    )
-
-
-@st.composite
-def empty_nodes(draw: st.DrawFn, name: str) -> Node:
-    gpus = draw(st.integers(0, 10))
-    kept = draw(st.lists(st.sampled_from([0, 0, 0, 40]), min_size=gpus, max_size=gpus))
-    expires_in = draw(st.none() | minutes.map(lambda span: 2 * span))
-    return Node(
-        id=name,
-        tier=draw(st.sampled_from([Tier.FAST, Tier.FAST, Tier.FLEX])),
-        gpu_type=draw(st.sampled_from(["H100", "h100", "A100"])),
-        gpus=tuple(GPU(index=i, vram=80, vram_used=used) for i, used in enumerate(kept)),
-        cpus=draw(st.sampled_from([16, 64])),
-        ram=draw(st.sampled_from([128, 512])),
-        provider=draw(st.sampled_from(["own", "prime", "sfcompute"])),
-        expires_at=None if expires_in is None else NOW + expires_in,
-        state=draw(st.sampled_from([NodeState.READY] * 7 + [NodeState.DRAINING])),
-    )
-
-
-@dataclass
-class Scene:
-    nodes: list[Node]
-    running: list[RunningJob]
-    queue: list[JobRequest]
-
-
-@st.composite
-def scenes(draw: st.DrawFn, max_nodes: int = 5, max_jobs: int = 12) -> Scene:
-    """A cluster on which some jobs run, placed by the packer itself, and a queue."""
-    names = [f"node-{i}" for i in range(draw(st.integers(0, max_nodes)))]
-    nodes = [draw(empty_nodes(name)) for name in names]
-    old = [draw(requests(f"old-{i}")) for i in range(draw(st.integers(0, 8)))]
-    started = plan(old, nodes, [], POLICY, NOW)
-    nodes = applied(nodes, old, started)
-    at_work = [
-        running_job(job, decision.node_id, decision.gpu_indices)
-        for job in old
-        for decision in started.placements
-        if decision.job_id == job.id and decision.node_id and draw(st.booleans())
-    ]
-    queue = [draw(requests(f"job-{i:02}")) for i in range(draw(st.integers(0, max_jobs)))]
-    return Scene(nodes, at_work, queue)
-
-
-def running_job(job: JobRequest, node_id: str, gpu_indices: tuple[int, ...]) -> RunningJob:
-    return RunningJob(
-        job_id=job.id,
-        node_id=node_id,
-        gpu_indices=gpu_indices,
-        vram_per_gpu=job.vram_per_gpu,
-        cpus=job.cpus,
-        ram=job.ram,
-        expected_end=NOW + job.expected_duration,
-    )
-
-
-def applied(nodes: Sequence[Node], queue: Iterable[JobRequest], made: CyclePlan) -> list[Node]:
-    """The nodes once every placement has been carried out; fails where a GPU is taken already."""
-    by_id = {node.id: node for node in nodes}
-    jobs = {job.id: job for job in queue}
-    for decision in made.placements:
-        assert decision.node_id is not None
-        node = by_id[decision.node_id]
-        held = {gpu.index for gpu in node.gpus if gpu.job_id is not None}
-        assert not held & set(decision.gpu_indices)
-        by_id[node.id] = with_job(node, jobs[decision.job_id], decision.gpu_indices)
-    return list(by_id.values())
+from tests.support.packing_scenes import Scene, applied, scenes
 
 
 def plan_of(scene: Scene, policy: PackingPolicy = POLICY) -> CyclePlan:

@@ -14,11 +14,10 @@ from models.placement import (
     RejectionCode,
     ScoreWeights,
 )
-from scheduling.feasibility import check, usable_gpus
 from scheduling.gpus import average_gap, indices_of
-from scheduling.packer import place
-from scheduling.scoring import expiry_penalty, score
-from scheduling.state import Need, view_node
+from scheduling.packer import check, place
+from scheduling.scoring import score
+from scheduling.state import view_node
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 
 WEIGHTS = ScoreWeights()
@@ -88,9 +87,8 @@ def half_used_gpu_2() -> Node:
 
 def test_s6_a_gpu_with_memory_in_use_and_no_job_counts_by_what_is_left() -> None:
     view = view_node(half_used_gpu_2(), (), NOW)
-    usable = usable_gpus(view, Need.of(a_job(gpus=4, vram_per_gpu=60), POLICY), NOW)
-    assert indices_of(usable.gpus) == (0, 1, 3, 4, 5, 6, 7)
-    assert len(indices_of(usable_gpus(view, Need.of(a_job(gpus=4), POLICY), NOW).gpus)) == 8
+    assert indices_of(view.free & view.rooms.roomy(60)) == (0, 1, 3, 4, 5, 6, 7)
+    assert indices_of(view.free & view.rooms.roomy(40)) == tuple(range(8))
 
 
 def test_s7_the_contiguous_run_is_taken_and_the_first_free_only_on_request() -> None:
@@ -126,8 +124,9 @@ def test_s9_s10_provider_bonus_follows_the_size_of_the_job() -> None:
 
 def test_s11_the_expiring_node_of_the_example_is_rejected_before_its_penalty_counts() -> None:
     half_an_hour = timedelta(minutes=30)
-    assert expiry_penalty(NOW + half_an_hour, HOUR, NOW) == 0.75
-    rejection = check(a_node(expires_in=half_an_hour), a_job(), POLICY, NOW)
+    node = a_node(expires_in=half_an_hour)
+    assert score(node, a_job(), (0, 1), WEIGHTS, NOW).expiry == 0.75
+    rejection = check(node, a_job(), POLICY, NOW)
     assert rejection is not None
     assert rejection.code is RejectionCode.EXPIRY
     assert not rejection.permanent

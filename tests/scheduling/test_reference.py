@@ -1,0 +1,113 @@
+"""The packer against the reference: other code, written from the description, same decisions."""
+
+import random
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.job import Tier
+from models.node import GPU, Node
+from models.placement import (
+    CyclePlan,
+    GPUChoice,
+    JobRequest,
+    PackingPolicy,
+    RejectionCode,
+    RunningJob,
+    ScoreWeights,
+)
+from scheduling.cycle import plan
+from tests.support.packing import NOW, a_job
+from tests.support.packing_scenes import Scene, scenes
+from tests.support.reference_packer import reference_plan
+
+MINUTE = timedelta(minutes=1)
+
+policies = st.builds(
+    PackingPolicy,
+    gpu_choice=st.sampled_from(GPUChoice),
+    max_reservations=st.sampled_from([0, 1, 8]),
+    weights=st.sampled_from([ScoreWeights(), ScoreWeights(utilization=-1, fragmentation=0)]),
+)
+
+
+@given(scenes(), policies)
+def test_every_plan_is_that_of_the_reference(scene: Scene, policy: PackingPolicy) -> None:
+    expected = reference_plan(scene.queue, scene.nodes, scene.running, policy, NOW)
+    assert plan_without_words(scene, policy) == expected
+
+
+def test_long_queues_on_crowded_nodes_are_planned_as_by_the_reference() -> None:
+    placed = reserved = 0
+    passed_over: set[RejectionCode] = set()
+    for seed in range(12):
+        scene = crowded(random.Random(seed))
+        expected = reference_plan(scene.queue, scene.nodes, scene.running, PackingPolicy(), NOW)
+        assert plan_without_words(scene, PackingPolicy()) == expected
+        placed += len(expected.placements)
+        reserved += len(expected.reservations)
+        passed_over |= {code for d in expected.decisions for code in d.rejected}
+    # The comparison means something only where all of these happen.
+    assert placed > 200
+    assert reserved > 50
+    assert RejectionCode.RESERVED in passed_over
+
+
+def plan_without_words(scene: Scene, policy: PackingPolicy) -> CyclePlan:
+    made = plan(scene.queue, scene.nodes, scene.running, policy, NOW)
+    wordless = tuple(d.model_copy(update={"reason": ""}) for d in made.decisions)
+    return made.model_copy(update={"decisions": wordless})
+
+
+def crowded(chance: random.Random) -> Scene:
+    """Return 24 nodes with jobs on most GPUs, and 80 jobs in the queue, some needs repeated."""
+    pairs = [busy_node(f"node-{i:02}", chance) for i in range(24)]
+    running = [job for _, jobs in pairs for job in jobs]
+    queue = [queued_job(f"job-{i:02}", chance) for i in range(80)]
+    return Scene([node for node, _ in pairs], running, queue)
+
+
+def busy_node(name: str, chance: random.Random) -> tuple[Node, list[RunningJob]]:
+    owners = [chance.choice([None, "a", "b", "unknown"]) for _ in range(8)]
+    node = Node(
+        id=name,
+        tier=chance.choice([Tier.FAST, Tier.FAST, Tier.FLEX]),
+        provider=chance.choice(["own", "prime", "sfcompute"]),
+        gpus=tuple(
+            GPU(index=i, vram=80, vram_used=30, job_id=owner) if owner else GPU(index=i, vram=80)
+            for i, owner in enumerate(owners)
+        ),
+        cpus=64,
+        cpus_used=6 * sum(owner is not None for owner in owners),
+        ram=512,
+        expires_at=chance.choice([None, NOW + chance.randrange(60, 600) * MINUTE]),
+    )
+    running = [
+        RunningJob(
+            job_id=f"{owner}-{name}",
+            node_id=name,
+            gpu_indices=tuple(i for i, holder in enumerate(owners) if holder == owner),
+            vram_per_gpu=chance.choice([0, 20, 30]),
+            cpus=6 * owners.count(owner),
+            expected_end=NOW + chance.randrange(-5, 200) * MINUTE,
+        )
+        for owner in ("a", "b")
+        if owner in owners
+    ]
+    return node, running
+
+
+def queued_job(name: str, chance: random.Random) -> JobRequest:
+    gpus = chance.choice([1, 1, 2, 3, 4, 8])
+    return a_job(
+        name,
+        tier=chance.choice([Tier.FAST, Tier.FAST, Tier.FLEX]),
+        priority=chance.randrange(3),
+        gpus=gpus,
+        vram_per_gpu=chance.choice([0, 20, 60, 75.5]),
+        cpus=chance.choice([1, 2.3, 6]) * gpus,
+        ram=16 * gpus,
+        expected_duration=chance.choice([20, 60, 240]) * MINUTE,
+        submitted_at=NOW - chance.randrange(4) * MINUTE,
+    )
