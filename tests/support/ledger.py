@@ -36,6 +36,7 @@ from models.messages import (
 from models.node import GPUInventory, Inventory, Liveness, NodeIdentity
 from models.placement import PlacementKey
 from models.pool import Growth, PoolSpec
+from tests.support.control import on_task_queue
 
 TOKEN = "the join token of this test"
 SUBMITTED_AT = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -53,7 +54,9 @@ class Ledger:
     """One capacity database with one pool, and every activity that works on it."""
 
     def __init__(self, database: Database, temporal: Client, pool: str) -> None:
-        signals = Signals(temporal)
+        # Nobody works on the pool: a signal that comes during a workflow task shows up late.
+        self._nobody = f"nobody-{pool}"
+        signals = Signals(on_task_queue(temporal, self._nobody))
         self.database = database
         self.temporal = temporal
         self.pool = pool
@@ -184,7 +187,7 @@ class Ledger:
         """Let each job have a workflow that takes signals and does nothing."""
         handles = [
             await self.temporal.start_workflow(
-                "Listener", id=job_workflow_id(job), task_queue=f"nobody-{self.pool}"
+                "Listener", id=job_workflow_id(job), task_queue=self._nobody
             )
             for job in jobs
         ]

@@ -95,8 +95,8 @@ async def test_a_pool_whose_jobs_wait_wakes_at_its_interval_without_a_poke(
     await _set_state(control, node, "DRAINING")
     job_id = (await longshore.submit(a_spec(pool))).job_id
     await reaches(longshore, job_id, JobState.QUEUED)
-    await eventually(lambda: _waits(temporal, pool))
-    before = await _status(temporal, pool)
+    queued = await _status(temporal, pool)
+    before = await eventually(lambda: _later_cycle_that_waits(temporal, pool, queued.cycles))
     pokes = (await actions(temporal, pool_workflow_id(pool)))["signal"]
     await _set_state(control, node, "READY")
     await node.started(job_id)
@@ -134,9 +134,12 @@ async def _status(temporal: Client, pool: str) -> PoolStatus:
     return await handle.query(PoolWorkflow.status)
 
 
-async def _waits(temporal: Client, pool: str) -> bool:
+async def _later_cycle_that_waits(temporal: Client, pool: str, cycles: int) -> PoolStatus:
     status = await _status(temporal, pool)
-    return status.last is not None and status.last.waiting == 1
+    assert status.cycles > cycles
+    assert status.last
+    assert status.last.waiting == 1
+    return status
 
 
 async def _set_state(database: Database, node: ScriptedNode, state: str) -> None:
