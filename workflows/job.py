@@ -161,18 +161,19 @@ class JobWorkflow:
 
     async def _enqueue(self) -> str:
         """Put this attempt into the queue; return why no node could ever hold it, if so."""
+        held = self._held  # what the queue is told; a change meanwhile is told afterwards
         reply = await steps.enqueue(
             EnqueueRequest(
                 job_id=self._id, attempt=self._attempt, spec=self._spec, key=self._job.key,
-                submitted_at=self._submitted_at, held=self._held,
+                submitted_at=self._submitted_at, held=held,
             )
         )  # fmt: skip
         if not reply.queued:
             return reply.refusal
-        self._enter(
-            JobState.HELD if self._held else JobState.QUEUED,
-            self._hold_reason if self._held else f"waits for a cycle of pool {self._spec.pool}",
-        )
+        if held:
+            self._enter(JobState.HELD, self._hold_reason)
+        else:
+            self._enter(JobState.QUEUED, f"waits for a cycle of pool {self._spec.pool}")
         return ""
 
     async def _wait_for_placement(self) -> Placement | None:
@@ -215,7 +216,7 @@ class JobWorkflow:
                 gpu_indices=placement.gpu_indices, placed_at=placement.placed_at,
             )
         )  # fmt: skip
-        self._enter(JobState.RUNNING, f"on {steps.where(placement)}: {placement.reason}")
+        self._enter(JobState.RUNNING, placement.reason or f"on {steps.where(placement)}")
         process = steps.start_process(placement, self._spec)
         await workflow.wait_condition(
             lambda: process.done() or self._stop_reason() is not None or self._lost_here()
