@@ -28,7 +28,7 @@ CHECK_EVERY = 2.0
 ANSWER_WITHIN = 3.0
 STALE_AFTER = 15.0
 """Seconds after which a check that has not ended counts as failed."""
-POLL_SEEN_WITHIN = timedelta(seconds=150)
+POLL_SEEN_WITHIN = timedelta(seconds=75)
 """A poll waits at the server for up to a minute before the next one comes."""
 
 Parts = Mapping[str, str]

@@ -1,8 +1,10 @@
 """What `longshore up` starts beside the servers: the control worker and local agents."""
 
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from models.addresses import LOOPBACK
 from models.errors import StackError
 from models.messages import CONTROL_TASK_QUEUE, node_task_queue
 from workers.processes import Recorded, wait_until
@@ -15,6 +17,9 @@ CONTROL_ARGV = (sys.executable, "-P", "-m", "workers.control")
 SIMULATED_NODE = "8xH100-80GB"
 DEFAULT_SIMULATED_NODES = 2
 HEALTHY_WITHIN = 60.0
+
+_NO_ADDRESSES = {"LONGSHORE_METRICS_ADDRESS": "off", "LONGSHORE_HEALTH_ADDRESS": "off"}
+"""The addresses of the settings are the control worker's here: two cannot listen at one."""
 
 Flags = tuple[str, ...]
 
@@ -42,7 +47,9 @@ def start_control_worker(
     if running := stack.processes.running(CONTROL):
         progress(f"the control worker runs already (process {running.pid})")
         return
-    entry = stack.processes.spawn(CONTROL, argv, stack.child_env())
+    health = stack.settings.health_address or f"{LOOPBACK}:{_free_port()}"
+    env = {**stack.child_env(), "LONGSHORE_HEALTH_ADDRESS": health}
+    entry = stack.processes.spawn(CONTROL, argv, env, address=f"http://{health}/healthz")
     _wait_for_polls(stack, entry, CONTROL_TASK_QUEUE)
     progress("the control worker is ready")
 
@@ -63,7 +70,8 @@ def start_agents(
             progress(f"the agent of {node_id} runs already (process {running.pid})")
             continue
         command = [*(argv or (program("longshore"), "agent")), *flags, "--node-id", node_id]
-        entry = stack.processes.spawn(name, command, stack.child_env(), address=node_id)
+        env = stack.child_env() | _NO_ADDRESSES
+        entry = stack.processes.spawn(name, command, env, address=node_id)
         stack.remember_node(node_id, flags)
         started.append((node_id, entry))
     for node_id, entry in started:
@@ -93,6 +101,12 @@ def machine_has_gpus() -> bool:
         return False
     finally:
         pynvml.nvmlShutdown()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return probe.getsockname()[1]
 
 
 def _forget_others(stack: Stack, nodes: Mapping[str, Flags]) -> None:

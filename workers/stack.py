@@ -32,6 +32,7 @@ from temporalio.envconfig import ClientConfig
 from models.base import Wire
 from models.errors import StackError
 from models.settings import Settings, StackInfo
+from models.settings_file import FILE_VARIABLE, find_settings_file
 from workers import postgres, temporal_server
 from workers.postgres import LocalPostgres
 from workers.processes import Processes, wait_until, write_atomically
@@ -180,7 +181,10 @@ class Stack:
         that has what the examples import.
         """
         programs = str(Path(sys.executable).parent)
+        file = find_settings_file()
         return {
+            # Wherever it is started again from, it has the settings that it began with.
+            **({FILE_VARIABLE: str(file.absolute())} if file else {}),
             "LONGSHORE_STATE_DIR": str(self.folder),
             "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)]),
         }

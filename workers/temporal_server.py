@@ -178,14 +178,15 @@ def temporal_program() -> str:
 
 def _refuse_busy_port(port: int, setting: str) -> None:
     # A server that was killed a moment ago may still be closing its port.
-    if not wait_until(lambda: _is_free(port), 2.0):
+    if not wait_until(lambda: is_free(port), 2.0):
         raise StackError(
-            f"port {port} is in use by {_user_of(port)}. Stop that, or choose another port "
+            f"port {port} is in use by {user_of(port)}. Stop that, or choose another port "
             f"with {setting}."
         )
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on a port of this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -195,7 +196,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _user_of(port: int) -> str:
+def user_of(port: int) -> str:
     """Return who listens on a port, in words."""
     unknown = "another program"
     try:

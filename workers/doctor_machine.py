@@ -1,0 +1,159 @@
+"""Checks of this machine: state folder, disk, log store, join token, ports."""
+
+import os
+import shutil
+import socket
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+from temporalio.envconfig import ClientConfig
+
+from models.addresses import host_and_port, without_secrets
+from models.settings import Settings
+from models.settings_file import find_settings_file
+from workers import temporal_server
+from workers.findings import Finding, fail, ok, warn
+from workers.processes import Processes
+
+DISK_FAILS, DISK_WARNS = 1.0, 10.0
+"""GB that must be free, and that should be."""
+
+
+def look_at(settings: Settings) -> Iterator[Finding]:
+    """Yield the findings. Blocks: a log store may be far away."""
+    yield _disk(settings.state_dir)
+    yield _log_store(settings)
+    yield _token(settings)
+    yield from _settings_file()
+    if not ClientConfig.load_client_connect_config().get("target_host"):
+        yield from _ports_of_temporal(settings)
+    yield from _own_addresses(settings)
+
+
+def _disk(folder: Path) -> Finding:
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not os.access(there, os.W_OK):
+        return fail(
+            "disk",
+            f"{there} cannot be written to",
+            "Give it to this user, or choose another folder with LONGSHORE_STATE_DIR.",
+        )
+    free = shutil.disk_usage(there).free / 1e9
+    says = f"{free:.1f} GB are free for the state folder {folder}"
+    mend = "Make room, or choose another folder with LONGSHORE_STATE_DIR."
+    if free < DISK_FAILS:
+        return fail("disk", says, mend)
+    return warn("disk", says, mend) if free < DISK_WARNS else ok("disk", says)
+
+
+def _log_store(settings: Settings) -> Finding:
+    url = settings.resolve_log_store()
+    shown = without_secrets(url)
+    if not settings.log_store and not settings.state_dir.exists():
+        return ok("log store", f"will be made as {shown}")
+    probe = os.urandom(16)
+    try:
+        fs, root = fsspec.url_to_fs(url)
+        path = f"{root.rstrip('/')}/doctor-{uuid.uuid4().hex}"
+        fs.makedirs(root, exist_ok=True)
+        fs.pipe_file(path, probe)
+        same = fs.cat_file(path) == probe
+        fs.rm_file(path)
+    except Exception as error:  # a store may raise anything
+        why = without_secrets(f"{type(error).__name__}: {error}")
+        return fail(
+            "log store",
+            f"{shown} cannot be written and read ({why})",
+            "Check the setting log_store and the credentials that it needs; jobs run without "
+            "their logs until then.",
+        )
+    if not same:
+        return fail(
+            "log store",
+            f"{shown} returned other bytes than it was given",
+            "Choose another log_store: this one does not keep what is written.",
+        )
+    return ok("log store", f"{shown} can be written and read")
+
+
+def _token(settings: Settings) -> Finding:
+    if settings.agent_token:
+        return ok("join token", "is set as agent_token")
+    path = settings.state_dir / "agent-token"
+    if not path.exists():
+        return fail(
+            "join token",
+            f"none is set, and there is no {path}",
+            "Set LONGSHORE_AGENT_TOKEN, or let `longshore up` make one.",
+        )
+    if _readable_by_others(path):
+        return fail(
+            "join token",
+            f"others on this machine can read {path}",
+            f"Run `chmod 600 {path}`; whoever read it can register nodes.",
+        )
+    return ok("join token", f"is in {path}, readable by its owner alone")
+
+
+def _settings_file() -> Iterator[Finding]:
+    path = find_settings_file()
+    if path is None or not path.is_file():
+        return
+    secret = any(word in path.read_text() for word in ("agent_token", "database_url"))
+    if secret and _readable_by_others(path):
+        yield warn(
+            "settings",
+            f"{path} holds secrets, and others on this machine can read it",
+            f"Run `chmod 600 {path}`.",
+        )
+
+
+def _ports_of_temporal(settings: Settings) -> Iterator[Finding]:
+    if Processes(settings.state_dir / "run").running(temporal_server.NAME):
+        return
+    for port, setting in (
+        (settings.temporal_port, "LONGSHORE_TEMPORAL_PORT"),
+        (settings.temporal_ui_port, "LONGSHORE_TEMPORAL_UI_PORT"),
+    ):
+        if temporal_server.is_free(port):
+            yield ok("ports", f"port {port} is free for `longshore up`")
+            continue
+        yield fail(
+            "ports",
+            f"port {port} is in use by {temporal_server.user_of(port)}",
+            f"End that, or choose another port with {setting}; else `longshore up` cannot start.",
+        )
+
+
+def _own_addresses(settings: Settings) -> Iterator[Finding]:
+    for name, address in (
+        ("metrics_address", settings.metrics_address),
+        ("health_address", settings.health_address),
+    ):
+        if address is None:
+            continue
+        if _listens(address):
+            yield ok("ports", f"somebody answers at {name} {address}")
+        else:
+            yield warn(
+                "ports",
+                f"{name} is {address}, and nobody listens there",
+                "Start the control worker, or the agent, that has this setting.",
+            )
+
+
+def _listens(address: str) -> bool:
+    host, port = host_and_port(address)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    try:
+        with socket.create_connection((host, port), timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def _readable_by_others(path: Path) -> bool:
+    return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
