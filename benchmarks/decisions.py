@@ -1,34 +1,70 @@
-"""Placements per second: Longshore's cycle beside the plain loop of the packing document.
+"""Decisions per second: Longshore's cycle beside the plain loop of the packing document.
 
     python -m benchmarks.decisions [--json] [--large]
 
-Both place the same queue on the same nodes of 8 GPUs, of which half are partly in use, until the
-queue is through. The plain loop is what one writes down from the document: for each job, filter
-all nodes, score them, sort, take the best, note what is used. It explains nothing and keeps no
-reservation; the cycle does both. `single` is one `place` call for one job on fresh nodes.
+One decision is the answer to one job of a queue: the node and the GPUs that it gets, as the jobs
+before it have left them, or that no node can take it. Both sides answer the same queue on the
+same nodes of 8 GPUs, of which half are partly in use, and must end in the same state: the program
+stops with an error when one job got another node or other GPUs.
+
+The plain loop is what one writes down from the document: for each job, filter all nodes, score
+them, sort, take the best and its first free GPUs, note what is used. `cycle` is one call of
+`scheduling.cycle.plan` by the same rules (first free GPUs, no reservations), views of the nodes
+included; it also says why, with the best alternatives. `shipped` is that call by the rules of a
+pool that names none: contiguous GPUs, and reservations for jobs that wait.
+
+`place` and `one job` are the milliseconds of a single `place(explain=False)`, and of a cycle with
+one job in its queue. All times are the processor's; the sides take turns, and medians count.
 """
 
 import argparse
+import gc
 import json
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from models.node import GPU, Node
-from models.placement import JobRequest, PackingPolicy
+from models.placement import CyclePlan, GPUChoice, JobRequest, PackingPolicy
 from scheduling.cycle import plan
 from scheduling.packer import place
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-POLICY = PackingPolicy()
+SHIPPED = PackingPolicy()
+PLAIN_RULES = PackingPolicy(gpu_choice=GPUChoice.FIRST_FREE, max_reservations=0)
 SIZES = ((100, 400), (1_000, 500))
-LARGE = (10_000, 200)
+LARGE = (10_000, 100)
 REPEATS = 5
 SEED = 20261120
+
+Answer = tuple[str, str | None, tuple[int, ...]]
+"""A job, its node if it got one, and its GPUs there."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured on one number of nodes."""
+
+    nodes: int
+    jobs: int
+    placed: int
+    load_before: float
+    """Share of the GPUs in use."""
+    load_after: float
+    plain_per_s: float
+    cycle_per_s: float
+    ratio: float
+    """cycle / plain, for the same decisions."""
+    shipped_placed: int
+    shipped_per_s: float
+    shipped_ratio: float
+    place_ms: float
+    one_job_ms: float
 
 
 def main() -> None:
@@ -37,34 +73,73 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="also measure 10,000 nodes")
     arguments = parser.parse_args()
     sizes = (*SIZES, LARGE) if arguments.large else SIZES
-    results = [measure(node_count, job_count) for node_count, job_count in sizes]
+    rows = [measure(node_count, job_count) for node_count, job_count in sizes]
     if arguments.json:
-        print(json.dumps({"results": results, "ratio": results[-1]["ratio"]}, indent=2))
+        ratio = next(row.ratio for row in rows if row.nodes == 1_000)
+        print(json.dumps({"results": [asdict(row) for row in rows], "ratio": ratio}, indent=2))
         return
-    print(f"{'nodes':>7} {'jobs':>5} {'cycle/s':>9} {'plain/s':>9} {'ratio':>6} {'single/s':>9}")
-    for row in results:
+    print(
+        f"{'nodes':>6} {'jobs':>5} {'placed':>6} {'GPUs in use':>11} {'plain/s':>8} "
+        f"{'cycle/s':>8} {'ratio':>6} {'shipped/s':>9} {'ratio':>6} {'place':>8} {'one job':>8}"
+    )
+    for row in rows:
         print(
-            f"{row['nodes']:>7} {row['jobs']:>5} {row['cycle_per_s']:>9.0f} "
-            f"{row['plain_per_s']:>9.0f} {row['ratio']:>6.2f} {row['single_per_s']:>9.1f}"
+            f"{row.nodes:>6} {row.jobs:>5} {row.placed:>6} "
+            f"{row.load_before:>4.0%} to {row.load_after:>3.0%} {row.plain_per_s:>8.0f} "
+            f"{row.cycle_per_s:>8.0f} {row.ratio:>6.1f} {row.shipped_per_s:>9.0f} "
+            f"{row.shipped_ratio:>6.1f} {row.place_ms:>5.1f} ms {row.one_job_ms:>5.1f} ms"
         )
 
 
-def measure(node_count: int, job_count: int) -> dict[str, float]:
-    """Return decisions per second of each way, as medians; `ratio` is cycle / plain."""
+def measure(node_count: int, job_count: int) -> Row:
+    """Return what each way takes, as medians. Ends the program when the answers differ."""
     chance = random.Random(SEED)
     nodes = [_node(f"node-{i:05}", chance) for i in range(node_count)]
     queue = [_job(f"job-{i:05}", chance) for i in range(job_count)]
-    cycle = _median_seconds(lambda: plan(queue, nodes, [], POLICY, NOW))
-    plain = _median_seconds(lambda: plain_loop(queue, [PlainNode.of(node) for node in nodes]))
-    single = _median_seconds(lambda: place(queue[0], nodes, POLICY, NOW, explain=False))
-    return {
-        "nodes": node_count,
-        "jobs": job_count,
-        "cycle_per_s": job_count / cycle,
-        "plain_per_s": job_count / plain,
-        "single_per_s": 1 / single,
-        "ratio": plain / cycle,
-    }
+    made = plan(queue, nodes, [], PLAIN_RULES, NOW)
+    if _answers(made) != plain_loop(queue, _plain(nodes)):
+        sys.exit(f"{node_count} nodes: the two sides decided differently")
+
+    copies = [_plain(nodes) for _ in range(REPEATS)]
+    times = _medians(
+        {
+            "plain": lambda: plain_loop(queue, copies.pop()),
+            "cycle": lambda: plan(queue, nodes, [], PLAIN_RULES, NOW),
+            "shipped": lambda: plan(queue, nodes, [], SHIPPED, NOW),
+            "place": lambda: place(queue[0], nodes, SHIPPED, NOW, explain=False),
+            "one job": lambda: plan(queue[:1], nodes, [], SHIPPED, NOW),
+        }
+    )
+    before = sum(gpu.job_id is not None for node in nodes for gpu in node.gpus)
+    taken = sum(len(decision.gpu_indices) for decision in made.placements)
+    return Row(
+        nodes=node_count,
+        jobs=job_count,
+        placed=len(made.placements),
+        load_before=before / (8 * node_count),
+        load_after=(before + taken) / (8 * node_count),
+        plain_per_s=job_count / times["plain"],
+        cycle_per_s=job_count / times["cycle"],
+        ratio=times["plain"] / times["cycle"],
+        shipped_placed=len(plan(queue, nodes, [], SHIPPED, NOW).placements),
+        shipped_per_s=job_count / times["shipped"],
+        shipped_ratio=times["plain"] / times["shipped"],
+        place_ms=1_000 * times["place"],
+        one_job_ms=1_000 * times["one job"],
+    )
+
+
+def _answers(made: CyclePlan) -> list[Answer]:
+    return [(d.job_id, d.node_id, d.gpu_indices) for d in made.decisions]
+
+
+def _medians(sides: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Return the median seconds of each side, which take turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(REPEATS):
+        for name, run in sides.items():
+            seconds[name].append(_seconds(run))
+    return {name: statistics.median(measured) for name, measured in seconds.items()}
 
 
 # --- the plain loop -------------------------------------------------------------------------
@@ -99,9 +174,9 @@ class PlainNode:
         )  # fmt: skip
 
 
-def plain_loop(queue: list[JobRequest], nodes: list[PlainNode]) -> list[tuple[str, str | None]]:
-    """Return the node of each job, in order; the nodes are changed."""
-    answers: list[tuple[str, str | None]] = []
+def plain_loop(queue: list[JobRequest], nodes: list[PlainNode]) -> list[Answer]:
+    """Return the answer to each job, in order; the nodes are changed."""
+    answers: list[Answer] = []
     for job in queue:
         scored: list[tuple[float, PlainNode, list[PlainGPU]]] = []
         for node in nodes:
@@ -109,16 +184,17 @@ def plain_loop(queue: list[JobRequest], nodes: list[PlainNode]) -> list[tuple[st
             if possible is not None:
                 scored.append((plain_score(node, job, possible), node, possible))
         if not scored:
-            answers.append((job.id, None))
+            answers.append((job.id, None, ()))
             continue
         scored.sort(key=lambda entry: entry[0], reverse=True)
         _, node, possible = scored[0]
-        for gpu in possible[: job.gpus]:
+        taken = possible[: job.gpus]
+        for gpu in taken:
             gpu.job_id = job.id
             gpu.used += job.vram_per_gpu
         node.cpus_used += job.cpus
         node.ram_used += job.ram
-        answers.append((job.id, node.id))
+        answers.append((job.id, node.id, tuple(gpu.index for gpu in taken)))
     return answers
 
 
@@ -158,6 +234,10 @@ def plain_score(node: PlainNode, job: JobRequest, possible: list[PlainGPU]) -> f
     return min(used / total, 1.0) - 0.5 * gap - 0.3 * penalty + 0.2 * bonus
 
 
+def _plain(nodes: list[Node]) -> list[PlainNode]:
+    return [PlainNode.of(node) for node in nodes]
+
+
 # --- the scene ------------------------------------------------------------------------------
 
 
@@ -194,13 +274,11 @@ def _job(name: str, chance: random.Random) -> JobRequest:
     )
 
 
-def _median_seconds(run: Callable[[], object]) -> float:
-    def once() -> float:
-        begin = time.process_time()  # one thread, and other programs may be at work
-        run()
-        return time.process_time() - begin
-
-    return statistics.median(once() for _ in range(REPEATS))
+def _seconds(run: Callable[[], object]) -> float:
+    gc.collect()  # nobody pays for what the other left behind
+    begin = time.process_time()  # one thread, and other programs may be at work
+    run()
+    return time.process_time() - begin
 
 
 if __name__ == "__main__":
