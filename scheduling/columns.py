@@ -4,7 +4,7 @@ A need is put to all nodes at once, a column at a time; what cannot be put in nu
 of a node suit, is asked once for each layout: most nodes of a pool look like others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from models.job import Tier
 from models.node import NodeState
-from scheduling.state import Hold, Need, NodeView, Rooms
+from models.placement import RejectionCode
+from scheduling.state import EPSILON, Hold, Need, NodeView, Rooms
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -54,8 +55,8 @@ class Columns:
         """Every layout that a node has or had."""
         self._layout_numbers: dict[Layout, int] = {}
         self.layout = np.array([self._layout_number(view) for view in views], dtype=np.intp)
-        self.cpus_free = _floats([view.cpus_free for view in views])
-        self.ram_free = _floats([view.ram_free for view in views])
+        self.cpus_to_be_had = _floats([view.cpus_free for view in views]) + EPSILON
+        self.ram_to_be_had = _floats([view.ram_free for view in views]) + EPSILON
         self.amount_used = _floats([_amount_used(view) for view in views])
         """GB of GPU memory in use; on a node that names no memory, GPUs in use."""
         self.amount_total = _floats([_amount_total(view) for view in views])
@@ -70,8 +71,8 @@ class Columns:
         view = self.views[position]
         view.take(hold, vram_per_gpu)
         self.layout[position] = self._layout_number(view)
-        self.cpus_free[position] = view.cpus_free
-        self.ram_free[position] = view.ram_free
+        self.cpus_to_be_had[position] = view.cpus_free + EPSILON
+        self.ram_to_be_had[position] = view.ram_free + EPSILON
         self.amount_used[position] = _amount_used(view)
         self._changed(position)
 
@@ -86,18 +87,13 @@ class Columns:
         vram = need.vram * need.gpus
         return np.where(self._unnamed, need.gpus, vram) if self._some_unnamed else vram
 
-    def wrong_tier(self, need: Need) -> Bools:
-        return ~self._fast if need.tier is Tier.FAST else self._fast
-
-    def wrong_gpu_type(self, need: Need) -> Bools:
+    def mismatches(self, need: Need) -> Iterator[tuple[RejectionCode, Bools]]:
+        """Yield each constraint on the make of a node, with the nodes where it fails."""
+        yield RejectionCode.TIER, ~self._fast if need.tier is Tier.FAST else self._fast
         if need.gpu_type:
-            return ~self._gpu_types.are(need.gpu_type)
-        return np.zeros(len(self), dtype=np.bool_)
-
-    def wrong_runtime(self, need: Need) -> Bools:
+            yield RejectionCode.GPU_TYPE, ~self._gpu_types.are(need.gpu_type)
         if need.container:
-            return ~self._container
-        return np.zeros(len(self), dtype=np.bool_)
+            yield RejectionCode.CONTAINER_RUNTIME, ~self._container
 
     def _changed(self, position: int) -> None:
         self.version += 1

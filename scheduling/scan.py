@@ -140,15 +140,15 @@ class Scan:
         columns, need = self.columns, self.need
         suits = self._layouts.fits_empty[columns.layout] & ~columns.gone
         suits &= (columns.cpus + EPSILON >= need.cpus) & (columns.ram + EPSILON >= need.ram)
-        for wrong in (columns.wrong_tier, columns.wrong_gpu_type, columns.wrong_runtime):
-            suits &= ~wrong(need)
+        for _, failed in columns.mismatches(need):
+            suits &= ~failed
         return np.flatnonzero(suits)
 
     def _first_failures(self) -> Codes:
         columns, need = self.columns, self.need
         codes = np.minimum(self._lasting_codes, self._layouts.codes[columns.layout])
-        _lower(codes, columns.cpus_free + EPSILON < need.cpus, RejectionCode.CPU)
-        _lower(codes, columns.ram_free + EPSILON < need.ram, RejectionCode.RAM)
+        _lower(codes, columns.cpus_to_be_had < need.cpus, RejectionCode.CPU)
+        _lower(codes, columns.ram_to_be_had < need.ram, RejectionCode.RAM)
         return codes
 
     def _ask_reserved(self) -> dict[int, Chosen]:
@@ -188,13 +188,13 @@ def _lasting_codes(columns: Columns, need: Need) -> Codes:
     """Return the first failure of each node among what no placement changes."""
     codes = np.full(len(columns), FITS, dtype=np.uint8)
     _lower(codes, ~columns.ready, RejectionCode.STATE)
-    _lower(codes, columns.wrong_tier(need), RejectionCode.TIER)
-    _lower(codes, columns.wrong_gpu_type(need), RejectionCode.GPU_TYPE)
-    _lower(codes, columns.wrong_runtime(need), RejectionCode.CONTAINER_RUNTIME)
+    for code, failed in columns.mismatches(need):
+        _lower(codes, failed, code)
     _lower(codes, columns.left < microseconds(need.must_last), RejectionCode.EXPIRY)
     return codes
 
 
 def _lower(codes: Codes, failed: Bools, code: RejectionCode) -> None:
     """Put the number of `code` where it failed and nothing before it did."""
-    np.minimum(codes, np.where(failed, _NUMBERS[code], _NO_FAILURE), out=codes)
+    number = _NUMBERS[code]
+    codes[failed & (codes > number)] = number

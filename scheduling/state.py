@@ -91,11 +91,11 @@ class Rooms:
 
     def roomy(self, vram: float) -> int:
         """Return the GPUs with so many GB each, once no job holds them."""
-        return _with_at_least(vram, self.room)
+        return _roomy(self, vram)
 
     def large(self, vram: float) -> int:
         """Return the GPUs of at least this size."""
-        return _with_at_least(vram, self.sizes)
+        return _large(self, vram)
 
 
 class Slots(NamedTuple):
@@ -265,8 +265,13 @@ def _rooms(sizes: _Amounts, room: _Amounts) -> Rooms:
 
 
 @lru_cache(maxsize=1 << 14)
-def _with_at_least(vram: float, amounts: _Amounts) -> int:
-    return mask_of(index for index, amount in amounts if amount + EPSILON >= vram)
+def _roomy(rooms: Rooms, vram: float) -> int:
+    return mask_of(index for index, room in rooms.room if room + EPSILON >= vram)
+
+
+@lru_cache(maxsize=1 << 14)
+def _large(rooms: Rooms, vram: float) -> int:
+    return mask_of(index for index, size in rooms.sizes if size + EPSILON >= vram)
 
 
 def _room(vram: float, used: float, holder: float) -> float:
