@@ -32,8 +32,13 @@ async def load_nodes(connection: AsyncConnection, pool: str) -> tuple[Node, ...]
     """Return the pool's nodes that have not gone, by id, with who holds each GPU."""
     nodes = await connection.execute(text(_NODES), {"pool": pool})
     gpus: dict[str, list[GPU]] = {}
-    for row in (await connection.execute(text(_GPUS), {"pool": pool})).mappings():
-        gpus.setdefault(row["node_id"], []).append(_gpu(row))
+    # Thousands of GPUs, of which few differ: equal ones share one value.
+    known: dict[tuple[int, int, int, str | None], GPU] = {}
+    for node_id, *columns in await connection.execute(text(_GPUS), {"pool": pool}):
+        facts = tuple(columns)
+        if facts not in known:
+            known[facts] = _gpu(*facts)
+        gpus.setdefault(node_id, []).append(known[facts])
     return tuple(_node(row, tuple(gpus.get(row["id"], ()))) for row in nodes.mappings())
 
 
@@ -81,12 +86,9 @@ def to_milli(cores: float) -> int:
     return round(cores * 1000)
 
 
-def _gpu(row: RowMapping) -> GPU:
+def _gpu(index: int, vram_mb: int, vram_mb_used: int, job_id: str | None) -> GPU:
     return GPU.model_construct(
-        index=row["index"],
-        vram=row["vram_mb"] / 1000,
-        vram_used=row["vram_mb_used"] / 1000,
-        job_id=row["job_id"],
+        index=index, vram=vram_mb / 1000, vram_used=vram_mb_used / 1000, job_id=job_id
     )
 
 
