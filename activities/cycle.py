@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from activities.database import Database
+from activities.failpoints import failpoint
 from activities.measuring import measure_cycle
 from activities.metrics import SILENT, Metrics
 from activities.queue import end_attempt, ensure_pool
@@ -64,6 +65,8 @@ class CycleActivities:
         if reply is None:
             reply = await self._plan_and_commit(request)
         placements = await self._placements(request.cycle_id)
+        if placements:
+            await failpoint("cycle.after-commit")
         gone = await self._signals.tell_jobs(
             "placed", [(placement.job_id, placement) for placement in placements]
         )
@@ -113,6 +116,8 @@ class CycleActivities:
                     "took": (time.perf_counter() - began) * 1000,
                 },
             )  # fmt: skip
+            if placed:
+                await failpoint("cycle.before-commit")
         seconds = time.perf_counter() - began
         measure_cycle(self._metrics, pool.name, entries, decided, placed, seconds)
         await self._signals.tell_jobs("waiting", told)

@@ -8,6 +8,7 @@ from temporalio.client import AsyncActivityCancelledError, AsyncActivityHandle, 
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.about import about
+from activities.failpoints import failpoint
 from activities.fence import Fence
 from activities.metrics import HEARTBEAT_SECONDS, HEARTBEATS_MISSED, SILENT, Metrics
 from activities.processes import Processes, Run
@@ -66,11 +67,13 @@ class NodeActivities:
 
         An attempt that never came here is remembered and will not start.
         """
+        await failpoint("stop_process.before-signal")
         stopping = asyncio.create_task(self._processes.stop(request))
         while not stopping.done():
             activity.heartbeat()
             await asyncio.wait({stopping}, timeout=PROGRESS_INTERVAL)
         await stopping
+        await failpoint("stop_process.after-end")
 
     @activity.defn
     @reports_errors
@@ -85,8 +88,10 @@ class NodeActivities:
         handle = self._client.get_async_activity_handle(task_token=activity.info().task_token)
         interval = request.liveness.heartbeat_interval
         while not self._leaving.is_set():
+            await failpoint("watch_agent.before-heartbeat")
             if await self._heartbeat(handle, interval) is False:
                 return WatchReport(reason="the server has ended this watch")
+            await failpoint("watch_agent.after-heartbeat")
             await _wait_for(self._leaving, interval.total_seconds())
         return WatchReport(reason="agent stopped")
 
@@ -131,6 +136,7 @@ class NodeActivities:
                 grace = spec.grace.total_seconds()
                 self._processes.ask_to_stop(run, spec.stop_signal, grace, reason)
                 abandoned_at = float("inf")
+        await failpoint("run_process.before-report")
         return run.done.result()
 
     def _abandoned_at(self, run: Run) -> float | None:

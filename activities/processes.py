@@ -10,6 +10,7 @@ from typing import Any
 
 from activities import orphans
 from activities.about import about
+from activities.failpoints import failpoint
 from activities.fence import Fence
 from activities.launch import Launch, LaunchError, container_name, prepare
 from activities.logstore import LogStore
@@ -160,6 +161,7 @@ class Processes:
 
     async def _carry_out(self, run: Run) -> ProcessReport:
         """Take a claimed run from its start to its stored report."""
+        await failpoint("run_process.after-claim")
         try:
             report = await self._supervise(run)
         except LaunchError as error:
@@ -193,6 +195,7 @@ class Processes:
             self._logs, run.record.key, self._identity.node_id, run.folder, self._metrics
         )
         run.shipper.start()
+        await failpoint("run_process.after-spawn")
         end = await supervised.end(run.started)
         if end is None:
             await orphans.end_marked(self._identity.agent_id, run.record.key)

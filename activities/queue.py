@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from activities.database import Database
+from activities.failpoints import failpoint
 from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.retrying import reports_errors
 from activities.signals import Signals
@@ -71,7 +72,10 @@ class QueueActivities:
                 },
             )  # fmt: skip
             poke = not request.held and await mark_poked(connection, spec.pool)
+            await failpoint("enqueue.before-commit")
+        await failpoint("enqueue.after-commit")
         await self._poke(spec.pool, poke)
+        await failpoint("enqueue.after-poke")
         return EnqueueReply(queued=True)
 
     @activity.defn
@@ -87,6 +91,8 @@ class QueueActivities:
                 {"held": request.held, "id": request.key.job_id, "attempt": request.key.attempt},
             )
             poke = pool and not request.held and await mark_poked(connection, pool)
+            await failpoint("set_hold.before-commit")
+        await failpoint("set_hold.after-commit")
         if pool:
             await self._poke(pool, bool(poke))
 
@@ -99,6 +105,8 @@ class QueueActivities:
                 connection, request.key, request.reason.value, request.message
             )
             poke = pool and await mark_poked_if_waiting(connection, pool)
+            await failpoint("release.before-commit")
+        await failpoint("release.after-commit")
         if pool:
             await self._poke(pool, bool(poke))
 
@@ -119,6 +127,8 @@ class QueueActivities:
                 },
             )  # fmt: skip
             poke = pool and await mark_poked_if_waiting(connection, pool)
+            await failpoint("finish.before-commit")
+        await failpoint("finish.after-commit")
         if ended_in:  # a repeat finds that it has ended
             failure = result.failure.value if result.failure else "none"
             self._metrics.add(JOB_ENDS, pool=ended_in, state=result.state.value, failure=failure)

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from activities.database import Database
+from activities.failpoints import failpoint
 from activities.queue import ensure_pool, mark_poked
 from activities.retrying import reports_errors
 from activities.signals import Signals
@@ -56,6 +57,8 @@ class RegistryActivities:
             if epoch is None:
                 epoch = await self._admit(connection, registration)
             await mark_poked(connection, identity.pool)
+            await failpoint("register.before-commit")
+        await failpoint("register.after-commit")
         await self._tell_lost_jobs(identity.node_id, epoch - 1, "its agent started anew")
         await self._signals.poke_pool(identity.pool)
         return Registered(node_id=identity.node_id, epoch=epoch, liveness=self._liveness)
@@ -104,6 +107,8 @@ class RegistryActivities:
             if pool is None:
                 return
             await _end_leases(connection, request.node_id, request.epoch, request.reason)
+            await failpoint("end_node.before-commit")
+        await failpoint("end_node.after-commit")
         await self._tell_lost_jobs(request.node_id, request.epoch, request.reason)
 
     async def _known_epoch(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.failpoints import failpoint
 from models.base import Wire
 from models.messages import (
     CONTROL_TASK_QUEUE,
@@ -50,6 +51,8 @@ class Signals:
                     if error.status != RPCStatusCode.NOT_FOUND:
                         raise
                     return job_id
+            if signal == "placed":
+                await failpoint("cycle.after-first-signal")
             return None
 
         gone = await asyncio.gather(*(tell(job_id, message) for job_id, message in messages))

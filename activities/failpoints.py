@@ -1,0 +1,68 @@
+"""Named places between two effects, where a test may stop a process. For tests only.
+
+Where the environment names a folder (`LONGSHORE_FAILPOINTS`), a process that comes to a point
+looks there for a file of the point's name. The first to come renames it to `POINT.reached` with
+its process id in it, and waits until that file has gone: meanwhile the test kills whom it likes,
+this process or another. Without the variable a point costs one comparison.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Final, Literal
+
+from activities.system import boot_clock
+
+VARIABLE: Final = "LONGSHORE_FAILPOINTS"
+LONGEST_STOP = 60.0
+"""Seconds after which a stopped process goes on by itself."""
+
+Point = Literal[
+    "enqueue.before-commit",
+    "enqueue.after-commit",
+    "enqueue.after-poke",
+    "set_hold.before-commit",
+    "set_hold.after-commit",
+    "release.before-commit",
+    "release.after-commit",
+    "finish.before-commit",
+    "finish.after-commit",
+    "cycle.before-commit",
+    "cycle.after-commit",
+    "cycle.after-first-signal",
+    "register.before-commit",
+    "register.after-commit",
+    "end_node.before-commit",
+    "end_node.after-commit",
+    "run_process.after-claim",
+    "run_process.after-spawn",
+    "run_process.before-report",
+    "stop_process.before-signal",
+    "stop_process.after-end",
+    "watch_agent.before-heartbeat",
+    "watch_agent.after-heartbeat",
+]
+
+_folder = os.environ.get(VARIABLE)
+
+
+async def failpoint(point: Point) -> None:
+    """Stop here while a test wants it."""
+    if _folder is None:
+        return
+    reached = _reach(Path(_folder), point)
+    deadline = boot_clock() + LONGEST_STOP
+    while reached and reached.exists() and boot_clock() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def _reach(folder: Path, point: Point) -> Path | None:
+    """Take the file of an armed point and say who has come; None where nobody wants a stop."""
+    taken, reached = folder / f".{point}.{os.getpid()}", folder / f"{point}.reached"
+    try:
+        (folder / point).rename(taken)  # succeeds for one process alone
+    except FileNotFoundError:
+        return None
+    taken.write_text(str(os.getpid()))
+    taken.rename(reached)
+    return reached
