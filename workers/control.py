@@ -36,7 +36,7 @@ from workflows.pool import PoolWorkflow
 WORKFLOWS = (JobWorkflow, PoolWorkflow, NodeWorkflow)
 GRACE = timedelta(seconds=10)
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("workers.control")  # also where it runs as __main__
 
 
 def sandbox() -> SandboxedWorkflowRunner:

@@ -1,7 +1,7 @@
 """What `longshore doctor` looks at: each part of an installation, and its mend where it is ill."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 from sqlalchemy import text
 from temporalio.client import Client
@@ -14,7 +14,7 @@ from models.errors import LongshoreError, SpecError
 from models.settings import Settings
 from models.settings_sources import unknown_variables
 from workers import doctor_database, doctor_machine, doctor_temporal
-from workers.findings import Finding, fail, ok, warn
+from workers.findings import Check, Finding, Level, fail, ok, warn
 
 ANSWER_WITHIN = 10.0
 """Seconds that one check may take."""
@@ -46,9 +46,11 @@ async def examine() -> AsyncIterator[Finding]:
     if isinstance(database, Finding):
         yield database
         return
+    ready = True
     async for finding in _all(doctor_database.checks(database, settings)):
+        ready = ready and not (finding.check == "schema" and finding.level is Level.FAIL)
         yield finding
-    if temporal is not None:
+    if temporal is not None and ready:
         async for finding in _all(doctor_temporal.checks_of_nodes(temporal, database)):
             yield finding
     await database.close()
@@ -84,20 +86,21 @@ async def _reach(settings: Settings) -> Database | Finding:
     return database
 
 
-async def _all(
-    checks: dict[str, Awaitable[list[Finding]]],
-) -> AsyncIterator[Finding]:
+async def _all(checks: Mapping[str, Check]) -> AsyncIterator[Finding]:
     """Yield the findings of checks one after the other; a check that breaks is a finding too."""
     for name, check in checks.items():
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
-                found = await check
+                found = await check()
         except TimeoutError:
             found = [_no_answer(name)]
         except RPCError as error:
             found = [fail(name, f"Temporal refused to answer: {error.message}.", _LOOK)]
         except LongshoreError as error:
-            found = [fail(name, str(error), _LOOK)]
+            found = [fail(name, without_secrets(str(error)), _LOOK)]
+        except Exception as error:  # one check that breaks must not hide what the others find
+            why = without_secrets(f"{type(error).__name__}: {error}")
+            found = [fail(name, f"this could not be looked at: {why}", _LOOK)]
         for finding in found:
             yield finding
 

@@ -1,25 +1,25 @@
 """Checks of the capacity database."""
 
 import asyncio
-from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from sqlalchemy import text
 
 from activities.database import Database, current_revision, newest_revision
 from models.settings import Settings
-from workers.findings import Finding, fail, ok
+from workers.findings import Check, Finding, fail, ok
 
 OLDEST_POSTGRESQL = 16
 CLOCKS_APART = timedelta(seconds=5)
 
 
-def checks(database: Database, settings: Settings) -> dict[str, Awaitable[list[Finding]]]:
+def checks(database: Database, settings: Settings) -> dict[str, Check]:
     """Return each check by its name."""
     return {
-        "database": _version(database),
-        "schema": _schema(settings),
-        "database clock": _clock(database),
+        "database": partial(_version, database),
+        "schema": partial(_schema, settings),
+        "database clock": partial(_clock, database),
     }
 
 

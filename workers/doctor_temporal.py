@@ -3,8 +3,8 @@
 import asyncio
 import importlib.util
 import uuid
-from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from sqlalchemy import text
 from temporalio.api.enums.v1 import IndexedValueType
@@ -19,9 +19,9 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.database import Database
-from models.messages import CONTROL_TASK_QUEUE, node_task_queue, pool_workflow_id
+from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, node_task_queue, pool_workflow_id
 from workers.doctor_database import clocks
-from workers.findings import Finding, fail, ok, warn
+from workers.findings import Check, Finding, fail, ok, warn
 from workers.health import POLL_SEEN_WITHIN, last_polls
 
 OLDEST_TEMPORAL = (1, 29)
@@ -30,20 +30,34 @@ _POLL_LASTS = timedelta(seconds=5)
 _START = "Run `longshore up`, or `longshore worker` beside servers of your own."
 
 
-def checks(temporal: Client) -> dict[str, Awaitable[list[Finding]]]:
+def checks(temporal: Client) -> dict[str, Check]:
     """Return each check of Temporal by its name."""
     return {
-        "temporal": _version(temporal),
-        "namespace": _namespace(temporal),
-        "search attributes": _search_attributes(temporal),
-        "temporal clock": _clock(temporal),
-        "control worker": _control_worker(temporal),
+        "temporal": partial(_version, temporal),
+        "namespace": partial(_namespace, temporal),
+        "search attributes": partial(_search_attributes, temporal),
+        "temporal clock": partial(_clock, temporal),
+        "control worker": partial(_control_worker, temporal),
     }
 
 
-def checks_of_nodes(temporal: Client, database: Database) -> dict[str, Awaitable[list[Finding]]]:
+def checks_of_nodes(temporal: Client, database: Database) -> dict[str, Check]:
     """Return each check that compares Temporal with the database."""
-    return {"pools": _pools(temporal, database), "agents": _agents(temporal, database)}
+    return {
+        "pools": partial(_pools, temporal, database),
+        "agents": partial(_agents, temporal, database),
+    }
+
+
+def forgotten(pool: str) -> Finding:
+    """Return what is wrong with a pool that was poked and has no workflow."""
+    return fail(
+        "pools",
+        f"pool {pool} was poked, and no workflow {pool_workflow_id(pool)} runs",
+        "Run `temporal workflow signal-with-start --signal-name poke --workflow-id "
+        f"{pool_workflow_id(pool)} --type {POOL_WORKFLOW} --task-queue {CONTROL_TASK_QUEUE} "
+        f'--input \'{{"pool": "{pool}"}}\'`; its jobs wait until then.',
+    )
 
 
 async def _version(temporal: Client) -> list[Finding]:
@@ -165,23 +179,14 @@ async def _clock(temporal: Client) -> list[Finding]:
 
 
 async def _pools(temporal: Client, database: Database) -> list[Finding]:
-    forgotten = await _forgotten_pools(temporal, database)
-    if forgotten:
+    pools = await _forgotten_pools(temporal, database)
+    if pools:
         # A poke that is on its way right now looks the same for a moment.
         await asyncio.sleep(2.0)
-        forgotten &= await _forgotten_pools(temporal, database)
-    if not forgotten:
+        pools &= await _forgotten_pools(temporal, database)
+    if not pools:
         return [ok("pools", "every pool that was poked has its workflow")]
-    return [
-        fail(
-            "pools",
-            f"pool {pool} was poked, and no workflow {pool_workflow_id(pool)} runs",
-            f"Run `temporal workflow signal-with-start --signal-name poke --workflow-id "
-            f"{pool_workflow_id(pool)} --type PoolWorkflow --task-queue {CONTROL_TASK_QUEUE} "
-            f'--input \'{{"pool": "{pool}"}}\'`; its jobs wait until then.',
-        )
-        for pool in sorted(forgotten)
-    ]
+    return [forgotten(pool) for pool in sorted(pools)]
 
 
 async def _forgotten_pools(temporal: Client, database: Database) -> set[str]:
@@ -233,7 +238,7 @@ async def _agents(temporal: Client, database: Database) -> list[Finding]:
     ]
     if found:
         return found
-    return [ok("agents", f"{len(live)} nodes, and the agent of each asks for work")]
+    return [ok("agents", f"nodes: {len(live)}; the agent of each asks for work")]
 
 
 def _wanted_attributes() -> dict[str, str]:

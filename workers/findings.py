@@ -1,5 +1,6 @@
 """What a check of `longshore doctor` answers."""
 
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
 from models.base import Frozen
@@ -21,6 +22,9 @@ class Finding(Frozen):
     """What was found, in a sentence."""
     mend: str = ""
     """What to do about it."""
+
+
+Check = Callable[[], Awaitable[list[Finding]]]
 
 
 def ok(check: str, says: str) -> Finding:

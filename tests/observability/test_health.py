@@ -1,0 +1,73 @@
+"""/healthz of real processes, well and ill."""
+
+import asyncio
+import urllib.error
+import urllib.request
+
+import pytest
+
+from activities.fence import Fence
+from activities.system import boot_clock
+from models.errors import StackError
+from tests.support.local_stack import free_ports
+from tests.support.plant import Plant, health
+from tests.support.waiting import eventually
+from workers.health import agent_parts, serving_health
+from workers.postgres import NAME as POSTGRES
+
+WELL = {"server": "ok", "worker": "ok", "database": "ok"}
+
+
+def test_both_are_well(plant: Plant):
+    assert health(plant.control_health) == (200, {"ok": True, "parts": WELL})
+    assert health(plant.agent_health) == (200, {"ok": True, "parts": {"registration": "ok"}})
+
+
+def test_only_healthz_is_answered(plant: Plant):
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(f"http://{plant.control_health}/", timeout=5)
+    assert error.value.code == 404
+    request = urllib.request.Request(f"http://{plant.control_health}/healthz", method="POST")
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(request, timeout=5)
+    assert error.value.code == 405
+
+
+async def test_a_database_that_is_away_makes_the_control_worker_ill_until_it_is_back(
+    plant: Plant, jobs: dict[str, str]
+):
+    plant.stack.processes.stop(POSTGRES)
+    try:
+
+        def ill() -> bool:
+            status, said = health(plant.control_health)
+            parts = said["parts"]
+            return status == 503 and parts["server"] == "ok" and parts["database"] != "ok"
+
+        await eventually(ill, timeout=20)
+    finally:
+        await asyncio.to_thread(plant.stack.start, lambda line: None)
+    await eventually(lambda: health(plant.control_health)[0] == 200, timeout=20)
+
+
+def test_an_agent_is_well_while_it_is_acknowledged():
+    fence = Fence()
+    assert agent_parts(fence) == {"registration": "not registered yet"}
+    fence.open(1, 10.0, boot_clock())
+    assert agent_parts(fence) == {"registration": "ok"}
+    fence.open(2, 10.0, boot_clock() - 12.0)
+    assert agent_parts(fence) == {"registration": "cut off: no acknowledgement for 12 s"}
+
+
+async def test_503_says_what_is_wrong_and_a_slow_or_odd_caller_does_no_harm():
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with serving_health(address, lambda: {"a": "ok", "b": "away"}):
+        _, writer = await asyncio.open_connection(*address.split(":"))
+        writer.write(b"\x00" * 20000 + b"\r\n")
+        writer.close()
+        status, said = await asyncio.to_thread(health, address)
+        assert (status, said) == (503, {"ok": False, "parts": {"a": "ok", "b": "away"}})
+        with pytest.raises(StackError, match="Choose another health_address"):
+            async with serving_health(address, dict):
+                pass
+    assert await asyncio.to_thread(health, address) == (0, {})

@@ -1,0 +1,98 @@
+"""Metrics as Prometheus scrapes them, of a real control worker and a real agent."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from activities.metrics import CATALOGUE, Kind, Metric, Metrics
+from tests.support.local_stack import ROOT
+from tests.support.plant import Plant, metrics
+from tests.support.waiting import eventually
+
+_RARE = {"placements_refused", "log_shipping_errors", "heartbeats_missed", "fences"}
+"""Nothing of this went wrong here."""
+
+
+def found(series: dict[str, float], metric: Metric) -> dict[str, set[str]]:
+    """Return the labels of a metric, and their values."""
+    name = metric.full_name + ("_count" if metric.kind is Kind.HISTOGRAM else "")
+    labels: dict[str, set[str]] = {}
+    for entry in series:
+        if entry == name or entry.startswith(f"{name}{{"):
+            labels.setdefault("", set()).add(entry)
+            for label, value in re.findall(r'(\w+)="([^"]*)"', entry):
+                labels.setdefault(label, set()).add(value)
+    return labels
+
+
+async def test_the_control_worker_measures_queue_cycles_and_ends(
+    plant: Plant, jobs: dict[str, str]
+):
+    def sampled() -> dict[str, float]:
+        series = metrics(plant.control_metrics)
+        assert series.get('longshore_queue_jobs{held="false",pool="watched"}') == 1
+        assert series.get('longshore_leases_live{pool="watched"}') == 0
+        return series
+
+    series = await eventually(sampled, timeout=20)
+    assert series['longshore_placements_total{pool="watched"}'] == 2
+    assert series['longshore_gpus{pool="watched",state="READY"}'] == 4
+    assert series['longshore_wait_seconds_count{pool="watched"}'] == 2
+    assert series['longshore_wait_seconds_sum{pool="watched"}'] < 20
+    assert series['longshore_cycle_jobs_total{pool="watched"}'] >= 3
+    assert series['longshore_rejections_total{code="not-enough-gpus",pool="watched"}'] >= 1
+    ends = 'longshore_job_ends_total{failure="%s",pool="watched",state="%s"}'
+    assert series[ends % ("none", "SUCCEEDED")] == 1
+    assert series[ends % ("user", "FAILED")] == 1
+    assert series['longshore_cycle_seconds_bucket{pool="watched",le="10"}'] >= 1
+
+
+async def test_the_agent_measures_processes_and_heartbeats(plant: Plant, jobs: dict[str, str]):
+    series = await eventually(lambda: metrics(plant.agent_metrics))
+    assert series["longshore_processes"] == 0
+    assert series["longshore_heartbeat_seconds_count"] >= 1
+    assert any(name.startswith("temporal_num_pollers") for name in series)
+
+
+@pytest.mark.parametrize("process", ["control", "agent"])
+def test_what_is_served_is_what_is_listed(plant: Plant, jobs: dict[str, str], process: str):
+    address = plant.control_metrics if process == "control" else plant.agent_metrics
+    series = metrics(address)
+    ours = {re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", name) for name in series}
+    listed = {metric.full_name for metric in CATALOGUE if metric.by == process}
+    assert {name for name in ours if name.startswith("longshore_")} <= listed
+    for metric in CATALOGUE:
+        if metric.by == process and metric.name not in _RARE:
+            labels = found(series, metric)
+            assert labels, f"{metric.full_name} is missing"
+            assert set(labels) - {""} == set(metric.labels), metric.full_name
+    text = " ".join(name for name in series if name.startswith("longshore_"))
+    assert not any(job_id in text for job_id in jobs.values())
+
+
+def test_the_page_lists_every_metric():
+    page = (ROOT / "docs" / "observability.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `longshore_")]
+    assert rows == [_row(metric) for metric in CATALOGUE]
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return (
+        f"| `{metric.full_name}` | {metric.kind.value} | {metric.by} | {labels} | {metric.says} |"
+    )
+
+
+def test_a_metric_takes_only_what_is_of_its_kind():
+    with pytest.raises(KeyError):
+        Metrics().add(next(m for m in CATALOGUE if m.kind is Kind.GAUGE))
+
+
+def test_an_address_in_use_is_named(plant: Plant, tmp_path: Path):
+    done = plant.longshore("worker", LONGSHORE_METRICS_ADDRESS=plant.control_metrics)
+    assert done.returncode == 71
+    assert f"metrics cannot be served at {plant.control_metrics}" in done.stderr
+    done = plant.longshore("worker", LONGSHORE_HEALTH_ADDRESS=plant.control_health)
+    assert done.returncode == 71
+    assert f"/healthz cannot be served at {plant.control_health}" in done.stderr
