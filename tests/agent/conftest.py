@@ -92,7 +92,7 @@ async def box(tmp_path: Path) -> AsyncIterator[LocalNode]:
     await node.processes.stop_all(AGENT_STOPPED, grace=0)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # one worker at a time may take from the task queue
 async def control(temporal: Client, settings: Settings) -> AsyncIterator[Database]:
     """The control worker's database, while the worker runs; nodes are lost within 4 s."""
     impatient = settings.model_copy(update={"node_lost_after": timedelta(seconds=4)})

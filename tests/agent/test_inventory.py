@@ -22,10 +22,14 @@ def test_simulated_gpus_are_said_to_be_simulated() -> None:
     assert (inventory.cpus, inventory.ram) == (2.5, 7)
 
 
-def test_cores_and_memory_are_found() -> None:
-    inventory = take_inventory(parse_simulated("1xH100-80GB"))
-    assert 1 <= inventory.cpus <= (os.cpu_count() or 1)
-    assert 0.1 < inventory.ram < 100_000
+def test_a_simulated_node_has_the_size_of_such_machines() -> None:
+    inventory = take_inventory(parse_simulated("8xH100-80GB"))
+    assert (inventory.cpus, inventory.ram) == (64, 512)
+
+
+def test_cores_and_memory_that_are_told_count() -> None:
+    inventory = take_inventory(parse_simulated("8xH100-80GB"), cpus=3, ram=5)
+    assert (inventory.cpus, inventory.ram) == (3, 5)
 
 
 @pytest.mark.parametrize("text", ["", "H100", "8xH100", "0xH100-80GB", "8 H100 80GB", "8xH100-80"])

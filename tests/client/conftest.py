@@ -44,7 +44,7 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     return command
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # one worker at a time may take from the task queue
 async def control(temporal: Client, settings: Settings) -> AsyncIterator[None]:
     async with serving_control(temporal, settings):
         yield

@@ -13,7 +13,7 @@ from tests.support.control import new_pool, serving_control
 from tests.support.scripted_node import ScriptedNode
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # one worker at a time may take from the task queue
 async def control(temporal: Client, settings: Settings) -> AsyncIterator[Database]:
     """The control worker's database, while the worker runs."""
     async with serving_control(temporal, settings) as database:
