@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo up down test histories lint format bench docs lock clean
+.PHONY: help install demo up down test faults histories lint format bench docs lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -29,6 +29,9 @@ down: $(STAMP) ## Stop the local stack
 
 test: $(STAMP) ## Run the tests; PYTEST="-k stack -x" for options
 	@$(BIN)/python -m pytest $(PYTEST)
+
+faults: $(STAMP) ## Kill every process at every step, and at random; PYTEST="-k cycle" for some
+	@$(BIN)/python -m pytest tests/faults -m "exhaustive or not exhaustive" $(PYTEST)
 
 histories: $(STAMP) ## Record anew the histories that the replay test goes through
 	@$(BIN)/python -m tests.histories.record

@@ -1,0 +1,173 @@
+"""A stack with nodes, whose processes a test kills and starts again one by one."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+from psycopg.rows import dict_row
+
+from activities.database import upgrade
+from activities.failpoints import VARIABLE, Point
+from client.api import Longshore
+from models.errors import UnavailableError
+from models.node import NodeState
+from models.search import SEARCH_ATTRIBUTES
+from tests.faults.journal import Journal
+from tests.support.local_stack import ROOT, running_stack, settings_in
+from tests.support.waiting import eventually
+from workers.processes import wait_until
+from workers.programs import program
+from workers.stack import Stack, agent_process
+
+CONTROL, TEMPORAL, POSTGRES = "control", "temporal", "postgres"
+NODE_LOST_AFTER = timedelta(seconds=6)
+GPUS_PER_NODE = 4
+PATIENCE = 90.0
+"""Seconds within which all must be well again; far more than it takes."""
+
+
+class Fleet:
+    """A running stack with `nodes` agents, and the client of it."""
+
+    def __init__(self, stack: Stack, nodes: int) -> None:
+        self.stack = stack
+        self.nodes = tuple(f"node-{number}" for number in range(1, nodes + 1))
+        self.journal = Journal(stack.folder / "journal")
+        self.longshore: Longshore
+        self._points = stack.folder / "failpoints"
+        self._points.mkdir()
+
+    # --- kill and start -----------------------------------------------------------------
+
+    def pid(self, name: str) -> int:
+        running = self.stack.processes.running(name)
+        assert running, f"{name} does not run"
+        return running.pid
+
+    def kill(self, name: str) -> None:
+        """Kill -9 a process of the fleet, and wait until it has gone."""
+        running = self.stack.processes.running(name)
+        if running and (process := running.find()):
+            process.kill()
+            assert wait_until(lambda: running.find() is None, 10), f"{name} outlived kill -9"
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        psutil.Process(self.pid(name)).send_signal(number)
+
+    def start(self, name: str) -> None:
+        """Start a process of the fleet that does not run; the servers until they answer."""
+        if name == TEMPORAL:
+            self.stack.temporal.start(_quietly, SEARCH_ATTRIBUTES)
+        elif name == POSTGRES:
+            self.stack.postgres.start(_quietly)
+        elif name == CONTROL:
+            self._spawn(CONTROL, (sys.executable, "-P", "-m", "tests.faults.impatient_control"))
+        else:
+            self._spawn(name, (program("longshore"), "agent", *self._flags(name)))
+
+    def start_what_is_missing(self) -> None:
+        for name in (TEMPORAL, POSTGRES, CONTROL, *map(agent_process, self.nodes)):
+            if not self.stack.processes.running(name):
+                self.start(name)
+
+    def supervisors(self) -> list[psutil.Process]:
+        """Return the supervisors of all agents that run."""
+        found: list[psutil.Process] = []
+        for node in self.nodes:
+            with contextlib.suppress(AssertionError, psutil.Error):
+                found += psutil.Process(self.pid(agent_process(node))).children()
+        return found
+
+    # --- failpoints ---------------------------------------------------------------------
+
+    def arm(self, point: Point) -> None:
+        """Have the next process that comes to this point stop there."""
+        (self._points / point).touch()
+
+    async def reached(self, point: Point) -> int:
+        """Wait until a process has stopped at an armed point; return its process id."""
+        file = self._points / f"{point}.reached"
+        await eventually(file.exists, timeout=PATIENCE)
+        return int(file.read_text())
+
+    def let_go(self, point: Point) -> None:
+        """Let what stopped at the point go on, and nothing more stop there."""
+        for name in (point, f"{point}.reached"):
+            (self._points / name).unlink(missing_ok=True)
+
+    def process_of(self, pid: int) -> str:
+        """Return the name of a process of the fleet by its id."""
+        return next(e.name for e in self.stack.processes.recorded() if e.pid == pid)
+
+    # --- looking ------------------------------------------------------------------------
+
+    def rows(self, statement: str, *values: object) -> list[dict[str, Any]]:
+        url = self.stack.postgres.url()
+        with psycopg.connect(url) as connection, connection.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(statement, values).fetchall()  # pyright: ignore[reportArgumentType]
+
+    def live_placements(self) -> list[str]:
+        """Return the node of each live placement, the newest last."""
+        live = "SELECT node_id FROM placements WHERE ended_at IS NULL ORDER BY placed_at"
+        return [row["node_id"] for row in self.rows(live)]
+
+    def epoch(self, node: str) -> int:
+        return self.rows("SELECT epoch FROM nodes WHERE id = %s", node)[0]["epoch"]
+
+    async def registered_after(self, node: str, epoch: int) -> None:
+        """Wait until a node has a newer registration than `epoch`."""
+        await eventually(lambda: self.epoch(node) > epoch, timeout=PATIENCE, interval=0.1)
+
+    async def all_ready(self) -> None:
+        """Wait until every agent is registered, after whatever happened to it."""
+        await eventually(self._nodes_are_ready, timeout=PATIENCE, interval=0.1)
+
+    async def _nodes_are_ready(self) -> bool:
+        try:
+            nodes = {node.id: node.state for node in await self.longshore.nodes()}
+        except UnavailableError as error:
+            raise AssertionError(str(error)) from error
+        assert nodes == dict.fromkeys(self.nodes, NodeState.READY)
+        return True
+
+    def _spawn(self, name: str, argv: Sequence[str]) -> None:
+        env = self.stack.child_env() | {
+            VARIABLE: str(self._points),
+            "LONGSHORE_HEALTH_ADDRESS": "off",
+            "LONGSHORE_NODE_LOST_AFTER": f"{NODE_LOST_AFTER.total_seconds():g}s",
+            "PYTHONPATH": str(ROOT),
+        }
+        self.stack.processes.spawn(name, argv, env, cwd=ROOT)
+
+    def _flags(self, name: str) -> tuple[str, ...]:
+        node = name.removeprefix("agent-")
+        return ("--node-id", node, "--simulate", f"{GPUS_PER_NODE}xH100-80GB")
+
+
+@asynccontextmanager
+async def running_fleet(folder: Path, nodes: int) -> AsyncIterator[Fleet]:
+    """Yield a fleet whose nodes are ready; gone at the end."""
+    settings = settings_in(folder).model_copy(update={"node_lost_after": NODE_LOST_AFTER})
+    with running_stack(settings, migrate=upgrade) as stack:
+        fleet = Fleet(stack, nodes)
+        await asyncio.to_thread(fleet.start_what_is_missing)
+        fleet.longshore = await Longshore.connect(settings)
+        try:
+            await fleet.all_ready()
+            yield fleet
+        finally:
+            await fleet.longshore.close()
+            for name in (*map(agent_process, fleet.nodes), CONTROL):
+                fleet.kill(name)
+
+
+def _quietly(line: str) -> None:
+    """Say nothing of what starts."""

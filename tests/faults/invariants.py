@@ -1,0 +1,120 @@
+"""What must hold after any fault once all is quiet: database, Temporal and machine agree."""
+
+from collections.abc import Sequence
+
+from temporalio.client import WorkflowExecutionStatus
+
+from models.job import JobState
+from models.messages import NodeStatus, job_workflow_id, node_workflow_id, pool_workflow_id
+from models.node import NodeState
+from tests.faults.fleet import PATIENCE, Fleet
+from tests.support.waiting import eventually
+
+_LEASED_TWICE = """
+    SELECT a.id, b.id AS other, a.node_id, a.gpu_index, a.job_id, b.job_id AS other_job
+      FROM leases a JOIN leases b
+        ON a.node_id = b.node_id AND a.gpu_index = b.gpu_index AND a.id < b.id
+       AND tstzrange(a.started_at, a.ended_at) && tstzrange(b.started_at, b.ended_at)
+"""
+_MUST_BE_EMPTY = {
+    "a GPU was leased twice at one time": _LEASED_TWICE,
+    "a lease is open": "SELECT job_id, attempt, node_id FROM leases WHERE ended_at IS NULL",
+    "a placement is open": (
+        "SELECT job_id, attempt, node_id FROM placements WHERE ended_at IS NULL"
+    ),
+    "a job is still queued": "SELECT job_id, attempt FROM queue",
+    "a job has not ended": "SELECT id FROM jobs WHERE ended_at IS NULL",
+    "a node's ledger is not at zero": (
+        "SELECT id, cpu_milli_used, ram_mb_used FROM nodes"
+        " WHERE cpu_milli_used <> 0 OR ram_mb_used <> 0"
+    ),
+    "a GPU's ledger is not at zero": (
+        "SELECT node_id, index, vram_mb_used FROM gpus WHERE vram_mb_used <> 0"
+    ),
+    "a lease's placement ended at another time": (
+        "SELECT l.id FROM leases l JOIN placements p USING (job_id, attempt)"
+        " WHERE l.ended_at IS DISTINCT FROM p.ended_at"
+    ),
+}
+_LIVE = (NodeState.READY.value, NodeState.DRAINING.value)
+
+
+async def check(fleet: Fleet, jobs: Sequence[str]) -> None:
+    """Wait until `jobs` have ended and the nodes are ready; then fail with all that is wrong.
+
+    `jobs` are those that had to succeed; every other job of the fleet is looked at too.
+    """
+    problems: list[str] = []
+    for job_id in jobs:
+        problems += await _of_one_job(fleet, job_id)
+    await fleet.all_ready()
+    for what, statement in _MUST_BE_EMPTY.items():
+        problems += [f"{what}: {row}" for row in fleet.rows(statement)]
+    problems += await _rows_without_workflow(fleet)
+    problems += await _workflows_without_row(fleet)
+    assert not problems, "\n".join(problems)
+
+
+async def _of_one_job(fleet: Fleet, job_id: str) -> list[str]:
+    result = await fleet.longshore.wait(job_id)
+    rows = fleet.rows("SELECT end_state, attempts, ended_at FROM jobs WHERE id = %s", job_id)
+    problems = fleet.journal.violations(job_id)
+    if result.state is not JobState.SUCCEEDED:
+        problems.append(f"{job_id} ended as {result.state}: {result.message}")
+    elif not fleet.journal.ended(job_id, result.attempts):
+        problems.append(f"{job_id} succeeded, but attempt {result.attempts} never came to its end")
+    if [(row["end_state"], row["attempts"]) for row in rows] != [(result.state, result.attempts)]:
+        problems.append(f"{job_id}: the workflow says {result}, the database {rows}")
+    return problems
+
+
+async def _rows_without_workflow(fleet: Fleet) -> list[str]:
+    """Rows of the database whose workflow is not in the state that they say."""
+    temporal = fleet.longshore.temporal
+    problems: list[str] = []
+    for row in fleet.rows("SELECT id, end_state FROM jobs"):
+        status = (await temporal.get_workflow_handle(job_workflow_id(row["id"])).describe()).status
+        if status is not _CLOSED[row["end_state"]]:
+            problems.append(f"job {row['id']} ended {row['end_state']}, its workflow is {status}")
+    for row in fleet.rows("SELECT name FROM pools"):
+        handle = temporal.get_workflow_handle(pool_workflow_id(row["name"]))
+        if (status := (await handle.describe()).status) is not WorkflowExecutionStatus.RUNNING:
+            problems.append(f"the workflow of pool {row['name']} is {status}")
+    for row in fleet.rows("SELECT id, state, epoch FROM nodes"):
+        handle = temporal.get_workflow_handle(node_workflow_id(row["id"]))
+        running = (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        if running is not (row["state"] in _LIVE):
+            problems.append(f"node {row}: its workflow runs: {running}")
+        elif running:
+            status = await handle.query("status", result_type=NodeStatus)
+            if (status.state, status.epoch) != (row["state"], row["epoch"]):
+                problems.append(f"node {row}: its workflow says {status}")
+    return problems
+
+
+async def _workflows_without_row(fleet: Fleet) -> list[str]:
+    """Workflows that nothing in the database knows; the list lags a little behind."""
+    known = {job_workflow_id(row["id"]) for row in fleet.rows("SELECT id FROM jobs")}
+    query = "WorkflowType = 'JobWorkflow'"
+    found: list[str] = []
+
+    async def none_runs() -> bool:
+        found[:] = []
+        running: list[str] = []
+        async for execution in fleet.longshore.temporal.list_workflows(query):
+            found.append(execution.id)
+            if execution.status is WorkflowExecutionStatus.RUNNING:
+                running.append(execution.id)
+        assert not running, f"these still run: {running}"
+        return True
+
+    await eventually(none_runs, timeout=PATIENCE, interval=0.2)
+    return [f"{workflow_id} has no row" for workflow_id in found if workflow_id not in known]
+
+
+_CLOSED = {
+    JobState.SUCCEEDED.value: WorkflowExecutionStatus.COMPLETED,
+    JobState.FAILED.value: WorkflowExecutionStatus.FAILED,
+    JobState.CANCELLED.value: WorkflowExecutionStatus.CANCELED,
+    None: WorkflowExecutionStatus.RUNNING,
+}

@@ -1,0 +1,92 @@
+"""What the processes of jobs write down of themselves, and whether two of a job ran at once.
+
+Each process locks a file of its job for its whole life; what it starts inherits the lock. So a
+second process of the job that comes while anything of the first one lives finds the lock taken,
+and says so. Lines are ``WORD JOB ATTEMPT PID SECONDS`` with seconds since the machine's boot.
+"""
+
+import shlex
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+from models.job import JobSpec
+
+_SCRIPT = """
+say() { read -r up _ < /proc/uptime; \
+echo "$1 $LONGSHORE_JOB_ID $LONGSHORE_ATTEMPT $$ $up" >> "$JOURNAL/lines"; }
+exec 9>> "$JOURNAL/$LONGSHORE_JOB_ID.lock"
+flock --nonblock 9 || say TWICE
+say start
+sleep "$SECONDS_TO_RUN"
+say end
+"""
+
+
+class Line(NamedTuple):
+    word: str
+    job_id: str
+    attempt: int
+    pid: int
+    at: float
+    """Seconds since boot."""
+
+
+class Journal:
+    """The journal of all jobs of a fleet; every machine is this one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+
+    def job(self, name: str, seconds: float = 0.2, **fields: object) -> JobSpec:
+        """Return a job of one GPU that runs so long, and is tried again as often as needed."""
+        return JobSpec.model_validate(
+            {
+                "name": name,
+                "command": _SCRIPT,
+                "cpus": 0.05,
+                "ram": 0.05,
+                "stop_grace": 2,
+                "retry": {"node": {"max_retries": None, "backoff": 0.2, "max_backoff": 1}},
+                "env": {"JOURNAL": str(self._folder), "SECONDS_TO_RUN": seconds},
+                **fields,
+            }
+        )
+
+    def lines(self) -> list[Line]:
+        try:
+            text = (self._folder / "lines").read_text()
+        except FileNotFoundError:
+            return []
+        found: list[Line] = []
+        for line in text.splitlines():
+            word, job_id, attempt, pid, at = shlex.split(line)
+            found.append(Line(word, job_id, int(attempt), int(pid), float(at)))
+        return found
+
+    def running(self, job_id: str) -> bool:
+        """Return whether a process of the job has started that has not come to its end."""
+        mine = [line.word for line in self.lines() if line.job_id == job_id]
+        return bool(mine) and mine[-1] == "start"
+
+    def violations(self, job_id: str) -> list[str]:
+        """Return where two processes of a job ran at once, or an attempt was started twice."""
+        mine = [line for line in self.lines() if line.job_id == job_id]
+        problems = [f"{line} ran beside another" for line in mine if line.word == "TWICE"]
+        starts: dict[int, list[Line]] = defaultdict(list)
+        for line in mine:
+            if line.word == "start":
+                starts[line.attempt].append(line)
+        problems += [f"attempt started twice: {many}" for many in starts.values() if len(many) > 1]
+        for end in (line for line in mine if line.word == "end"):
+            later = [s for many in starts.values() for s in many if s.attempt > end.attempt]
+            problems += [f"{s} began before {end}" for s in later if s.at < end.at]
+        return problems
+
+    def ended(self, job_id: str, attempt: int) -> bool:
+        """Return whether the process of an attempt came to its own end."""
+        return any(
+            (line.word, line.job_id, line.attempt) == ("end", job_id, attempt)
+            for line in self.lines()
+        )

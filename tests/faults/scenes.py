@@ -1,0 +1,62 @@
+"""What a fleet does while something is killed: jobs are submitted, held and released."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from client.api import Longshore
+from models.errors import NotFoundError, RefusedError, UnavailableError
+from models.job import JobSpec, JobState
+from tests.faults.fleet import PATIENCE, Fleet
+from tests.support.waiting import eventually
+
+T = TypeVar("T")
+
+
+async def until_answered(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call while a server is away, as a patient user does."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await call()
+            except UnavailableError:
+                await asyncio.sleep(0.05)
+
+
+async def submit(fleet: Fleet, spec: JobSpec, *, held: bool = False) -> str:
+    """Submit a job once, however often that takes; return its id."""
+    key = uuid.uuid4().hex
+    submission = await until_answered(lambda: fleet.longshore.submit(spec, key=key, held=held))
+    return submission.job_id
+
+
+async def submit_some(fleet: Fleet) -> list[str]:
+    """Submit three short jobs and a longer one; return their ids."""
+    specs = [fleet.journal.job(f"short-{number}") for number in range(3)]
+    return [await submit(fleet, spec) for spec in [*specs, fleet.journal.job("long", 1.0)]]
+
+
+async def submit_and_hold(fleet: Fleet) -> list[str]:
+    """Submit as `submit_some`, and hold one job while it runs and one before; release both."""
+    jobs = await submit_some(fleet)
+    waiting = await submit(fleet, fleet.journal.job("held"), held=True)
+    running = await submit(fleet, fleet.journal.job("stopped", 2.5))
+    await eventually(lambda: fleet.journal.running(running), timeout=PATIENCE)
+    await _tell(lambda: fleet.longshore.hold(running))
+    await eventually(lambda: _held_or_over(fleet.longshore, running), timeout=PATIENCE)
+    for job_id in (running, waiting):
+        await _tell(lambda job_id=job_id: fleet.longshore.release(job_id))
+    return [*jobs, waiting, running]
+
+
+async def _held_or_over(longshore: Longshore, job_id: str) -> bool:
+    status = await until_answered(lambda: longshore.status(job_id))
+    return status.state is JobState.HELD or status.state.ended
+
+
+async def _tell(command: Callable[[], Awaitable[object]]) -> None:
+    try:
+        await until_answered(command)
+    except (NotFoundError, RefusedError):
+        return  # it had ended

@@ -1,0 +1,121 @@
+"""Each process is killed at each point of each step, one at a time: nothing is lost or doubled.
+
+A few of the cases run always, all of them with `make faults`.
+"""
+
+import asyncio
+import os
+import signal
+from typing import get_args
+
+import pytest
+
+from activities.failpoints import Point
+from tests.faults import scenes
+from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
+from tests.faults.invariants import check
+from workers.stack import agent_process
+
+pytestmark = pytest.mark.timeout(240)
+
+AGENT, SUPERVISOR = "agent", "supervisor"
+ON_NODES = ("run_process", "stop_process", "watch_agent")
+"""Steps that the agent takes; the control worker takes the others."""
+HOLDING = ("set_hold", "release", "stop_process")
+"""Steps that only happen where somebody holds and releases jobs."""
+ALWAYS = {
+    ("enqueue.after-commit", CONTROL),
+    ("cycle.after-commit", CONTROL),
+    ("cycle.after-commit", AGENT),
+    ("cycle.before-commit", POSTGRES),
+    ("cycle.after-first-signal", TEMPORAL),
+    ("finish.after-commit", CONTROL),
+    ("finish.before-commit", POSTGRES),
+    ("release.after-commit", CONTROL),
+    ("register.after-commit", CONTROL),
+    ("end_node.after-commit", CONTROL),
+    ("run_process.after-claim", AGENT),
+    ("run_process.after-spawn", SUPERVISOR),
+    ("run_process.before-report", AGENT),
+    ("run_process.before-report", TEMPORAL),
+    ("stop_process.before-signal", AGENT),
+}
+
+
+def _victims(point: Point) -> list[str]:
+    if not point.startswith(ON_NODES):
+        return [CONTROL, TEMPORAL, POSTGRES, AGENT]
+    spawned = point == "run_process.after-spawn"
+    return [AGENT, TEMPORAL, CONTROL, *([SUPERVISOR] if spawned else [])]
+
+
+def _cases() -> list[object]:
+    cases = [(point, victim) for point in get_args(Point) for victim in _victims(point)]
+    assert set(cases) >= ALWAYS
+    return [
+        pytest.param(
+            *case,
+            id="-".join(case),
+            marks=() if case in ALWAYS else pytest.mark.exhaustive,
+        )
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize(("point", "victim"), _cases())
+async def test_nothing_is_lost_or_doubled(fleet: Fleet, point: Point, victim: str) -> None:
+    fleet.arm(point)
+    scene = scenes.submit_and_hold if point.startswith(HOLDING) else scenes.submit_some
+    jobs = asyncio.create_task(scene(fleet))
+    try:
+        await _provoke(fleet, point, jobs)
+        await _kill_at(fleet, point, victim)
+        await asyncio.to_thread(fleet.start_what_is_missing)
+        async with asyncio.timeout(2 * PATIENCE):
+            await check(fleet, await jobs)
+    finally:
+        fleet.let_go(point)
+        jobs.cancel()
+        await asyncio.to_thread(fleet.start_what_is_missing)
+
+
+async def _provoke(fleet: Fleet, point: Point, jobs: asyncio.Task[list[str]]) -> None:
+    """Have a node end or register, where the point is a step of that."""
+    agent = agent_process(fleet.nodes[0])
+    if point.startswith("register"):
+        await asyncio.to_thread(fleet.kill, agent)
+        await asyncio.to_thread(fleet.start, agent)
+    elif point.startswith("end_node"):
+        await jobs  # submitted, so that some may run there
+        fleet.signal(agent, signal.SIGTERM)
+
+
+async def _kill_at(fleet: Fleet, point: Point, victim: str) -> None:
+    """Wait until a process has stopped at the point, and kill the victim exactly then."""
+    pid = await fleet.reached(point)
+    if victim == SUPERVISOR:
+        os.kill(fleet.supervisors()[0].pid, signal.SIGKILL)
+    elif victim == AGENT:
+        await _kill_an_agent(fleet, point, pid)
+    else:
+        await asyncio.to_thread(fleet.kill, victim)
+    fleet.let_go(point)
+
+
+async def _kill_an_agent(fleet: Fleet, point: Point, stopped: int) -> None:
+    """Kill the agent that stopped, or one with jobs; have it back before the step goes on."""
+    if point.startswith(ON_NODES):
+        await asyncio.to_thread(fleet.kill, fleet.process_of(stopped))
+        return
+    placed = fleet.live_placements()
+    node = placed[-1] if placed else fleet.nodes[0]
+    epoch = fleet.epoch(node)
+    await asyncio.to_thread(fleet.kill, agent_process(node))
+    await asyncio.to_thread(fleet.start, agent_process(node))
+    if _leaves_nodes_alone(point):
+        await fleet.registered_after(node, epoch)
+
+
+def _leaves_nodes_alone(point: Point) -> bool:
+    """Return whether a node can register while a process has stopped at this point."""
+    return not point.endswith("before-commit") and not point.startswith(("register", "end_node"))
