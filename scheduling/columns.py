@@ -55,10 +55,12 @@ class Columns:
         """Every layout that a node has or had."""
         self._layout_numbers: dict[Layout, int] = {}
         self.layout = np.array([self._layout_number(view) for view in views], dtype=np.intp)
+        """The number of each node's layout."""
         self.cpus_to_be_had = _floats([view.cpus_free for view in views]) + EPSILON
         self.ram_to_be_had = _floats([view.ram_free for view in views]) + EPSILON
+        """The most that a job may want, with EPSILON."""
         self.amount_used = _floats([_amount_used(view) for view in views])
-        """GB of GPU memory in use; on a node that names no memory, GPUs in use."""
+        """GB of GPU memory; on a node that names no memory, GPUs."""
         self.amount_total = _floats([_amount_total(view) for view in views])
         self._unnamed = _bools([not view.vram_total for view in views])
         self._some_unnamed = bool(self._unnamed.any())

@@ -88,13 +88,14 @@ class Scan:
 
     def best(self, count: int) -> list[int]:
         """Return the positions of the best `count` options, best first; ties keep the order."""
+        if not self.option_count:
+            return []
+        ranking = self._ranking.copy()
         positions: list[int] = []
         for _ in range(min(count, self.option_count)):
-            position = int(self._ranking.argmax())
+            position = int(ranking.argmax())
             positions.append(position)
-            self._ranking[position] = _RULED_OUT
-        if positions:
-            self._ranking[positions] = self._totals[positions]
+            ranking[position] = _RULED_OUT
         return positions
 
     def all_options(self) -> list[int]:

@@ -37,13 +37,14 @@ def requests(draw: st.DrawFn, name: str) -> JobRequest:
 @st.composite
 def empty_nodes(draw: st.DrawFn, name: str) -> Node:
     gpus = draw(st.integers(0, 10))
-    kept = draw(st.lists(st.sampled_from([0, 0, 0, 40]), min_size=gpus, max_size=gpus))
+    vram = draw(st.sampled_from([80, 80, 80, 0]))  # 0: a node that names no memory
+    kept = draw(st.lists(st.sampled_from([0, 0, 0, vram / 2]), min_size=gpus, max_size=gpus))
     expires_in = draw(st.none() | minutes.map(lambda span: 2 * span))
     return Node(
         id=name,
         tier=draw(st.sampled_from([Tier.FAST, Tier.FAST, Tier.FLEX])),
         gpu_type=draw(st.sampled_from(["H100", "h100", "A100"])),
-        gpus=tuple(GPU(index=i, vram=80, vram_used=used) for i, used in enumerate(kept)),
+        gpus=tuple(GPU(index=i, vram=vram, vram_used=used) for i, used in enumerate(kept)),
         cpus=draw(st.sampled_from([16, 64])),
         ram=draw(st.sampled_from([128, 512])),
         provider=draw(st.sampled_from(["own", "prime", "sfcompute"])),

@@ -1,0 +1,390 @@
+"""Compares what database, workflows and agents say, and proposes what mends it. Pure.
+
+Nothing is reported that a step under way could explain: what is younger than a margin is left
+alone. The rows are read before Temporal is asked, so a workflow that ended, or began, in between
+is young too.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from models.job import JobResult, JobState, JobStatus
+from models.messages import LeaseEnd, job_workflow_id, node_workflow_id, pool_workflow_id
+from models.reconcile import (
+    EndAttempt,
+    EndJob,
+    Finding,
+    FindingKind,
+    JobSeen,
+    LoseNode,
+    Mend,
+    NodeSeen,
+    Observed,
+    PlacementSeen,
+    PokePool,
+    PoolSeen,
+    ReconcileRequest,
+    TellLost,
+    TellPlaced,
+    WorkflowSeen,
+    WorkflowState,
+)
+
+_JOB_PREFIX = job_workflow_id("")
+_HAS_PROCESS = (JobState.RUNNING, JobState.STOPPING)
+
+
+def to_describe(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
+    """Return the ids of workflows that a list alone does not settle: lists lag behind."""
+    expected = {job_workflow_id(job.id) for job in seen.jobs if job.ended_at is None}
+    wanted = {workflow_id for workflow_id in expected if workflow_id not in seen.workflows}
+    wanted |= {
+        flow.id
+        for flow in seen.workflows.values()
+        if flow.id.startswith(_JOB_PREFIX)
+        and flow.id not in expected
+        and _older(flow.started_at, seen, request.margin)
+    }
+    wanted |= {
+        node_workflow_id(node.id)
+        for node in seen.nodes
+        if node.alive and node_workflow_id(node.id) not in seen.workflows
+    }
+    return frozenset(
+        wanted | {pool_workflow_id(pool.name) for pool in seen.pools if _late(pool, seen, request)}
+    )
+
+
+def to_ask(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
+    """Return the ids of running jobs whose workflow must say where it is."""
+    return frozenset(
+        job.id for job in seen.jobs if _runs(seen, job) and _doubtful(job, seen, request)
+    )
+
+
+def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
+    """Return every disagreement: jobs first, then pools, nodes, ledgers and agents."""
+    open_jobs = [job for job in seen.jobs if job.ended_at is None]
+    live_nodes = [node for node in seen.nodes if node.alive]
+    return (
+        *_hold_back(_jobs(seen, request), len(open_jobs), "open jobs", request),
+        *_unrecorded_jobs(seen, request),
+        *_pools(seen, request),
+        *_hold_back(_nodes(seen, request), len(live_nodes), "live nodes", request),
+        *_ledgers(seen),
+        *_agents(seen, request),
+    )
+
+
+# --- jobs ---------------------------------------------------------------------------------
+
+
+def _jobs(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:
+    for job in seen.jobs:
+        if job.ended_at is not None:
+            finding = _left_after_end(job, seen, request)
+        elif _runs(seen, job):
+            finding = _where_it_is(job, seen, request)
+        else:
+            finding = _without_workflow(job, seen, request)
+        if finding is not None:
+            yield finding
+
+
+def _left_after_end(job: JobSeen, seen: Observed, request: ReconcileRequest) -> Finding | None:
+    if not _older(job.ended_at, seen, request.margin):
+        return None
+    left = "holds GPUs" if _live(job) else "stands in the queue"
+    end = EndAttempt(
+        job_id=job.id, attempt=job.attempt, reason=LeaseEnd.WITHDRAWN,
+        message="its job had ended already",
+    )  # fmt: skip
+    return _about_job(
+        job.id, FindingKind.LEFT_AFTER_END, f"it has ended, and {left} still",
+        Mend(end_attempt=end),
+    )  # fmt: skip
+
+
+def _without_workflow(job: JobSeen, seen: Observed, request: ReconcileRequest) -> Finding | None:
+    flow = seen.workflows.get(job_workflow_id(job.id))
+    if flow is None:
+        return None
+    if flow.state is WorkflowState.CLOSED and flow.result is not None:
+        if not _older(flow.closed_at, seen, request.margin):
+            return None
+        return _about_job(
+            job.id,
+            FindingKind.END_NOT_RECORDED,
+            f"its workflow has ended ({flow.result.message or flow.result.state.value}), and "
+            "nobody recorded that",
+            Mend(end_job=EndJob(result=_counted(flow.result, job), attempt=job.attempt)),
+        )
+    if flow.state is not WorkflowState.MISSING:
+        return None
+    if not _older(job.held_since, seen, request.missing_margin):
+        return None
+    result = JobResult(
+        job_id=job.id, state=JobState.FAILED,
+        message="Temporal knows no workflow of this job any more",
+    )  # fmt: skip
+    return _about_job(
+        job.id, FindingKind.WORKFLOW_MISSING, "it is open, and Temporal knows no workflow of it",
+        Mend(end_job=EndJob(result=_counted(result, job), attempt=job.attempt)),
+    )  # fmt: skip
+
+
+def _counted(result: JobResult, job: JobSeen) -> JobResult:
+    attempts = job.placement.attempt if job.placement else 0
+    return result.model_copy(update={"attempts": max(result.attempts, attempts)})
+
+
+def _doubtful(job: JobSeen, seen: Observed, request: ReconcileRequest) -> bool:
+    """Return whether rows and search attributes leave open that its workflow knows its place."""
+    if job.ended_at is not None or job.queued_attempt is not None:
+        return False
+    if not _older(job.held_since, seen, request.margin):
+        return False
+    flow = seen.workflows[job_workflow_id(job.id)]
+    live = _live(job)
+    if live is None:
+        return flow.job_state is not JobState.RETRYING
+    return flow.job_state is not JobState.RUNNING or flow.node_id != live.node_id
+
+
+def _where_it_is(job: JobSeen, seen: Observed, request: ReconcileRequest) -> Finding | None:
+    status = seen.job_status.get(job.id)
+    if status is None or not _doubtful(job, seen, request):
+        return None
+    live = _live(job)
+    if isinstance(status, str):
+        where = f"holds GPUs of node {live.node_id}" if live else "is neither queued nor placed"
+        kind = FindingKind.PLACEMENT_NOT_HEARD if live else FindingKind.JOB_NOWHERE
+        return _about_job(job.id, kind, f"it {where}, and its workflow does not answer: {status}")
+    if status.result is not None:
+        return None  # it is about to end
+    return _placed(job, live, status) if live else _nowhere(job, status, seen, request)
+
+
+def _placed(job: JobSeen, live: PlacementSeen, status: JobStatus) -> Finding | None:
+    held = f"attempt {live.attempt} holds GPUs of node {live.node_id}"
+    if status.attempt < live.attempt:
+        return _about_job(
+            job.id, FindingKind.PLACEMENT_NOT_HEARD,
+            f"{held}, and its workflow is at attempt {status.attempt} (was it reset?)",
+        )  # fmt: skip
+    if status.attempt > live.attempt or status.state is JobState.RETRYING:
+        end = EndAttempt(
+            job_id=job.id, attempt=live.attempt, reason=LeaseEnd.WITHDRAWN,
+            message="the attempt was over for its workflow",
+        )  # fmt: skip
+        return _about_job(
+            job.id, FindingKind.PLACEMENT_OUTDATED, f"{held}, and is over for its workflow",
+            Mend(end_attempt=end),
+        )  # fmt: skip
+    if status.state in _HAS_PROCESS:
+        return None
+    return _about_job(
+        job.id, FindingKind.PLACEMENT_NOT_HEARD, f"{held}, and its workflow waits for a placement",
+        Mend(tell_placed=TellPlaced(job_id=job.id, attempt=live.attempt)),
+    )  # fmt: skip
+
+
+def _nowhere(
+    job: JobSeen, status: JobStatus, seen: Observed, request: ReconcileRequest
+) -> Finding | None:
+    """Judge a job that is neither queued nor placed."""
+    on_the_way = status.state in (JobState.SUBMITTED, JobState.RETRYING)
+    if on_the_way or not _older(status.since, seen, request.margin):
+        return None
+    last = job.placement
+    if last is None or status.attempt != last.attempt:
+        if status.state in _HAS_PROCESS:
+            return None  # its next attempt is on its way into the queue
+        return _about_job(
+            job.id, FindingKind.JOB_NOWHERE,
+            f"its workflow is {status.state.value} at attempt {status.attempt}, and it is in no "
+            "queue: cancel it and submit it again",
+        )  # fmt: skip
+    problem = (
+        f"its workflow is {status.state.value}, and attempt {last.attempt} on node "
+        f"{last.node_id} has ended ({last.end_reason})"
+    )
+    if last.end_reason != LeaseEnd.NODE_LOST.value:
+        return _about_job(job.id, FindingKind.JOB_NOWHERE, problem)
+    return _about_job(
+        job.id, FindingKind.JOB_NOWHERE, problem,
+        Mend(tell_lost=TellLost(job_id=job.id, attempt=last.attempt)),
+    )  # fmt: skip
+
+
+def _unrecorded_jobs(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:
+    known = {job.id for job in seen.jobs}
+    for flow in seen.workflows.values():
+        job_id = flow.id.removeprefix(_JOB_PREFIX)
+        if not flow.id.startswith(_JOB_PREFIX) or job_id in known:
+            continue
+        if flow.state is not WorkflowState.RUNNING:
+            continue
+        if not _older(flow.started_at, seen, request.margin):
+            continue
+        what = "was recorded as ended" if job_id in seen.ended_jobs else "was never recorded"
+        trouble = f": {flow.trouble}" if flow.trouble else ""
+        yield _about_job(
+            job_id, FindingKind.JOB_NOT_RECORDED, f"its workflow runs, and the job {what}{trouble}"
+        )
+
+
+# --- pools --------------------------------------------------------------------------------
+
+
+def _pools(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:
+    for pool in seen.pools:
+        flow = seen.workflows.get(pool_workflow_id(pool.name))
+        if flow is None or not _late(pool, seen, request):
+            continue
+        mend: Mend | None = Mend(poke_pool=PokePool(pool=pool.name))
+        problem = f"{pool.waiting} jobs wait, and "
+        if flow.state is not WorkflowState.RUNNING:
+            problem += "no workflow works on it"
+        elif flow.trouble:
+            problem, mend = f"{problem}its cycle fails: {flow.trouble}", None
+        else:
+            problem += "its workflow has run no cycle for long"
+        yield Finding(
+            kind=FindingKind.POOL_ASLEEP, subject=f"pool {pool.name}", problem=problem, mend=mend
+        )
+
+
+def _late(pool: PoolSeen, seen: Observed, request: ReconcileRequest) -> bool:
+    """Return whether its workflow should have run a cycle by now; it may not run at all."""
+    if not _older(pool.waiting_since, seen, request.margin):
+        return False
+    flow = seen.workflows.get(pool_workflow_id(pool.name))
+    if flow is None or flow.state is not WorkflowState.RUNNING:
+        return True
+    last = pool.last_cycle_at or pool.waiting_since
+    return _older(last, seen, request.margin + 2 * pool.interval)
+
+
+# --- nodes --------------------------------------------------------------------------------
+
+
+def _nodes(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:
+    for node in seen.nodes:
+        flow = seen.workflows.get(node_workflow_id(node.id))
+        if flow is None:
+            continue
+        if flow.state is WorkflowState.RUNNING:
+            finding = _other_words(node, seen, request)
+        else:
+            finding = _not_watched(node, flow, seen, request) if node.alive else None
+        if finding is not None:
+            yield finding
+    known = {node.id for node in seen.nodes}
+    for node_id, status in seen.node_status.items():
+        if node_id not in known and status.epoch and _older(status.since, seen, request.margin):
+            yield _about_node(
+                node_id, FindingKind.NODE_DIFFERS,
+                f"its workflow watches epoch {status.epoch}, and the database has no such node",
+            )  # fmt: skip
+
+
+def _not_watched(
+    node: NodeSeen, flow: WorkflowSeen, seen: Observed, request: ReconcileRequest
+) -> Finding | None:
+    # An agent that nobody watches has killed its processes well before `node_lost_after`, and
+    # registers anew under another epoch.
+    if flow.state is WorkflowState.MISSING:
+        kind, how = FindingKind.WORKFLOW_MISSING, "is not known to Temporal"
+        since, margin = node.registered_at, request.missing_margin
+    else:
+        kind, how = FindingKind.NODE_NOT_WATCHED, "has ended"
+        since = max(node.registered_at, flow.closed_at or node.registered_at)
+        margin = seen.node_lost_after + request.margin
+    if not _older(since, seen, margin):
+        return None
+    reason = f"nobody watched it: its workflow {how}"
+    return _about_node(
+        node.id, kind, f"it is {node.state.value} in epoch {node.epoch}, and its workflow {how}",
+        Mend(lose_node=LoseNode(node_id=node.id, epoch=node.epoch, reason=reason)),
+    )  # fmt: skip
+
+
+def _other_words(node: NodeSeen, seen: Observed, request: ReconcileRequest) -> Finding | None:
+    status = seen.node_status.get(node.id)
+    if status is None or status.epoch == 0:
+        return None
+    if (status.epoch, status.state) == (node.epoch, node.state.value):
+        return None
+    if not _older(node.state_since, seen, request.margin):
+        return None
+    if not _older(status.since, seen, request.margin):
+        return None
+    return _about_node(
+        node.id, FindingKind.NODE_DIFFERS,
+        f"its row says {node.state.value} in epoch {node.epoch}, its workflow {status.state} in "
+        f"epoch {status.epoch}: start its agent anew",
+    )  # fmt: skip
+
+
+def _ledgers(seen: Observed) -> Iterator[Finding]:
+    for ledger in seen.ledgers:
+        yield Finding(
+            kind=FindingKind.LEDGER_DIFFERS,
+            subject=ledger.subject,
+            problem=f"{ledger.what} counts {ledger.counted}, and {ledger.held} are held",
+        )
+
+
+def _agents(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:
+    for node in seen.nodes:
+        if not node.alive or node.id not in seen.silent:
+            continue
+        if _older(node.registered_at, seen, request.margin):
+            yield _about_node(
+                node.id, FindingKind.AGENT_SILENT,
+                f"it is {node.state.value}, and its agent asks for no work",
+            )  # fmt: skip
+
+
+# --- the rest -----------------------------------------------------------------------------
+
+
+def _hold_back(
+    findings: Iterator[Finding], count: int, things: str, request: ReconcileRequest
+) -> Sequence[Finding]:
+    """Take back the mends of missing workflows where most are missing: that is no accident of
+    one of them, and ending them all would be the greater harm."""
+    found = list(findings)
+    missing = [each for each in found if each.kind is FindingKind.WORKFLOW_MISSING]
+    if request.even_most or 2 * len(missing) <= count:
+        return found
+    why = (
+        f"not mended: {len(missing)} of {count} {things} have no workflow. Is this the right "
+        "namespace? If it is, `longshore reconcile --even-most` mends them"
+    )
+    return [
+        each.model_copy(update={"mend": None, "done": why}) if each in missing else each
+        for each in found
+    ]
+
+
+def _runs(seen: Observed, job: JobSeen) -> bool:
+    flow = seen.workflows.get(job_workflow_id(job.id))
+    return flow is not None and flow.state is WorkflowState.RUNNING
+
+
+def _live(job: JobSeen) -> PlacementSeen | None:
+    return job.placement if job.placement and job.placement.live else None
+
+
+def _older(since: datetime | None, seen: Observed, margin: timedelta) -> bool:
+    return since is not None and since < seen.at - margin
+
+
+def _about_job(job_id: str, kind: FindingKind, problem: str, mend: Mend | None = None) -> Finding:
+    return Finding(kind=kind, subject=f"job {job_id}", problem=problem, mend=mend)
+
+
+def _about_node(node: str, kind: FindingKind, problem: str, mend: Mend | None = None) -> Finding:
+    return Finding(kind=kind, subject=f"node {node}", problem=problem, mend=mend)
