@@ -16,7 +16,14 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup, TyperOption
 
-from client import file_commands, job_commands, node_commands, submit_command, watch_command
+from client import (
+    deployment_commands,
+    file_commands,
+    job_commands,
+    node_commands,
+    submit_command,
+    watch_command,
+)
 from client.process import leave
 from client.terminal import note
 from models.errors import LongshoreError, SpecError
@@ -81,6 +88,7 @@ job_commands.register(app)
 watch_command.register(app)
 node_commands.register(app)
 file_commands.register(app)
+deployment_commands.register(app)
 
 
 @cache

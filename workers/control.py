@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import signal
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -22,19 +21,24 @@ from activities.signals import Signals
 from client.connection import connect
 from client.process import leave
 from client.process import run as run_loop
-from models.errors import LongshoreError
+from models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE, WorkerVersion
+from models.errors import LongshoreError, SpecError
 from models.messages import CONTROL_TASK_QUEUE
 from models.settings import Settings
 from workers import logs
 from workers.health import ControlHealth, serving_health
 from workers.sampling import keep_sampling
+from workers.stopping import stop_on_signals
 from workers.telemetry import start_runtime
-from workflows.job import JobWorkflow
-from workflows.node import NodeWorkflow
-from workflows.pool import PoolWorkflow
+from workers.versioning import deployment_config, try_to_become_current, workflows_of
 
-WORKFLOWS = (JobWorkflow, PoolWorkflow, NodeWorkflow)
 GRACE = timedelta(seconds=10)
+"""What is under way at the end has so long to finish."""
+_BOUND = GRACE + timedelta(seconds=3)
+"""A worker has ended after this, whatever hangs; whoever stopped it waits for longer."""
+_NO_VERSION = (
+    f"--set-current: this worker is no version; set {DEPLOYMENT_VARIABLE} and {BUILD_VARIABLE}"
+)
 
 logger = logging.getLogger("workers.control")  # also where it runs as __main__
 
@@ -57,8 +61,12 @@ def control_worker(
     task_queue: str = CONTROL_TASK_QUEUE,
     max_cached_workflows: int = 1000,
     metrics: Metrics = SILENT,
+    version: WorkerVersion | None = None,
 ) -> Worker:
-    """Return a worker for every workflow and every database activity."""
+    """Return a worker for every workflow and every database activity.
+
+    With a `version` it gets no work until that is current, or ramping.
+    """
     signals = Signals(temporal)
     queue = QueueActivities(database, signals, metrics)
     cycle = CycleActivities(database, signals, metrics)
@@ -68,7 +76,7 @@ def control_worker(
     return Worker(
         temporal,
         task_queue=task_queue,
-        workflows=WORKFLOWS,
+        workflows=workflows_of(version),
         activities=[
             queue.enqueue, queue.set_hold, queue.release, queue.finish,
             cycle.run_cycle,
@@ -79,31 +87,37 @@ def control_worker(
         workflow_failure_exception_types=[pydantic.ValidationError],
         max_cached_workflows=max_cached_workflows,
         graceful_shutdown_timeout=GRACE,
+        deployment_config=deployment_config(version),
     )  # fmt: skip
 
 
-async def run(settings: Settings) -> None:
-    """Work until SIGTERM or SIGINT, then finish what is under way within `GRACE`."""
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+async def run(
+    settings: Settings, version: WorkerVersion | None = None, *, set_current: bool = False
+) -> None:
+    """Work until SIGTERM or SIGINT, then finish what is under way within `GRACE`.
+
+    A second signal ends the process at once. With `set_current` the `version` is made current.
+    """
+    stopped = stop_on_signals(_BOUND)
     runtime = start_runtime(settings)
     metrics = Metrics(runtime.metric_meter)
     temporal = await connect(settings, runtime=runtime, service="longshore-control")
     database = Database(settings.resolve_database_url())
-    worker = control_worker(temporal, database, settings, metrics=metrics)
+    worker = control_worker(temporal, database, settings, metrics=metrics, version=version)
     async with _watched(temporal, database, metrics, settings):
-        logger.info("control worker takes work from task queue %s", CONTROL_TASK_QUEUE)
+        as_what = f" as version {version.build_id} of {version.deployment}" if version else ""
+        logger.info("control worker takes work from task queue %s%s", CONTROL_TASK_QUEUE, as_what)
         work = asyncio.create_task(worker.run())
         stop = asyncio.create_task(stopped.wait())
+        if set_current and version:
+            rise = asyncio.create_task(try_to_become_current(temporal, version))
+            work.add_done_callback(lambda _: rise.cancel())
         await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             await work  # raises what ended it
         logger.info("stopping: what is under way has %s s", GRACE.total_seconds())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE.total_seconds() + 5):
-                await worker.shutdown()
-                await work
+        await worker.shutdown()
+        await work
     await database.close()
     logger.info("stopped")
 
@@ -128,12 +142,18 @@ async def _watched(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def main() -> None:
-    """Run the control worker in the foreground: `python -m workers.control`."""
+def main(*, set_current: bool = False) -> None:
+    """Run the control worker in the foreground: `python -m workers.control`.
+
+    It is a version of a worker deployment where the environment names one.
+    """
     try:
         settings = Settings()
+        version = WorkerVersion.of_environment()
+        if set_current and version is None:
+            raise SpecError("--set-current", (_NO_VERSION,))
         logs.set_up(settings)
-        run_loop(run(settings))
+        run_loop(run(settings, version, set_current=set_current))
     except LongshoreError as error:
         sys.stderr.write(f"error: {error}\n")
         leave(error.exit_code)

@@ -139,7 +139,7 @@ class TemporalCLI:
 
     def search_attributes(self) -> dict[str, str]:
         """Return name and type of each search attribute that was added to the server."""
-        return self._ask("operator", "search-attribute", "list")["customAttributes"] or {}
+        return self._ask("operator", "search-attribute", "list").get("customAttributes") or {}
 
     def ensure_search_attributes(self, wanted: Mapping[str, str]) -> None:
         """Register the attributes that the server does not have. Raises StackError."""

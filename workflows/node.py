@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
         node_task_queue,
     )
     from models.node import NodeState
+    from workflows import versions
     from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 _FIRST_REGISTRATION = timedelta(minutes=5)
@@ -36,7 +37,8 @@ _ONE_WATCH = timedelta(hours=12)
 @workflow.defn(name=NODE_WORKFLOW)
 class NodeWorkflow:
     """A node from its registration until its agent is lost or leaves; one run of the workflow
-    chain may see several registrations (epochs) of the same agent."""
+    chain may see several registrations (epochs) of the same agent. It continues as new after
+    `max_watches_per_run` watches, and on the newer version of its worker once there is one."""
 
     @workflow.init
     def __init__(self, node: NodeInput) -> None:
@@ -56,8 +58,14 @@ class NodeWorkflow:
             await self._watch_until_over()
             if self._should_continue_as_new(node) and self._state is NodeState.READY:
                 await workflow.wait_condition(workflow.all_handlers_finished)
-                workflow.continue_as_new(self._carried(node))
+                workflow.continue_as_new(
+                    self._carried(node), initial_versioning_behavior=versions.NEWEST
+                )
         return self.status()
+
+    @workflow.signal
+    def wake(self) -> None:
+        """Look whether there is a newer version of the worker: nobody else says so."""
 
     @workflow.update
     async def register(self, registration: Registration) -> Registered:
@@ -130,7 +138,8 @@ class NodeWorkflow:
         return self._is_ready()
 
     async def _watch_until_over(self) -> None:
-        """Watch one registration until it ends or a newer one takes its place."""
+        """Watch one registration until it ends, a newer one takes its place, or the watch is to
+        go on under a newer version of the worker."""
         registered = self._registered
         assert registered is not None
         self._watches += 1
@@ -147,7 +156,9 @@ class NodeWorkflow:
             retry_policy=RetryPolicy(maximum_attempts=1),
             summary=f"watch epoch {registered.epoch}",
         )
-        await workflow.wait_condition(lambda: watch.done() or self._epoch() != registered.epoch)
+        await workflow.wait_condition(
+            lambda: watch.done() or self._epoch() != registered.epoch or self._can_move()
+        )
         if not watch.done():
             watch.cancel()
             with contextlib.suppress(ActivityError):
@@ -214,9 +225,17 @@ class NodeWorkflow:
     def _epoch(self) -> int:
         return self._registered.epoch if self._registered else 0
 
+    def _can_move(self) -> bool:
+        # Not while a handler waits for its database: nobody would watch the agent meanwhile.
+        return versions.is_outdated() and workflow.all_handlers_finished()
+
     def _should_continue_as_new(self, node: NodeInput) -> bool:
         done = self._watches - node.watches
-        return done >= node.max_watches_per_run or workflow.info().is_continue_as_new_suggested()
+        return (
+            done >= node.max_watches_per_run
+            or workflow.info().is_continue_as_new_suggested()
+            or versions.is_outdated()
+        )
 
     def _carried(self, node: NodeInput) -> NodeInput:
         return node.model_copy(

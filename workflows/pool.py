@@ -7,12 +7,14 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from activities.cycle import CycleActivities
     from models.messages import POOL_WORKFLOW, CycleReply, CycleRequest, PoolInput, PoolStatus
+    from workflows import versions
     from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 
 @workflow.defn(name=POOL_WORKFLOW)
 class PoolWorkflow:
-    """Never completes; continues as new after `max_cycles_per_run` cycles."""
+    """Never completes; continues as new after `max_cycles_per_run` cycles, and on the newer
+    version of its worker once there is one."""
 
     @workflow.init
     def __init__(self, pool: PoolInput) -> None:
@@ -26,6 +28,8 @@ class PoolWorkflow:
         next_wake = timedelta(0)
         while not self._should_continue_as_new():
             await self._wake(next_wake)
+            if versions.is_outdated():
+                break
             next_wake = (await self._cycle()).next_wake
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(
@@ -35,7 +39,8 @@ class PoolWorkflow:
                     "generation": pool.generation + 1,
                     "poked": self._poked,
                 }
-            )
+            ),
+            initial_versioning_behavior=versions.NEWEST,
         )
 
     @workflow.signal
@@ -53,10 +58,12 @@ class PoolWorkflow:
         )
 
     async def _wake(self, after: timedelta) -> None:
-        """Return on a poke, or after this time."""
+        """Return on a poke, after this time, or when there is a newer version of the worker."""
         try:
             await workflow.wait_condition(
-                lambda: self._poked, timeout=after, timeout_summary="next cycle without a poke"
+                lambda: self._poked or versions.is_outdated(),
+                timeout=after,
+                timeout_summary="next cycle without a poke",
             )
         except TimeoutError:
             return

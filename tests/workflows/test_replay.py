@@ -8,6 +8,7 @@ import base64
 import importlib.util
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +23,8 @@ import workflows.job
 import workflows.node
 import workflows.pool
 from tests.support.local_stack import ROOT
-from workers.control import WORKFLOWS, sandbox
+from workers.control import sandbox
+from workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
 
 HISTORIES = sorted((ROOT / "tests" / "histories").glob("*.json"))
 
@@ -76,9 +78,10 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-async def test_a_recorded_history_replays(path: Path):
+@pytest.mark.parametrize("classes", [WORKFLOWS, VERSIONED_WORKFLOWS], ids=["plain", "versioned"])
+async def test_a_recorded_history_replays(path: Path, classes: Sequence[type]):
     replayer = Replayer(
-        workflows=WORKFLOWS,
+        workflows=classes,
         data_converter=pydantic_data_converter,
         workflow_runner=sandbox(),
     )

@@ -1,0 +1,224 @@
+"""A worker deployment: which version of the control worker gets the work.
+
+Temporal gives work to a versioned worker only when its version is current, or ramping. Jobs go
+over to the current version with their next step; pools and nodes are moved (client.moving).
+"""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.deployment.v1 import WorkerDeploymentInfo
+from temporalio.api.enums.v1 import (
+    TaskQueueType,
+    WorkerDeploymentVersionStatus,
+    WorkerVersioningMode,
+)
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    DescribeWorkerDeploymentRequest,
+    SetWorkerDeploymentCurrentVersionRequest,
+    SetWorkerDeploymentRampingVersionRequest,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from client.moving import Mover
+from models.deployment import DeploymentView, Moved, VersionState, VersionView, WorkerVersion
+from models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
+from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
+
+ASKED_WITHIN = timedelta(seconds=75)
+"""A request for work waits at the server for up to a minute before the next one comes."""
+_PATIENCE = timedelta(seconds=15)
+_STATUS = "WORKER_DEPLOYMENT_VERSION_STATUS_"
+_Summary = WorkerDeploymentInfo.WorkerDeploymentVersionSummary
+
+
+class Deployments:
+    """One worker deployment of control workers."""
+
+    def __init__(self, temporal: Client, name: str) -> None:
+        self._temporal = temporal
+        self.name = name
+
+    async def status(self) -> DeploymentView:
+        """Return the versions, which of them has workers, and what runs on each.
+
+        A deployment that no worker has named has no versions. Raises UnavailableError.
+        """
+        try:
+            info = await self._describe()
+            workers = await self._workers()
+            versions = [
+                await self._version(each, workers[self.name, each.deployment_version.build_id])
+                for each in info.version_summaries
+            ]
+        except RPCError as error:
+            raise self._as_ours(error) from error
+        routing = info.routing_config
+        view = DeploymentView(
+            name=self.name,
+            current=routing.current_deployment_version.build_id or None,
+            ramping=routing.ramping_deployment_version.build_id or None,
+            ramp_percent=routing.ramping_version_percentage,
+            versions=tuple(versions),
+            unversioned_workers=workers["", ""],
+        )
+        return view.model_copy(update={"advice": advice_for(view)})
+
+    async def set_current(self, build_id: str, *, force: bool = False) -> Moved:
+        """Give new work to this version, and have pools and nodes go over to it.
+
+        Those whose own version has no worker any more stay; with `force` they are moved as they
+        are, and this version must agree with all that they have done. Raises NotFoundError for a
+        version that no worker has named, RefusedError when the server does not want it.
+        """
+        mover = Mover(self._temporal, WorkerVersion(deployment=self.name, build_id=build_id))
+        try:
+            service = self._temporal.workflow_service
+            reply = await service.set_worker_deployment_current_version(
+                SetWorkerDeploymentCurrentVersionRequest(
+                    namespace=self._temporal.namespace, deployment_name=self.name,
+                    build_id=build_id, identity=self._temporal.identity,
+                ),
+                timeout=_PATIENCE,
+            )  # fmt: skip
+            moved, stayed = await mover.wake()
+            if force:
+                forced, stayed = await mover.force(stayed)
+                moved |= forced
+        except RPCError as error:
+            raise self._as_ours(error, build_id) from error
+        return Moved(
+            build_id=build_id,
+            previous=reply.previous_deployment_version.build_id or None,
+            moved=tuple(sorted(moved)),
+            stayed=tuple(sorted(stayed)),
+        )
+
+    async def ramp(self, build_id: str, percent: float) -> None:
+        """Give this share of new work and of jobs to this version. Raises as `set_current`."""
+        try:
+            service = self._temporal.workflow_service
+            await service.set_worker_deployment_ramping_version(
+                SetWorkerDeploymentRampingVersionRequest(
+                    namespace=self._temporal.namespace, deployment_name=self.name,
+                    build_id=build_id, percentage=percent, identity=self._temporal.identity,
+                ),
+                timeout=_PATIENCE,
+            )  # fmt: skip
+        except RPCError as error:
+            raise self._as_ours(error, build_id) from error
+
+    async def _describe(self) -> WorkerDeploymentInfo:
+        try:
+            reply = await self._temporal.workflow_service.describe_worker_deployment(
+                DescribeWorkerDeploymentRequest(
+                    namespace=self._temporal.namespace, deployment_name=self.name
+                ),
+                timeout=_PATIENCE,
+            )
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return WorkerDeploymentInfo(name=self.name)
+            raise
+        return reply.worker_deployment_info
+
+    async def _workers(self) -> Counter[tuple[str, str]]:
+        """Count those that asked for workflows lately, by deployment and build; two empty words
+        for unversioned ones."""
+        reply = await self._temporal.workflow_service.describe_task_queue(
+            DescribeTaskQueueRequest(
+                namespace=self._temporal.namespace,
+                task_queue=TaskQueue(name=CONTROL_TASK_QUEUE),
+                task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+            ),
+            timeout=_PATIENCE,
+        )
+        now = datetime.now(UTC)
+        workers: Counter[tuple[str, str]] = Counter()
+        for poller in reply.pollers:
+            options = poller.deployment_options
+            versioned = (
+                options.worker_versioning_mode
+                == WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
+            )
+            if now - poller.last_access_time.ToDatetime(tzinfo=UTC) < ASKED_WITHIN:
+                key = (options.deployment_name, options.build_id) if versioned else ("", "")
+                workers[key] += 1
+        return workers
+
+    async def _version(self, summary: _Summary, workers: int) -> VersionView:
+        build_id = summary.deployment_version.build_id
+        return VersionView(
+            build_id=build_id,
+            state=_state(summary),
+            workers=workers,
+            pools=await self._count(POOL_WORKFLOW, build_id),
+            nodes=await self._count(NODE_WORKFLOW, build_id),
+            jobs=await self._count(JOB_WORKFLOW, build_id),
+            created_at=summary.create_time.ToDatetime(tzinfo=UTC),
+        )
+
+    async def _count(self, workflow_type: str, build_id: str) -> int:
+        found = await self._temporal.count_workflows(
+            f"ExecutionStatus = 'Running' AND TaskQueue = '{CONTROL_TASK_QUEUE}' "
+            f"AND WorkflowType = '{workflow_type}' "
+            f"AND TemporalWorkerDeploymentVersion = '{self.name}:{build_id}'"
+        )
+        return found.count
+
+    def _as_ours(self, error: RPCError, build_id: str = "") -> LongshoreError:
+        if error.status is RPCStatusCode.NOT_FOUND and build_id:
+            return NotFoundError(
+                f"deployment {self.name} has no version {build_id}: start a worker of it first "
+                "(longshore deployment status lists those that there are)"
+            )
+        if error.status in (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.INVALID_ARGUMENT):
+            return RefusedError(f"Temporal refused: {error.message}")
+        return UnavailableError(f"Temporal does not answer: {error.message}")
+
+
+def advice_for(view: DeploymentView) -> str:
+    """Return what keeps work waiting and what to do about it; nothing where nothing does."""
+    by_build = {version.build_id: version for version in view.versions}
+    serving = [version.build_id for version in view.versions if version.workers]
+    if view.current is None:
+        if serving and not view.unversioned_workers:
+            return (
+                "No version is current, so the workers that there are get no work: "
+                f"`longshore deployment set-current {serving[0]}`."
+            )
+        return ""
+    current = by_build.get(view.current)
+    if current is None or not current.workers:
+        others = f", or set another one current: {', '.join(serving)}" if serving else ""
+        return (
+            f"Version {view.current} is current, and no worker of it asks for work: start "
+            f"one{others}."
+        )
+    for version in view.versions:
+        left = version.pools + version.nodes
+        if version.build_id == view.current or not left:
+            continue
+        if not version.workers:
+            return (
+                f"{left} pools and nodes are on version {version.build_id}, which has no worker "
+                "left: start one of it again, or move them as they are with `longshore "
+                f"deployment set-current {view.current} --force`."
+            )
+        if version.state is not VersionState.RAMPING:
+            return (
+                f"{left} pools and nodes are still on version {version.build_id}: `longshore "
+                f"deployment set-current {view.current}` wakes them."
+            )
+    return ""
+
+
+def _state(summary: _Summary) -> VersionState:
+    name = WorkerDeploymentVersionStatus.Name(summary.status).removeprefix(_STATUS).lower()
+    if name == "created":
+        return VersionState.INACTIVE
+    known = {state.value for state in VersionState}
+    return VersionState(name) if name in known else VersionState.UNKNOWN
