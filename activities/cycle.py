@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import RowMapping, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
@@ -64,9 +64,9 @@ class CycleActivities:
         reply = await self._committed(request)
         if reply is None:
             reply = await self._plan_and_commit(request)
-        placements = await self._placements(request.cycle_id)
-        if placements:
+        if reply.placed:
             await failpoint("cycle.after-commit")
+        placements = await self._placements(request.cycle_id)
         gone = await self._signals.tell_jobs(
             "placed", [(placement.job_id, placement) for placement in placements]
         )
@@ -126,21 +126,23 @@ class CycleActivities:
     async def _placements(self, cycle_id: str) -> tuple[Placement, ...]:
         async with self._database.transaction() as connection:
             rows = await connection.execute(text(_PLACED), {"cycle": cycle_id})
-            return tuple(
-                Placement(
-                    job_id=row["job_id"], attempt=row["attempt"], node_id=row["node_id"],
-                    epoch=row["epoch"], gpu_indices=tuple(row["gpu_indices"]), cycle_id=cycle_id,
-                    placed_at=row["placed_at"], node_expires_at=row["expires_at"],
-                    simulated=row["simulated"], reason=row["decision"]["reason"],
-                )
-                for row in rows.mappings()
-            )  # fmt: skip
+            return tuple(placement_of(row) for row in rows.mappings())
 
     async def _withdraw(self, key: PlacementKey) -> None:
         async with self._database.transaction() as connection:
             await end_attempt(
                 connection, key, LeaseEnd.WITHDRAWN.value, "its workflow had ended already"
             )
+
+
+def placement_of(row: RowMapping) -> Placement:
+    """Return a placement as it is signalled to its job, from its row joined with its node's."""
+    return Placement(
+        job_id=row["job_id"], attempt=row["attempt"], node_id=row["node_id"],
+        epoch=row["epoch"], gpu_indices=tuple(row["gpu_indices"]), cycle_id=row["cycle_id"],
+        placed_at=row["placed_at"], node_expires_at=row["expires_at"],
+        simulated=row["simulated"], reason=row["decision"].get("reason", ""),
+    )  # fmt: skip
 
 
 async def _commit(
@@ -283,8 +285,8 @@ _TELL = """
 """
 
 _PLACED = """
-    SELECT p.job_id, p.attempt, p.node_id, p.epoch, p.gpu_indices, p.placed_at, p.decision,
-           n.expires_at, n.simulated
+    SELECT p.job_id, p.attempt, p.node_id, p.epoch, p.gpu_indices, p.cycle_id, p.placed_at,
+           p.decision, n.expires_at, n.simulated
       FROM placements p JOIN nodes n ON n.id = p.node_id
      WHERE p.cycle_id = :cycle AND p.ended_at IS NULL
      ORDER BY p.job_id

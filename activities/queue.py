@@ -13,7 +13,7 @@ from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.retrying import reports_errors
 from activities.signals import Signals
 from activities.snapshot import load_nodes, load_pool
-from models.job import JobSpec
+from models.job import JobResult, JobSpec
 from models.messages import (
     EnqueueReply,
     EnqueueRequest,
@@ -117,15 +117,7 @@ class QueueActivities:
         result = request.result
         async with self._database.transaction() as connection:
             pool = await end_attempt(connection, request.key, request.reason.value, result.message)
-            ended_in = await connection.scalar(
-                text(_END_JOB),
-                {
-                    "id": result.job_id, "state": result.state.value, "attempts": result.attempts,
-                    "failure": result.failure and result.failure.value,
-                    "exit_code": result.exit_code, "message": result.message,
-                    "ended_at": result.ended_at,
-                },
-            )  # fmt: skip
+            ended_in = await record_end(connection, result)
             poke = pool and await mark_poked_if_waiting(connection, pool)
             await failpoint("finish.before-commit")
         await failpoint("finish.after-commit")
@@ -197,21 +189,48 @@ async def end_attempt(
     return placed_in or queued_in
 
 
+async def record_end(connection: AsyncConnection, result: JobResult) -> str | None:
+    """Record how a job ended; return its pool, or None where its end is on record already."""
+    return await connection.scalar(
+        text(_END_JOB),
+        {
+            "id": result.job_id, "state": result.state.value, "attempts": result.attempts,
+            "failure": result.failure and result.failure.value,
+            "exit_code": result.exit_code, "message": result.message,
+            "ended_at": result.ended_at,
+        },
+    )  # fmt: skip
+
+
 async def mark_poked(connection: AsyncConnection, pool: str) -> bool:
-    """Return True for the first since the pool's last cycle began: that one has to signal."""
-    first = await connection.scalar(
-        text("UPDATE pools SET poked = true WHERE name = :pool AND NOT poked RETURNING name"),
-        {"pool": pool},
-    )
-    return first is not None
+    """Return True for the first since the pool's last cycle began: that one has to signal.
+
+    To be called last in a transaction. It takes the pool's row: a cycle that is about to begin
+    waits until what this transaction changed can be seen, or this one waits and then finds that
+    nobody has poked since. An unlocked look could see the poke that the cycle is just taking.
+    """
+    poked = await _lock_pool(connection, pool)
+    if not poked:
+        await connection.execute(
+            text("UPDATE pools SET poked = true WHERE name = :pool"), {"pool": pool}
+        )
+    return not poked
 
 
 async def mark_poked_if_waiting(connection: AsyncConnection, pool: str) -> bool:
     """Like `mark_poked`, where a job waits that the freed capacity could help."""
+    await _lock_pool(connection, pool)  # first: a job may be on its way into the queue
     waiting = await connection.scalar(
         text("SELECT EXISTS (SELECT FROM queue WHERE pool = :pool AND NOT held)"), {"pool": pool}
     )
     return bool(waiting) and await mark_poked(connection, pool)
+
+
+async def _lock_pool(connection: AsyncConnection, pool: str) -> bool | None:
+    """Hold the pool's row until the end of the transaction; return whether it was poked."""
+    return await connection.scalar(
+        text("SELECT poked FROM pools WHERE name = :pool FOR NO KEY UPDATE"), {"pool": pool}
+    )
 
 
 _INSERT_JOB = """

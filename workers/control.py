@@ -16,6 +16,7 @@ from activities.cycle import CycleActivities
 from activities.database import Database
 from activities.metrics import SILENT, Metrics
 from activities.queue import QueueActivities
+from activities.reconcile import ReconcileActivities
 from activities.registry import RegistryActivities
 from activities.signals import Signals
 from client.connection import connect
@@ -73,6 +74,9 @@ def control_worker(
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )
+    reconcile = ReconcileActivities(
+        database, temporal, signals, registry, settings.liveness, metrics
+    )
     return Worker(
         temporal,
         task_queue=task_queue,
@@ -81,6 +85,7 @@ def control_worker(
             queue.enqueue, queue.set_hold, queue.release, queue.finish,
             cycle.run_cycle,
             registry.register_node, registry.drain_node, registry.end_node,
+            reconcile.find_differences, reconcile.mend_difference,
         ],
         workflow_runner=sandbox(),
         # A bad input is the sender's error; without this its workflow would hang for ever.

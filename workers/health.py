@@ -8,17 +8,15 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from sqlalchemy import text
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.database import Database
 from activities.fence import Fence
+from activities.polls import POLL_SEEN_WITHIN, last_polls
 from models.addresses import host_and_port
 from models.errors import LongshoreError, StackError
 from models.messages import CONTROL_TASK_QUEUE
@@ -28,8 +26,6 @@ CHECK_EVERY = 2.0
 ANSWER_WITHIN = 3.0
 STALE_AFTER = 15.0
 """Seconds after which a check that has not ended counts as failed."""
-POLL_SEEN_WITHIN = timedelta(seconds=75)
-"""A poll waits at the server for up to a minute before the next one comes."""
 
 Parts = Mapping[str, str]
 """Each part of a process, with `ok` or what is wrong."""
@@ -119,30 +115,6 @@ def agent_parts(fence: Fence) -> Parts:
         silent = fence.after - fence.seconds_left
         return {"registration": f"cut off: no acknowledgement for {silent:.0f} s"}
     return {"registration": OK}
-
-
-async def last_polls(
-    temporal: Client, task_queue: str, *, workflows: bool = False
-) -> dict[str, datetime]:
-    """Return when each worker last asked a task queue for activities, or for workflows.
-
-    By the server's clock and the workers' identities. Raises RPCError.
-    """
-    kind = (
-        TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW if workflows
-        else TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
-    )  # fmt: skip
-    reply = await temporal.workflow_service.describe_task_queue(
-        DescribeTaskQueueRequest(
-            namespace=temporal.namespace,
-            task_queue=TaskQueue(name=task_queue),
-            task_queue_type=kind,
-        ),
-        timeout=timedelta(seconds=ANSWER_WITHIN),
-    )
-    return {
-        poller.identity: poller.last_access_time.ToDatetime(tzinfo=UTC) for poller in reply.pollers
-    }
 
 
 async def _within(check: Awaitable[str]) -> str:

@@ -19,9 +19,10 @@ from workflows.job import JobWorkflow
 from workflows.node import NodeWorkflow
 from workflows.pinned import PinnedNodeWorkflow, PinnedPoolWorkflow
 from workflows.pool import PoolWorkflow
+from workflows.reconcile import ReconcileWorkflow
 
-WORKFLOWS = (JobWorkflow, PoolWorkflow, NodeWorkflow)
-VERSIONED_WORKFLOWS = (JobWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow)
+WORKFLOWS = (JobWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow)
+VERSIONED_WORKFLOWS = (JobWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow)
 _KNOWN_WITHIN = 60.0
 _ASK_EVERY = 0.2
 

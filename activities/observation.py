@@ -1,0 +1,308 @@
+"""What `reconcile` looks at: the rows first, in one transaction, then Temporal and the agents."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import TypeVar
+
+from pydantic import ValidationError
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
+from temporalio.common import SearchAttributeKey
+from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.database import Database
+from activities.polls import is_polled
+from models import search
+from models.job import FailureClass, JobResult, JobState, JobStatus
+from models.messages import (
+    JOB_WORKFLOW,
+    NODE_WORKFLOW,
+    POOL_WORKFLOW,
+    NodeStatus,
+    job_workflow_id,
+    node_task_queue,
+    node_workflow_id,
+)
+from models.pool import PoolSpec
+from models.reconcile import (
+    JobSeen,
+    LedgerSeen,
+    NodeSeen,
+    Observed,
+    PlacementSeen,
+    PoolSeen,
+    ReconcileRequest,
+    WorkflowSeen,
+    WorkflowState,
+)
+from scheduling.reconcile import to_ask, to_describe
+
+_AT_ONCE = 20
+_ANSWER_WITHIN = timedelta(seconds=10)
+_LISTED = f"""WorkflowType IN ('{JOB_WORKFLOW}', '{POOL_WORKFLOW}', '{NODE_WORKFLOW}')
+    AND ExecutionStatus = 'Running'"""
+_JOB_STATE = SearchAttributeKey.for_keyword(search.JOB_STATE)
+_NODE_ID = SearchAttributeKey.for_keyword(search.NODE_ID)
+_JOB_PREFIX = job_workflow_id("")
+_NODE_PREFIX = node_workflow_id("")
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+async def observe(
+    database: Database, temporal: Client, request: ReconcileRequest, node_lost_after: timedelta
+) -> Observed:
+    """Return what database, workflows and agents say now.
+
+    Costs a list of the running workflows, a query for each node and a call for each agent; more
+    is asked only where rows and list disagree. Raises UnavailableError and RPCError.
+    """
+    async with database.transaction() as connection:
+        seen = await _rows(connection, node_lost_after)
+    seen = seen.model_copy(update={"workflows": await _running(temporal)})
+    described = await _for_each(to_describe(seen, request), lambda id: describe(temporal, id))
+    seen = seen.model_copy(update={"workflows": {**seen.workflows, **described}})
+    jobs = await _for_each(to_ask(seen, request), lambda id: _job_status(temporal, id))
+    watched = [
+        flow.id.removeprefix(_NODE_PREFIX)
+        for flow in seen.workflows.values()
+        if flow.id.startswith(_NODE_PREFIX) and flow.state is WorkflowState.RUNNING
+    ]
+    nodes = await _for_each(watched, lambda id: _node_status(temporal, id))
+    alive = [node.id for node in seen.nodes if node.alive]
+    polled = await _for_each(alive, lambda id: is_polled(temporal, node_task_queue(id)))
+    return seen.model_copy(
+        update={
+            "ended_jobs": await _ended(database, seen),
+            "job_status": jobs,
+            "node_status": {id: status for id, status in nodes.items() if status is not None},
+            "silent": frozenset(id for id, asks in polled.items() if not asks),
+        }
+    )
+
+
+# --- rows ---------------------------------------------------------------------------------
+
+
+async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Observed:
+    # All statements see one moment: what is compared below was true together.
+    await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+    at = await connection.scalar(text("SELECT now()"))
+    jobs = (await connection.execute(text(_JOBS))).mappings()
+    pools = (await connection.execute(text(_POOLS))).mappings()
+    nodes = (await connection.execute(text(_NODES))).mappings()
+    ledgers = (await connection.execute(text(_LEDGERS))).mappings()
+    assert at is not None
+    return Observed(
+        at=at,
+        node_lost_after=node_lost_after,
+        jobs=tuple(_job(row) for row in jobs),
+        pools=tuple(_pool(row) for row in pools),
+        nodes=tuple(NodeSeen.model_validate(dict(row)) for row in nodes),
+        ledgers=tuple(LedgerSeen.model_validate(dict(row)) for row in ledgers),
+    )
+
+
+def _job(row: RowMapping) -> JobSeen:
+    placement = None
+    if row["attempt"] is not None:
+        placement = PlacementSeen(
+            attempt=row["attempt"], node_id=row["node_id"], epoch=row["epoch"],
+            placed_at=row["placed_at"], ended_at=row["placement_ended_at"],
+            end_reason=row["end_reason"],
+        )  # fmt: skip
+    return JobSeen(
+        id=row["id"], submitted_at=row["submitted_at"], ended_at=row["ended_at"],
+        queued_attempt=row["queued_attempt"], queued_at=row["queued_at"], placement=placement,
+    )  # fmt: skip
+
+
+def _pool(row: RowMapping) -> PoolSeen:
+    spec = PoolSpec.model_validate({**row["spec"], "name": row["name"]})
+    return PoolSeen(
+        name=row["name"], interval=spec.interval, waiting=row["waiting"],
+        waiting_since=row["waiting_since"], last_cycle_at=row["last_cycle_at"],
+    )  # fmt: skip
+
+
+async def _ended(database: Database, seen: Observed) -> frozenset[str]:
+    """Return which of the jobs that run, and are not open, were recorded once."""
+    known = {job.id for job in seen.jobs}
+    others = [
+        flow.id.removeprefix(_JOB_PREFIX)
+        for flow in seen.workflows.values()
+        if flow.id.startswith(_JOB_PREFIX) and flow.id.removeprefix(_JOB_PREFIX) not in known
+    ]
+    if not others:
+        return frozenset()
+    async with database.transaction() as connection:
+        found = await connection.scalars(
+            text("SELECT id FROM jobs WHERE id = ANY(:ids)"), {"ids": others}
+        )
+        return frozenset(found)
+
+
+# --- workflows ----------------------------------------------------------------------------
+
+
+async def _running(temporal: Client) -> dict[str, WorkflowSeen]:
+    return {flow.id: _listed(flow) async for flow in temporal.list_workflows(_LISTED)}
+
+
+def _listed(flow: WorkflowExecution) -> WorkflowSeen:
+    state = flow.typed_search_attributes.get(_JOB_STATE)
+    known = state in tuple(JobState)
+    return WorkflowSeen(
+        id=flow.id, state=WorkflowState.RUNNING, run_id=flow.run_id, started_at=flow.start_time,
+        job_state=JobState(state) if known else None,
+        node_id=flow.typed_search_attributes.get(_NODE_ID),
+    )  # fmt: skip
+
+
+async def describe(temporal: Client, workflow_id: str) -> WorkflowSeen:
+    """Return the newest run of a workflow as it is now, or that there is none. Raises RPCError."""
+    try:
+        flow = await temporal.get_workflow_handle(workflow_id).describe(rpc_timeout=_ANSWER_WITHIN)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return WorkflowSeen(id=workflow_id, state=WorkflowState.MISSING)
+    seen = _listed(flow)
+    if flow.status is WorkflowExecutionStatus.RUNNING:
+        return seen.model_copy(update={"trouble": _trouble(flow)})
+    result = None
+    if workflow_id.startswith(_JOB_PREFIX):
+        result = await _result(temporal, flow)
+    return seen.model_copy(
+        update={"state": WorkflowState.CLOSED, "closed_at": flow.close_time, "result": result}
+    )
+
+
+def _trouble(flow: WorkflowExecutionDescription) -> str:
+    """Return what an activity that is tried again and again failed with last."""
+    for pending in flow.raw_description.pending_activities:
+        waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+        if pending.attempt > 1 and waits:
+            name, why = pending.activity_type.name, pending.last_failure.message
+            return f"{name} was tried {pending.attempt - 1} times ({why[:300]})"
+    return ""
+
+
+async def _result(temporal: Client, flow: WorkflowExecutionDescription) -> JobResult:
+    """Return how a job ended, as far as its closed workflow says."""
+    job_id = flow.id.removeprefix(_JOB_PREFIX)
+    handle = temporal.get_workflow_handle(flow.id, run_id=flow.run_id, result_type=JobResult)
+    try:
+        result = await handle.result(follow_runs=False, rpc_timeout=_ANSWER_WITHIN)
+    except WorkflowFailureError as error:
+        result = _result_of(job_id, error.cause)
+    return result.model_copy(update={"ended_at": result.ended_at or flow.close_time})
+
+
+def _result_of(job_id: str, cause: BaseException | None) -> JobResult:
+    if isinstance(cause, ApplicationError) and cause.details:
+        with contextlib.suppress(ValidationError):  # somebody else's details
+            return JobResult.model_validate(cause.details[0])
+    if isinstance(cause, CancelledError):
+        return JobResult(
+            job_id=job_id, state=JobState.CANCELLED, failure=FailureClass.CANCELLED,
+            message="its workflow was cancelled",
+        )  # fmt: skip
+    how = "was terminated" if isinstance(cause, TerminatedError) else "failed"
+    why = f": {cause}" if cause and str(cause) else ""
+    message = f"its workflow {how}{why}"[:2000]
+    return JobResult(job_id=job_id, state=JobState.FAILED, message=message)
+
+
+async def _job_status(temporal: Client, job_id: str) -> JobStatus | str:
+    handle = temporal.get_workflow_handle(job_workflow_id(job_id))
+    try:
+        return await handle.query("status", result_type=JobStatus, rpc_timeout=_ANSWER_WITHIN)
+    except (WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
+        return str(error)
+    except RPCError as error:
+        return error.message
+
+
+async def _node_status(temporal: Client, node_id: str) -> NodeStatus | None:
+    handle = temporal.get_workflow_handle(node_workflow_id(node_id))
+    try:
+        return await handle.query("status", result_type=NodeStatus, rpc_timeout=_ANSWER_WITHIN)
+    except (WorkflowQueryFailedError, WorkflowQueryRejectedError, RPCError):
+        return None
+
+
+async def _for_each(
+    keys: Iterable[Key], ask: Callable[[Key], Awaitable[Value]]
+) -> Mapping[Key, Value]:
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(key: Key) -> tuple[Key, Value]:
+        async with gate:
+            return key, await ask(key)
+
+    return dict(await asyncio.gather(*(one(key) for key in keys)))
+
+
+_JOBS = """
+    SELECT j.id, j.submitted_at, j.ended_at, q.attempt AS queued_attempt, q.queued_at,
+           p.attempt, p.node_id, p.epoch, p.placed_at, p.ended_at AS placement_ended_at,
+           p.end_reason
+      FROM (SELECT id FROM jobs WHERE ended_at IS NULL
+            UNION SELECT job_id FROM queue
+            UNION SELECT job_id FROM placements WHERE ended_at IS NULL) AS open
+      JOIN jobs j ON j.id = open.id
+      LEFT JOIN queue q ON q.job_id = j.id
+      LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id
+                          ORDER BY attempt DESC LIMIT 1) p ON true
+     ORDER BY j.submitted_at, j.id
+"""
+
+_POOLS = """
+    SELECT p.name, p.spec, count(q.job_id) AS waiting, min(q.queued_at) AS waiting_since,
+           (SELECT max(committed_at) FROM cycles WHERE pool = p.name) AS last_cycle_at
+      FROM pools p LEFT JOIN queue q ON q.pool = p.name AND NOT q.held
+     GROUP BY p.name ORDER BY p.name
+"""
+
+_NODES = "SELECT id, state, epoch, registered_at, state_since FROM nodes ORDER BY id"
+
+_LEDGERS = """
+    WITH held AS (
+        SELECT n.id, n.cpu_milli_used, n.ram_mb_used, coalesce(sum(p.cpu_milli), 0) AS cpu_milli,
+               coalesce(sum(p.ram_mb), 0) AS ram_mb
+          FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
+         GROUP BY n.id)
+    SELECT 'node ' || id AS subject, 'cpu_milli_used' AS what, cpu_milli_used AS counted,
+           cpu_milli AS held
+      FROM held WHERE cpu_milli_used <> cpu_milli
+    UNION ALL
+    SELECT 'node ' || id, 'ram_mb_used', ram_mb_used, ram_mb FROM held WHERE ram_mb_used <> ram_mb
+    UNION ALL
+    SELECT 'node ' || g.node_id || ' GPU ' || g.index, 'vram_mb_used', g.vram_mb_used,
+           coalesce(sum(l.vram_mb), 0)
+      FROM gpus g LEFT JOIN leases l
+        ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+     GROUP BY g.node_id, g.index HAVING g.vram_mb_used <> coalesce(sum(l.vram_mb), 0)
+    UNION ALL
+    SELECT 'job ' || p.job_id, 'its placement', cardinality(p.gpu_indices), count(l.id)
+      FROM placements p LEFT JOIN leases l
+        ON l.job_id = p.job_id AND l.attempt = p.attempt AND l.ended_at IS NULL
+     WHERE p.ended_at IS NULL
+     GROUP BY p.job_id, p.attempt HAVING count(l.id) <> cardinality(p.gpu_indices)
+     ORDER BY 1, 2
+"""

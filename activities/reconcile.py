@@ -1,0 +1,260 @@
+"""The activities of `ReconcileWorkflow`: find what disagrees, and mend what is safe.
+
+Two looks find: what is gone in the second was a step under way. Each mend looks again at the
+workflow, then changes rows only where they still are as they were found.
+"""
+
+import asyncio
+
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+from temporalio.client import Client
+
+from activities.cycle import placement_of
+from activities.database import Database
+from activities.metrics import JOB_ENDS, SILENT, Metrics
+from activities.observation import describe, observe
+from activities.queue import end_attempt, mark_poked_if_waiting, record_end
+from activities.registry import RegistryActivities
+from activities.retrying import reports_errors
+from activities.signals import Signals
+from models.job import JobSpec, JobState
+from models.messages import (
+    LeaseEnd,
+    NodeEnd,
+    NodeLost,
+    StopProcessRequest,
+    job_workflow_id,
+    node_workflow_id,
+)
+from models.node import Liveness, NodeState
+from models.placement import Placement, PlacementKey
+from models.reconcile import (
+    EndAttempt,
+    EndJob,
+    Finding,
+    LoseNode,
+    Mend,
+    ReconcileReport,
+    ReconcileRequest,
+    Stop,
+    TellLost,
+    TellPlaced,
+    WorkflowState,
+)
+from scheduling.reconcile import compare
+
+_AT_MOST = 300
+"""Findings that one run reports: a report travels."""
+_LEASE_ENDS = {
+    JobState.SUCCEEDED: LeaseEnd.FINISHED,
+    JobState.CANCELLED: LeaseEnd.CANCELLED,
+    JobState.FAILED: LeaseEnd.FAILED,
+}
+
+
+class ReconcileActivities:
+    """Activities of `ReconcileWorkflow` on database and Temporal."""
+
+    def __init__(
+        self,
+        database: Database,
+        temporal: Client,
+        signals: Signals,
+        registry: RegistryActivities,
+        liveness: Liveness,
+        metrics: Metrics = SILENT,
+    ) -> None:
+        self._database = database
+        self._temporal = temporal
+        self._signals = signals
+        self._registry = registry
+        self._node_lost_after = liveness.heartbeat_timeout + liveness.recall_timeout
+        self._metrics = metrics
+
+    @activity.defn
+    @reports_errors
+    async def find_differences(self, request: ReconcileRequest) -> ReconcileReport:
+        """Return what database, workflows and agents disagree on; changes nothing."""
+        seen = await observe(self._database, self._temporal, request, self._node_lost_after)
+        found = compare(seen, request)
+        if found:
+            await asyncio.sleep(request.second_look.total_seconds())
+            seen = await observe(self._database, self._temporal, request, self._node_lost_after)
+            before = {(each.kind, each.subject) for each in found}
+            found = [
+                each for each in compare(seen, request) if (each.kind, each.subject) in before
+            ]
+        return ReconcileReport(
+            findings=tuple([await self._with_stop(each) for each in found[:_AT_MOST]]),
+            left_out=max(len(found) - _AT_MOST, 0),
+            jobs=sum(job.ended_at is None for job in seen.jobs),
+            nodes=len(seen.nodes),
+            pools=len(seen.pools),
+            dry_run=request.dry_run,
+        )
+
+    @activity.defn
+    @reports_errors
+    async def mend_difference(self, finding: Finding) -> Finding:
+        """Mend one finding, and return it with what was done."""
+        assert finding.mend is not None
+        why_not = await self._mend(finding.mend, finding.stop)
+        if why_not:
+            activity.logger.warning("%s: %s; not mended: %s", finding.subject, finding.problem,
+                                    why_not)  # fmt: skip
+            return finding.model_copy(update={"done": f"not mended: {why_not}"})
+        done = _words(finding.mend)
+        activity.logger.warning("%s: %s; %s", finding.subject, finding.problem, done)
+        return finding.model_copy(update={"mended": True, "done": done})
+
+    async def _with_stop(self, finding: Finding) -> Finding:
+        """Add what must have ended on a node before its GPUs count as free."""
+        key = _ends(finding.mend)
+        if key is None:
+            return finding
+        async with self._database.transaction() as connection:
+            row = await _runs_on(connection, key.job_id)
+        if row is None or row["attempt"] != key.attempt:
+            return finding
+        spec = JobSpec.model_validate(row["spec"])
+        request = StopProcessRequest(
+            key=key, signal=spec.stop_signal, grace=spec.grace,
+            reason=f"reconcile: {finding.problem}"[:200],
+        )  # fmt: skip
+        return finding.model_copy(update={"stop": Stop(node_id=row["node_id"], request=request)})
+
+    async def _mend(self, mend: Mend, stop: Stop | None) -> str:
+        """Mend, and return why it was not done; empty where it was."""
+        if mend.end_job:
+            return await self._end_job(mend.end_job, stop)
+        if mend.end_attempt:
+            return await self._end_attempt(mend.end_attempt)
+        if mend.tell_placed:
+            return await self._tell_placed(mend.tell_placed)
+        if mend.tell_lost:
+            return await self._tell_lost(mend.tell_lost)
+        if mend.lose_node:
+            return await self._lose_node(mend.lose_node)
+        assert mend.poke_pool is not None
+        await self._signals.poke_pool(mend.poke_pool.pool)
+        return ""
+
+    async def _end_job(self, end: EndJob, stop: Stop | None) -> str:
+        job_id = end.result.job_id
+        if await self._runs(job_workflow_id(job_id)):
+            return "its workflow runs again"
+        key = PlacementKey(job_id=job_id, attempt=end.attempt)
+        async with self._database.transaction() as connection:
+            # Waits for a cycle that is placing it, and keeps later ones from doing so.
+            await connection.execute(
+                text("SELECT FROM queue WHERE job_id = :id FOR UPDATE"), {"id": job_id}
+            )
+            runs_on = await _runs_on(connection, job_id)
+            if runs_on and (stop is None or runs_on["attempt"] != end.attempt):
+                return "it was placed meanwhile"
+            reason = _LEASE_ENDS[end.result.state].value
+            pool = await end_attempt(connection, key, reason, end.result.message)
+            ended_in = await record_end(connection, end.result)
+            poke = pool and await mark_poked_if_waiting(connection, pool)
+        if ended_in:
+            failure = end.result.failure.value if end.result.failure else "none"
+            self._metrics.add(
+                JOB_ENDS, pool=ended_in, state=end.result.state.value, failure=failure
+            )
+        if pool and poke:
+            await self._signals.poke_pool(pool)
+        return ""
+
+    async def _end_attempt(self, end: EndAttempt) -> str:
+        key = PlacementKey(job_id=end.job_id, attempt=end.attempt)
+        async with self._database.transaction() as connection:
+            pool = await end_attempt(connection, key, end.reason.value, end.message)
+            poke = pool and await mark_poked_if_waiting(connection, pool)
+        if pool and poke:
+            await self._signals.poke_pool(pool)
+        return ""
+
+    async def _tell_placed(self, tell: TellPlaced) -> str:
+        placement = await self._placement(tell.job_id, tell.attempt, live=True)
+        if placement is None:
+            return "the placement has ended meanwhile"
+        gone = await self._signals.tell_jobs("placed", [(tell.job_id, placement)])
+        return "its workflow has ended meanwhile" if gone else ""
+
+    async def _tell_lost(self, tell: TellLost) -> str:
+        placement = await self._placement(tell.job_id, tell.attempt, live=False)
+        if placement is None:
+            return "the placement is gone"
+        lost = NodeLost(node_id=placement.node_id, epoch=placement.epoch, reason="told again")
+        # A job that never heard of the placement hears of both, and goes on to its next attempt.
+        await self._signals.tell_jobs("node_lost", [(tell.job_id, lost)])
+        gone = await self._signals.tell_jobs("placed", [(tell.job_id, placement)])
+        return "its workflow has ended meanwhile" if gone else ""
+
+    async def _lose_node(self, lose: LoseNode) -> str:
+        if await self._runs(node_workflow_id(lose.node_id)):
+            return "its workflow runs again"
+        await self._registry.end_node(
+            NodeEnd(
+                node_id=lose.node_id, epoch=lose.epoch, state=NodeState.LOST, reason=lose.reason
+            )
+        )
+        return ""
+
+    async def _runs(self, workflow_id: str) -> bool:
+        return (await describe(self._temporal, workflow_id)).state is WorkflowState.RUNNING
+
+    async def _placement(self, job_id: str, attempt: int, *, live: bool) -> Placement | None:
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(
+                text(_PLACEMENT), {"id": job_id, "attempt": attempt, "live": live}
+            )
+            row = rows.mappings().first()
+        return placement_of(row) if row else None
+
+
+async def _runs_on(connection: AsyncConnection, job_id: str) -> RowMapping | None:
+    """Return attempt, node and spec of a job that may have a process now."""
+    rows = await connection.execute(text(_RUNS_ON), {"id": job_id})
+    return rows.mappings().first()
+
+
+def _ends(mend: Mend | None) -> PlacementKey | None:
+    """Return the attempt whose leases a mend ends."""
+    if mend and mend.end_job:
+        return PlacementKey(job_id=mend.end_job.result.job_id, attempt=mend.end_job.attempt)
+    if mend and mend.end_attempt:
+        return PlacementKey(job_id=mend.end_attempt.job_id, attempt=mend.end_attempt.attempt)
+    return None
+
+
+def _words(mend: Mend) -> str:
+    """Return what a mend has done."""
+    if mend.end_job:
+        return f"recorded as {mend.end_job.result.state.value}, and what it held was given up"
+    if mend.end_attempt:
+        return f"attempt {mend.end_attempt.attempt} was ended"
+    if mend.tell_placed:
+        return "its workflow was told again"
+    if mend.tell_lost:
+        return "its workflow was told again that the node was lost"
+    if mend.lose_node:
+        return "declared LOST; its jobs go back to the queue"
+    return "its workflow was woken, or started"
+
+
+_RUNS_ON = """
+    SELECT p.attempt, p.node_id, j.spec
+      FROM placements p JOIN nodes n ON n.id = p.node_id AND n.epoch = p.epoch
+      JOIN jobs j ON j.id = p.job_id
+     WHERE p.job_id = :id AND p.ended_at IS NULL AND n.state IN ('READY', 'DRAINING')
+"""
+
+_PLACEMENT = """
+    SELECT p.job_id, p.attempt, p.node_id, p.epoch, p.gpu_indices, p.cycle_id, p.placed_at,
+           p.decision, n.expires_at, n.simulated
+      FROM placements p JOIN nodes n ON n.id = p.node_id
+     WHERE p.job_id = :id AND p.attempt = :attempt AND (p.ended_at IS NULL) = :live
+"""

@@ -1,0 +1,283 @@
+"""What `reconcile` sees of database, workflows and agents, and what it finds between them.
+
+It runs in three steps: observe (`activities.observation`), decide (`scheduling.reconcile`), act
+(`activities.reconcile`).
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from models.base import Frozen, Instant, Wire
+from models.job import JobResult, JobState, JobStatus
+from models.messages import LeaseEnd, NodeStatus, StopProcessRequest
+from models.node import NodeState
+
+RECONCILE_WORKFLOW = "ReconcileWorkflow"
+RECONCILE_SCHEDULE = "longshore-reconcile"
+
+
+class FindingKind(StrEnum):
+    """In what way database, workflows and agents disagree."""
+
+    END_NOT_RECORDED = "end-not-recorded"
+    """A job's workflow has ended, and the database holds the job for open."""
+    WORKFLOW_MISSING = "workflow-missing"
+    """A job is open, or a node alive, and Temporal knows no workflow of it."""
+    JOB_NOT_RECORDED = "job-not-recorded"
+    """A job's workflow runs, and the database has no open record of the job."""
+    LEFT_AFTER_END = "left-after-end"
+    """A job has ended, and still stands in the queue or holds GPUs."""
+    PLACEMENT_NOT_HEARD = "placement-not-heard"
+    """A job holds GPUs, and its workflow waits for a placement."""
+    PLACEMENT_OUTDATED = "placement-outdated"
+    """A job holds GPUs for an attempt that is over for its workflow."""
+    JOB_NOWHERE = "job-nowhere"
+    """A job's workflow waits or runs, and the database has it neither queued nor placed."""
+    POOL_ASLEEP = "pool-asleep"
+    """Jobs wait in a pool, and no cycle runs."""
+    NODE_NOT_WATCHED = "node-not-watched"
+    """A node counts as alive, and no workflow watches it."""
+    NODE_DIFFERS = "node-differs"
+    """A node's workflow and its row name another epoch or state."""
+    LEDGER_DIFFERS = "ledger-differs"
+    """What a node or GPU counts as used is not the sum of what is held there."""
+    AGENT_SILENT = "agent-silent"
+    """A node counts as alive, and its agent asks for no work."""
+
+
+# --- what would mend it -------------------------------------------------------------------
+
+
+class EndJob(Wire):
+    """Record how a job ended, and take from it what it still holds."""
+
+    result: JobResult
+    attempt: int
+    """Its newest attempt."""
+
+
+class EndAttempt(Wire):
+    """Take an attempt out of the queue, and end its leases."""
+
+    job_id: str
+    attempt: int
+    reason: LeaseEnd
+    message: str
+
+
+class TellPlaced(Wire):
+    """Signal a placement to its job again: a job ignores what it knows."""
+
+    job_id: str
+    attempt: int
+
+
+class TellLost(Wire):
+    """Signal to a job again that the node of its newest attempt was lost."""
+
+    job_id: str
+    attempt: int
+
+
+class PokePool(Wire):
+    """Wake a pool's workflow, and start it where there is none."""
+
+    pool: str
+
+
+class LoseNode(Wire):
+    """Declare a registration lost: its leases end, its jobs hear of it."""
+
+    node_id: str
+    epoch: int
+    reason: str
+
+
+class Mend(Wire):
+    """One of these; a union with a name for each kind reads well in a history."""
+
+    end_job: EndJob | None = None
+    end_attempt: EndAttempt | None = None
+    tell_placed: TellPlaced | None = None
+    tell_lost: TellLost | None = None
+    poke_pool: PokePool | None = None
+    lose_node: LoseNode | None = None
+
+
+class Stop(Wire):
+    """What has to end on a node before the database may say that its GPUs are free."""
+
+    node_id: str
+    request: StopProcessRequest
+
+
+class Finding(Wire):
+    """One disagreement, and what became of it."""
+
+    kind: FindingKind
+    subject: str
+    """What it is about: ``job train-abc``, ``pool default``, ``node local-1``."""
+    problem: str
+    """What is wrong, in words."""
+    mend: Mend | None = None
+    """What would mend it; none where a person must look."""
+    stop: Stop | None = None
+    """What the mend has to stop first."""
+    mended: bool = False
+    done: str = ""
+    """What was done, or why nothing was."""
+
+
+class ReconcileRequest(Wire):
+    """Input of `ReconcileWorkflow`."""
+
+    dry_run: bool = False
+    """Find, and mend nothing."""
+    even_most: bool = False
+    """Mend also where most jobs, or most nodes, have no workflow at all: as a rule the wrong
+    namespace was asked."""
+    margin: timedelta = timedelta(minutes=1)
+    """Younger than this, a disagreement is taken for a step that is under way."""
+    missing_margin: timedelta = timedelta(minutes=15)
+    """The same for a workflow that Temporal does not know at all."""
+    second_look: timedelta = timedelta(seconds=2)
+    """What is still so after this counts."""
+
+
+class ReconcileReport(Wire):
+    """Output of `ReconcileWorkflow`."""
+
+    findings: tuple[Finding, ...] = ()
+    left_out: int = 0
+    """Findings beyond the first few hundred: run it again."""
+    jobs: int = 0
+    """Open jobs that were compared; nodes and pools in the same way."""
+    nodes: int = 0
+    pools: int = 0
+    dry_run: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """True where nothing is left for a person to look at."""
+        return self.left_out == 0 and all(finding.mended for finding in self.findings)
+
+
+# --- what is compared ---------------------------------------------------------------------
+
+
+class WorkflowState(StrEnum):
+    RUNNING = "running"
+    CLOSED = "closed"
+    MISSING = "missing"
+    """Temporal knows no such workflow."""
+
+
+class WorkflowSeen(Frozen):
+    """One workflow, as Temporal lists or describes it."""
+
+    id: str
+    state: WorkflowState
+    run_id: str = ""
+    started_at: Instant | None = None
+    closed_at: Instant | None = None
+    job_state: JobState | None = None
+    """Search attribute of a running job."""
+    node_id: str | None = None
+    """Search attribute of a running job: where it ran last."""
+    result: JobResult | None = None
+    """How a job's closed workflow ended."""
+    trouble: str = ""
+    """What an activity that is being retried failed with last."""
+
+
+class PlacementSeen(Frozen):
+    attempt: int
+    node_id: str
+    epoch: int
+    placed_at: Instant
+    ended_at: Instant | None = None
+    end_reason: str | None = None
+
+    @property
+    def live(self) -> bool:
+        return self.ended_at is None
+
+
+class JobSeen(Frozen):
+    """A job that is open, or that has ended and left something behind."""
+
+    id: str
+    submitted_at: Instant
+    ended_at: Instant | None = None
+    queued_attempt: int | None = None
+    queued_at: Instant | None = None
+    placement: PlacementSeen | None = None
+    """The newest."""
+
+    @property
+    def attempt(self) -> int:
+        return max(self.queued_attempt or 1, self.placement.attempt if self.placement else 1)
+
+    @property
+    def held_since(self) -> Instant:
+        """When the database heard of it last."""
+        times = [self.submitted_at]
+        if self.queued_at:
+            times.append(self.queued_at)
+        if self.placement:
+            times.append(self.placement.ended_at or self.placement.placed_at)
+        return max(times)
+
+
+class PoolSeen(Frozen):
+    name: str
+    interval: timedelta
+    waiting: int
+    """Jobs that are not held."""
+    waiting_since: Instant | None = None
+    last_cycle_at: Instant | None = None
+
+
+class NodeSeen(Frozen):
+    id: str
+    state: NodeState
+    epoch: int
+    registered_at: Instant
+    state_since: Instant
+
+    @property
+    def alive(self) -> bool:
+        return self.state in (NodeState.READY, NodeState.DRAINING)
+
+
+class LedgerSeen(Frozen):
+    """A count that is not the sum of its live rows."""
+
+    subject: str
+    what: str
+    counted: int
+    held: int
+
+
+class Observed(Frozen):
+    """Everything that one look saw. The rows are of one moment, and older than the rest."""
+
+    at: Instant
+    """When the rows were read, by the database's clock."""
+    node_lost_after: timedelta
+    jobs: tuple[JobSeen, ...] = ()
+    pools: tuple[PoolSeen, ...] = ()
+    nodes: tuple[NodeSeen, ...] = ()
+    ledgers: tuple[LedgerSeen, ...] = ()
+    workflows: dict[str, WorkflowSeen] = Field(default_factory=dict[str, WorkflowSeen])
+    """By id: all that run, and those that were expected to."""
+    ended_jobs: frozenset[str] = frozenset()
+    """Of the jobs whose workflow runs and that are not open: those that were recorded once."""
+    job_status: dict[str, JobStatus | str] = Field(default_factory=dict[str, JobStatus | str])
+    """What the workflow of a doubtful job says, by job id; text where it does not answer."""
+    node_status: dict[str, NodeStatus] = Field(default_factory=dict[str, NodeStatus])
+    """What the workflow of each node says, by node id, where it answers."""
+    silent: frozenset[str] = frozenset()
+    """Nodes whose agent asks for no work."""
