@@ -10,10 +10,11 @@ from activities.fence import Fence
 from activities.system import boot_clock
 from models.errors import StackError
 from tests.support.local_stack import free_ports
-from tests.support.plant import Plant, health
+from tests.support.plant import Plant, health, metrics
 from tests.support.waiting import eventually
 from workers.health import agent_parts, serving_health
 from workers.postgres import NAME as POSTGRES
+from workers.temporal_server import NAME as TEMPORAL
 
 WELL = {"server": "ok", "worker": "ok", "database": "ok"}
 
@@ -48,6 +49,30 @@ async def test_a_database_that_is_away_makes_the_control_worker_ill_until_it_is_
     finally:
         await asyncio.to_thread(plant.stack.start, lambda line: None)
     await eventually(lambda: health(plant.control_health)[0] == 200, timeout=20)
+
+
+async def test_a_server_that_stands_still_makes_both_ill_and_the_agent_counts_its_fence(
+    plant: Plant, jobs: dict[str, str]
+):
+    running = plant.stack.processes.running(TEMPORAL)
+    server = running and running.find()
+    assert server
+
+    def ill() -> bool:
+        status, said = health(plant.agent_health)
+        return status == 503 and said["parts"]["registration"].startswith("cut off")
+
+    server.suspend()
+    try:
+        await eventually(ill, timeout=20)
+        await eventually(lambda: health(plant.control_health)[1]["parts"]["server"] != "ok")
+    finally:
+        server.resume()
+    await eventually(lambda: health(plant.agent_health)[0] == 200, timeout=20)
+    await eventually(lambda: health(plant.control_health)[0] == 200, timeout=20)
+    series = metrics(plant.agent_metrics)
+    assert series["longshore_fences_total"] >= 1
+    assert series["longshore_heartbeats_missed_total"] >= 1
 
 
 def test_an_agent_is_well_while_it_is_acknowledged():
