@@ -70,20 +70,20 @@ class PoolWorkflow:
 
     async def _cycle(self) -> CycleReply:
         self._poked = False
-        self._cycles += 1
+        number = self._cycles + 1
         reply = await workflow.execute_activity_method(
             CycleActivities.run_cycle,
-            CycleRequest(pool=self._pool.pool, cycle_id=self._cycle_id()),
+            CycleRequest(pool=self._pool.pool, cycle_id=self._cycle_id(number)),
             start_to_close_timeout=DATABASE_TIMEOUT,
             retry_policy=DATABASE_RETRY,
-            summary=f"cycle {self._cycles}",
+            summary=f"cycle {number}",
         )
-        self._last = reply
+        self._cycles, self._last = number, reply
         return reply
 
-    def _cycle_id(self) -> str:
+    def _cycle_id(self, number: int) -> str:
         # The first run's id keeps cycles apart when the pool's workflow was ended and begun anew.
-        return f"{self._pool.pool}/{workflow.info().first_execution_run_id[:8]}/{self._cycles}"
+        return f"{self._pool.pool}/{workflow.info().first_execution_run_id[:8]}/{number}"
 
     def _should_continue_as_new(self) -> bool:
         done = self._cycles - self._pool.cycles
