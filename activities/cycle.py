@@ -125,7 +125,9 @@ class CycleActivities:
 
     async def _placements(self, cycle_id: str) -> tuple[Placement, ...]:
         async with self._database.transaction() as connection:
-            rows = await connection.execute(text(_PLACED), {"cycle": cycle_id})
+            rows = await connection.execute(
+                text(_PLACED), {"cycle": cycle_id, "lost": LeaseEnd.NODE_LOST.value}
+            )
             return tuple(placement_of(row) for row in rows.mappings())
 
     async def _withdraw(self, key: PlacementKey) -> None:
@@ -287,7 +289,10 @@ _TELL = """
 _PLACED = """
     SELECT p.job_id, p.attempt, p.node_id, p.epoch, p.gpu_indices, p.cycle_id, p.placed_at,
            p.decision, n.expires_at, n.simulated
-      FROM placements p JOIN nodes n ON n.id = p.node_id
-     WHERE p.cycle_id = :cycle AND p.ended_at IS NULL
+      FROM placements p JOIN nodes n ON n.id = p.node_id JOIN jobs j ON j.id = p.job_id
+     WHERE p.cycle_id = :cycle
+       AND (p.ended_at IS NULL OR p.end_reason = :lost AND j.ended_at IS NULL)
      ORDER BY p.job_id
 """
+"""A placement that was lost with its node before its job heard of it is told too: out of the queue
+and nowhere placed, the job would wait for ever. One that knows it already ignores it."""

@@ -34,6 +34,18 @@ async def test_a_repeat_does_not_signal_a_placement_that_has_ended(ledger: Ledge
         assert await ledger.told("a", "placed") == 1
 
 
+async def test_a_repeat_tells_a_job_of_a_placement_that_was_lost_with_its_node(ledger: Ledger):
+    await ledger.register()
+    async with ledger.listening("a"):
+        await ledger.enqueue("a")
+        await ledger.cycle("one")
+        await ledger.register(boot="boot-2")
+        again = await ledger.cycle("one", delivery=2)
+        assert [await ledger.told("a", signal) for signal in ("placed", "node_lost")] == [2, 1]
+        assert again.withdrawn == 0
+        assert await ledger.drift() == []
+
+
 async def test_a_placement_whose_job_has_gone_is_withdrawn(ledger: Ledger):
     await ledger.register()
     await ledger.enqueue("a")
