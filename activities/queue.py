@@ -103,7 +103,7 @@ class QueueActivities:
         async with self._database.transaction() as connection:
             pool = await end_attempt(
                 connection, request.key, request.reason.value, request.message
-            )
+            ) or await _pool_at_retry(connection, request.key.job_id)
             poke = pool and await mark_poked_if_waiting(connection, pool)
             await failpoint("release.before-commit")
         await failpoint("release.after-commit")
@@ -116,7 +116,9 @@ class QueueActivities:
         """End the leases of the last attempt, and record how the job ended."""
         result = request.result
         async with self._database.transaction() as connection:
-            pool = await end_attempt(connection, request.key, request.reason.value, result.message)
+            pool = await end_attempt(
+                connection, request.key, request.reason.value, result.message
+            ) or await _pool_at_retry(connection, result.job_id)
             ended_in = await record_end(connection, result)
             poke = pool and await mark_poked_if_waiting(connection, pool)
             await failpoint("finish.before-commit")
@@ -200,6 +202,13 @@ async def record_end(connection: AsyncConnection, result: JobResult) -> str | No
             "ended_at": result.ended_at,
         },
     )  # fmt: skip
+
+
+async def _pool_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
+    """Return the job's pool at a retry: what the one before it freed may not have been told."""
+    if activity.info().attempt == 1:
+        return None
+    return await connection.scalar(text("SELECT pool FROM jobs WHERE id = :id"), {"id": job_id})
 
 
 async def mark_poked(connection: AsyncConnection, pool: str) -> bool:

@@ -142,6 +142,20 @@ async def test_a_release_pokes_only_where_somebody_waits(ledger: Ledger):
         assert await ledger.pokes() == pokes + 1
 
 
+@pytest.mark.parametrize("step", ["release", "finish"])
+async def test_a_retry_pokes_for_what_the_one_before_it_freed(ledger: Ledger, step: str):
+    await ledger.register(gpus=1)
+    async with ledger.listening("a"):
+        await ledger.enqueue("a")
+        await ledger.cycle("1")
+        await ledger.enqueue("b")
+        await ledger.cycle("2")
+        await getattr(ledger, step)("a")
+        pokes = await ledger.pokes()
+        await getattr(ledger, step)("a", delivery=2)
+        assert await ledger.pokes() == pokes + 1
+
+
 async def test_a_second_finish_changes_nothing(ledger: Ledger):
     await ledger.register()
     async with ledger.listening("a"):
