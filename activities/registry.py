@@ -42,7 +42,8 @@ class RegistryActivities:
         """Admit an agent: check its proof, write its inventory, and give it a new epoch.
 
         Whatever still held a GPU under an older epoch has ended with it: the agent ended its
-        orphans before it called. A repeat with the same boot returns the same epoch.
+        orphans before it called. A repeat with the same boot returns the same epoch. A node that
+        was drained stays so until somebody ends that.
         Raises TokenError for a wrong or expired proof.
         """
         identity = registration.identity
@@ -56,12 +57,18 @@ class RegistryActivities:
             epoch = await self._known_epoch(connection, registration)
             if epoch is None:
                 epoch = await self._admit(connection, registration)
+            drain_reason = await connection.scalar(
+                text("SELECT drain_reason FROM nodes WHERE id = :id"), {"id": identity.node_id}
+            )
             await mark_poked(connection, identity.pool)
             await failpoint("register.before-commit")
         await failpoint("register.after-commit")
         await self._tell_lost_jobs(identity.node_id, epoch - 1, "its agent started anew")
         await self._signals.poke_pool(identity.pool)
-        return Registered(node_id=identity.node_id, epoch=epoch, liveness=self._liveness)
+        return Registered(
+            node_id=identity.node_id, epoch=epoch, liveness=self._liveness,
+            drain_reason=drain_reason,
+        )  # fmt: skip
 
     @activity.defn
     @reports_errors
@@ -79,6 +86,13 @@ class RegistryActivities:
                 {
                     "id": request.node_id, "epoch": request.epoch, "state": state.value,
                     "reason": request.reason, "from": [state.value, other.value],
+                },
+            )  # fmt: skip
+            await connection.execute(
+                text("UPDATE nodes SET drain_reason = :reason WHERE id = :id AND epoch = :epoch"),
+                {
+                    "id": request.node_id, "epoch": request.epoch,
+                    "reason": request.reason if request.draining else None,
                 },
             )  # fmt: skip
             if pool is None:
@@ -195,7 +209,9 @@ _ADMIT = """
             :expires_at)
     ON CONFLICT (id) DO UPDATE
        SET pool = excluded.pool, block_id = excluded.block_id, provider = excluded.provider,
-           tier = excluded.tier, state = 'READY', state_reason = '',
+           tier = excluded.tier,
+           state = CASE WHEN nodes.drain_reason IS NULL THEN 'READY' ELSE 'DRAINING' END,
+           state_reason = coalesce(nodes.drain_reason, ''),
            state_since = clock_timestamp(), epoch = nodes.epoch + 1,
            agent_id = excluded.agent_id, boot_id = excluded.boot_id,
            hostname = excluded.hostname, agent_version = excluded.agent_version,

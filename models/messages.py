@@ -200,6 +200,8 @@ class Registered(Wire):
     epoch: int
     """Number of this registration; an agent with an older one is fenced off."""
     liveness: Liveness
+    drain_reason: str | None = None
+    """Why the node was drained before, and still is."""
 
 
 class NodeEnd(Wire):

@@ -83,9 +83,8 @@ class NodeWorkflow:
                 )
             registered = await self._register(registration)
             self._identity, self._registered = identity, registered
+            self._drain_reason = registered.drain_reason
             self._enter(NodeState.READY)
-            if self._drain_reason is not None:
-                await self._set_draining(True)
         return registered
 
     @workflow.update

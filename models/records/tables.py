@@ -76,6 +76,8 @@ class NodeRow(SQLModel, table=True):
     state: str = Field(sa_type=Text)
     state_reason: str = Field(default="", sa_type=Text)
     state_since: datetime = Field(sa_column=_time(default=True))
+    drain_reason: str | None = Field(default=None, sa_type=Text)
+    """Set as long as somebody wants it drained, over restarts of its agent."""
     epoch: int
     agent_id: str = Field(sa_type=Text)
     boot_id: str = Field(sa_type=Text)

@@ -63,6 +63,19 @@ async def test_a_drain_may_come_twice_and_its_end_pokes(ledger: Ledger):
         assert await ledger.pokes() == pokes + delivery, "the first may not have sent its poke"
 
 
+@pytest.mark.parametrize("end", [NodeState.LOST, NodeState.GONE])
+async def test_a_drain_stays_until_somebody_ends_it(ledger: Ledger, end: NodeState):
+    await ledger.register()
+    await _drain(ledger, True)
+    await _end(ledger, end)
+    back = await ledger.register(boot="boot-2")
+    assert back.drain_reason
+    assert await ledger.rows(_NODE) == [{"state": "DRAINING", "epoch": 2}]
+    await _drain(ledger, False, epoch=2)
+    assert (await ledger.register(boot="boot-3")).drain_reason is None
+    assert await ledger.rows(_NODE) == [{"state": "READY", "epoch": 3}]
+
+
 @pytest.mark.parametrize("over", ["registered anew", "ended", "never there"])
 async def test_a_drain_of_another_registration_is_refused(ledger: Ledger, over: str):
     if over != "never there":
@@ -119,8 +132,8 @@ async def test_an_end_does_not_wake_a_job_that_has_ended(ledger: Ledger):
         assert await ledger.told("a", "node_lost") == 0
 
 
-async def _drain(ledger: Ledger, draining: bool, *, delivery: int = 1) -> None:
-    request = DrainRequest(node_id="node-a", epoch=1, draining=draining, reason="for a test")
+async def _drain(ledger: Ledger, draining: bool, *, epoch: int = 1, delivery: int = 1) -> None:
+    request = DrainRequest(node_id="node-a", epoch=epoch, draining=draining, reason="for a test")
     await ledger.run(ledger.registry.drain_node, request, attempt=delivery)
 
 

@@ -51,6 +51,7 @@ TABLES = (
         state text NOT NULL CHECK (state IN ('READY', 'DRAINING', 'LOST', 'GONE')),
         state_reason text NOT NULL,
         state_since timestamptz NOT NULL DEFAULT clock_timestamp(),
+        drain_reason text,
         epoch integer NOT NULL CHECK (epoch > 0),
         agent_id text NOT NULL,
         boot_id text NOT NULL,
