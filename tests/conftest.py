@@ -18,8 +18,11 @@ from workers.stack import Stack
 
 TEMPLATE = "longshore_template"
 
+_seed = os.environ.get("LONGSHORE_SEED")
 for _name in [name for name in os.environ if name.startswith(("LONGSHORE_", "TEMPORAL_"))]:
     del os.environ[_name]  # what the developer's shell points at is not for tests
+if _seed:
+    os.environ["LONGSHORE_SEED"] = _seed  # tests/faults/test_random.py
 os.environ["TEMPORAL_CONFIG_FILE"] = os.environ["LONGSHORE_CONFIG"] = os.devnull
 
 

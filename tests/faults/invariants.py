@@ -1,5 +1,6 @@
 """What must hold after any fault once all is quiet: database, Temporal and machine agree."""
 
+import asyncio
 from collections.abc import Sequence
 
 from temporalio.client import WorkflowExecutionStatus
@@ -39,14 +40,17 @@ _MUST_BE_EMPTY = {
 _LIVE = (NodeState.READY.value, NodeState.DRAINING.value)
 
 
-async def check(fleet: Fleet, jobs: Sequence[str]) -> None:
-    """Wait until `jobs` have ended and the nodes are ready; then fail with all that is wrong.
+async def check(fleet: Fleet, jobs: Sequence[str], cancelled: Sequence[str] = ()) -> None:
+    """Wait until these jobs have ended and the nodes are ready; then fail with all that is wrong.
 
-    `jobs` are those that had to succeed; every other job of the fleet is looked at too.
+    `jobs` had to succeed, `cancelled` may have been too late for that. Earlier jobs of the fleet
+    are looked at again. Raises TimeoutError where a job does not end.
     """
     problems: list[str] = []
-    for job_id in jobs:
-        problems += await _of_one_job(fleet, job_id)
+    async with asyncio.timeout(2 * PATIENCE):
+        for job_id in (*jobs, *cancelled):
+            ends = [JobState.SUCCEEDED, *([JobState.CANCELLED] if job_id in cancelled else [])]
+            problems += await _of_one_job(fleet, job_id, ends)
     await fleet.all_ready()
     for what, statement in _MUST_BE_EMPTY.items():
         problems += [f"{what}: {row}" for row in fleet.rows(statement)]
@@ -55,13 +59,13 @@ async def check(fleet: Fleet, jobs: Sequence[str]) -> None:
     assert not problems, "\n".join(problems)
 
 
-async def _of_one_job(fleet: Fleet, job_id: str) -> list[str]:
+async def _of_one_job(fleet: Fleet, job_id: str, ends: Sequence[JobState]) -> list[str]:
     result = await fleet.longshore.wait(job_id)
     rows = fleet.rows("SELECT end_state, attempts, ended_at FROM jobs WHERE id = %s", job_id)
     problems = fleet.journal.violations(job_id)
-    if result.state is not JobState.SUCCEEDED:
+    if result.state not in ends:
         problems.append(f"{job_id} ended as {result.state}: {result.message}")
-    elif not fleet.journal.ended(job_id, result.attempts):
+    elif result.state is JobState.SUCCEEDED and not fleet.journal.ended(job_id, result.attempts):
         problems.append(f"{job_id} succeeded, but attempt {result.attempts} never came to its end")
     if [(row["end_state"], row["attempts"]) for row in rows] != [(result.state, result.attempts)]:
         problems.append(f"{job_id}: the workflow says {result}, the database {rows}")

@@ -43,10 +43,10 @@ async def submit_and_hold(fleet: Fleet) -> list[str]:
     waiting = await submit(fleet, fleet.journal.job("held"), held=True)
     running = await submit(fleet, fleet.journal.job("stopped", 2.5))
     await eventually(lambda: fleet.journal.running(running), timeout=PATIENCE)
-    await _tell(lambda: fleet.longshore.hold(running))
+    await tell(lambda: fleet.longshore.hold(running))
     await eventually(lambda: _held_or_over(fleet.longshore, running), timeout=PATIENCE)
     for job_id in (running, waiting):
-        await _tell(lambda job_id=job_id: fleet.longshore.release(job_id))
+        await tell(lambda job_id=job_id: fleet.longshore.release(job_id))
     return [*jobs, waiting, running]
 
 
@@ -55,7 +55,7 @@ async def _held_or_over(longshore: Longshore, job_id: str) -> bool:
     return status.state is JobState.HELD or status.state.ended
 
 
-async def _tell(command: Callable[[], Awaitable[object]]) -> None:
+async def tell(command: Callable[[], Awaitable[object]]) -> None:
     try:
         await until_answered(command)
     except (NotFoundError, RefusedError):
