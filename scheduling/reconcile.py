@@ -140,12 +140,12 @@ def _counted(result: JobResult, job: JobSeen) -> JobResult:
 
 def _doubtful(job: JobSeen, seen: Observed, request: ReconcileRequest) -> bool:
     """Return whether rows and search attributes leave open that its workflow knows its place."""
-    if job.ended_at is not None or job.queued_attempt is not None:
+    live = _live(job)
+    if job.ended_at is not None or (live is None and job.queued_attempt is not None):
         return False
     if not _older(job.held_since, seen, request.margin):
         return False
     flow = seen.workflows[job_workflow_id(job.id)]
-    live = _live(job)
     if live is None:
         return flow.job_state is not JobState.RETRYING
     return flow.job_state is not JobState.RUNNING or flow.node_id != live.node_id
@@ -243,7 +243,7 @@ def _pools(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:
         if flow is None or not _late(pool, seen, request):
             continue
         mend: Mend | None = Mend(poke_pool=PokePool(pool=pool.name))
-        problem = f"{pool.waiting} jobs wait, and "
+        problem = f"jobs wait ({pool.waiting}), and "
         if flow.state is not WorkflowState.RUNNING:
             problem += "no workflow works on it"
         elif flow.trouble:
