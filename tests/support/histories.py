@@ -1,26 +1,9 @@
-"""Reading workflow histories: what a run cost, which timers it set."""
+"""Reading workflow histories: which timers a run set, which activities it asked for."""
 
-from collections import Counter
 from datetime import timedelta
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
-
-_BILLED = {
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED: "start",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: "signal",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED: "update",
-    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: "activity",
-    EventType.EVENT_TYPE_TIMER_STARTED: "timer",
-    EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES: "upsert",
-    EventType.EVENT_TYPE_MARKER_RECORDED: "local activity",
-}
-
-
-async def actions(temporal: Client, workflow_id: str, run_id: str | None = None) -> Counter[str]:
-    """Return how many of each thing that Temporal Cloud bills one run took."""
-    history = await temporal.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
-    return Counter(_BILLED[e.event_type] for e in history.events if e.event_type in _BILLED)
 
 
 async def timers(temporal: Client, workflow_id: str) -> list[timedelta]:

@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.database import Database
 from client.api import Longshore
+from client.costs import actions
 from client.submission import new_job_id
 from models.job import FailureClass, JobState
 from models.messages import (
@@ -24,7 +25,7 @@ from models.messages import (
     job_workflow_id,
 )
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
-from tests.support.histories import actions, runs
+from tests.support.histories import runs
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 from workflows.job import JobWorkflow

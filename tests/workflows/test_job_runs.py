@@ -9,6 +9,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 
 from activities.database import Database
 from client.api import Longshore
+from client.costs import actions
 from models.job import FailureClass, JobState
 from models.messages import NodeLost, ProcessReport, StopProcessRequest, job_workflow_id
 from models.placement import PlacementKey
@@ -20,7 +21,6 @@ from tests.support.control import (
     reaches,
     serving_control,
 )
-from tests.support.histories import actions
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 
 

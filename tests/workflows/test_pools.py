@@ -10,12 +10,13 @@ from temporalio.client import Client
 from activities.database import Database
 from activities.views import set_pool
 from client.api import Longshore
+from client.costs import actions
 from models.job import JobState
 from models.messages import CONTROL_TASK_QUEUE, PoolInput, PoolStatus, pool_workflow_id
 from models.pool import PoolSpec
 from models.settings import Settings
 from tests.support.control import a_spec, reaches
-from tests.support.histories import actions, runs
+from tests.support.histories import runs
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 from workflows.pool import PoolWorkflow
