@@ -48,6 +48,12 @@ def _over_http(url: str) -> str:
     return url.rstrip("/")
 
 
+def _not_all_the_time(every: timedelta) -> timedelta:
+    if every < timedelta(seconds=10):
+        raise ValueError("must be at least 10s")
+    return every
+
+
 LogLevel = Annotated[
     Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(_upper)
 ]
@@ -87,6 +93,9 @@ class Settings(BaseSettings):
     """Join token of node agents; the file `agent-token` of the state folder without."""
     node_lost_after: Duration = timedelta(seconds=12)
     """A node silent for this long is lost and its jobs go back to the queue."""
+    reconcile_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(minutes=5)
+    """How often database, workflows and agents are compared, and mended where that is safe;
+    `longshore setup` and `longshore up` pass it on to the schedule."""
     temporal_port: int = Field(default=7233, ge=1, le=65535)
     """Port of the local Temporal server."""
     temporal_ui_port: int = Field(default=8233, ge=1, le=65535)

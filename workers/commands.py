@@ -44,6 +44,7 @@ def up(
     with stack.exclusive(_progress):
         info = stack.start(_progress)
         start_control_worker(stack, _progress)
+        _progress(_schedule(stack))
         start_agents(stack, choose_nodes(stack, nodes), _progress)
     if as_json:
         typer.echo(json.dumps(_summary(stack, info), indent=2))
@@ -114,6 +115,18 @@ def _stack() -> Stack:
 
 def _progress(line: str) -> None:
     typer.echo(f"  {line}", err=True)
+
+
+def _schedule(stack: Stack) -> str:
+    from client.connection import connect
+    from client.process import run
+    from workers.setup import ensure_schedule
+
+    async def ensure() -> str:
+        temporal = await connect(stack.settings)
+        return await ensure_schedule(temporal, stack.settings.reconcile_every)
+
+    return run(ensure())
 
 
 def _summary(stack: Stack, info: StackInfo) -> dict[str, object]:

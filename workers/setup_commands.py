@@ -1,0 +1,101 @@
+"""The commands `longshore setup` and `longshore reconcile`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from client.terminal import JSON, out, print_json
+
+if TYPE_CHECKING:
+    from client.api import Longshore
+    from models.reconcile import Finding, ReconcileReport
+
+# The rest is imported where it is needed: every command of `longshore` loads this module.
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(setup)
+    app.command()(reconcile)
+
+
+def setup(as_json: JSON = False) -> None:
+    """Prepare servers of your own: tables, search attributes, the schedule of reconcile.
+
+    Run it once, and after every upgrade; again does no harm. `longshore up` does it for the
+    local stack.
+    """
+    from client.process import run
+    from models.settings import Settings
+    from workers.setup import set_up
+
+    done = run(set_up(Settings()))
+    if as_json:
+        return print_json({"done": done})
+    for line in done:
+        typer.echo(line)
+    return None
+
+
+def reconcile(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what disagrees, and change nothing.")
+    ] = False,
+    even_most: Annotated[
+        bool,
+        typer.Option(
+            "--even-most",
+            help="Mend also where most jobs or nodes have no workflow at all: as after the loss "
+            "of Temporal's database. Make sure that it is the right namespace.",
+        ),
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Compare database, workflows and agents now; mend what is safe, and report the rest.
+
+    A schedule does the same every few minutes. Ends with code 0 when nothing is left to do, 1
+    when a person must look at something.
+    """
+    from client.calls import call
+
+    async def ask(api: Longshore) -> ReconcileReport:
+        from client.reconcile import reconcile
+        from models.reconcile import ReconcileRequest
+
+        return await reconcile(api, ReconcileRequest(dry_run=dry_run, even_most=even_most))
+
+    report = call(ask)
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    if not report.settled:
+        raise typer.Exit(1)
+
+
+def _show(report: ReconcileReport) -> None:
+    for finding in report.findings:
+        _show_finding(finding, dry_run=report.dry_run)
+    if report.left_out:
+        typer.echo(f"and {report.left_out} more: run it again")
+    compared = f"open jobs: {report.jobs}, nodes: {report.nodes}, pools: {report.pools}"
+    mended = sum(finding.mended for finding in report.findings)
+    if not report.findings:
+        typer.echo(f"All agree ({compared}).")
+    else:
+        typer.echo(f"\nFindings: {len(report.findings)}, mended: {mended} ({compared}).")
+
+
+def _show_finding(finding: Finding, *, dry_run: bool) -> None:
+    from rich.text import Text
+
+    word, colour = ("mended", "green") if finding.mended else ("look", "yellow")
+    line = Text.assemble(
+        (f"{word:<6}  ", colour), (f"{finding.subject}: ", "bold"), finding.problem
+    )
+    out().print(line, soft_wrap=True)
+    done = finding.done or ("can be mended" if dry_run and finding.mend else "")
+    if done:
+        out().print(Text(f"        {done}", style="dim"), soft_wrap=True)
