@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import sys
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -32,6 +33,7 @@ from models.messages import (
     pool_workflow_id,
 )
 from models.pool import Growth, PoolSpec
+from models.reconcile import ReconcileRequest
 from models.settings import Settings
 from tests.support.control import a_spec, serving_control
 from tests.support.histories import runs
@@ -41,9 +43,11 @@ from tests.support.waiting import eventually
 from workflows.job import JobWorkflow
 from workflows.node import NodeWorkflow
 from workflows.pool import PoolWorkflow
+from workflows.reconcile import ReconcileWorkflow
 
 FOLDER = Path(__file__).parent
 LOST_AFTER = timedelta(seconds=2)
+_AT_ONCE = timedelta(milliseconds=100)
 
 Job = WorkflowHandle[JobWorkflow, JobResult]
 
@@ -56,6 +60,16 @@ class Scenarios:
         self._temporal = temporal
         self._settings = settings
         self._database = database
+
+    async def reconciled(self) -> None:
+        """Terminate a job while it runs, and reconcile until nothing is left to do."""
+        async with self._node("reconciled") as node:
+            job = await self._start_job("reconciled", pool="reconciled", recorded=False)
+            await node.started("reconciled")
+            await job.terminate()
+            await eventually(self._has_findings)
+            assert await self._reconcile("mended") == 1
+            assert await self._reconcile("settled") == 0
 
     async def jobs_on_a_node(self) -> None:
         async with self._node("jobs") as node:
@@ -128,6 +142,20 @@ class Scenarios:
                 except WorkflowFailureError:
                     continue  # what some of the scenarios are about
 
+    async def _has_findings(self) -> bool:
+        return await self._reconcile(f"dry-{uuid.uuid4().hex[:8]}", dry_run=True) > 0
+
+    async def _reconcile(self, name: str, *, dry_run: bool = False) -> int:
+        """Return how much was found. Each dry run has an id of its own, and is not recorded."""
+        workflow_id = f"reconcile-{name}"
+        report = await self._temporal.execute_workflow(
+            ReconcileWorkflow.run,
+            ReconcileRequest(dry_run=dry_run, margin=_AT_ONCE, second_look=_AT_ONCE),
+            id=workflow_id if dry_run else self._record(workflow_id),
+            task_queue=CONTROL_TASK_QUEUE,
+        )
+        return len(report.findings)
+
     async def _held_jobs(self, node: ScriptedNode) -> None:
         held = await self._start_job("held")
         await node.started("held")
@@ -190,6 +218,7 @@ async def record() -> list[str]:
         settings = Settings(state_dir=folder, node_lost_after=LOST_AFTER)
         async with serving_control(temporal, settings) as database:
             scenarios = Scenarios(temporal, settings, database)
+            await scenarios.reconciled()
             await scenarios.jobs_on_a_node()
             await scenarios.jobs_without_a_node()
             await scenarios.pools()

@@ -22,6 +22,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 import workflows.job
 import workflows.node
 import workflows.pool
+import workflows.reconcile
 from tests.support.local_stack import ROOT
 from workers.control import sandbox
 from workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
@@ -54,6 +55,8 @@ PATHS = {
     "node-re-registered": COMPLETED,
     "node-continued-as-new": CONTINUED,
     "node-continued-as-new.2": COMPLETED,
+    "reconcile-mended": COMPLETED,
+    "reconcile-settled": COMPLETED,
 }
 """Every path that is recorded, and the event that ends it; a pool has no end."""
 
@@ -71,6 +74,11 @@ CHANGES = {
     "node-registered-drained-left": (
         workflows.node,
         "        self._watches += 1\n",
+        "        await workflow.sleep(1)\n",
+    ),
+    "reconcile-mended": (
+        workflows.reconcile,
+        "        report = await workflow.execute_activity_method(\n",
         "        await workflow.sleep(1)\n",
     ),
 }
