@@ -45,8 +45,8 @@ def status(name: Name = None, as_json: JSON = False) -> None:
             f"{DEPLOYMENT_VARIABLE} and TEMPORAL_WORKER_BUILD_ID make one a version."
         )
     show(_table(found))
-    if found.advice:
-        note(found.advice)
+    if found.trouble:
+        note(f"{found.trouble.says}. {found.trouble.mend}")
     return None
 
 

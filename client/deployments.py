@@ -24,13 +24,21 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.moving import Mover
-from models.deployment import DeploymentView, Moved, VersionState, VersionView, WorkerVersion
+from models.deployment import (
+    DeploymentView,
+    Moved,
+    Trouble,
+    VersionState,
+    VersionView,
+    WorkerVersion,
+)
 from models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
 from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
 
 ASKED_WITHIN = timedelta(seconds=75)
 """A request for work waits at the server for up to a minute before the next one comes."""
 _PATIENCE = timedelta(seconds=15)
+_VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 _STATUS = "WORKER_DEPLOYMENT_VERSION_STATUS_"
 _Summary = WorkerDeploymentInfo.WorkerDeploymentVersionSummary
 
@@ -49,7 +57,7 @@ class Deployments:
         """
         try:
             info = await self._describe()
-            workers = await self._workers()
+            workers = await _workers(self._temporal)
             versions = [
                 await self._version(each, workers[self.name, each.deployment_version.build_id])
                 for each in info.version_summaries
@@ -65,7 +73,7 @@ class Deployments:
             versions=tuple(versions),
             unversioned_workers=workers["", ""],
         )
-        return view.model_copy(update={"advice": advice_for(view)})
+        return view.model_copy(update={"trouble": trouble_with(view)})
 
     async def set_current(self, build_id: str, *, force: bool = False) -> Moved:
         """Give new work to this version, and have pools and nodes go over to it.
@@ -125,30 +133,6 @@ class Deployments:
             raise
         return reply.worker_deployment_info
 
-    async def _workers(self) -> Counter[tuple[str, str]]:
-        """Count those that asked for workflows lately, by deployment and build; two empty words
-        for unversioned ones."""
-        reply = await self._temporal.workflow_service.describe_task_queue(
-            DescribeTaskQueueRequest(
-                namespace=self._temporal.namespace,
-                task_queue=TaskQueue(name=CONTROL_TASK_QUEUE),
-                task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-            ),
-            timeout=_PATIENCE,
-        )
-        now = datetime.now(UTC)
-        workers: Counter[tuple[str, str]] = Counter()
-        for poller in reply.pollers:
-            options = poller.deployment_options
-            versioned = (
-                options.worker_versioning_mode
-                == WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
-            )
-            if now - poller.last_access_time.ToDatetime(tzinfo=UTC) < ASKED_WITHIN:
-                key = (options.deployment_name, options.build_id) if versioned else ("", "")
-                workers[key] += 1
-        return workers
-
     async def _version(self, summary: _Summary, workers: int) -> VersionView:
         build_id = summary.deployment_version.build_id
         return VersionView(
@@ -180,40 +164,67 @@ class Deployments:
         return UnavailableError(f"Temporal does not answer: {error.message}")
 
 
-def advice_for(view: DeploymentView) -> str:
-    """Return what keeps work waiting and what to do about it; nothing where nothing does."""
-    by_build = {version.build_id: version for version in view.versions}
+async def deployments_at_work(temporal: Client) -> tuple[str, ...]:
+    """Return the deployments whose workers asked for work lately. Raises RPCError."""
+    return tuple(sorted({name for name, _ in await _workers(temporal) if name}))
+
+
+def trouble_with(view: DeploymentView) -> Trouble | None:
+    """Return the first thing that keeps work waiting or a version from ending, if any."""
     serving = [version.build_id for version in view.versions if version.workers]
     if view.current is None:
-        if serving and not view.unversioned_workers:
-            return (
-                "No version is current, so the workers that there are get no work: "
-                f"`longshore deployment set-current {serving[0]}`."
-            )
-        return ""
-    current = by_build.get(view.current)
-    if current is None or not current.workers:
-        others = f", or set another one current: {', '.join(serving)}" if serving else ""
-        return (
-            f"Version {view.current} is current, and no worker of it asks for work: start "
-            f"one{others}."
+        if not serving or view.unversioned_workers:
+            return None
+        return Trouble(
+            says="no version is current, so the workers that there are get no work",
+            mend=f"Run `longshore deployment set-current {serving[0]}`.",
+        )
+    if view.current not in serving:
+        others = f", or make another one current: {', '.join(serving)}" if serving else ""
+        return Trouble(
+            says=f"version {view.current} is current, and no worker of it asks for work",
+            mend=f"Start one{others}.",
         )
     for version in view.versions:
-        left = version.pools + version.nodes
-        if version.build_id == view.current or not left:
-            continue
-        if not version.workers:
-            return (
-                f"{left} pools and nodes are on version {version.build_id}, which has no worker "
-                "left: start one of it again, or move them as they are with `longshore "
-                f"deployment set-current {view.current} --force`."
-            )
-        if version.state is not VersionState.RAMPING:
-            return (
-                f"{left} pools and nodes are still on version {version.build_id}: `longshore "
-                f"deployment set-current {view.current}` wakes them."
-            )
-    return ""
+        if version.build_id not in (view.current, view.ramping) and version.long_lived:
+            return _left_behind(version, view.current)
+    return None
+
+
+def _left_behind(version: VersionView, current: str) -> Trouble:
+    if not version.workers:
+        return Trouble(
+            says=f"{version.long_lived} pools and nodes are on version {version.build_id}, which "
+            "has no worker left",
+            mend="Start one of it again, or move them as they are: `longshore deployment "
+            f"set-current {current} --force`.",
+        )
+    return Trouble(
+        says=f"{version.long_lived} pools and nodes are still on version {version.build_id}",
+        mend=f"`longshore deployment set-current {current}` wakes them.",
+        holds_up_work=False,
+    )
+
+
+async def _workers(temporal: Client) -> Counter[tuple[str, str]]:
+    """Count those that asked for workflows lately, by deployment and build; two empty words for
+    unversioned ones."""
+    reply = await temporal.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=temporal.namespace,
+            task_queue=TaskQueue(name=CONTROL_TASK_QUEUE),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        ),
+        timeout=_PATIENCE,
+    )
+    now = datetime.now(UTC)
+    workers: Counter[tuple[str, str]] = Counter()
+    for poller in reply.pollers:
+        options = poller.deployment_options
+        if now - poller.last_access_time.ToDatetime(tzinfo=UTC) < ASKED_WITHIN:
+            key = (options.deployment_name, options.build_id)
+            workers[key if options.worker_versioning_mode == _VERSIONED else ("", "")] += 1
+    return workers
 
 
 def _state(summary: _Summary) -> VersionState:

@@ -21,6 +21,8 @@ from models.messages import CONTROL_TASK_QUEUE, NODE_WORKFLOW, POOL_WORKFLOW
 MOVES_WITHIN = 5.0
 _AT_ONCE = 20
 """So many move at a time: nobody watches a node for the moment that it takes."""
+_WAKE_AGAIN = 1.0
+"""Parts of the server learn late what is current: who is woken too early, sleeps on."""
 _LISTED_AFTER = 2.0
 """Seconds after which a workflow is listed that was started before."""
 _LOOK_EVERY = 0.1
@@ -77,13 +79,18 @@ class Mover:
         async with self._gate:
             if not await self._is_elsewhere(workflow_id):
                 return None
-            try:
-                await self._temporal.get_workflow_handle(workflow_id).signal(_WAKE[workflow_type])
-            except RPCError as error:
-                if error.status is RPCStatusCode.NOT_FOUND:
-                    return None  # it has ended meanwhile
-                raise
-            return await self._arrives(workflow_id)
+            handle = self._temporal.get_workflow_handle(workflow_id)
+            deadline = _now() + MOVES_WITHIN
+            while _now() < deadline:
+                try:
+                    await handle.signal(_WAKE[workflow_type])
+                except RPCError as error:
+                    if error.status is RPCStatusCode.NOT_FOUND:
+                        return None  # it has ended meanwhile
+                    raise
+                if await self._arrives(workflow_id, within=_WAKE_AGAIN):
+                    return True
+            return False
 
     async def _force(self, workflow_id: str) -> bool:
         async with self._gate:
@@ -102,10 +109,10 @@ class Mover:
                     identity=self._temporal.identity,
                 )
             )
-            return await self._arrives(workflow_id)
+            return await self._arrives(workflow_id, within=MOVES_WITHIN)
 
-    async def _arrives(self, workflow_id: str) -> bool:
-        deadline = _now() + MOVES_WITHIN
+    async def _arrives(self, workflow_id: str, within: float) -> bool:
+        deadline = _now() + within
         while await self._is_elsewhere(workflow_id):
             if _now() > deadline:
                 return False

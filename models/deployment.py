@@ -76,6 +76,19 @@ class VersionView(Wire):
     """Running workflows that are on this version."""
     created_at: Instant | None = None
 
+    @property
+    def long_lived(self) -> int:
+        """Those that keep the workers of a version needed for good, unless they move."""
+        return self.pools + self.nodes
+
+
+class Trouble(Wire):
+    """What is not as it should be with a deployment."""
+
+    says: str
+    mend: str
+    holds_up_work: bool = True
+
 
 class DeploymentView(Wire):
     """A worker deployment: its versions, newest first, and where new work goes."""
@@ -87,8 +100,7 @@ class DeploymentView(Wire):
     ramp_percent: float = 0
     versions: tuple[VersionView, ...] = ()
     unversioned_workers: int = 0
-    advice: str = ""
-    """What keeps work waiting, and what to do; empty when nothing does."""
+    trouble: Trouble | None = None
 
 
 class Moved(Wire):

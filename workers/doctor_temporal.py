@@ -19,6 +19,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.database import Database
+from client.deployments import Deployments, deployments_at_work
 from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, node_task_queue, pool_workflow_id
 from workers.doctor_database import clocks
 from workers.findings import Check, Finding, fail, ok, warn
@@ -140,10 +141,23 @@ async def _control_worker(temporal: Client) -> list[Finding]:
                     f"{_START} Jobs wait until then.",
                 )
             )
+    found = found or await _troubles_of_versions(temporal)
     if found:
         return found
     many = f"{len(workers)} control workers take" if len(workers) > 1 else "one takes"
     return [ok("control worker", f"{many} work from task queue {CONTROL_TASK_QUEUE}")]
+
+
+async def _troubles_of_versions(temporal: Client) -> list[Finding]:
+    """A worker that is a version may ask for work, and get none."""
+    found: list[Finding] = []
+    for name in await deployments_at_work(temporal):
+        trouble = (await Deployments(temporal, name).status()).trouble
+        if trouble:
+            says = f"deployment {name}: {trouble.says}"
+            level = fail if trouble.holds_up_work else warn
+            found.append(level("control worker", says, trouble.mend))
+    return found
 
 
 async def _clock(temporal: Client) -> list[Finding]:

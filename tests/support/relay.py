@@ -1,4 +1,4 @@
-"""A TCP relay that can be cut: a server that is away for one client, and there for the others."""
+"""A TCP relay that can be cut or fall silent: a server that is away for one client alone."""
 
 import asyncio
 import contextlib
@@ -7,14 +7,16 @@ from contextlib import asynccontextmanager
 
 
 class Relay:
-    """Passes bytes between a port of its own and `address` (host:port)."""
+    """Passes bytes between a port of its own and `address`: host:port, or a Unix socket's path."""
 
     def __init__(self, address: str) -> None:
-        self._host, _, port = address.rpartition(":")
-        self._port = int(port)
+        self._far = address
+        self._swallows = False
         self._own_port = 0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._to_server, self._to_client = asyncio.Event(), asyncio.Event()
+        self.heal()
 
     @property
     def address(self) -> str:
@@ -32,14 +34,47 @@ class Relay:
         for writer in self._writers:
             writer.transport.abort()
 
+    def swallow(self) -> None:
+        """Keep every connection, take new ones, and pass nothing on."""
+        self._swallows = True
+
+    def fall_silent(self, *, to_server: bool = True, to_client: bool = True) -> None:
+        """Pass nothing on in these directions, and end nothing, as a network that is cut.
+
+        What is sent meanwhile arrives when the relay heals: TCP sends it again until then.
+        """
+        for passes, silent in ((self._to_server, to_server), (self._to_client, to_client)):
+            if silent:
+                passes.clear()
+
+    def heal(self) -> None:
+        """Pass everything on again, what has been held back first."""
+        self._to_server.set()
+        self._to_client.set()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+        far_reader, far_writer = await self._connect()
         both = {writer, far_writer}
         self._writers |= both
         try:
-            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+            await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
         finally:
             self._writers -= both
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._far.startswith("/"):
+            return await asyncio.open_unix_connection(self._far)
+        host, _, port = self._far.rpartition(":")
+        return await asyncio.open_connection(host, int(port))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                if self._swallows:
+                    continue
+                writer.write(data)
+                await writer.drain()
+        writer.close()
 
 
 @asynccontextmanager
@@ -51,11 +86,3 @@ async def relay_to(address: str) -> AsyncIterator[Relay]:
         yield relay
     finally:
         relay.cut()
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()

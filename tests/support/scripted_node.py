@@ -67,6 +67,7 @@ class ScriptedNode:
     ) -> None:
         """Describe a node; `task_queue` is where the workflow that watches it runs."""
         self.id = node_id or f"scripted-{uuid.uuid4().hex[:8]}"
+        self.pool = pool
         self.registered: Registered | None = None
         self.stops: list[StopProcessRequest] = []
         self.refusal: str | None = None

@@ -1,7 +1,8 @@
-"""Rolling real control workers from one version to the next."""
+"""Versions of the control worker, as real processes: rolling, waiting to be current, stuck."""
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,22 +11,32 @@ from pydantic import SecretStr
 
 from client.api import Longshore
 from client.deployments import Deployments
+from models.deployment import WorkerVersion
+from models.errors import SpecError
 from models.job import JobState
 from models.messages import job_workflow_id, node_workflow_id, pool_workflow_id
 from models.settings import Settings
-from tests.support.control import a_spec, new_pool, reaches
+from tests.support.control import a_spec, new_pool
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 from tests.support.worker_processes import Place, own_place
+from workers import doctor_temporal
+from workers.findings import Level
 from workers.stack import Stack
 
-NAME = "test"
+DEPLOYMENT = "test"
+BECOMES_CURRENT = (sys.executable, "-P", "-m", "client.cli", "worker", "--set-current")
 
 
 @pytest.fixture
 async def place(stack: Stack, database_url: str, tmp_path: Path) -> AsyncIterator[Place]:
     async with own_place(stack, database_url, tmp_path) as place:
         yield place
+
+
+@pytest.fixture
+def deployment(place: Place) -> Deployments:
+    return Deployments(place.temporal, DEPLOYMENT)
 
 
 @pytest.fixture
@@ -38,56 +49,142 @@ async def longshore(
     await client.close()
 
 
-async def test_a_roll_under_load_loses_no_job_and_moves_everything(
-    place: Place, longshore: Longshore, settings: Settings
+@pytest.fixture
+def node(place: Place, settings: Settings) -> ScriptedNode:
+    return ScriptedNode(place.temporal, new_pool(), settings.resolve_agent_token(), gpus=4)
+
+
+async def test_a_roll_under_load_loses_no_job_and_moves_pools_and_nodes(
+    place: Place, deployment: Deployments, longshore: Longshore, node: ScriptedNode
 ):
-    pool, deployment = new_pool(), Deployments(place.temporal, NAME)
-    node = ScriptedNode(place.temporal, pool, settings.resolve_agent_token(), gpus=4)
-    with place.worker("build-a", *worker("--set-current")) as old, place.worker("build-b") as new:
-        await eventually(lambda: is_current(deployment, "build-a"), timeout=30)
+    with place.worker("a", *BECOMES_CURRENT) as old, place.worker("b"):
+        await eventually(lambda: is_current(deployment, "a"), timeout=30)
         async with node.serving():
             await node.register()
-            running = [(await longshore.submit(a_spec(pool))).job_id for _ in range(4)]
+            running = await submit(longshore, node, 4)
             for job_id in running:
                 await node.started(job_id)
-            load = asyncio.create_task(arriving(longshore, pool, 30))
-            await eventually(lambda: has_workers(deployment, "build-b"), timeout=30)
-            moved = await deployment.set_current("build-b")
-            assert moved.previous == "build-a"
-            assert not moved.stayed
-            assert set(moved.moved) == {pool_workflow_id(pool), node_workflow_id(node.id)}
+            arriving = asyncio.create_task(submit(longshore, node, 30))
+            await eventually(lambda: has_workers(deployment, "b"), timeout=30)
+            moved = await deployment.set_current("b")
+            assert (moved.previous, moved.stayed) == ("a", ())
+            assert set(moved.moved) == long_lived(node)
 
             old.terminate()
             assert await old.ends(within=15) == 0
-            queued = await load
-            ended = asyncio.create_task(end_as_they_come(node, [*running, *queued]))
+            queued = await arriving
+            assert len(node.runs()) == 4, "a job was placed where all GPUs are taken"
+            await asyncio.gather(*(node.end(job_id) for job_id in running + queued))
             results = await asyncio.gather(*(longshore.wait(each) for each in running + queued))
-            await ended
             assert {result.state for result in results} == {JobState.SUCCEEDED}
-            assert {result.attempts for result in results} == {1}
             assert sorted(node.runs()) == sorted((each, 1) for each in running + queued)
 
-            for workflow_id in (*moved.moved, job_workflow_id(running[0])):
-                assert await build_of(place, workflow_id) == "build-b"
-            view = await deployment.status()
-            assert (view.current, view.advice) == ("build-b", "")
-            assert new.exit_code is None
+            for workflow_id in (*moved.moved, *map(job_workflow_id, running + queued)):
+                assert await build_of(place, workflow_id) == "b"
+            assert (await deployment.status()).trouble is None
 
 
-def worker(*flags: str) -> tuple[str, ...]:
-    """Return the command line of `longshore worker`."""
-    import sys
+async def test_a_version_gets_no_work_until_it_is_current_and_status_says_so(
+    place: Place, deployment: Deployments, longshore: Longshore, node: ScriptedNode
+):
+    with place.worker("a"):
+        await eventually(lambda: has_workers(deployment, "a"), timeout=30)
+        job_id = (await submit(longshore, node, 1))[0]
+        shown = await place.run("deployment", "status", "--name", DEPLOYMENT)
+        assert shown.stdout.split()[6:9] == ["a", "inactive", "1"]
+        assert "no version is current" in shown.stderr
+        assert "`longshore deployment set-current a`" in shown.stderr
+        found = await doctor_temporal.checks(place.temporal)["control worker"]()
+        assert [(each.level, each.says) for each in found] == [
+            (
+                Level.FAIL,
+                "deployment test: no version is current, so the workers that there are get no "
+                "work",
+            )
+        ]
+        handle = place.temporal.get_workflow_handle(job_workflow_id(job_id))
+        history = await handle.fetch_history()
+        assert len(history.events) == 2, "started, and its first task waits for a worker"
 
-    return (sys.executable, "-P", "-m", "client.cli", "worker", *flags)
+        done = await place.run("deployment", "set-current", "a", "--name", DEPLOYMENT, "--json")
+        assert (done.returncode, json.loads(done.stdout)["build_id"]) == (0, "a")
+        async with node.serving():
+            await node.register()
+            await node.end(job_id)
+            assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+        missing = await place.run("deployment", "set-current", "nowhere", "--name", DEPLOYMENT)
+        assert missing.returncode == 66
+        assert "has no version nowhere" in missing.stderr
 
 
-async def arriving(longshore: Longshore, pool: str, count: int) -> list[str]:
-    """Submit jobs one after another, and return their ids."""
-    return [(await longshore.submit(a_spec(pool))).job_id for _ in range(count)]
+async def test_what_a_dead_version_holds_is_named_and_can_be_moved_by_force(
+    place: Place, deployment: Deployments, longshore: Longshore, node: ScriptedNode
+):
+    with place.worker("a", *BECOMES_CURRENT) as old, place.worker("b"):
+        await eventually(lambda: is_current(deployment, "a"), timeout=30)
+        async with node.serving():
+            await node.register()
+            running = (await submit(longshore, node, 1))[0]
+            await node.started(running)
+            old.kill()
+            await eventually(lambda: has_workers(deployment, "b"), timeout=30)
+            moved = await deployment.set_current("b")
+            assert (moved.moved, set(moved.stayed)) == ((), long_lived(node))
+
+            forced = await deployment.set_current("b", force=True)
+            assert (set(forced.moved), forced.stayed) == (long_lived(node), ())
+            queued = (await submit(longshore, node, 1))[0]
+            for job_id in (running, queued):
+                await node.end(job_id)
+                assert (await longshore.wait(job_id)).attempts == 1
+            for workflow_id in long_lived(node):
+                assert await build_of(place, workflow_id) == "b"
 
 
-async def end_as_they_come(node: ScriptedNode, jobs: list[str]) -> None:
-    await asyncio.gather(*(node.end(job_id) for job_id in jobs))
+async def test_a_ramp_gives_a_share_and_ends(place: Place, deployment: Deployments):
+    with place.worker("a", *BECOMES_CURRENT), place.worker("b"):
+        await eventually(lambda: is_current(deployment, "a"), timeout=30)
+        await eventually(lambda: has_workers(deployment, "b"), timeout=30)
+        shown = await place.run(
+            "deployment", "ramp", "b", "--percent", "25", TEMPORAL_DEPLOYMENT_NAME=DEPLOYMENT
+        )
+        assert shown.returncode == 0, shown.stderr
+        view = await deployment.status()
+        assert (view.current, view.ramping, view.ramp_percent) == ("a", "b", 25)
+        await deployment.ramp("b", 0)
+        assert (await deployment.status()).ramp_percent == 0
+
+
+async def test_a_worker_with_half_a_version_says_which_half_is_missing(place: Place):
+    with place.worker(TEMPORAL_DEPLOYMENT_NAME="test") as worker:
+        assert await worker.ends(within=20) == SpecError.exit_code
+        assert "set without TEMPORAL_WORKER_BUILD_ID" in worker.log
+
+
+@pytest.mark.parametrize(
+    ("environment", "version"),
+    [
+        ({}, None),
+        ({"TEMPORAL_DEPLOYMENT_NAME": "", "TEMPORAL_WORKER_BUILD_ID": ""}, None),
+        (
+            {"TEMPORAL_DEPLOYMENT_NAME": "d", "TEMPORAL_WORKER_BUILD_ID": "b"},
+            WorkerVersion(deployment="d", build_id="b"),
+        ),
+    ],
+)
+def test_the_environment_names_a_version_or_none(
+    environment: dict[str, str], version: WorkerVersion | None
+):
+    assert WorkerVersion.of_environment(environment) == version
+
+
+async def submit(longshore: Longshore, node: ScriptedNode, count: int) -> list[str]:
+    """Submit jobs of one GPU to the node's pool, one after another."""
+    return [(await longshore.submit(a_spec(node.pool))).job_id for _ in range(count)]
+
+
+def long_lived(node: ScriptedNode) -> set[str]:
+    return {pool_workflow_id(node.pool), node_workflow_id(node.id)}
 
 
 async def is_current(deployment: Deployments, build_id: str) -> bool:

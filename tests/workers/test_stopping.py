@@ -1,0 +1,101 @@
+"""A control worker ends within its time, whatever hangs."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import make_url
+from temporalio.api.enums.v1 import PendingActivityState
+
+from client.api import Longshore
+from models.messages import job_workflow_id
+from models.settings import Settings
+from tests.support.control import a_spec, new_pool
+from tests.support.relay import Relay, relay_to
+from tests.support.waiting import eventually
+from tests.support.worker_processes import Place, WorkerProcess, own_place
+from workers.control import GRACE
+from workers.stack import Stack
+
+
+@pytest.fixture
+async def place(stack: Stack, database_url: str, tmp_path: Path) -> AsyncIterator[Place]:
+    async with own_place(stack, database_url, tmp_path) as place:
+        yield place
+
+
+async def test_a_worker_without_work_ends_in_order_and_soon(place: Place):
+    with place.worker() as worker:
+        await worker.says("takes work from task queue")
+        worker.terminate()
+        assert await worker.ends(within=5) == 0
+        assert "stopped" in worker.log.splitlines()[-1]
+
+
+async def test_a_worker_whose_database_says_nothing_ends_within_its_grace_and_a_little(
+    place: Place, settings: Settings, database_url: str
+):
+    async with hanging(place, settings, database_url) as worker:
+        asked_at = time.monotonic()
+        worker.terminate()
+        assert await worker.ends(within=GRACE.total_seconds() + 5) == 0
+        assert time.monotonic() - asked_at > GRACE.total_seconds(), "its work got no grace"
+        assert "with work under way" in worker.log
+
+
+async def test_a_second_signal_ends_a_worker_at_once(
+    place: Place, settings: Settings, database_url: str
+):
+    async with hanging(place, settings, database_url) as worker:
+        worker.terminate()
+        await worker.says("stopping")
+        worker.terminate()
+        assert await worker.ends(within=3) == 128 + 15
+
+
+@asynccontextmanager
+async def hanging(
+    place: Place, settings: Settings, database_url: str
+) -> AsyncIterator[WorkerProcess]:
+    """Yield a worker in the middle of a step that its database does not answer."""
+    own = settings.model_copy(update={"database_url": SecretStr(database_url)})
+    longshore = Longshore(place.temporal, own)
+    async with relay_to(socket_of(database_url)) as relay:
+        url = through(relay, database_url)
+        with place.worker(LONGSHORE_DATABASE_URL=url) as worker:
+            await worker.says("takes work from task queue")
+            first = (await longshore.submit(a_spec(new_pool()))).job_id
+            await eventually(lambda: is_known(longshore, first))
+            relay.swallow()
+            job_id = (await longshore.submit(a_spec(new_pool()))).job_id
+            await eventually(lambda: is_under_way(place, job_id))
+            yield worker
+    await longshore.close()
+
+
+async def is_known(longshore: Longshore, job_id: str) -> bool:
+    """Return whether the job has come into the database."""
+    return any(job.id == job_id for job in await longshore.list())
+
+
+async def is_under_way(place: Place, job_id: str) -> bool:
+    """Return whether the worker has begun with the first step of the job."""
+    handle = place.temporal.get_workflow_handle(job_workflow_id(job_id))
+    pending = (await handle.describe()).raw_description.pending_activities
+    started = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+    return any(each.state == started for each in pending)
+
+
+def socket_of(database_url: str) -> str:
+    """Return the path of the Unix socket where the test's PostgreSQL listens."""
+    return f"{make_url(database_url).query['host']}/.s.PGSQL.5432"
+
+
+def through(relay: Relay, database_url: str) -> str:
+    """Return the URL of the database behind the relay."""
+    host, _, port = relay.address.rpartition(":")
+    url = make_url(database_url).set(host=host, port=int(port), query={})
+    return url.render_as_string(hide_password=False)
