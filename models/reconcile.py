@@ -144,6 +144,8 @@ class ReconcileRequest(Wire):
     """The same for a workflow that Temporal does not know at all."""
     second_look: timedelta = timedelta(seconds=2)
     """What is still so after this counts."""
+    node_answers_within: timedelta = timedelta(seconds=20)
+    """A node that does not take the order to stop a process within this keeps its leases."""
 
 
 class ReconcileReport(Wire):

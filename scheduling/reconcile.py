@@ -356,17 +356,21 @@ def _hold_back(
     """Take back the mends of missing workflows where most are missing: that is no accident of
     one of them, and ending them all would be the greater harm."""
     found = list(findings)
-    missing = [each for each in found if each.kind is FindingKind.WORKFLOW_MISSING]
-    if request.even_most or 2 * len(missing) <= count:
+    missing = sum(_is_missing(each) for each in found)
+    if request.even_most or 2 * missing <= count:
         return found
     why = (
-        f"not mended: {len(missing)} of {count} {things} have no workflow. Is this the right "
+        f"not mended: {missing} of {count} {things} have no workflow. Is this the right "
         "namespace? If it is, `longshore reconcile --even-most` mends them"
     )
     return [
-        each.model_copy(update={"mend": None, "done": why}) if each in missing else each
+        each.model_copy(update={"mend": None, "done": why}) if _is_missing(each) else each
         for each in found
     ]
+
+
+def _is_missing(finding: Finding) -> bool:
+    return finding.kind is FindingKind.WORKFLOW_MISSING
 
 
 def _runs(seen: Observed, job: JobSeen) -> bool:

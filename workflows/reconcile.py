@@ -23,7 +23,6 @@ with workflow.unsafe.imports_passed_through():
 _FIND_TIMEOUT = timedelta(minutes=5)
 _A_FEW_TIMES = RetryPolicy(maximum_attempts=5)
 """Whatever does not work now is found again by the next pass."""
-_NODE_ANSWERS_WITHIN = timedelta(seconds=20)
 _NODE_HEARTBEAT = timedelta(seconds=15)
 
 
@@ -42,17 +41,19 @@ class ReconcileWorkflow:
         )
         if request.dry_run:
             return report
-        findings = await asyncio.gather(*(_mended(finding) for finding in report.findings))
+        findings = await asyncio.gather(
+            *(_mended(finding, request.node_answers_within) for finding in report.findings)
+        )
         return report.model_copy(update={"findings": tuple(findings)})
 
 
-async def _mended(finding: Finding) -> Finding:
+async def _mended(finding: Finding, node_answers_within: timedelta) -> Finding:
     """Mend a finding where that is safe, and return it with what was done."""
     if finding.mend is None:
         return finding
     if finding.stop is not None:
         # No GPU counts as free while a process may still use it.
-        trouble = await _stop(finding.stop)
+        trouble = await _stop(finding.stop, node_answers_within)
         if trouble:
             return finding.model_copy(update={"done": f"not mended: {trouble}"})
     try:
@@ -67,14 +68,14 @@ async def _mended(finding: Finding) -> Finding:
         return finding.model_copy(update={"done": f"not mended: {error.cause or error}"})
 
 
-async def _stop(stop: Stop) -> str:
+async def _stop(stop: Stop, node_answers_within: timedelta) -> str:
     """Stop a process on its node; return why nobody knows that it has ended, if so."""
     try:
         await workflow.execute_activity_method(
             NodeActivities.stop_process,
             stop.request,
             task_queue=node_task_queue(stop.node_id),
-            schedule_to_start_timeout=_NODE_ANSWERS_WITHIN,
+            schedule_to_start_timeout=node_answers_within,
             heartbeat_timeout=_NODE_HEARTBEAT,
             start_to_close_timeout=stop.request.grace + timedelta(minutes=1),
             retry_policy=RetryPolicy(maximum_attempts=1),

@@ -16,7 +16,7 @@ from tests.support.ledger import Ledger
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.scripted_node import ScriptedNode
 
-LOST_AFTER = timedelta(seconds=4)
+LOST_AFTER = timedelta(seconds=6)
 
 
 @pytest.fixture(scope="module")

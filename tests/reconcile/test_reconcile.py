@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 from workflows.job import JobWorkflow
 from workflows.reconcile import ReconcileWorkflow
 
-LOST_AFTER = timedelta(seconds=4)
+LOST_AFTER = timedelta(seconds=6)
 """Of the settings in conftest.py."""
 SOON = ReconcileRequest(
     margin=timedelta(seconds=0.3),
@@ -67,6 +67,30 @@ async def test_a_job_whose_workflow_was_terminated_in_a_run_gives_its_gpus_back_
     assert (job.state, job.attempt) == (JobState.FAILED, 1)
     await _finds_nothing(temporal)
     await _runs_through(longshore, node, pool)
+
+
+async def test_gpus_are_not_given_back_while_nobody_knows_that_the_process_has_ended(
+    longshore: Longshore, temporal: Client, ledger: Ledger, pool: str
+):
+    await ledger.register(node_id := f"mute-{uuid.uuid4().hex[:6]}")
+    job_id = (await longshore.submit(a_spec(f"empty-{pool}"))).job_id
+    await _waits_for_a_reason(longshore, job_id)
+    await _place_silently(ledger, job_id, node_id)
+    await _job(temporal, job_id).terminate()
+    no_answer = SOON.model_copy(update={"node_answers_within": timedelta(seconds=0.3)})
+    patient = no_answer.model_copy(update={"missing_margin": timedelta(hours=1)})
+    report = await _found(temporal, patient, count=2)
+    unmended = {finding.kind: finding for finding in report.findings if not finding.mended}
+    assert unmended.keys() == {FindingKind.END_NOT_RECORDED, FindingKind.AGENT_SILENT}
+    assert f"node {node_id} did not stop it" in unmended[FindingKind.END_NOT_RECORDED].done
+    assert await lease_ends(ledger.database, job_id) == [None]
+    assert (await longshore.job(job_id)).ended_at is None
+    # Lost, it has fenced itself: now they are free.
+    await _reconcile(temporal, no_answer.model_copy(update={"even_most": True}))
+    assert await lease_ends(ledger.database, job_id) == ["node-lost"]
+    await _mends(temporal, FindingKind.END_NOT_RECORDED, f"job {job_id}")
+    assert (await longshore.job(job_id)).state is JobState.FAILED
+    await _finds_nothing(temporal)
 
 
 async def test_a_pool_whose_workflow_was_terminated_is_started_again(
@@ -115,7 +139,7 @@ async def test_a_placement_whose_signal_was_lost_is_signalled_again(
 ):
     job_id = (await longshore.submit(a_spec(f"empty-{pool}"))).job_id
     await _waits_for_a_reason(longshore, job_id)
-    await _place_silently(ledger, job_id, node)
+    await _place_silently(ledger, job_id, node.id)
     finding = await _mends(temporal, FindingKind.PLACEMENT_NOT_HEARD, f"job {job_id}")
     assert finding.problem.startswith(f"attempt 1 holds GPUs of node {node.id}")
     await node.end(job_id)
@@ -128,7 +152,7 @@ async def test_a_job_that_never_heard_of_a_placement_that_was_lost_queues_again(
 ):
     job_id = (await longshore.submit(a_spec(f"empty-{pool}"))).job_id
     await _waits_for_a_reason(longshore, job_id)
-    await _place_silently(ledger, job_id, node)
+    await _place_silently(ledger, job_id, node.id)
     node.leave()
     await eventually(lambda: _ended(longshore, pool))
     await _mends(temporal, FindingKind.JOB_NOWHERE, f"job {job_id}")
@@ -298,10 +322,10 @@ async def _settled(temporal: Client) -> bool:
     return (await _reconcile(temporal)).settled
 
 
-async def _place_silently(ledger: Ledger, job_id: str, node: ScriptedNode) -> None:
+async def _place_silently(ledger: Ledger, job_id: str, node_id: str) -> None:
     """Leave what a cycle leaves that died between its commit and its signals."""
     await ledger.rows("DELETE FROM queue WHERE job_id = :id", id=job_id)
-    await ledger.place(job_id, node=node.id)
+    await ledger.place(job_id, node=node_id)
 
 
 async def _runs_through(longshore: Longshore, node: ScriptedNode, pool: str) -> str:
