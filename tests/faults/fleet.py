@@ -135,7 +135,8 @@ class Fleet:
             nodes = {node.id: node.state for node in await self.longshore.nodes()}
         except UnavailableError as error:
             raise AssertionError(str(error)) from error
-        assert nodes == dict.fromkeys(self.nodes, NodeState.READY)
+        states = {node: nodes.get(node) for node in self.nodes}
+        assert states == dict.fromkeys(self.nodes, NodeState.READY)
         return True
 
     def _spawn(self, name: str, argv: Sequence[str]) -> None:

@@ -54,9 +54,10 @@ async def check(fleet: Fleet, jobs: Sequence[str], cancelled: Sequence[str] = ()
     await fleet.all_ready()
     for what, statement in _MUST_BE_EMPTY.items():
         problems += [f"{what}: {row}" for row in fleet.rows(statement)]
-    problems += await _rows_without_workflow(fleet)
     problems += await _workflows_without_row(fleet)
     assert not problems, "\n".join(problems)
+    # A node may be ending at this very moment: first its row, then its workflow.
+    await eventually(lambda: _rows_and_workflows_agree(fleet), timeout=PATIENCE, interval=0.2)
 
 
 async def _of_one_job(fleet: Fleet, job_id: str, ends: Sequence[JobState]) -> list[str]:
@@ -72,8 +73,8 @@ async def _of_one_job(fleet: Fleet, job_id: str, ends: Sequence[JobState]) -> li
     return problems
 
 
-async def _rows_without_workflow(fleet: Fleet) -> list[str]:
-    """Rows of the database whose workflow is not in the state that they say."""
+async def _rows_and_workflows_agree(fleet: Fleet) -> bool:
+    """Fail where a row's workflow is not in the state that the row says."""
     temporal = fleet.longshore.temporal
     problems: list[str] = []
     for row in fleet.rows("SELECT id, end_state FROM jobs"):
@@ -93,7 +94,8 @@ async def _rows_without_workflow(fleet: Fleet) -> list[str]:
             status = await handle.query("status", result_type=NodeStatus)
             if (status.state, status.epoch) != (row["state"], row["epoch"]):
                 problems.append(f"node {row}: its workflow says {status}")
-    return problems
+    assert not problems, "\n".join(problems)
+    return True
 
 
 async def _workflows_without_row(fleet: Fleet) -> list[str]:

@@ -57,7 +57,10 @@ class Relay:
         both = {writer, far_writer}
         self._writers |= both
         try:
-            await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
+            await asyncio.gather(
+                self._copy(reader, far_writer, self._to_server),
+                self._copy(far_reader, writer, self._to_client),
+            )
         finally:
             self._writers -= both
 
@@ -67,9 +70,12 @@ class Relay:
         host, _, port = self._far.rpartition(":")
         return await asyncio.open_connection(host, int(port))
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
+                await passes.wait()
                 if self._swallows:
                     continue
                 writer.write(data)

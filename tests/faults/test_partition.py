@@ -1,0 +1,146 @@
+"""A node is cut off from the server, or its agent freezes: its jobs run elsewhere, none twice."""
+
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import scenes
+from tests.faults.fleet import PATIENCE, Fleet, running_fleet
+from tests.faults.invariants import check
+from tests.support.agent import AgentProcess
+from tests.support.control import new_pool
+from tests.support.local_stack import temporary_folder
+from tests.support.relay import Relay, relay_to
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+async def fleet() -> AsyncIterator[Fleet]:
+    """A stack without nodes."""
+    with temporary_folder() as folder:
+        async with running_fleet(folder, nodes=0) as running:
+            yield running
+
+
+@pytest.fixture
+async def relay(fleet: Fleet) -> AsyncIterator[Relay]:
+    async with relay_to(fleet.stack.temporal.address) as relay:
+        yield relay
+
+
+@pytest.fixture
+def pool() -> str:
+    return new_pool()
+
+
+@pytest.fixture
+def far(fleet: Fleet, relay: Relay, pool: str, tmp_path: Path) -> Iterator[AgentProcess]:
+    """An agent that reaches the server through the relay."""
+    agent = AgentProcess(fleet.stack.settings, tmp_path / "far", pool)
+    agent.start(TEMPORAL_ADDRESS=relay.address)
+    yield agent
+    agent.end()
+
+
+@pytest.fixture
+def near(fleet: Fleet, pool: str, tmp_path: Path) -> Iterator[AgentProcess]:
+    """An agent that reaches the server directly; not started yet."""
+    agent = AgentProcess(fleet.stack.settings, tmp_path / "near", pool)
+    yield agent
+    agent.end()
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        pytest.param({}, id="both"),
+        pytest.param({"to_client": False}, id="to-server", marks=pytest.mark.exhaustive),
+        pytest.param({"to_server": False}, id="to-agent", marks=pytest.mark.exhaustive),
+    ],
+)
+async def test_jobs_of_a_node_that_is_cut_off_run_elsewhere_and_it_comes_back(
+    fleet: Fleet,
+    relay: Relay,
+    far: AgentProcess,
+    near: AgentProcess,
+    pool: str,
+    silent: dict[str, bool],
+) -> None:
+    jobs = await _run_four(fleet, pool)
+    near.start()
+    await _registered(near, 1)
+    relay.fall_silent(**silent)
+    await eventually(lambda: far.says("all processes end"), timeout=PATIENCE)
+    await eventually(lambda: _all_run_on(fleet, jobs, near.node_id), timeout=PATIENCE)
+    relay.heal()
+    await eventually(lambda: fleet.epoch(far.node_id) > 1, timeout=PATIENCE)
+    jobs += await _fill_both(fleet, pool, far, near)
+    await check(fleet, jobs)
+    for job_id in jobs[:4]:
+        assert _lease_ends(fleet, job_id) == ["node-lost", "finished"]
+
+
+async def test_jobs_of_an_agent_that_freezes_run_elsewhere_and_it_comes_back(
+    fleet: Fleet, far: AgentProcess, near: AgentProcess, pool: str
+) -> None:
+    jobs = await _run_four(fleet, pool)
+    near.start()
+    await _registered(near, 1)
+    far.send(signal.SIGSTOP)
+    await eventually(lambda: _all_run_on(fleet, jobs, near.node_id), timeout=PATIENCE)
+    far.send(signal.SIGCONT)
+    await eventually(lambda: fleet.epoch(far.node_id) > 1, timeout=PATIENCE)
+    jobs += await _fill_both(fleet, pool, far, near)
+    await check(fleet, jobs)
+
+
+async def test_a_short_cut_costs_nothing(
+    fleet: Fleet, relay: Relay, far: AgentProcess, pool: str
+) -> None:
+    jobs = await _run_four(fleet, pool)
+    relay.fall_silent()
+    await eventually(lambda: far.says("heartbeat not acknowledged"), timeout=PATIENCE)
+    relay.heal()
+    await check(fleet, jobs)
+    assert [_lease_ends(fleet, job_id) for job_id in jobs] == [["finished"]] * 4
+
+
+async def _run_four(fleet: Fleet, pool: str) -> list[str]:
+    """Submit four jobs of a GPU to a pool of one node, and wait until they run there."""
+    specs = [fleet.journal.job(f"cut-{number}", 4.0, pool=pool) for number in range(4)]
+    jobs = [await scenes.submit(fleet, spec) for spec in specs]
+    await eventually(lambda: all(map(fleet.journal.running, jobs)), timeout=PATIENCE)
+    return jobs
+
+
+async def _fill_both(fleet: Fleet, pool: str, *agents: AgentProcess) -> list[str]:
+    """Submit a job as wide as a node for each agent, and wait until each runs one at a time."""
+    specs = [fleet.journal.job("wide", 3.0, pool=pool, gpus=4) for _ in agents]
+    jobs = [await scenes.submit(fleet, spec) for spec in specs]
+    nodes = sorted(agent.node_id for agent in agents)
+    await eventually(lambda: sorted(_runs_on(fleet, job) for job in jobs) == nodes, PATIENCE)
+    return jobs
+
+
+async def _registered(agent: AgentProcess, epoch: int) -> None:
+    await eventually(lambda: agent.says(f"epoch {epoch}"), timeout=PATIENCE)
+
+
+def _all_run_on(fleet: Fleet, jobs: list[str], node: str) -> bool:
+    return all(_runs_on(fleet, job_id) == node for job_id in jobs)
+
+
+def _runs_on(fleet: Fleet, job_id: str) -> str:
+    """Return the node on which a process of the job runs now, or nothing."""
+    live = "SELECT node_id FROM placements WHERE job_id = %s AND ended_at IS NULL"
+    placed = fleet.rows(live, job_id)
+    return placed[0]["node_id"] if placed and fleet.journal.running(job_id) else ""
+
+
+def _lease_ends(fleet: Fleet, job_id: str) -> list[str]:
+    ends = "SELECT end_reason FROM leases WHERE job_id = %s ORDER BY id"
+    return [row["end_reason"] for row in fleet.rows(ends, job_id)]
