@@ -4,8 +4,10 @@ import base64
 import hashlib
 import re
 import secrets
+import shlex
 from collections.abc import Callable
 
+import yaml
 from sqlalchemy.exc import DBAPIError
 
 from activities.database import Database
@@ -37,18 +39,31 @@ def summary_of(spec: JobSpec) -> str:
     vram = f" with {format_gb(spec.vram_per_gpu)}" if spec.vram_per_gpu else ""
     text = (
         f"{spec.name}: {spec.gpus} x {spec.gpu_type or 'GPU'}{vram}, {spec.tier.value}, "
-        f"class {spec.priority}, {spec.tenant}/{spec.pool}"
+        f"class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
     )
     return text.encode()[:200].decode(errors="ignore")
 
 
 def details_of(spec: JobSpec) -> str:
     """Return the job file as Markdown, for the Temporal UI; without values of its environment."""
-    told = spec.model_dump(mode="json", exclude_defaults=True, exclude={"env"})
-    lines = [f"**{name}** {value}" for name, value in told.items()]
+    told = spec.model_dump(mode="json", exclude_defaults=True, exclude={"env", "command"})
+    lines = [f"- **{name}** {_value_of(name, value)}" for name, value in told.items()]
     if spec.env:
-        lines.append(f"**env** sets {', '.join(sorted(spec.env))}")
-    return "\n\n".join(lines)[:8000]
+        lines.append(f"- **env** sets {', '.join(sorted(spec.env))}")
+    if spec.command is not None:
+        text = spec.command if isinstance(spec.command, str) else shlex.join(spec.command)
+        lines += ["", "````sh", text.strip("\n"), "````"]
+    return "\n".join(lines)[:8000]
+
+
+def _value_of(name: str, value: object) -> str:
+    if name in ("vram_per_gpu", "ram") and isinstance(value, float):
+        return format_gb(value)
+    if isinstance(value, dict):
+        return yaml.safe_dump(
+            value, default_flow_style=True, width=10_000, sort_keys=False
+        ).strip()
+    return str(value)
 
 
 async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ def job_details(status: JobStatus, spec: JobSpec, *, simulated: bool) -> str:
         lines += [status.reason, ""]
     lines += [f"**Needs** {_needs(spec)}", ""]
     if status.attempts:
-        lines += ["| attempt | node | GPUs | ended |", "|---:|---|---|---|"]
-        lines += [_attempt_row(attempt) for attempt in status.attempts]
+        # A list, newest first: the page shows tables without room between their columns.
+        lines += ["**Attempts**", ""]
+        lines += [_attempt_line(attempt) for attempt in reversed(status.attempts)]
         lines.append("")
     if not status.state.ended:
         lines.append(f"`longshore why {status.job_id}` says more.")
@@ -26,18 +27,24 @@ def _headline(status: JobStatus, simulated: bool) -> str:
 
 def _needs(spec: JobSpec) -> str:
     vram = f" with {format_gb(spec.vram_per_gpu)}" if spec.vram_per_gpu else ""
+    cores = "core" if spec.cpus == 1 else "cores"
     return (
-        f"{spec.gpus} x {spec.gpu_type or 'any GPU'}{vram}, {spec.cpus:g} cores, "
+        f"{spec.gpus} x {spec.gpu_type or 'any GPU'}{vram}, {spec.cpus:g} {cores}, "
         f"{format_gb(spec.ram)} of memory for about {format_duration(spec.expected_duration)}; "
         f"{spec.tier.value}, class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
     )
 
 
-def _attempt_row(attempt: AttemptRecord) -> str:
-    ended = "runs"
-    if attempt.ended_at is not None:
-        what = attempt.failure.value if attempt.failure else attempt.message or "finished"
-        code = "" if attempt.exit_code is None else f", exit code {attempt.exit_code}"
-        ended = f"{attempt.ended_at:%H:%M:%S} {what}{code}"
+def _attempt_line(attempt: AttemptRecord) -> str:
     gpus = ", ".join(str(index) for index in attempt.gpu_indices)
-    return f"| {attempt.attempt} | {attempt.node_id} | {gpus} | {ended} |"
+    plural = "s" if len(attempt.gpu_indices) > 1 else ""
+    return f"- {attempt.attempt} on {attempt.node_id} GPU{plural} {gpus}: {_course(attempt)}"
+
+
+def _course(attempt: AttemptRecord) -> str:
+    if attempt.ended_at is None:
+        return f"runs since {attempt.placed_at:%H:%M:%S}"
+    what = attempt.message or "ended"
+    if attempt.failure is not None and attempt.failure.value != what:
+        what = f"{attempt.failure.value} ({what})"
+    return f"{what}, {attempt.placed_at:%H:%M:%S} to {attempt.ended_at:%H:%M:%S}"
