@@ -19,7 +19,7 @@ from activities.outcome import never_started, never_to_start, report_of, stopped
 from activities.progress import read_progress
 from activities.runs import RunRecord, RunStore
 from activities.shipping import Shipper
-from activities.supervision import Plan, Supervised
+from activities.supervision import Nursery, Plan, Supervised
 from models.job import FailureClass
 from models.messages import ProcessReport, Progress, RunProcessRequest, StopProcessRequest
 from models.node import Inventory, NodeIdentity
@@ -71,6 +71,7 @@ class Processes:
         self._inventory = inventory
         self._logs = logs
         self._fence = fence
+        self._nursery = Nursery()
         self._runs: dict[PlacementKey, Run] = {}
         fence.on_acknowledged = self._feed
 
@@ -187,7 +188,7 @@ class Processes:
         launch = prepare(run.request, self._identity, self._inventory, run.folder, job_folder)
         if run.record.stop_reason is not None:
             return stopped_before_start(run.record.stop_reason)
-        supervised = await Supervised.start(run.folder, self._plan(run, launch))
+        supervised = await Supervised.start(self._nursery, run.folder, self._plan(run, launch))
         run.supervised = supervised
         if run.record.stop_reason is not None:  # asked for while the supervisor was being started
             supervised.stop(signal.SIGKILL, 0)

@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
-from activities import supervisor
+from activities import nursery
 from models.base import Frozen
 
 _ROOT = str(Path(__file__).resolve().parent.parent)
@@ -32,27 +35,70 @@ class Plan(Frozen):
     """For a container: the command that removes it."""
 
 
+class Nursery:
+    """The process that forks this agent's supervisors; started again where it has ended."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def fork(self, folder: Path, streams: Sequence[int]) -> None:
+        """Fork a supervisor of a run folder, with these as standard input, output and error.
+
+        Raises OSError when the system refuses; a fork that fails ends the output.
+        """
+        message = [os.fsencode(folder)]
+        try:
+            socket.send_fds(self._connected(), message, streams)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close()
+            socket.send_fds(self._connected(), message, streams)
+
+    def close(self) -> None:
+        """End it; supervisors that it forked go on."""
+        if self._socket and self._process:
+            self._socket.close()
+            self._process.wait()
+        self._socket = self._process = None
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            ours, its = socket.socketpair()
+            with its:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", nursery.START, _ROOT],
+                    stdin=its.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env={n: os.environ[n] for n in ("PATH", "LANG") if n in os.environ},
+                )
+            ours.setblocking(False)  # one that hangs must not hold up the agent
+            self._socket = ours
+        return self._socket
+
+
 class Supervised:
     """A supervisor at work. Feeding and stopping one that has gone does nothing."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def __init__(self, orders: asyncio.WriteTransport, words: asyncio.StreamReader) -> None:
+        self._orders = orders
+        self._words = words
 
     @classmethod
-    async def start(cls, folder: Path, plan: Plan) -> Self:
+    async def start(cls, born_in: Nursery, folder: Path, plan: Plan) -> Self:
         """Start the supervisor of a run folder. Raises OSError when the system refuses."""
-        with (folder / "supervisor.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", "-c", supervisor.START),
-                *(_ROOT, str(folder)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                env={name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ},
-                limit=2**20,
-            )
-        supervised = cls(process)
+        with contextlib.ExitStack() as its:
+            stdin, orders = _pipe()
+            its.enter_context(stdin)
+            words, stdout = _pipe()
+            its.enter_context(stdout)
+            stderr = its.enter_context((folder / "supervisor.log").open("ab"))
+            born_in.fork(folder, [stdin.fileno(), stdout.fileno(), stderr.fileno()])
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=2**20)
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), words)
+        transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, orders)
+        supervised = cls(transport, reader)
         supervised._send(plan.model_dump(exclude_none=True))
         return supervised
 
@@ -69,23 +115,21 @@ class Supervised:
 
         Resolves `started` when the command runs. Returns None when the supervisor was killed.
         """
-        assert self._process.stdout
         end = None
-        async for line in self._process.stdout:
+        async for line in self._words:
             message = json.loads(line)
             if "started" in message and not started.done():
                 started.set_result(message["started"])
             end = message.get("end", end)
-        await self._process.wait()
-        self._close()
+        self._orders.close()
         return end
 
     def _send(self, message: dict[str, Any]) -> None:
-        assert self._process.stdin
-        if not self._process.stdin.is_closing():
-            with contextlib.suppress(OSError):
-                self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        if not self._orders.is_closing():
+            self._orders.write(json.dumps(message).encode() + b"\n")
 
-    def _close(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
+
+def _pipe() -> tuple[BinaryIO, BinaryIO]:
+    """Return the two ends of a new pipe, to read and to write."""
+    read, write = os.pipe()
+    return os.fdopen(read, "rb", 0), os.fdopen(write, "wb", 0)

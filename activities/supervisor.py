@@ -1,6 +1,6 @@
 """Keeps one process of a job: starts it, fences it, stops it, and writes down how it ended.
 
-Runs as a process of its own (`START` with `python -I -S -c`), from the standard library alone, so
+Runs as a process of its own (forked by `activities.nursery`), from the standard library alone, so
 that it starts in a few milliseconds and outlives a crash of the node agent long enough to clean
 up after it.
 
@@ -33,11 +33,6 @@ from activities.system import (
     write_whole,
 )
 
-START = (
-    "import sys; sys.path[:0] = sys.argv[1:2]; "
-    "from activities.supervisor import main; main(sys.argv[2])"
-)
-"""Arguments: the folder that holds the package `activities`, and the run folder."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 HELPER_SECONDS = 20.0
 """How long a container command may take before it is given up."""

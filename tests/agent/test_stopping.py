@@ -11,12 +11,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from activities.outcome import report_of
 from activities.processes import Run
 from activities.supervision import Plan
-from activities.supervisor import START
 from activities.system import boot_clock
 from models.job import FailureClass
 from models.messages import ProcessReport, Progress, StopProcessRequest
@@ -26,6 +26,10 @@ from tests.support.marks import marked
 from tests.support.waiting import eventually
 
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
+SUPERVISE = (
+    "import sys; sys.path[:0] = sys.argv[1:2]; "
+    "from activities.supervisor import main; main(sys.argv[2])"
+)
 
 
 async def test_a_process_may_save_in_its_grace(box: LocalNode) -> None:
@@ -125,6 +129,18 @@ async def test_without_its_supervisor_nothing_of_a_process_is_left(box: LocalNod
     assert marked(mark) == []
 
 
+async def test_a_killed_nursery_costs_no_process(box: LocalNode) -> None:
+    run = box.start("sleep 300")
+    started = await asyncio.wait_for(run.started, 10)
+    nursery = psutil.Process(started["supervisor"]).parent()
+    assert nursery
+    nursery.kill()
+    nursery.wait(10)
+    assert (await box.report("exit 3")).exit_code == 3
+    assert not run.done.done()
+    assert (await _stop(box, run, grace=5)).message == "stopped (test), exit code 143"
+
+
 async def test_lack_of_memory_is_told_apart_from_another_kill(box: LocalNode) -> None:
     group = MEMORY_GROUPS / f"longshore-test-{uuid.uuid4().hex[:8]}"
     try:
@@ -153,7 +169,7 @@ def _supervise_in(group: Path, box: LocalNode, code: str) -> dict[str, Any]:
         fence_after=60,
     )
     enter = f'echo $$ > {group}/cgroup.procs; exec "$@"'
-    supervisor = [sys.executable, "-I", "-S", "-c", START, str(ROOT), str(box.folder)]
+    supervisor = [sys.executable, "-I", "-S", "-c", SUPERVISE, str(ROOT), str(box.folder)]
     with subprocess.Popen(
         ["sh", "-c", enter, "sh", *supervisor], stdin=subprocess.PIPE
     ) as process:

@@ -21,6 +21,7 @@ from models.errors import UnavailableError
 from models.node import NodeState
 from models.search import SEARCH_ATTRIBUTES
 from tests.faults.journal import Journal
+from tests.support.agent import supervisors_of
 from tests.support.local_stack import ROOT, running_stack, settings_in
 from tests.support.waiting import eventually
 from workers.processes import wait_until
@@ -83,7 +84,7 @@ class Fleet:
         found: list[psutil.Process] = []
         for node in self.nodes:
             with contextlib.suppress(AssertionError, psutil.Error):
-                found += psutil.Process(self.pid(agent_process(node))).children()
+                found += supervisors_of(self.pid(agent_process(node)))
         return found
 
     # --- failpoints ---------------------------------------------------------------------

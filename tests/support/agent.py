@@ -63,7 +63,7 @@ class AgentProcess:
         self.process.wait(30)
 
     def supervisors(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children()
+        return supervisors_of(self.process.pid)
 
     def end(self) -> None:
         """End it however it is."""
@@ -74,3 +74,9 @@ class AgentProcess:
     def process(self) -> subprocess.Popen[bytes]:
         assert self._process
         return self._process
+
+
+def supervisors_of(agent: int) -> list[psutil.Process]:
+    """Return the supervisors of the agent with this process id: children of its nursery."""
+    nurseries = psutil.Process(agent).children()
+    return [supervisor for nursery in nurseries for supervisor in nursery.children()]
