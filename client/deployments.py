@@ -38,6 +38,7 @@ from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, NODE_WORKFLOW, POO
 ASKED_WITHIN = timedelta(seconds=75)
 """A request for work waits at the server for up to a minute before the next one comes."""
 _PATIENCE = timedelta(seconds=15)
+"""Of each call; the server takes some questions about one deployment a second, and no more."""
 _VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 _STATUS = "WORKER_DEPLOYMENT_VERSION_STATUS_"
 _Summary = WorkerDeploymentInfo.WorkerDeploymentVersionSummary
@@ -82,7 +83,7 @@ class Deployments:
         are, and this version must agree with all that they have done. Raises NotFoundError for a
         version that no worker has named, RefusedError when the server does not want it.
         """
-        mover = Mover(self._temporal, WorkerVersion(deployment=self.name, build_id=build_id))
+        mover = self.mover(build_id)
         try:
             service = self._temporal.workflow_service
             reply = await service.set_worker_deployment_current_version(
@@ -90,6 +91,7 @@ class Deployments:
                     namespace=self._temporal.namespace, deployment_name=self.name,
                     build_id=build_id, identity=self._temporal.identity,
                 ),
+                retry=True,
                 timeout=_PATIENCE,
             )  # fmt: skip
             moved, stayed = await mover.wake()
@@ -105,6 +107,15 @@ class Deployments:
             stayed=tuple(sorted(stayed)),
         )
 
+    def mover(self, build_id: str) -> Mover:
+        """Return what brings pools and nodes to this version."""
+        return Mover(self._temporal, WorkerVersion(deployment=self.name, build_id=build_id))
+
+    async def is_current(self, build_id: str) -> bool:
+        """Return whether new work goes to this version. Raises RPCError."""
+        routing = (await self._describe()).routing_config
+        return routing.current_deployment_version.build_id == build_id
+
     async def ramp(self, build_id: str, percent: float) -> None:
         """Give this share of new work and of jobs to this version. Raises as `set_current`."""
         try:
@@ -114,6 +125,7 @@ class Deployments:
                     namespace=self._temporal.namespace, deployment_name=self.name,
                     build_id=build_id, percentage=percent, identity=self._temporal.identity,
                 ),
+                retry=True,
                 timeout=_PATIENCE,
             )  # fmt: skip
         except RPCError as error:
@@ -125,6 +137,7 @@ class Deployments:
                 DescribeWorkerDeploymentRequest(
                     namespace=self._temporal.namespace, deployment_name=self.name
                 ),
+                retry=True,
                 timeout=_PATIENCE,
             )
         except RPCError as error:

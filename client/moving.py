@@ -40,10 +40,15 @@ class Mover:
         self._temporal = temporal
         self._version = version
         self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._woken: set[str] = set()
 
     async def wake(self) -> tuple[set[str], set[str]]:
         """Wake whatever is on another version; return the ids that moved, and those that did not
-        within `MOVES_WITHIN`. Raises RPCError."""
+        within `MOVES_WITHIN`.
+
+        A run is woken by one call alone: one that no worker answers for must not gather signals
+        for ever. Raises RPCError.
+        """
         moved: set[str] = set()
         stayed: set[str] = set()
         seen: set[str] = set()
@@ -77,8 +82,10 @@ class Mover:
     async def _wake(self, workflow_id: str, workflow_type: str) -> bool | None:
         """Return whether it has moved; None when it need not."""
         async with self._gate:
-            if not await self._is_elsewhere(workflow_id):
-                return None
+            run_id = await self._elsewhere(workflow_id)
+            if run_id is None or run_id in self._woken:
+                return None if run_id is None else False
+            self._woken.add(run_id)
             handle = self._temporal.get_workflow_handle(workflow_id)
             deadline = _now() + MOVES_WITHIN
             while _now() < deadline:
@@ -113,28 +120,26 @@ class Mover:
 
     async def _arrives(self, workflow_id: str, within: float) -> bool:
         deadline = _now() + within
-        while await self._is_elsewhere(workflow_id):
+        while await self._elsewhere(workflow_id):
             if _now() > deadline:
                 return False
             await asyncio.sleep(_LOOK_EVERY)
         return True
 
-    async def _is_elsewhere(self, workflow_id: str) -> bool:
-        """Return whether it runs, and its last step was not taken by this version."""
+    async def _elsewhere(self, workflow_id: str) -> str | None:
+        """Return the id of the run whose last step was not taken by this version, if it runs."""
         try:
             description = await self._temporal.get_workflow_handle(workflow_id).describe()
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                return False
+                return None
             raise
         if description.status is not WorkflowExecutionStatus.RUNNING:
-            return False
+            return None
         info = description.raw_description.workflow_execution_info.versioning_info
         found = info.deployment_version
-        return (found.deployment_name, found.build_id) != (
-            self._version.deployment,
-            self._version.build_id,
-        )
+        ours = (self._version.deployment, self._version.build_id)
+        return None if (found.deployment_name, found.build_id) == ours else description.run_id
 
 
 def _now() -> float:

@@ -31,7 +31,7 @@ from workers.health import ControlHealth, serving_health
 from workers.sampling import keep_sampling
 from workers.stopping import stop_on_signals
 from workers.telemetry import start_runtime
-from workers.versioning import deployment_config, try_to_become_current, workflows_of
+from workers.versioning import deployment_config, look_after, workflows_of
 
 GRACE = timedelta(seconds=10)
 """What is under way at the end has so long to finish."""
@@ -114,9 +114,9 @@ async def run(
         logger.info("control worker takes work from task queue %s%s", CONTROL_TASK_QUEUE, as_what)
         work = asyncio.create_task(worker.run())
         stop = asyncio.create_task(stopped.wait())
-        if set_current and version:
-            rise = asyncio.create_task(try_to_become_current(temporal, version))
-            work.add_done_callback(lambda _: rise.cancel())
+        if version:
+            care = asyncio.create_task(look_after(temporal, version, set_current=set_current))
+            work.add_done_callback(lambda _: care.cancel())
         await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             await work  # raises what ended it

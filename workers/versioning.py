@@ -6,15 +6,16 @@ docs/decisions/0009-worker-deployments.md says why.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.service import RPCError
 from temporalio.worker import WorkerDeploymentConfig
 
 from client.deployments import Deployments
 from models.deployment import WorkerVersion
-from models.errors import LongshoreError, NotFoundError, RefusedError
+from models.errors import LongshoreError
 from workflows.job import JobWorkflow
 from workflows.node import NodeWorkflow
 from workflows.pinned import PinnedNodeWorkflow, PinnedPoolWorkflow
@@ -23,8 +24,9 @@ from workflows.reconcile import ReconcileWorkflow
 
 WORKFLOWS = (JobWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow)
 VERSIONED_WORKFLOWS = (JobWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow)
+LOOK_EVERY = 10.0
 _KNOWN_WITHIN = 60.0
-_ASK_EVERY = 0.2
+_ASK_EVERY = 0.5
 
 logger = logging.getLogger("workers.versioning")
 
@@ -46,36 +48,49 @@ def deployment_config(version: WorkerVersion | None) -> WorkerDeploymentConfig |
     )
 
 
-async def become_current(temporal: Client, version: WorkerVersion) -> None:
-    """Make this version current as soon as the server knows it, and move pools and nodes to it.
+async def look_after(
+    temporal: Client, version: WorkerVersion, *, set_current: bool, every: float = LOOK_EVERY
+) -> None:
+    """Have pools and nodes follow whenever this version is current, until cancelled.
 
-    The worker must be asking for work meanwhile. Raises NotFoundError or RefusedError when the
-    server does not want it within a minute, UnavailableError.
+    Whoever makes it current may know nothing of them: Temporal's own command line, its controller
+    for Kubernetes. With `set_current` this version is made current first, once the server knows
+    it; the worker must be asking for work meanwhile.
     """
     deployment = Deployments(temporal, version.deployment)
+    if set_current:
+        await _become_current(deployment, version.build_id)
+    mover = deployment.mover(version.build_id)
+    while True:
+        try:
+            if await deployment.is_current(version.build_id):
+                _tell(version.build_id, *await mover.wake())
+        except RPCError as error:
+            logger.debug("cannot look at deployment %s: %s", version.deployment, error.message)
+        await asyncio.sleep(every)
+
+
+async def _become_current(deployment: Deployments, build_id: str) -> None:
+    """Make this version current; log why that is not possible, if so: the worker goes on."""
     deadline = asyncio.get_running_loop().time() + _KNOWN_WITHIN
     while True:
         try:
-            moved = await deployment.set_current(version.build_id)
-        except (NotFoundError, RefusedError):
+            moved = await deployment.set_current(build_id)
+        except LongshoreError as error:
             # A version is known, and has its task queues, a moment after it first asked for work.
             if asyncio.get_running_loop().time() > deadline:
-                raise
+                logger.error("version %s is not current: %s", build_id, error)
+                return
             await asyncio.sleep(_ASK_EVERY)
             continue
-        logger.info(
-            "version %s is current; pools and nodes moved to it: %d",
-            version.build_id,
-            len(moved.moved),
-        )
-        if moved.stayed:
-            logger.warning("these need a worker of their own version: %s", ", ".join(moved.stayed))
+        logger.info("version %s is current", build_id)
+        _tell(build_id, moved.moved, moved.stayed)
         return
 
 
-async def try_to_become_current(temporal: Client, version: WorkerVersion) -> None:
-    """Do so, and log what comes in between: a worker goes on without being current."""
-    try:
-        await become_current(temporal, version)
-    except LongshoreError as error:
-        logger.error("version %s is not current: %s", version.build_id, error)
+def _tell(build_id: str, moved: Collection[str], stayed: Collection[str]) -> None:
+    if moved:
+        logger.info("moved to version %s: %s", build_id, ", ".join(sorted(moved)))
+    if stayed:
+        names = ", ".join(sorted(stayed))
+        logger.warning("stay on another version, and need a worker of it: %s", names)
