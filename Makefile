@@ -51,6 +51,7 @@ bench: $(STAMP) ## Measure how fast the packer decides
 
 docs: $(STAMP) ## Write the pages that are made from the code
 	@$(BIN)/python -m workers.settings_page
+	@$(BIN)/python -m models.job_docs
 
 lock: $(STAMP) ## Choose versions anew and write requirements.lock (all platforms, with hashes)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

@@ -48,6 +48,7 @@ class RetryRule(Frozen):
     multiplier: float = Field(default=2.0, ge=1.0, le=100.0)
     """Each further wait is this many times the one before."""
     max_backoff: Duration = timedelta(minutes=10)
+    """No wait is longer than this."""
 
     def wait_before(self, retry: int) -> timedelta:
         """Return the wait before retry number `retry` (from 1)."""
@@ -181,6 +182,7 @@ class JobState(StrEnum):
     SUBMITTED = "SUBMITTED"
     """Started, not yet in a queue."""
     QUEUED = "QUEUED"
+    """Waits for a placement."""
     HELD = "HELD"
     """Kept out of placement until somebody releases it."""
     RUNNING = "RUNNING"
@@ -190,8 +192,11 @@ class JobState(StrEnum):
     RETRYING = "RETRYING"
     """Between attempts, waiting out a backoff."""
     SUCCEEDED = "SUCCEEDED"
+    """Its process ended with exit code 0."""
     FAILED = "FAILED"
+    """An attempt failed and no retry was left, or no attempt could begin."""
     CANCELLED = "CANCELLED"
+    """Somebody cancelled it."""
 
     @property
     def ended(self) -> bool:

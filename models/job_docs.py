@@ -1,0 +1,365 @@
+"""What is written about the job file, made from the models: docs/job-file.md.
+
+`python -m models.job_docs` writes the page; a test holds page and models equal.
+"""
+
+import inspect
+import json
+import re
+import types
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import yaml
+from annotated_types import Ge, Le, MaxLen, MinLen
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+import models.errors
+from models.base import Name
+from models.document import load_document
+from models.errors import LongshoreError, SpecError
+from models.job import (
+    CheckpointContract,
+    EnvName,
+    EnvValue,
+    FailureClass,
+    JobSpec,
+    JobState,
+    RetryPolicy,
+    RetryRule,
+    Tier,
+)
+from models.units import GB, Duration, format_duration, format_gb
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "job-file.md"
+
+FULL_EXAMPLE = """\
+name: train-7b
+tenant: research
+pool: default
+tier: FAST
+priority: 7
+
+gpus: 4
+gpu_type: H100
+vram_per_gpu: 40GB
+cpus: 16
+ram: 128GB
+expected_duration: 2h30m
+
+command: [python, train.py, --epochs, "3"]
+image: ghcr.io/example/train:1.4
+env:
+  SEED: 7
+  WANDB_MODE: offline
+workdir: ~/train
+
+checkpoint:
+  folder: checkpoints
+  signal: SIGUSR1
+  grace: 2m
+  interval: 15m
+retry:
+  user: {max_retries: 1, backoff: 30s, multiplier: 2, max_backoff: 10m}
+  start: {max_retries: 1, backoff: 1m}
+  out_of_memory: {max_retries: 0}
+  node: {max_retries: 10, backoff: 1s}
+  preempted: {max_retries: null}
+queue_timeout: 12h
+stop_grace: 20s
+"""
+"""Every field once; where the examples of single fields come from, too."""
+
+WRONG_EXAMPLE = """\
+name: Train 7B
+gpus: 0
+gups: 4
+vram_per_gpu: lots
+expected_duration: -1h
+retry:
+  user: {max_retry: 3}
+"""
+
+
+def page() -> str:
+    """Return docs/job-file.md."""
+    example: dict[str, Any] = yaml.safe_load(FULL_EXAMPLE)
+    no_example: dict[str, Any] = {}
+    parts = [_HEAD]
+    for title, before, model, values in (
+        ("Fields", _FIELDS, JobSpec, example),
+        ("checkpoint", _CHECKPOINT, CheckpointContract, example["checkpoint"]),
+        ("retry", _RETRY, RetryPolicy, no_example),
+        ("A retry rule", _RULE, RetryRule, example["retry"]["user"]),
+    ):
+        parts.append(f"## {title}\n\n{before}")
+        parts += _fields_of(model, values, title)
+    parts.append(f"{_CLASSES}\n{_table('class', FailureClass)}\n")
+    parts.append(f"{_STATES}\n{_table('state', JobState)}\n")
+    parts.append(f"{_ENVIRONMENT}")
+    parts.append(f"{_WRONG}\n```yaml\n{WRONG_EXAMPLE}```\n\n```\n{_problems()}\n```\n")
+    parts.append(f"{_ERRORS}\n{_errors()}\n")
+    parts.append(f"{_FULL}\n```yaml\n{FULL_EXAMPLE}```\n")
+    return "\n".join(parts)
+
+
+def _fields_of(model: type[BaseModel], values: dict[str, Any], title: str) -> Iterator[str]:
+    """Yield a paragraph for each field: what it is for, its type, default and an example."""
+    hints = get_type_hints(model, include_extras=True)
+    prefix = f"{title}." if title in JobSpec.model_fields else ""
+    for name, field in model.model_fields.items():
+        facts = [_type(hints[name]) + _limits(field), _default(field, hints[name])]
+        if name in values and not isinstance(values[name], dict):
+            facts.append(f"for example `{name}: {_inline(values[name])}`")
+        text = " ".join((field.description or _said_elsewhere(name)).split())
+        yield f"### {prefix}{name}\n\n{text}\n\n- {'; '.join(facts)}\n"
+
+
+def _said_elsewhere(name: str) -> str:
+    """A rule of the retry policy has no text of its own: its failure class says when it holds."""
+    return _docs_of(FailureClass)[name.upper()]
+
+
+def _type(hint: Any) -> str:
+    """Return what may stand in a field, in words."""
+    for known, words in _TYPES:
+        if hint == known:
+            return words
+    if get_origin(hint) in (types.UnionType, Union):
+        forms = [form for form in get_args(hint) if form is not type(None)]
+        return " or ".join(_type(form) for form in forms)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return " or ".join(f"`{member.value}`" for member in hint)
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        return f"mapping, see [{_SECTIONS[hint]}](#{_SECTIONS[hint].lower().replace(' ', '-')})"
+    args = get_args(hint)
+    if args and isinstance(args[0], type) and issubclass(args[0], str):
+        return f"text that matches `{args[1].pattern}`"
+    raise TypeError(f"no words for the type {hint}")
+
+
+def _limits(field: FieldInfo) -> str:
+    """Return ``, 0 to 10`` and the like, from the constraints of the model."""
+    found: dict[type, Any] = {type(each): each for each in field.metadata}
+    low, high = found.get(Ge), found.get(Le)
+    if low and high:
+        return f", {_number(low.ge)} to {_number(high.le)}"
+    if low and field.annotation is not float:
+        return f", at least {_number(low.ge)}"
+    if MaxLen in found:
+        return f", at most {found[MaxLen].max_length} characters"
+    return ", not empty" if MinLen in found else ""
+
+
+def _number(value: Any) -> str:
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def _default(field: FieldInfo, hint: Any) -> str:
+    if field.is_required():
+        return "required"
+    default: Any = field.default
+    if default is PydanticUndefined:
+        default = field.get_default(call_default_factory=True)
+    if default is None or default == {}:
+        return "none when left out"
+    if hint == GB:
+        return f"default `{format_gb(default)}`"
+    if isinstance(default, RetryRule):
+        return f"default `{_inline(_rule(default))}`"
+    if isinstance(default, BaseModel):
+        return "default as below"
+    return f"default `{_inline(default)}`"
+
+
+def _rule(rule: RetryRule) -> dict[str, Any]:
+    """Return a rule as it would be written: its retries, and what differs from the defaults."""
+    return {"max_retries": rule.max_retries} | rule.model_dump(mode="json", exclude_defaults=True)
+
+
+def _inline(value: Any) -> str:
+    """Return a value as it stands in YAML on one line."""
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if isinstance(value, StrEnum | str):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return json.dumps(value)
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+
+
+def _table(what: str, enum: type[StrEnum]) -> str:
+    docs = _docs_of(enum)
+    rows = [f"| `{member.value}` | {docs.get(member.name, '')} |" for member in enum]
+    return "\n".join([f"| {what} | what |", "|---|---|", *rows])
+
+
+def _docs_of(enum: type[StrEnum]) -> dict[str, str]:
+    """Return the text below each member, which Python itself does not keep."""
+    body = inspect.getsource(enum)
+    found = re.findall(
+        r'^    ([A-Z_]+) = "[^"]+"\n    """(.+?)"""', body, re.MULTILINE | re.DOTALL
+    )
+    return {name: " ".join(text.split()) for name, text in found if name in enum.__members__}
+
+
+def _problems() -> str:
+    try:
+        load_document(WRONG_EXAMPLE, "job.yaml", JobSpec)
+    except SpecError as error:
+        return str(error)
+    raise AssertionError("the wrong example is right")
+
+
+def _errors() -> str:
+    tree = re.findall(r"─ (\w+) +(\S.*)", models.errors.__doc__ or "")
+    rows = ["| error | exit code | what |", "|---|---:|---|"]
+    for name, text in tree:
+        error: type[LongshoreError] = getattr(models.errors, name)
+        rows.append(f"| `{name}` | {error.exit_code} | {text} |")
+    return "\n".join(rows)
+
+
+_SECTIONS: dict[type[BaseModel], str] = {
+    CheckpointContract: "checkpoint",
+    RetryPolicy: "retry",
+    RetryRule: "A retry rule",
+}
+
+_TYPES: tuple[tuple[Any, str], ...] = (
+    (Name, "lower-case letters, digits, dot, dash and underscore, at most 63"),
+    (GB, "size"),
+    (Duration, "duration"),
+    (Tier, "`FAST` or `FLEX`"),
+    (int, "whole number"),
+    (float, "number"),
+    (str, "text"),
+    (tuple[str, ...], "list of texts"),
+    (dict[EnvName, EnvValue], "mapping of names to texts or numbers"),
+)
+
+_HEAD = """\
+# The job file
+
+A job file is YAML or JSON and describes one job: what to run, what it needs, and how patient it
+is.
+
+```console
+$ longshore submit job.yaml
+$ longshore submit job.yaml --set priority=8 --set env.SEED=7    # values over the file's
+$ longshore submit --gpus 2 --set gpu_type=H100 -- python train.py    # without a file
+$ longshore schema job > job.schema.json    # JSON Schema, for completion in an editor
+```
+
+The smallest one is a name and a command; it gets one GPU of any kind:
+
+```yaml
+name: hello
+command: nvidia-smi -L
+```
+
+**Sizes** are text with a unit, or a number of GB: `80GB`, `512MB`, `64GiB`, `80`. GB is 10^9
+bytes.
+
+**Durations** are text with units, `hours:minutes[:seconds]`, or a number of seconds: `90s`,
+`1h30m`, `2d`, `01:30:00`, `90`.
+
+YAML is read as its version 1.2 means it: `no` is text. Anchors,
+tags and fields that nobody knows are refused.
+
+This page is made from the models by `make docs`.
+"""
+
+_FIELDS = """\
+Only `name` and one of `command` and `image` are required. A FAST job runs on nodes of the tier
+FAST, a FLEX job on nodes of the tier FLEX. This version buys nothing yet: a job that no node can
+hold waits, and `longshore why` says what is missing.
+"""
+
+_CHECKPOINT = """\
+How the job saves and goes on. [Checkpoints](checkpoints.md) explains it with examples.
+`interval` is kept for decisions of later versions; nothing acts on it yet.
+"""
+
+_RETRY = """\
+A rule for each class of failure that a retry can help. What is not named keeps its default. A job
+that was stopped for a hold has not failed: it uses up no retry. No job is
+preempted for another one yet.
+"""
+
+_RULE = """\
+The wait before retry n is `backoff` x `multiplier`^(n - 1), and at most `max_backoff`.
+"""
+
+_CLASSES = """\
+## Classes of failure
+
+Every attempt that ends without success gets one of these; the classes that `retry` names may be
+tried again.
+"""
+
+_STATES = """\
+## States of a job
+
+`longshore jobs` and `longshore job` show them.
+"""
+
+_ENVIRONMENT = """\
+## What the process finds
+
+It runs in `workdir`, or in an empty folder of the job's own that stays the same between attempts
+on one node. Of the agent's environment it gets what programs need everywhere (`PATH`, `HOME`,
+`LANG`, proxies and the like) and no secret. Then come `env`, and these, which `env` cannot change:
+
+| variable | what |
+|---|---|
+| `CUDA_VISIBLE_DEVICES` | the job's GPUs, by UUID; on simulated nodes by index |
+| `CUDA_DEVICE_ORDER` | `PCI_BUS_ID` |
+| `LONGSHORE_JOB_ID`, `LONGSHORE_JOB_NAME` | id and name |
+| `LONGSHORE_ATTEMPT` | number of this attempt, from 1 |
+| `LONGSHORE_NODE_ID` | the node that it runs on |
+| `LONGSHORE_GPU_INDICES`, `LONGSHORE_GPU_COUNT` | its GPUs by index, `2,3`, and how many |
+| `LONGSHORE_TENANT`, `LONGSHORE_POOL` | as in the file |
+| `LONGSHORE_PROGRESS_FILE` | where to write how far it is ([progress](progress.md)) |
+| `LONGSHORE_CHECKPOINT_DIR` | the checkpoint folder, made already; only with `checkpoint` |
+| `LONGSHORE_NODE_EXPIRES_AT` | when the node ends; only where it does |
+| `LONGSHORE_SIMULATED_GPUS` | `1` where the GPUs are simulated |
+| `LONGSHORE_AGENT_ID` | marks the process as the agent's; not for the job |
+"""
+
+_WRONG = """\
+## When a file is wrong
+
+All mistakes come at once, with file, line and field; the exit code is 65, and nothing is
+submitted. For this file
+"""
+
+_ERRORS = """\
+## Errors
+
+The command line prints one line and ends with the code of the error; in Python they are exceptions
+of `models.errors`. With `--wait` the exit code is the job's own where it failed, 130 where it was
+cancelled, 75 where its queue timeout passed, 70 for other failures. `LONGSHORE_DEBUG=1` shows
+where an error comes from.
+"""
+
+_FULL = """\
+## A full example
+
+Every field once. Most jobs need a handful.
+"""
+
+
+def main() -> None:
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

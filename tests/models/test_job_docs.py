@@ -1,0 +1,30 @@
+"""The page on the job file says what the models say."""
+
+import yaml
+
+from models.document import load_document
+from models.job import CheckpointContract, JobSpec, RetryPolicy, RetryRule
+from models.job_docs import FULL_EXAMPLE, PAGE, page
+
+
+def test_the_page_is_what_the_models_say():
+    assert PAGE.read_text() == page(), "write it anew with `make docs`"
+
+
+def test_the_full_example_is_a_job_file_with_every_field():
+    load_document(FULL_EXAMPLE, "job.yaml", JobSpec)
+    example = yaml.safe_load(FULL_EXAMPLE)
+    assert set(example) == set(JobSpec.model_fields)
+    assert set(example["checkpoint"]) == set(CheckpointContract.model_fields)
+    assert set(example["retry"]) == set(RetryPolicy.model_fields)
+    assert set(example["retry"]["user"]) == set(RetryRule.model_fields)
+
+
+def test_the_page_has_a_heading_for_every_field():
+    headings = [line[4:] for line in page().splitlines() if line.startswith("### ")]
+    assert headings == [
+        *JobSpec.model_fields,
+        *(f"checkpoint.{name}" for name in CheckpointContract.model_fields),
+        *(f"retry.{name}" for name in RetryPolicy.model_fields),
+        *RetryRule.model_fields,
+    ]
