@@ -9,6 +9,7 @@ Standard input is a socket from the agent. A message is a run folder, with the d
 become the supervisor's standard input, output and error. When the socket ends, so does this.
 """
 
+import contextlib
 import gc
 import os
 import signal
@@ -26,8 +27,7 @@ _STREAMS = 3
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # The kernel then collects those that have ended.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, lambda *_: _collect_ended())
     gc.freeze()  # a collection would write to the pages that all of them share
     agent = socket.socket(fileno=0)
     while True:
@@ -60,3 +60,9 @@ def _fork_supervisor(agent: socket.socket, folder: str, streams: list[int]) -> N
     except BaseException:  # whatever it is, a supervisor must not live on as a nursery
         sys.excepthook(*sys.exc_info())  # pyright: ignore[reportArgumentType]
         os._exit(1)
+
+
+def _collect_ended() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

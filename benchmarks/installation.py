@@ -63,14 +63,14 @@ def installed(
 
 def processes_of(stack: Stack) -> dict[str, list[psutil.Process]]:
     """Return the processes by part: `temporal`, `postgres` (with those that serve connections),
-    `control`, `agents`, and by its name what else was started beside them."""
+    `control`, `agents` (with all below them), and by its name what else was started beside them."""
     found: dict[str, list[psutil.Process]] = {}
     for entry in stack.processes.recorded():
         process = entry.find()
         part = "agents" if entry.name.startswith(AGENT_PREFIX) else entry.name
         if process:
             found.setdefault(part, []).append(process)
-            if part == postgres.NAME:
+            if part in (postgres.NAME, "agents"):
                 found[part] += process.children(recursive=True)
     return found
 
