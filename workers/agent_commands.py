@@ -1,6 +1,5 @@
 """The command `longshore agent`."""
 
-import asyncio
 import logging
 import re
 import socket
@@ -11,7 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from activities.inventory import parse_simulated
-from client.process import leave
+from client.process import leave, run
 from models.errors import LongshoreError, SpecError
 from models.job import Tier
 from models.settings import Settings
@@ -89,7 +88,7 @@ def agent(
             }
         )
         logs.set_up(settings, node=name, pool=pool)
-        asyncio.run(run_agent(options, settings))
+        run(run_agent(options, settings))
     except LongshoreError as error:
         typer.echo(f"longshore agent: {error}", err=True)
         leave(error.exit_code)
