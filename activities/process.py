@@ -123,11 +123,13 @@ class NodeActivities:
         run.deliveries += 1
         delivery, abandoned_at = run.deliveries, None
         while not run.done.done():
-            activity.heartbeat(run.progress())
             try:
+                # First a wait: a heartbeat of a process that is over by then is spared.
                 await asyncio.wait({run.done}, timeout=PROGRESS_INTERVAL)
             except asyncio.CancelledError:
                 abandoned_at = abandoned_at or self._abandoned_at(run)
+            if not run.done.done():
+                activity.heartbeat(run.progress())
             if run.deliveries > delivery and abandoned_at is not None:
                 raise asyncio.CancelledError  # another delivery speaks for the process now
             if abandoned_at is not None and boot_clock() >= abandoned_at:
