@@ -9,27 +9,30 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.api import Longshore
 from client.submission import new_job_id
-from models.errors import NotFoundError, StackError
-from models.job import JobSpec, JobState
+from models.errors import NotFoundError, RefusedError, StackError, UnavailableError
+from models.job import JobSpec, JobState, JobStatus
 from models.messages import PoolStatus, pool_workflow_id
 from models.node import NodeState
 from models.views import JobView
 from workers.demo_events import Event, events_between
 from workers.demo_jobs import NODE_FLAGS, POOL, demo_jobs
+from workers.demo_keeper import Keeper
 from workers.demo_report import DemoReport, report_on
 from workers.demo_state import DemoState, Snapshot, StateFile, of_batch
-from workers.local import Flags, start_agents
+from workers.local import Flags
 from workers.stack import Stack, agent_process
 from workflows.pool import PoolWorkflow
+
+T = TypeVar("T")
 
 LOOK_EVERY = 0.3
 PATIENCE = 90.0
@@ -60,6 +63,9 @@ class Demo:
         self._view = view
         self._specs = demo_jobs(state.jobs, state.seed, checkpoints(stack))
         self._ids = tuple(new_job_id(spec, state.batch) for spec in self._specs)
+        self._keeper = Keeper(
+            stack, demo_nodes(stack, state), lambda names: self._tell("restarted", names)
+        )
         self._seen = Snapshot(datetime.now(UTC))
         self._changed_at = asyncio.get_running_loop().time()
 
@@ -68,6 +74,12 @@ class Demo:
 
         Raises StackError when nothing moves any more, and what the client raises.
         """
+        if self._state.killed_at and not self._state.declared_lost_at and self._state.killed_node:
+            self._keeper.spared.add(self._state.killed_node)
+        async with self._keeper.keeping():
+            return await self._run()
+
+    async def _run(self) -> DemoReport:
         if self._state.cycles_before is None:
             self._remember(cycles_before=await self._cycles())
         if self._state.interruptions:
@@ -94,7 +106,8 @@ class Demo:
         await self._until(lambda: len(self._seen.jobs) == known, "the jobs to be queued")
 
     async def _submit_one(self, spec: JobSpec) -> bool:
-        return (await self._api.submit(spec, key=self._state.batch)).created
+        batch = self._state.batch
+        return (await self._patiently(lambda: self._api.submit(spec, key=batch))).created
 
     async def _cancel_one(self) -> None:
         """Cancel the job that has most of its time before it, unless one was cancelled."""
@@ -110,8 +123,9 @@ class Demo:
 
     async def _cancel(self, job: JobView) -> None:
         self._remember(cancelled_job=job.id)
-        with contextlib.suppress(NotFoundError):  # it ended in this moment: another one then
-            await self._api.cancel(job.id, "cancelled by the demo")
+        # Refused when it ended in this moment: another one then.
+        with contextlib.suppress(NotFoundError, RefusedError):
+            await self._patiently(lambda: self._api.cancel(job.id, "cancelled by the demo"))
         ends = (JobState.SUCCEEDED, JobState.CANCELLED, JobState.FAILED)
         await self._until(lambda: self._in_state(job.id, *ends), f"{job.name} to stop")
 
@@ -137,6 +151,7 @@ class Demo:
         if running is None:
             raise StackError(f"the agent of {node_id} has ended by itself.")
         jobs = [job.name for job in self._seen.jobs if self._runs_on(job, node_id)]
+        self._keeper.spared.add(node_id)
         self._remember(killed_node=node_id, killed_at=datetime.now(UTC))
         os.kill(running.pid, signal.SIGKILL)
         self._tell(
@@ -153,13 +168,13 @@ class Demo:
         return node.state in (NodeState.LOST, NodeState.GONE) or node.registered_at > killed_at
 
     async def _start_again(self, node_id: str) -> None:
-        """Start the agent of a node, unless it runs, while the others go on."""
-        start = asyncio.create_task(
-            asyncio.to_thread(start_agents, self._stack, demo_nodes(self._stack, self._state),
-                              lambda line: None)
-        )  # fmt: skip
-        await self._until(start.done, f"the agent of {node_id} to start again")
-        await start
+        """Have the agent of a node started again, while the others go on."""
+        self._keeper.spared.discard(node_id)
+        name = agent_process(node_id)
+        await self._until(
+            lambda: self._stack.processes.running(name) is not None,
+            f"the agent of {node_id} to start again",
+        )
 
     def _is_time_to_kill(self) -> bool:
         """When some jobs have ended and the training has a checkpoint to go on from."""
@@ -213,7 +228,7 @@ class Demo:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _look(self) -> None:
-        now = await self._snapshot()
+        now = await self._patiently(self._snapshot)
         for event in events_between(self._seen, now):
             self._changed_at = asyncio.get_running_loop().time()
             self._view.tell(event)
@@ -226,7 +241,7 @@ class Demo:
         return Snapshot(datetime.now(UTC), nodes, of_batch(jobs, self._ids))
 
     async def _report(self) -> DemoReport:
-        statuses = await asyncio.gather(*map(self._api.status, self._ids))
+        statuses = await asyncio.gather(*map(self._status, self._ids))
         # A job is recorded as ended, and its GPUs free, in the same transaction: no wait here.
         await self._look()
         return report_on(
@@ -235,19 +250,37 @@ class Demo:
             training=await self._last_line(self._ids[0]), now=datetime.now(UTC),
         )  # fmt: skip
 
+    async def _status(self, job_id: str) -> JobStatus:
+        return await self._patiently(lambda: self._api.status(job_id))
+
     async def _last_line(self, job_id: str) -> str:
         text = b"".join([data async for data in self._api.logs(job_id)]).decode(errors="replace")
         return (text.strip().splitlines() or [""])[-1]
 
     async def _cycles(self) -> int:
+        return await self._patiently(self._ask_cycles)
+
+    async def _ask_cycles(self) -> int:
         handle = self._api.temporal.get_workflow_handle(pool_workflow_id(POOL))
         try:
             status: PoolStatus = await handle.query(PoolWorkflow.status)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return 0
-            raise
+            raise UnavailableError(f"Temporal does not answer: {error.message}") from error
         return status.cycles
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call again while a server is away: the keeper is starting it."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + PATIENCE
+        while True:
+            try:
+                return await call()
+            except UnavailableError:
+                if clock() > deadline:
+                    raise
+                await asyncio.sleep(LOOK_EVERY)
 
     def _remember(self, **changes: object) -> None:
         self._state = self._state.model_copy(update=changes)

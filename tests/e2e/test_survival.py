@@ -1,8 +1,6 @@
 """Everything is killed at once, in the middle of work, and started again: nothing is lost."""
 
 import asyncio
-import os
-import signal
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +14,6 @@ from models.settings import Settings
 from tests.support.home import Home
 from tests.support.local_stack import temporary_folder
 from tests.support.waiting import eventually
-from workers.stack import Stack
 
 JOBS = 8
 
@@ -28,7 +25,7 @@ def home() -> Iterator[Home]:
         try:
             yield home
         finally:
-            Stack(Settings(state_dir=home.folder)).stop(lambda line: None)
+            home.stack.stop(lambda line: None)
 
 
 async def test_queued_and_running_jobs_survive_the_end_of_every_process(home: Home):
@@ -43,7 +40,7 @@ async def test_queued_and_running_jobs_survive_the_end_of_every_process(home: Ho
     await eventually(lambda: len(processes_in(journal)) >= 2, timeout=30)
     await longshore.close()
 
-    kill_all(home)
+    home.kill_everything()
     for pid in processes_in(journal):
         await eventually(lambda pid=pid: not psutil.pid_exists(pid), timeout=15)
     await asyncio.to_thread(home.up)
@@ -73,9 +70,3 @@ def ended_once(journal: Path) -> set[str]:
     """Return the names of jobs whose process came to its end exactly once."""
     ends = sorted(line.split()[0] for line in journal.read_text().splitlines() if " end " in line)
     return {name for name, lines in groupby(ends) if len(list(lines)) == 1}
-
-
-def kill_all(home: Home) -> None:
-    """Kill -9 both servers, the control worker and the agents, as a power cut would."""
-    for entry in Stack(Settings(state_dir=home.folder)).processes.recorded():
-        os.kill(entry.pid, signal.SIGKILL)

@@ -1,5 +1,6 @@
 """A state folder of its own for the command line, run as a person runs it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -7,7 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from models.settings import Settings
 from tests.support.local_stack import free_ports
+from workers.stack import Stack
 
 PROGRAM = str(Path(sys.executable).parent / "longshore")
 
@@ -24,6 +29,10 @@ class Home:
             "LONGSHORE_TEMPORAL_UI_PORT": str(ui_port),
         }
 
+    @property
+    def stack(self) -> Stack:
+        return Stack(Settings(state_dir=self.folder))
+
     def longshore(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [PROGRAM, *args],
@@ -38,3 +47,21 @@ class Home:
         done = self.longshore("up", "--json", *args)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+    def start(self, *args: str) -> "subprocess.Popen[str]":
+        """Start a command and return at once."""
+        return subprocess.Popen(
+            [PROGRAM, *args],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def kill_everything(self) -> None:
+        """Kill with -9 all that the stack started, and what that started, as a power cut would."""
+        found = [entry.find() for entry in self.stack.processes.recorded()]
+        for process in [process for process in found if process]:
+            for each in [process, *process.children(recursive=True)]:
+                with contextlib.suppress(psutil.NoSuchProcess):  # it went with its parent
+                    each.kill()

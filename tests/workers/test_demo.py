@@ -1,54 +1,19 @@
 """`longshore demo`, run as a person runs it: to its end, and again after everything was killed."""
 
-import contextlib
 import json
 import os
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
-from pathlib import Path
 
-import psutil
 import pytest
 
-from models.settings import Settings
-from tests.support.local_stack import free_ports, temporary_folder
+from tests.support.home import Home
+from tests.support.local_stack import temporary_folder
 from workers.demo_state import StateFile
-from workers.local import local_nodes
-from workers.stack import Stack
+from workers.local import CONTROL, local_nodes
+from workers.stack import SERVERS
 
-PROGRAM = str(Path(sys.executable).parent / "longshore")
 pytestmark = pytest.mark.timeout(300)
-
-
-class Home:
-    """A state folder of its own, and the environment that names it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.stack = Stack(Settings(state_dir=folder / "state"))
-        port, ui_port = free_ports(2)
-        self._env = os.environ | {
-            "LONGSHORE_STATE_DIR": str(self.stack.folder),
-            "LONGSHORE_TEMPORAL_PORT": str(port),
-            "LONGSHORE_TEMPORAL_UI_PORT": str(ui_port),
-        }
-
-    def start_demo(self, *args: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [PROGRAM, "demo", *args],
-            env=self._env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def kill_everything(self) -> None:
-        """Kill with -9 all that the stack started, and what that started."""
-        found = [entry.find() for entry in self.stack.processes.recorded()]
-        for process in [process for process in found if process]:
-            for each in [process, *process.children(recursive=True)]:
-                with contextlib.suppress(psutil.NoSuchProcess):  # it went with its parent
-                    each.kill()
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +27,7 @@ def home() -> Iterator[Home]:
 
 
 def test_it_cancels_kills_recovers_and_finds_all_as_it_should_be(home: Home) -> None:
-    demo = home.start_demo("--jobs", "8", "--json")
+    demo = home.start("demo", "--jobs", "8", "--json")
     out, err = demo.communicate(timeout=240)
     assert demo.returncode == 0, err
     report = json.loads(out)
@@ -79,7 +44,7 @@ def test_it_cancels_kills_recovers_and_finds_all_as_it_should_be(home: Home) -> 
 
 
 def test_it_goes_on_after_everything_was_killed(home: Home) -> None:
-    first = home.start_demo("--jobs", "8")
+    first = home.start("demo", "--jobs", "8")
     assert first.stdout is not None
     assert any("  killed  " in line for line in first.stdout), "it never killed an agent"
     first.kill()
@@ -88,7 +53,7 @@ def test_it_goes_on_after_everything_was_killed(home: Home) -> None:
     unfinished = StateFile(home.stack.folder).unfinished()
     assert unfinished is not None
 
-    second = home.start_demo("--json", "--keep")
+    second = home.start("demo", "--json", "--keep")
     out, err = second.communicate(timeout=240)
     assert second.returncode == 0, err
     report = json.loads(out)
@@ -98,3 +63,22 @@ def test_it_goes_on_after_everything_was_killed(home: Home) -> None:
     assert report["killed_node"] == unfinished.killed_node
     assert "kill -9" not in err, "it killed an agent a second time"
     assert local_nodes(home.stack) == ("demo-1", "demo-2", "demo-3")
+
+
+def test_it_only_takes_longer_when_its_parts_are_killed(home: Home) -> None:
+    """One after the other, while jobs are placed: the control worker, Temporal, PostgreSQL."""
+    demo = home.start("demo", "--jobs", "12")
+    assert demo.stdout is not None
+    victims, restarted = [CONTROL, *SERVERS], set[str]()
+    for line in demo.stdout:
+        if victims and ("  placed  " in line or "  restarted  " in line):
+            name = victims[0]
+            running = home.stack.processes.running(name)
+            if running and (name == CONTROL or "  restarted  " in line):
+                os.kill(running.pid, signal.SIGKILL)
+                victims.pop(0)
+        if "  restarted  " in line:
+            restarted.update(line.split("  restarted  ")[1].strip().split(", "))
+    _, err = demo.communicate(timeout=240)
+    assert demo.returncode == 0, err
+    assert {CONTROL, *SERVERS} <= restarted

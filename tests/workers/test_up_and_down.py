@@ -23,7 +23,7 @@ def home() -> Iterator[Home]:
         try:
             yield home
         finally:
-            Stack(Settings(state_dir=home.folder)).stop(lambda line: None)
+            home.stack.stop(lambda line: None)
 
 
 def pids(summary: dict[str, Any]) -> dict[str, int]:
