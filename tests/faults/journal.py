@@ -18,6 +18,7 @@ echo "$1 $LONGSHORE_JOB_ID $LONGSHORE_ATTEMPT $$ $up" >> "$JOURNAL/lines"; }
 exec 9>> "$JOURNAL/$LONGSHORE_JOB_ID.lock"
 flock --nonblock 9 || say TWICE
 say start
+[ "$LONGSHORE_ATTEMPT" -gt 1 ] || sleep "$MORE_AT_FIRST"
 sleep "$SECONDS_TO_RUN"
 say end
 """
@@ -39,7 +40,9 @@ class Journal:
         self._folder = folder
         folder.mkdir()
 
-    def job(self, name: str, seconds: float = 0.2, **fields: object) -> JobSpec:
+    def job(
+        self, name: str, seconds: float = 0.2, more_at_first: float = 0, **fields: object
+    ) -> JobSpec:
         """Return a job of one GPU that runs so long, and is tried again as often as needed."""
         return JobSpec.model_validate(
             {
@@ -49,7 +52,11 @@ class Journal:
                 "ram": 0.05,
                 "stop_grace": 2,
                 "retry": {"node": {"max_retries": None, "backoff": 0.2, "max_backoff": 1}},
-                "env": {"JOURNAL": str(self._folder), "SECONDS_TO_RUN": seconds},
+                "env": {
+                    "JOURNAL": str(self._folder),
+                    "SECONDS_TO_RUN": seconds,
+                    "MORE_AT_FIRST": more_at_first,
+                },
                 **fields,
             }
         )
