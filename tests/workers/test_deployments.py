@@ -121,6 +121,27 @@ async def test_a_version_gets_no_work_until_it_is_current_and_status_says_so(
         assert "has no version nowhere" in missing.stderr
 
 
+async def test_an_installation_without_versions_gets_them(
+    place: Place, deployment: Deployments, longshore: Longshore, node: ScriptedNode
+):
+    with place.worker() as plain:
+        async with node.serving():
+            await node.register()
+            running = (await submit(longshore, node, 1))[0]
+            await node.started(running)
+            with place.worker("a", *BECOMES_CURRENT):
+                for workflow_id in long_lived(node):
+                    await eventually(lambda id=workflow_id: is_on(place, id, "a"), timeout=30)
+                plain.terminate()
+                assert await plain.ends(within=15) == 0
+                queued = (await submit(longshore, node, 1))[0]
+                for job_id in (running, queued):
+                    await node.end(job_id)
+                    async with asyncio.timeout(40):
+                        assert (await longshore.wait(job_id)).attempts == 1
+                    assert await build_of(place, job_workflow_id(job_id)) == "a"
+
+
 async def test_what_a_dead_version_holds_is_named_and_can_be_moved_by_force(
     place: Place, deployment: Deployments, longshore: Longshore, node: ScriptedNode
 ):
