@@ -17,6 +17,7 @@ import socket
 import sys
 
 from activities import supervisor
+from activities.system import oom_kills
 
 START = "import sys; sys.path[:0] = sys.argv[1:2]; from activities.nursery import main; main()"
 """Argument: the folder that holds the package `activities`."""
@@ -28,6 +29,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: _collect_ended())
+    oom_kills()  # imports the codecs that each of them would import
     gc.freeze()  # a collection would write to the pages that all of them share
     agent = socket.socket(fileno=0)
     while True:

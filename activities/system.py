@@ -16,6 +16,7 @@ from collections.abc import Iterator
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 Message = dict[str, object]
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def boot_clock() -> float:
@@ -97,5 +98,5 @@ def die_with_parent() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    if _libc:
+        _libc.prctl(option, value, 0, 0, 0)
