@@ -38,7 +38,7 @@ KEPT_ENV = [
 
 IN_CONTAINER = "/longshore"
 """Where a container sees the folder for its progress file."""
-CONTAINER_WORKDIR = "/work"
+CONTAINER_WORKDIR = "/longshore/work"
 AGENT_MARK = "LONGSHORE_AGENT_ID"
 """In the environment of every process of a job: a restarted agent finds its orphans by it."""
 

@@ -90,7 +90,7 @@ def test_an_image_becomes_a_container_with_the_gpus_and_no_secret_in_its_argumen
     assert "hunter2" not in " ".join(argv)
     assert launch.env["PASSWORD"] == "hunter2"
     assert launch.env["LONGSHORE_PROGRESS_FILE"] == "/longshore/progress"
-    assert launch.env["LONGSHORE_CHECKPOINT_DIR"] == "/work/saved"
+    assert launch.env["LONGSHORE_CHECKPOINT_DIR"] == "/longshore/work/saved"
     assert launch.env["PATH"] == os.environ["PATH"]  # the client's; the container's is in argv
     assert "PATH=/inside" in argv
 
