@@ -45,32 +45,10 @@ class QueueActivities:
         """
         spec = request.spec
         async with self._database.transaction() as connection:
-            await ensure_pool(connection, spec.pool)
             refusal = await why_never(connection, request.job_id, spec)
-            await connection.execute(
-                text(_INSERT_JOB),
-                {
-                    "id": request.job_id, "name": spec.name, "tenant": spec.tenant,
-                    "pool": spec.pool, "key": request.key, "spec": spec.model_dump_json(),
-                    "submitted_at": request.submitted_at,
-                },
-            )  # fmt: skip
-            refusal = refusal or await _why_over(connection, request.job_id)
+            refusal = await _insert(connection, request, refusal)
             if refusal:
                 return EnqueueReply(queued=False, refusal=refusal)
-            job = JobRequest.of(request.job_id, spec, request.submitted_at, request.attempt)
-            # A repeat may meet the cycle that places this attempt: wait for it, then look.
-            await connection.execute(
-                text("SELECT FROM queue WHERE job_id = :id FOR UPDATE"), {"id": request.job_id}
-            )
-            await connection.execute(
-                text(_INSERT_QUEUE),
-                {
-                    "id": request.job_id, "attempt": request.attempt, "pool": spec.pool,
-                    "held": request.held, "priority": spec.priority,
-                    "request": job.model_dump_json(), "submitted_at": request.submitted_at,
-                },
-            )  # fmt: skip
             poke = not request.held and await mark_poked(connection, spec.pool)
             await failpoint("enqueue.before-commit")
         await failpoint("enqueue.after-commit")
@@ -135,6 +113,30 @@ class QueueActivities:
             await self._signals.poke_pool(pool)
 
 
+async def _insert(connection: AsyncConnection, request: EnqueueRequest, refusal: str) -> str:
+    """Record the job, and queue it unless it is refused; return why it is."""
+    spec = request.spec
+    job = JobRequest.of(request.job_id, spec, request.submitted_at, request.attempt)
+    row = {
+        "id": request.job_id, "attempt": request.attempt, "name": spec.name,
+        "tenant": spec.tenant, "pool": spec.pool, "key": request.key, "held": request.held,
+        "spec": spec.model_dump_json(), "priority": spec.priority,
+        "request": job.model_dump_json(), "submitted_at": request.submitted_at,
+        "pool_spec": PoolSpec(name=spec.pool).model_dump_json(),
+    }  # fmt: skip
+    if refusal:
+        await connection.execute(text(_INSERT_JOB), row)
+        return refusal
+    if await connection.scalar(text(_INSERT_NEW), row):
+        return ""
+    # A repeat or a further attempt: it may meet the cycle that places it. Wait for it, then look.
+    if refusal := await _why_over(connection, request.job_id):
+        return refusal
+    await connection.execute(text("SELECT FROM queue WHERE job_id = :id FOR UPDATE"), row)
+    await connection.execute(text(_INSERT_QUEUE), row)
+    return ""
+
+
 async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
     """Make the pool with default settings where it is new."""
     await connection.execute(
@@ -180,15 +182,17 @@ async def end_attempt(
     connection: AsyncConnection, key: PlacementKey, reason: str, message: str
 ) -> str | None:
     """End one attempt wherever it is; return its pool, or None when there was nothing to end."""
+    row = {
+        "id": key.job_id, "attempt": key.attempt, "reason": reason, "message": message[:2000],
+    }  # fmt: skip
+    # One that is placed is not in the queue.
+    if placed_in := await connection.scalar(text(_END_PLACEMENT), row):
+        return placed_in
     queued_in = await connection.scalar(
-        text("DELETE FROM queue WHERE job_id = :id AND attempt <= :attempt RETURNING pool"),
-        {"id": key.job_id, "attempt": key.attempt},
+        text("DELETE FROM queue WHERE job_id = :id AND attempt <= :attempt RETURNING pool"), row
     )
-    placed_in = await connection.scalar(
-        text(_END_PLACEMENT),
-        {"id": key.job_id, "attempt": key.attempt, "reason": reason, "message": message[:2000]},
-    )
-    return placed_in or queued_in
+    # A cycle may have placed it between those two; the second has waited for it.
+    return await connection.scalar(text(_END_PLACEMENT), row) or queued_in
 
 
 async def record_end(connection: AsyncConnection, result: JobResult) -> str | None:
@@ -228,11 +232,16 @@ async def mark_poked(connection: AsyncConnection, pool: str) -> bool:
 
 async def mark_poked_if_waiting(connection: AsyncConnection, pool: str) -> bool:
     """Like `mark_poked`, where a job waits that the freed capacity could help."""
-    await _lock_pool(connection, pool)  # first: a job may be on its way into the queue
-    waiting = await connection.scalar(
-        text("SELECT EXISTS (SELECT FROM queue WHERE pool = :pool AND NOT held)"), {"pool": pool}
+    if await _lock_pool(connection, pool):  # first: a job may be on its way into the queue
+        return False
+    marked = await connection.scalar(
+        text(
+            "UPDATE pools SET poked = true WHERE name = :pool"
+            " AND EXISTS (SELECT FROM queue WHERE pool = :pool AND NOT held) RETURNING name"
+        ),
+        {"pool": pool},
     )
-    return bool(waiting) and await mark_poked(connection, pool)
+    return marked is not None
 
 
 async def _lock_pool(connection: AsyncConnection, pool: str) -> bool | None:
@@ -247,6 +256,22 @@ _INSERT_JOB = """
     VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, '')
     ON CONFLICT (id) DO NOTHING
 """
+
+_INSERT_NEW = """
+    WITH pool AS (
+        INSERT INTO pools (name, spec) VALUES (:pool, CAST(:pool_spec AS jsonb))
+        ON CONFLICT DO NOTHING
+    ), job AS (
+        INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, message)
+        VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, '')
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id
+    )
+    INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at)
+    SELECT id, :attempt, :pool, :held, :priority, CAST(:request AS jsonb), :submitted_at FROM job
+    RETURNING job_id
+"""
+"""A job that is new cannot have been placed or have ended: nothing else needs to be looked at."""
 
 _INSERT_QUEUE = """
     INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at)
