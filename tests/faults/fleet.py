@@ -111,9 +111,18 @@ class Fleet:
     # --- looking ------------------------------------------------------------------------
 
     def rows(self, statement: str, *values: object) -> list[dict[str, Any]]:
-        url = self.stack.postgres.url()
-        with psycopg.connect(url) as connection, connection.cursor(row_factory=dict_row) as cursor:
-            return cursor.execute(statement, values).fetchall()  # pyright: ignore[reportArgumentType]
+        """Return what a query finds, once the server has recovered from what was done to it."""
+        found: list[list[dict[str, Any]]] = []
+
+        def answers() -> bool:
+            try:
+                found.append(self._ask(statement, values))
+            except psycopg.OperationalError:
+                return False
+            return True
+
+        assert wait_until(answers, PATIENCE), "PostgreSQL does not answer"
+        return found[0]
 
     def live_placements(self) -> list[str]:
         """Return the node of each live placement, the newest last."""
@@ -139,6 +148,11 @@ class Fleet:
         states = {node: nodes.get(node) for node in self.nodes}
         assert states == dict.fromkeys(self.nodes, NodeState.READY)
         return True
+
+    def _ask(self, statement: str, values: Sequence[object]) -> list[dict[str, Any]]:
+        url = self.stack.postgres.url()
+        with psycopg.connect(url) as connection, connection.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(statement, values).fetchall()  # pyright: ignore[reportArgumentType]
 
     def _spawn(self, name: str, argv: Sequence[str]) -> None:
         env = self.stack.child_env() | {

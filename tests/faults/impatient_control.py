@@ -12,7 +12,7 @@ from temporalio.worker import Worker
 
 from workflows import options
 
-options.DATABASE_TIMEOUT = timedelta(seconds=4)
+options.DATABASE_TIMEOUT = timedelta(seconds=2.5)
 options.PROCESS_HEARTBEAT_TIMEOUT = timedelta(seconds=8)
 
 from workers import control  # noqa: E402 (after the constants that it copies)

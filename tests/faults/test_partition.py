@@ -86,6 +86,7 @@ async def test_jobs_of_a_node_that_is_cut_off_run_elsewhere_and_it_comes_back(
         assert (set(lost), last) == ({"node-lost"}, "finished")
 
 
+@pytest.mark.exhaustive  # tests/agent has the short of it
 async def test_jobs_of_an_agent_that_freezes_run_elsewhere_and_it_comes_back(
     fleet: Fleet, far: AgentProcess, near: AgentProcess, pool: str
 ) -> None:

@@ -24,7 +24,6 @@ ON_NODES = ("run_process", "stop_process", "watch_agent")
 HOLDING = ("set_hold", "release", "stop_process")
 """Steps that only happen where somebody holds and releases jobs."""
 ALWAYS = {
-    ("enqueue.after-commit", CONTROL),
     ("cycle.after-commit", CONTROL),
     ("cycle.after-commit", AGENT),
     ("cycle.before-commit", POSTGRES),
