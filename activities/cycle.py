@@ -15,7 +15,7 @@ from activities.database import Database
 from activities.failpoints import failpoint
 from activities.measuring import measure_cycle
 from activities.metrics import SILENT, Metrics
-from activities.queue import end_attempt, ensure_pool
+from activities.queue import end_attempt
 from activities.retrying import reports_errors
 from activities.signals import Signals
 from activities.snapshot import (
@@ -45,6 +45,10 @@ _TELL_AT_MOST = 50
 """Jobs that hear of their reason in one cycle; the others read it in the database."""
 
 
+Outcome = tuple[CycleReply, tuple[Placement, ...]]
+"""What a cycle did, and the placements that its jobs are to hear of."""
+
+
 class CycleActivities:
     """The activity of `PoolWorkflow` on the capacity database."""
 
@@ -61,12 +65,9 @@ class CycleActivities:
         A repeat finds the committed cycle under its id and only signals again; a job ignores an
         attempt that it knows.
         """
-        reply = await self._committed(request)
-        if reply is None:
-            reply = await self._plan_and_commit(request)
+        reply, placements = await self._committed(request) or await self._plan_and_commit(request)
         if reply.placed:
             await failpoint("cycle.after-commit")
-        placements = await self._placements(request.cycle_id)
         gone = await self._signals.tell_jobs(
             "placed", [(placement.job_id, placement) for placement in placements]
         )
@@ -75,25 +76,25 @@ class CycleActivities:
                 await self._withdraw(placement.key)
         return reply.model_copy(update={"withdrawn": len(gone)})
 
-    async def _committed(self, request: CycleRequest) -> CycleReply | None:
+    async def _committed(self, request: CycleRequest) -> Outcome | None:
+        """Return what came of a cycle that was committed before; None begins it.
+
+        Its beginning is committed before the queue is read: whoever comes later pokes again.
+        """
         async with self._database.transaction() as connection:
             rows = await connection.execute(
                 text("SELECT queued, placed FROM cycles WHERE id = :id"), {"id": request.cycle_id}
             )
             row = rows.mappings().first()
             if row is None:
+                await _begin(connection, request.pool)
                 return None
             pool = await load_pool(connection, request.pool)
-        return _reply(pool, row["queued"], row["placed"])
+            placements = await _placements(connection, request.cycle_id)
+        return _reply(pool, row["queued"], row["placed"]), placements
 
-    async def _plan_and_commit(self, request: CycleRequest) -> CycleReply:
+    async def _plan_and_commit(self, request: CycleRequest) -> Outcome:
         began = time.perf_counter()
-        async with self._database.transaction() as connection:
-            # Committed before the queue is read: whoever comes later pokes again.
-            await ensure_pool(connection, request.pool)
-            await connection.execute(
-                text("UPDATE pools SET poked = false WHERE name = :pool"), {"pool": request.pool}
-            )
         async with self._database.transaction() as connection:
             pool = await load_pool(connection, request.pool)
             entries = [e for e in await load_queue(connection, request.pool) if not e.held]
@@ -116,19 +117,13 @@ class CycleActivities:
                     "took": (time.perf_counter() - began) * 1000,
                 },
             )  # fmt: skip
+            placements = await _placements(connection, request.cycle_id) if placed else ()
             if placed:
                 await failpoint("cycle.before-commit")
         seconds = time.perf_counter() - began
         measure_cycle(self._metrics, pool.name, entries, decided, placed, seconds)
         await self._signals.tell_jobs("waiting", told)
-        return _reply(pool, len(queue), len(placed))
-
-    async def _placements(self, cycle_id: str) -> tuple[Placement, ...]:
-        async with self._database.transaction() as connection:
-            rows = await connection.execute(
-                text(_PLACED), {"cycle": cycle_id, "lost": LeaseEnd.NODE_LOST.value}
-            )
-            return tuple(placement_of(row) for row in rows.mappings())
+        return _reply(pool, len(queue), len(placed)), placements
 
     async def _withdraw(self, key: PlacementKey) -> None:
         async with self._database.transaction() as connection:
@@ -145,6 +140,25 @@ def placement_of(row: RowMapping) -> Placement:
         placed_at=row["placed_at"], node_expires_at=row["expires_at"],
         simulated=row["simulated"], reason=row["decision"].get("reason", ""),
     )  # fmt: skip
+
+
+async def _begin(connection: AsyncConnection, pool: str) -> None:
+    """Make the pool where it is new, and take its poke."""
+    await connection.execute(
+        text(
+            "INSERT INTO pools (name, spec) VALUES (:name, CAST(:spec AS jsonb))"
+            " ON CONFLICT (name) DO UPDATE SET poked = false"
+        ),
+        {"name": pool, "spec": PoolSpec(name=pool).model_dump_json()},
+    )
+
+
+async def _placements(connection: AsyncConnection, cycle_id: str) -> tuple[Placement, ...]:
+    """Return what a cycle has placed and its jobs are to hear of."""
+    rows = await connection.execute(
+        text(_PLACED), {"cycle": cycle_id, "lost": LeaseEnd.NODE_LOST.value}
+    )
+    return tuple(placement_of(row) for row in rows.mappings())
 
 
 async def _commit(
