@@ -44,13 +44,16 @@ _NO_VERSION = (
 logger = logging.getLogger("workers.control")  # also where it runs as __main__
 
 
-def sandbox() -> SandboxedWorkflowRunner:
-    """Return the runner for workflow code: our own packages are deterministic where it calls
-    them, and passing them through spares importing them again for every run."""
+def sandbox(*, strict: bool = False) -> SandboxedWorkflowRunner:
+    """Return the runner for workflow code.
+
+    Our own packages are passed through: importing them again for every run of a workflow takes
+    as long as the run. `strict` keeps the workflows themselves isolated, so that a call with
+    another result at the next replay (the clock, randomness, a file) fails: for tests.
+    """
+    packages = ("models", "scheduling", "activities", *(() if strict else ("workflows",)))
     return SandboxedWorkflowRunner(
-        restrictions=SandboxRestrictions.default.with_passthrough_modules(
-            "models", "scheduling", "activities"
-        )
+        restrictions=SandboxRestrictions.default.with_passthrough_modules(*packages)
     )
 
 
@@ -63,10 +66,12 @@ def control_worker(
     max_cached_workflows: int = 1000,
     metrics: Metrics = SILENT,
     version: WorkerVersion | None = None,
+    strict: bool = False,
 ) -> Worker:
     """Return a worker for every workflow and every database activity.
 
-    With a `version` it gets no work until that is current, or ramping.
+    With a `version` it gets no work until that is current, or ramping. `strict` is for tests (see
+    `sandbox`).
     """
     signals = Signals(temporal)
     queue = QueueActivities(database, signals, metrics)
@@ -87,7 +92,7 @@ def control_worker(
             registry.register_node, registry.drain_node, registry.end_node,
             reconcile.find_differences, reconcile.mend_difference,
         ],
-        workflow_runner=sandbox(),
+        workflow_runner=sandbox(strict=strict),
         # A bad input is the sender's error; without this its workflow would hang for ever.
         workflow_failure_exception_types=[pydantic.ValidationError],
         max_cached_workflows=max_cached_workflows,

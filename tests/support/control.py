@@ -35,7 +35,7 @@ async def serving_control(
     database = Database(settings.resolve_database_url())
     worker = control_worker(
         temporal, database, settings, task_queue=task_queue,
-        max_cached_workflows=max_cached_workflows,
+        max_cached_workflows=max_cached_workflows, strict=True,
     )  # fmt: skip
     try:
         async with worker:

@@ -91,7 +91,7 @@ async def test_a_recorded_history_replays(path: Path, classes: Sequence[type]):
     replayer = Replayer(
         workflows=classes,
         data_converter=pydantic_data_converter,
-        workflow_runner=sandbox(),
+        workflow_runner=sandbox(strict=True),
     )
     await replayer.replay_workflow(_history(path))
 
