@@ -1,0 +1,110 @@
+"""The documents tell the truth where a machine can see it: links, commands, options, variables."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.core import TyperGroup
+
+from activities import launch
+from client.cli import command_line
+from models.document import read_document
+from models.job import JobSpec
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    page
+    for folder in (".", "docs", "deploy", "examples", "benchmarks")
+    for page in (ROOT / folder).glob("*.md" if folder == "." else "**/*.md")
+)
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_to_files_and_headings(page: Path):
+    broken = [link for link in links_of(page) if not resolves(page, link)]
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_and_options_exist(page: Path):
+    group = command_line()
+    wrong = [line for line in commands_of(page) if (why := mistake_in(line, group)) and why]
+    assert wrong == []
+
+
+def test_the_job_page_names_every_variable_that_a_process_gets():
+    given = set(re.findall(r'"(LONGSHORE_[A-Z_]+)"', inspect.getsource(launch)))
+    page = (ROOT / "docs" / "job-file.md").read_text()
+    assert len(given) > 10
+    assert {name for name in given if f"`{name}`" not in page} == set()
+
+
+def test_every_job_file_of_the_examples_can_be_read():
+    files = [
+        file for file in (ROOT / "examples").glob("*.yaml") if file.name != "state.yaml"
+    ]  # fmt: skip
+    assert len(files) >= 7
+    for file in files:
+        read_document(file, JobSpec)
+
+
+def test_mistakes_in_commands_are_found():
+    group = command_line()
+    assert mistake_in("longshore submti x.yaml", group)
+    assert mistake_in("longshore submit --gpu 2", group)
+    assert mistake_in("longshore pool sett default", group)
+    assert not mistake_in("longshore submit --gpus 2 -- sh -c 'run --gpu'", group)
+
+
+def links_of(page: Path) -> list[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    found = re.findall(r"\]\(([^)\s]+)\)", text)
+    return [link for link in found if not link.startswith(("http://", "https://", "mailto:"))]
+
+
+def resolves(page: Path, link: str) -> bool:
+    path, _, heading = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.exists() or not heading:
+        return target.exists()
+    return heading in {slug(line) for line in target.read_text().splitlines() if line[:1] == "#"}
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that GitHub gives to a heading."""
+    words = heading.lstrip("#").strip().lower()
+    return re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+
+
+def commands_of(page: Path) -> list[str]:
+    """Return what follows `$ ` in blocks or stands in backticks, and begins with longshore."""
+    text = page.read_text()
+    in_blocks = re.findall(r"^\$ (longshore .*)$", text, re.MULTILINE)
+    in_line = re.findall(r"`(longshore [^`]*)`", text)
+    return [" ".join(line.split()) for line in in_blocks + in_line]
+
+
+def mistake_in(line: str, group: TyperGroup) -> str:
+    """Return what the command line does not know of a command line; empty when it knows all."""
+    words = re.split(r" -- | \| |  +#| # | && ", line)[0].split()[1:]
+    here: Any = group
+    while words and isinstance(here, TyperGroup):
+        name = words.pop(0)
+        if name.startswith("-"):
+            return "" if name in known_options(here) else f"{line}: no option {name}"
+        if name not in here.commands:
+            return f"{line}: no command {name}"
+        here = here.commands[name]
+    known = known_options(here)
+    unknown = [w for w in words if w.startswith("-") and w.split("=")[0].rstrip(",.") not in known]
+    return f"{line}: no option {unknown[0]}" if unknown else ""
+
+
+def known_options(command: Any) -> set[str]:
+    known = {"--help", "-h", "-", "--"}
+    for param in command.params:
+        known |= {*param.opts, *param.secondary_opts}
+    return known
