@@ -17,10 +17,13 @@ async def fleet() -> AsyncIterator[Fleet]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Function,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
         again = f"make faults PYTEST=\"'{item.nodeid}'\""
         report.sections.append(("to run this case alone", again))
+        for fleet in item.funcargs.values():
+            if isinstance(fleet, Fleet):
+                report.sections.append(("the fleet", fleet.describe()))
     return report

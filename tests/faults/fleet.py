@@ -24,6 +24,7 @@ from tests.faults.journal import Journal
 from tests.support.agent import supervisors_of
 from tests.support.local_stack import ROOT, running_stack, settings_in
 from tests.support.waiting import eventually
+from workers.postgres import DATABASE, SUPERUSER
 from workers.processes import wait_until
 from workers.programs import program
 from workers.stack import Stack, agent_process
@@ -87,6 +88,15 @@ class Fleet:
                 found += supervisors_of(self.pid(agent_process(node)))
         return found
 
+    def backends(self) -> list[psutil.Process]:
+        """Return the processes of PostgreSQL that serve a client; the server outlives theirs."""
+        found: list[psutil.Process] = []
+        for process in psutil.Process(self.pid(POSTGRES)).children():
+            with contextlib.suppress(psutil.Error):
+                if f"{SUPERUSER} {DATABASE}" in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
     # --- failpoints ---------------------------------------------------------------------
 
     def arm(self, point: Point) -> None:
@@ -123,6 +133,13 @@ class Fleet:
 
         assert wait_until(answers, PATIENCE), "PostgreSQL does not answer"
         return found[0]
+
+    def describe(self) -> str:
+        """Return which processes run and what each printed last, for a test that has failed."""
+        return "\n".join(
+            f"{part.name}: {part.state}.{self.stack.processes.last_words(part.name)}"
+            for part in self.stack.status()
+        )
 
     def live_placements(self) -> list[str]:
         """Return the node of each live placement, the newest last."""

@@ -88,7 +88,7 @@ def _kill(fleet: Fleet, chance: random.Random, victim: str) -> None:
     elif victim == SUPERVISOR:
         _kill_one(chance, fleet.supervisors())
     elif victim == BACKEND:
-        _kill_one(chance, psutil.Process(fleet.pid(POSTGRES)).children())
+        _kill_one(chance, fleet.backends())
     else:
         fleet.kill(victim)
 
