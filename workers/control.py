@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pydantic
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.cycle import CycleActivities
@@ -44,16 +44,19 @@ _NO_VERSION = (
 logger = logging.getLogger("workers.control")  # also where it runs as __main__
 
 
-def sandbox(*, strict: bool = False) -> SandboxedWorkflowRunner:
-    """Return the runner for workflow code.
+def workflow_runner(*, strict: bool = False) -> WorkflowRunner:
+    """Return what runs workflow code.
 
-    Our own packages are passed through: importing them again for every run of a workflow takes
-    as long as the run. `strict` keeps the workflows themselves isolated, so that a call with
-    another result at the next replay (the clock, randomness, a file) fails: for tests.
+    Importing it again for every run, as the SDK's sandbox does, takes longer than the run. So
+    that is for tests, where `strict` lets a call with another result at the next replay (the
+    clock, randomness, a file) fail.
     """
-    packages = ("models", "scheduling", "activities", *(() if strict else ("workflows",)))
+    if not strict:
+        return UnsandboxedWorkflowRunner()
     return SandboxedWorkflowRunner(
-        restrictions=SandboxRestrictions.default.with_passthrough_modules(*packages)
+        restrictions=SandboxRestrictions.default.with_passthrough_modules(
+            "models", "scheduling", "activities"
+        )
     )
 
 
@@ -71,7 +74,7 @@ def control_worker(
     """Return a worker for every workflow and every database activity.
 
     With a `version` it gets no work until that is current, or ramping. `strict` is for tests (see
-    `sandbox`).
+    `workflow_runner`).
     """
     signals = Signals(temporal)
     queue = QueueActivities(database, signals, metrics)
@@ -92,7 +95,7 @@ def control_worker(
             registry.register_node, registry.drain_node, registry.end_node,
             reconcile.find_differences, reconcile.mend_difference,
         ],
-        workflow_runner=sandbox(strict=strict),
+        workflow_runner=workflow_runner(strict=strict),
         # A bad input is the sender's error; without this its workflow would hang for ever.
         workflow_failure_exception_types=[pydantic.ValidationError],
         max_cached_workflows=max_cached_workflows,

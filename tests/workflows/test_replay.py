@@ -24,7 +24,7 @@ import workflows.node
 import workflows.pool
 import workflows.reconcile
 from tests.support.local_stack import ROOT
-from workers.control import sandbox
+from workers.control import workflow_runner
 from workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
 
 HISTORIES = sorted((ROOT / "tests" / "histories").glob("*.json"))
@@ -91,7 +91,7 @@ async def test_a_recorded_history_replays(path: Path, classes: Sequence[type]):
     replayer = Replayer(
         workflows=classes,
         data_converter=pydantic_data_converter,
-        workflow_runner=sandbox(strict=True),
+        workflow_runner=workflow_runner(strict=True),
     )
     await replayer.replay_workflow(_history(path))
 
