@@ -120,8 +120,9 @@ class Processes:
 
     def ask_to_stop(self, run: Run, signal_name: str, grace: float, reason: str) -> None:
         """Send the stop signal now; what is left after `grace` seconds is killed."""
-        if run.record.stop_reason is None:
-            self._save(run, {"stop_reason": reason})
+        if run.record.stop_reason is None and run.record.report is None:
+            run.record = run.record.model_copy(update={"stop_reason": reason})
+            self._stored(run)
         if run.supervised:
             run.supervised.stop(_signal_number(signal_name), grace)
 
@@ -176,7 +177,8 @@ class Processes:
             await run.shipper.finish()
             report = report.model_copy(update={"log_error": run.shipper.error})
         # Where the disk refuses, the run stays here and answers from memory.
-        if self._save(run, {"report": report}):
+        run.record = run.record.model_copy(update={"report": report})
+        if await asyncio.to_thread(self._stored, run):
             self._runs.pop(run.record.key, None)
             self._metrics.set(PROCESSES, len(self._runs))
         _log.info("%s attempt %d: %s", run.record.job_id, run.record.attempt, report.message)
@@ -234,8 +236,8 @@ class Processes:
             if run.supervised:
                 run.supervised.feed(sent_at)
 
-    def _save(self, run: Run, update: dict[str, object]) -> bool:
-        run.record = run.record.model_copy(update=update)
+    def _stored(self, run: Run) -> bool:
+        """Store the record of a run; return whether the disk took it."""
         try:
             self._store.save(run.record)
         except OSError as error:
