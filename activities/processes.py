@@ -99,6 +99,7 @@ class Processes:
             epoch=placement.epoch,
             claimed_at=datetime.now(UTC),
             indirect=bool(request.spec.image) or isinstance(request.spec.command, str),
+            checkpoints=request.spec.checkpoint is not None,
         )
         folder = self._store.claim(record)
         run = self._runs[placement.key] = Run(request, record, folder)

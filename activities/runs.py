@@ -40,6 +40,8 @@ class RunRecord(Wire):
     claimed_at: Instant
     indirect: bool = False
     """True where a shell or a container runtime looks for the command, and says 126 or 127."""
+    checkpoints: bool = True
+    """False where its job is known to keep no checkpoints in its private folder."""
     stop_reason: str | None = None
     """Why it was asked to stop, where it was."""
     report: ProcessReport | None = None
@@ -75,7 +77,7 @@ class RunStore:
 
         Raises StaleError when the attempt, or a newer one of its job, was here before.
         """
-        newest = self._newest_attempt(record.job_id)
+        newest = self.newest_attempt(record.job_id)
         if newest > record.attempt:
             raise StaleError(
                 f"attempt {record.attempt} of {record.job_id} is over: attempt {newest} was here."
@@ -113,11 +115,23 @@ class RunStore:
         """Return what the supervisor wrote at the end; None when it did not see it."""
         return _read_json(self.folder(key) / "end.json")
 
-    def _newest_attempt(self, job_id: str) -> int:
+    def newest_attempt(self, job_id: str) -> int:
+        """Return the newest attempt of a job that was here; 0 where none was."""
         prefix = f"{job_id}-"
         names = os.listdir(self._folder)  # noqa: PTH208 (a Path for each of thousands is slow)
         suffixes = (name[len(prefix) :] for name in names if name.startswith(prefix))
         return max((int(suffix) for suffix in suffixes if suffix.isdigit()), default=0)
+
+    def remove(self, key: PlacementKey) -> None:
+        """Remove a run folder, its record last: what is interrupted can be found again."""
+        folder = self.folder(key)
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != "record.json":
+                path.unlink()
+        (folder / "record.json").unlink()
+        folder.rmdir()
 
 
 def _write(path: Path, record: RunRecord) -> None:

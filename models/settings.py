@@ -96,6 +96,11 @@ class Settings(BaseSettings):
     reconcile_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(minutes=5)
     """How often database, workflows and agents are compared, and mended where that is safe;
     `longshore setup` and `longshore up` pass it on to the schedule."""
+    keep_runs: int = Field(default=1000, ge=0)
+    """Ended runs that an agent keeps on its node, with their output and private folders; older
+    ones are removed when their job is over. Checkpoints stay."""
+    keep_runs_for: Duration = timedelta(days=7)
+    """And for how long it keeps them at most."""
     temporal_port: int = Field(default=7233, ge=1, le=65535)
     """Port of the local Temporal server."""
     temporal_ui_port: int = Field(default=8233, ge=1, le=65535)

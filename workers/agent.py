@@ -8,6 +8,7 @@ import signal
 import uuid
 from collections.abc import Coroutine, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from activities.metrics import FENCES, Metrics
 from activities.outcome import AGENT_STOPPED, CUT_OFF
 from activities.process import NodeActivities
 from activities.processes import Processes
+from activities.pruning import Keeping, Pruner, is_job_over
 from models.base import Frozen, Instant, Name
 from models.errors import NodeTakenError
 from models.job import Tier
@@ -83,7 +85,8 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                 client = await stop.unless(connect_patiently(settings, runtime))
                 registrar = Registrar(client, identity, inventory, options.token)
                 await stop.unless(registrar.register(fence))
-                await _serve(client, processes, fence, registrar, stop, metrics)
+                with _pruning(options.work_dir, settings, client):
+                    await _serve(client, processes, fence, registrar, stop, metrics)
     _log.info("agent of node %s stopped", options.node_id)
 
 
@@ -129,6 +132,18 @@ def locked(folder: Path) -> Iterator[None]:
                 "--node-id or --work-dir."
             ) from None
         yield
+
+
+@contextlib.contextmanager
+def _pruning(folder: Path, settings: Settings, client: Client) -> Iterator[None]:
+    """Remove old runs until the end of the block."""
+    keeping = Keeping(runs=settings.keep_runs, age=settings.keep_runs_for)
+    pruner = Pruner(folder, keeping, partial(is_job_over, client))
+    task = asyncio.create_task(pruner.keep_pruning())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 async def _serve(
