@@ -41,6 +41,10 @@ from scheduling.cycle import plan
 
 _IDLE = timedelta(minutes=10)
 _TELL_EVERY = timedelta(seconds=30)
+_KEEP_CYCLES = 1000
+"""Of each pool, the latest; older ones are kept where they placed a job."""
+_FORGET_EVERY = 100
+"""Cycles."""
 _TELL_AT_MOST = 50
 """Jobs that hear of their reason in one cycle; the others read it in the database."""
 
@@ -74,6 +78,8 @@ class CycleActivities:
         for placement in placements:
             if placement.job_id in gone:
                 await self._withdraw(placement.key)
+        if request.number % _FORGET_EVERY == 0:
+            await self._forget_idle_cycles(request.pool)
         return reply.model_copy(update={"withdrawn": len(gone)})
 
     async def _committed(self, request: CycleRequest) -> Outcome | None:
@@ -124,6 +130,12 @@ class CycleActivities:
         measure_cycle(self._metrics, pool.name, entries, decided, placed, seconds)
         await self._signals.tell_jobs("waiting", told)
         return _reply(pool, len(queue), len(placed)), placements
+
+    async def _forget_idle_cycles(self, pool: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text(_FORGET), {"pool": pool, "keep": _KEEP_CYCLES, "some": 2 * _FORGET_EVERY}
+            )
 
     async def _withdraw(self, key: PlacementKey) -> None:
         async with self._database.transaction() as connection:
@@ -299,6 +311,14 @@ _TELL = """
             ORDER BY told_at NULLS FIRST, priority DESC, submitted_at LIMIT :limit)
     RETURNING q.job_id, q.attempt, q.told_reason AS reason
 """
+
+_FORGET = """
+    DELETE FROM cycles c
+     WHERE c.id IN (SELECT id FROM cycles WHERE pool = :pool
+                     ORDER BY committed_at DESC OFFSET :keep LIMIT :some)
+       AND NOT EXISTS (SELECT FROM placements WHERE cycle_id = c.id)
+"""
+"""Looks at those only that have come to this age since the last time, and some more."""
 
 _PLACED = """
     SELECT p.job_id, p.attempt, p.node_id, p.epoch, p.gpu_indices, p.cycle_id, p.placed_at,

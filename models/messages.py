@@ -151,6 +151,8 @@ class PoolInput(Wire):
 class CycleRequest(Wire):
     pool: Name
     cycle_id: str
+    number: int = 1
+    """Of the pool's cycles, from 1."""
 
 
 class CycleReply(Wire):

@@ -73,7 +73,7 @@ class PoolWorkflow:
         number = self._cycles + 1
         reply = await workflow.execute_activity_method(
             CycleActivities.run_cycle,
-            CycleRequest(pool=self._pool.pool, cycle_id=self._cycle_id(number)),
+            CycleRequest(pool=self._pool.pool, cycle_id=self._cycle_id(number), number=number),
             start_to_close_timeout=DATABASE_TIMEOUT,
             retry_policy=DATABASE_RETRY,
             summary=f"cycle {number}",

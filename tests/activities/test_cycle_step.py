@@ -5,6 +5,7 @@ import asyncio
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from models.messages import CycleRequest
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
 
@@ -148,3 +149,26 @@ async def test_higher_priority_goes_first_then_who_came_first(ledger: Ledger):
 
 async def _both_wait(ledger: Ledger) -> bool:
     return await ledger.value(WAITING_FOR_LOCKS) == 2
+
+
+async def test_every_hundredth_cycle_forgets_old_ones_that_placed_nothing(ledger: Ledger):
+    await ledger.register()
+    async with ledger.listening("a"):
+        await ledger.enqueue("a")
+        await ledger.cycle("old")
+    await ledger.rows(
+        "INSERT INTO cycles (id, pool, committed_at, queued, placed, refused, took_ms)"
+        " SELECT 'idle-' || n, :pool, clock_timestamp() - n * interval '1 s', 0, 0, 0, 1"
+        "   FROM generate_series(1, 1150) AS n",
+        pool=ledger.pool,
+    )
+    await ledger.rows("UPDATE cycles SET committed_at = '2026-01-01T00:00Z' WHERE id = 'old'")
+
+    async def kept(number: int) -> int:
+        request = CycleRequest(pool=ledger.pool, cycle_id=f"new-{number}", number=number)
+        await ledger.run(ledger.cycles.run_cycle, request)
+        return await ledger.value("SELECT count(*) FROM cycles")
+
+    assert await kept(99) == 1152
+    assert await kept(100) == 1001  # the latest thousand, and the one that placed a job
+    assert await ledger.value("SELECT cycle_id FROM placements") == "old"
