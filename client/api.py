@@ -14,7 +14,6 @@ from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
     WorkflowFailureError,
-    WorkflowHandle,
     WorkflowUpdateFailedError,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
@@ -29,6 +28,7 @@ from activities.snapshot import load_nodes, load_pool
 from activities.views import Views, set_pool
 from client.connection import connect
 from client.explain import explain
+from client.status import JobHandle, progress_of, status_of
 from client.submission import GENERATED_ID, details_of, new_job_id, preflight, summary_of
 from models.errors import (
     ConflictError,
@@ -141,7 +141,7 @@ class Longshore:
         """Return what the job's workflow says of it. `ref` is an id, or the name of the newest."""
         job_id = await self._resolve(ref)
         try:
-            return await self._job(job_id).query(JobWorkflow.status)
+            return await status_of(self._job(job_id))
         except RPCError as error:
             raise _as_ours(error, f"job {ref}") from error
 
@@ -149,16 +149,9 @@ class Longshore:
         """Return what the running process said last of itself; None when it runs nowhere."""
         job_id = await self._resolve(ref)
         try:
-            description = await self._job(job_id).describe()
+            return await progress_of(self.temporal, self._job(job_id))
         except RPCError as error:
             raise _as_ours(error, f"job {ref}") from error
-        for pending in description.raw_description.pending_activities:
-            if pending.activity_type.name == "run_process" and pending.heartbeat_details.payloads:
-                details = await self.temporal.data_converter.decode(
-                    pending.heartbeat_details.payloads, [Progress]
-                )
-                return details[0]
-        return None
 
     async def wait(self, ref: str) -> JobResult:
         """Wait until the job has ended, however long, also while a server is away."""
@@ -322,7 +315,7 @@ class Longshore:
 
     async def _status_when_back(self, job_id: str) -> JobStatus:
         job = self._job(job_id)
-        return await self._when_back(job_id, lambda: job.query(JobWorkflow.status))
+        return await self._when_back(job_id, lambda: status_of(job))
 
     async def _when_back(self, job_id: str, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask until there is an answer, waiting for a server or worker that is away."""
@@ -369,7 +362,7 @@ class Longshore:
             return ref
         return (await self._views().job(ref)).id
 
-    def _job(self, job_id: str) -> WorkflowHandle[JobWorkflow, JobResult]:
+    def _job(self, job_id: str) -> JobHandle:
         return self.temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))
 
     def _views(self) -> Views:
