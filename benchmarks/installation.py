@@ -62,8 +62,9 @@ def installed(
 
 
 def processes_of(stack: Stack) -> dict[str, list[psutil.Process]]:
-    """Return the processes by part: `temporal`, `postgres` (with those that serve connections),
-    `control`, `agents` (with all below them), and by its name what else was started beside them."""
+    """Return the processes by part: `temporal`, `postgres` and `agents` (with all below them),
+    `control`, and by its name what else was started beside them.
+    """
     found: dict[str, list[psutil.Process]] = {}
     for entry in stack.processes.recorded():
         process = entry.find()
