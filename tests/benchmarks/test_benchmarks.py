@@ -1,0 +1,58 @@
+"""Each benchmark of the whole runs, at a tiny size. How fast it is, is not judged here."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from benchmarks.soak import judge
+from tests.support.local_stack import ROOT
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_end_to_end_compares_jobs_with_a_bare_workflow():
+    report = _run("benchmarks.end_to_end", "--jobs", "4", "--concurrency", "1,2")
+    assert report["ratio"] > 0
+    assert [row["concurrency"] for row in report["results"]] == [1, 2]
+    for row in report["results"]:
+        assert 0 < row["start_p50_ms"] < row["done_p50_ms"]
+        # A job that is placed at once: start, enqueue, placed, its state, run_process, finish.
+        assert (row["actions"], row["bare_actions"]) == (6, 5)
+        assert {"temporal", "postgres", "control", "agents"} <= set(row["cpu_ms"])
+
+
+def test_a_soak_says_what_grew():
+    report = _run("benchmarks.soak", "--minutes", "0.1", "--rate", "2", "--keep-runs", "2")
+    assert report["verdict"]
+    assert 0 < report["succeeded"] == report["submitted"]
+    names = [line["name"] for line in report["results"] if not line["flat"]]
+    assert report["verdict"] == ("; ".join(names) or "flat")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "flat"),
+    [
+        ("control worker, MB", [100, 140, 150, *[160] * 9], True),
+        ("control worker, MB", [100 + 10 * minute for minute in range(12)], False),
+        ("queue", [0, 9, 1, 7, 0, 8, 1, 6, 0, 9, 0, 7], True),
+        ("files of runs", [0, 90, 180, 270, 20, 110, 200, 290, 30, 120, 210, 280], True),
+        ("files of runs", [90 * minute for minute in range(12)], False),
+        ("history of the pool, events", [50, 4_000, 20, 3_900, 40, 4_100], True),
+        ("history of the pool, events", [2_000 * minute for minute in range(12)], False),
+    ],
+)
+def test_a_quantity_is_flat_or_grows(name: str, values: list[float], flat: bool):
+    assert judge(name, values).flat is flat
+
+
+def _run(module: str, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments, "--json"],
+        cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
