@@ -80,9 +80,10 @@ class Nursery:
 class Supervised:
     """A supervisor at work. Feeding and stopping one that has gone does nothing."""
 
-    def __init__(self, orders: asyncio.WriteTransport, words: asyncio.StreamReader) -> None:
+    def __init__(self, orders: asyncio.WriteTransport) -> None:
         self._orders = orders
-        self._words = words
+        self._words = asyncio.StreamReader(limit=2**20)
+        self._from_it: asyncio.ReadTransport | None = None
 
     @classmethod
     async def start(cls, born_in: Nursery, folder: Path, plan: Plan) -> Self:
@@ -95,10 +96,9 @@ class Supervised:
             stderr = its.enter_context((folder / "supervisor.log").open("ab"))
             born_in.fork(folder, [stdin.fileno(), stdout.fileno(), stderr.fileno()])
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=2**20)
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), words)
         transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, orders)
-        supervised = cls(transport, reader)
+        supervised = cls(transport)
+        await supervised._listen(words)
         supervised._send(plan.model_dump(exclude_none=True))
         return supervised
 
@@ -116,13 +116,24 @@ class Supervised:
         Resolves `started` when the command runs. Returns None when the supervisor was killed.
         """
         end = None
-        async for line in self._words:
-            message = json.loads(line)
-            if "started" in message and not started.done():
-                started.set_result(message["started"])
-            end = message.get("end", end)
-        self._orders.close()
+        try:
+            async for line in self._words:
+                message = json.loads(line)
+                if "started" in message and not started.done():
+                    started.set_result(message["started"])
+                end = message.get("end", end)
+        finally:
+            self._close()
         return end
+
+    async def _listen(self, words: BinaryIO) -> None:
+        loop, protocol = asyncio.get_running_loop(), asyncio.StreamReaderProtocol(self._words)
+        self._from_it, _ = await loop.connect_read_pipe(lambda: protocol, words)
+
+    def _close(self) -> None:
+        self._orders.close()
+        if self._from_it:  # uvloop leaves it open at its end
+            self._from_it.close()
 
     def _send(self, message: dict[str, Any]) -> None:
         if not self._orders.is_closing():

@@ -1,6 +1,7 @@
 """How processes are made to end: grace, force, descendants, the fence, a dead agent."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from activities.outcome import report_of
 from activities.processes import Run
 from activities.supervision import Plan
 from activities.system import boot_clock
+from client.process import run as run_loop
 from models.job import FailureClass
 from models.messages import ProcessReport, Progress, StopProcessRequest
 from tests.agent.conftest import LocalNode
@@ -139,6 +141,24 @@ async def test_a_killed_nursery_costs_no_process(box: LocalNode) -> None:
     assert (await box.report("exit 3")).exit_code == 3
     assert not run.done.done()
     assert (await _stop(box, run, grace=5)).message == "stopped (test), exit code 143"
+
+
+async def test_an_ended_process_leaves_nothing_open_in_the_agent(tmp_path: Path) -> None:
+    async def more_open_after_ten_more() -> int:
+        box = LocalNode(tmp_path)
+        for _ in range(3):
+            await box.report("true")
+        before = psutil.Process().num_fds()
+        for _ in range(10):
+            await box.report("true")
+        return psutil.Process().num_fds() - before
+
+    gc.disable()  # it would close what was left open
+    try:
+        # On the loop that an agent runs on, which is not that of the tests.
+        assert await asyncio.to_thread(run_loop, more_open_after_ten_more()) <= 0
+    finally:
+        gc.enable()
 
 
 async def test_lack_of_memory_is_told_apart_from_another_kill(box: LocalNode) -> None:
