@@ -46,8 +46,9 @@ format: $(STAMP) ## Put the code in its standard form
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure how fast the packer decides
+bench: $(STAMP) ## Measure how fast the packer decides, and jobs through the whole system
 	@$(BIN)/python -m benchmarks.decisions
+	@$(BIN)/python -m benchmarks.end_to_end
 
 docs: $(STAMP) ## Write the pages that are made from the code
 	@$(BIN)/python -m workers.settings_page
