@@ -52,7 +52,7 @@ async def failpoint(point: Point) -> None:
         return
     reached = _reach(Path(_folder), point)
     deadline = boot_clock() + LONGEST_STOP
-    while reached and reached.exists() and boot_clock() < deadline:  # noqa: ASYNC110
+    while reached and reached.exists() and boot_clock() < deadline:  # noqa: ASYNC110 (another process answers by a file: no event here)
         await asyncio.sleep(0.01)
 
 

@@ -37,5 +37,5 @@ class Fence:
     async def fallen(self) -> None:
         """Wait until the fence has fallen."""
         # Looked at again and again: the loop's clock stands still while the machine sleeps.
-        while (left := self.seconds_left) > 0:  # noqa: ASYNC110
+        while (left := self.seconds_left) > 0:  # noqa: ASYNC110 (a clock)
             await asyncio.sleep(min(left, 0.5))

@@ -158,7 +158,7 @@ class NodeActivities:
         """Raise StaleError unless `epoch` is the current registration and its fence stands."""
         deadline = boot_clock() + REGISTRATION_WAIT
         # The server may speak of a registration before its reply has reached us.
-        while epoch > self._fence.epoch and boot_clock() < deadline:  # noqa: ASYNC110
+        while epoch > self._fence.epoch and boot_clock() < deadline:  # noqa: ASYNC110 (a clock)
             await asyncio.sleep(0.02)
         if epoch != self._fence.epoch:
             raise StaleError(

@@ -35,13 +35,13 @@ def write_whole(path: str, content: Message) -> None:
     temporary = f"{path}.new"
     with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123 (pathlib starts slowly)
         json.dump(content, file)
-    os.replace(temporary, path)  # noqa: PTH105
+    os.replace(temporary, path)  # noqa: PTH105 (as above)
 
 
 def oom_kills() -> int:
     """Return how often the kernel killed for memory here, counted from some fixed time."""
     for path, key in _oom_counters():
-        with contextlib.suppress(OSError), open(path, encoding="ascii") as file:  # noqa: PTH123
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as file:  # noqa: PTH123 (as above)
             for line in file:
                 name, _, count = line.partition(" ")
                 if name == key:
@@ -50,7 +50,7 @@ def oom_kills() -> int:
 
 
 def _oom_counters() -> Iterator[tuple[str, str]]:
-    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="ascii") as file:  # noqa: PTH123
+    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="ascii") as file:  # noqa: PTH123 (as above)
         for line in file:
             _, controllers, path = line.strip().split(":", 2)
             if "memory" in controllers.split(","):
@@ -63,7 +63,7 @@ def _oom_counters() -> Iterator[tuple[str, str]]:
 def processes() -> Iterator[tuple[int, int, int]]:
     """Yield (pid, parent, group) of every process, where /proc tells."""
     with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir("/proc"):  # noqa: PTH208
+        for name in os.listdir("/proc"):  # noqa: PTH208 (as above)
             if name.isdigit() and (fields := stat_fields(int(name))):
                 yield int(name), int(fields[1]), int(fields[2])
 
@@ -71,7 +71,7 @@ def processes() -> Iterator[tuple[int, int, int]]:
 def stat_fields(pid: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat after the name, which may hold anything itself."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 (as above)
             return file.read().rpartition(")")[2].split()
     except (OSError, ValueError):
         return None

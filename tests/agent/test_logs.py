@@ -21,7 +21,7 @@ class FullDisk(MemoryFileSystem):
 
     protocol = "fulldisk"
     store: dict[str, Any] = {}  # noqa: RUF012 (fsspec's own form)
-    pseudo_dirs = [""]  # noqa: RUF012
+    pseudo_dirs = [""]  # noqa: RUF012 (as above)
     full = True
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
