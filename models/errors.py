@@ -8,10 +8,18 @@
     ├── UnsatisfiableError     no node that can ever come could hold the job
     ├── NotFoundError          no such job, node or pool
     ├── UnavailableError       a server that is needed does not answer
+    │   └── MarketAwayError    a market does not answer, or asks to be left alone for a while
     ├── RefusedError           the database or an authority said no
     │   ├── TokenError         an agent's proof does not match the join token
     │   ├── NodeTakenError     another live agent holds this node id
     │   └── StaleError         an old attempt or epoch spoke (fencing)
+    ├── MarketError            a market said no
+    │   ├── CredentialsError   it does not know the key, or the key may not do this
+    │   ├── FundsError         the account has too little money
+    │   ├── InvalidOrderError  it does not take a request as it was made
+    │   ├── GoneError          an offer, order or machine is not there (any more)
+    │   ├── OrderConflictError the state of the thing, or another request with the key, forbids it
+    │   └── AnswerError        its answer is not what its documentation says
     └── StackError             the local servers cannot be started or stopped
 
 `exit_code` is what the command line returns for it (sysexits where one fits).
@@ -68,6 +76,64 @@ class NodeTakenError(RefusedError):
 
 
 class StaleError(RefusedError):
+    pass
+
+
+class MarketError(LongshoreError):
+    """A market said no. The text names the market, and never holds a credential."""
+
+    exit_code = 69
+
+    def __init__(self, provider: str, text: str, *, status: int | None = None) -> None:
+        self.provider = provider
+        self.status = status
+        super().__init__(f"{provider}: {text}")
+
+
+class MarketAwayError(UnavailableError):
+    """A market does not answer, or asks to be left alone for a while.
+
+    `retry_after` are the seconds that it asked for. `uncertain` is true when a request that
+    creates something may have arrived: look for what it created before it is sent again.
+    """
+
+    def __init__(
+        self,
+        provider: str,
+        text: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+        uncertain: bool = False,
+    ) -> None:
+        self.provider = provider
+        self.status = status
+        self.retry_after = retry_after
+        self.uncertain = uncertain
+        super().__init__(f"{provider}: {text}")
+
+
+class CredentialsError(MarketError):
+    exit_code = 77
+
+
+class FundsError(MarketError):
+    pass
+
+
+class InvalidOrderError(MarketError):
+    exit_code = 65
+
+
+class GoneError(MarketError):
+    exit_code = 66
+
+
+class OrderConflictError(MarketError):
+    pass
+
+
+class AnswerError(MarketError):
     pass
 
 

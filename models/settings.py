@@ -67,6 +67,16 @@ class StackInfo(Wire):
     database_url: str
 
 
+class MarketInfo(Wire):
+    """What a running simulated market says of itself, in `market.json` of the state folder."""
+
+    url: str
+    """Where it speaks both APIs: SFCompute's under its prefix, Prime Intellect's under /api/v1."""
+    token: str
+    """Of its one account; worth nothing anywhere else."""
+    pid: int
+
+
 class Settings(BaseSettings):
     """Every setting of every Longshore process."""
 
@@ -123,6 +133,40 @@ class Settings(BaseSettings):
     """Where traces go, as the URL of an OpenTelemetry collector that takes OTLP over HTTP;
     /v1/traces is added. Needs the extra `otel`."""
 
+    market: Literal["off", "simulated", "real"] = "simulated"
+    """Which markets may be talked to: none, simulated ones on this machine alone, or real ones,
+    where money is spent."""
+    sfcompute_url: Annotated[str, AfterValidator(_over_http)] = "https://api.sfcompute.com"
+    """Where San Francisco Compute is."""
+    sfcompute_prefix: str = "/preview/v2"
+    """Path of its API, which its maker may move to /v2."""
+    sfcompute_token: SecretStr | None = Field(default=None, examples=["SECRET"])
+    """Token for it; without, it is not used. A running simulated market brings its own."""
+    sfcompute_workspace: str | None = Field(default=None, examples=["wksp_1"])
+    """Where pools for bought time are made; the account's only one without."""
+    prime_url: Annotated[str, AfterValidator(_over_http)] = "https://api.primeintellect.ai"
+    """Where Prime Intellect is."""
+    prime_token: SecretStr | None = Field(default=None, examples=["SECRET"])
+    """Key for it; without, it is not used. A running simulated market brings its own."""
+    prime_team: str | None = Field(default=None, examples=["TEAM_ID"])
+    """Team that pods belong to; they are personal without."""
+    market_watch: tuple[str, ...] = ("8xH100",)
+    """Instance types whose books are stored over time."""
+    market_watch_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(
+        minutes=1
+    )
+    """How often; `longshore setup` and `longshore up` pass it on to the schedule."""
+    market_keep: Duration = timedelta(days=90)
+    """For how long; what is older than a day is thinned out to one book an hour."""
+
+    console_address: Address = Field(
+        default="127.0.0.1:8484", examples=["0.0.0.0:8484"], validate_default=True
+    )
+    """Where the web pages and the REST API are: a port of this machine alone, or HOST:PORT."""
+    console_token: SecretStr | None = Field(default=None, examples=["SECRET"])
+    """Bearer token of the REST API and the pages; the file `console-token` of the state folder
+    without."""
+
     @model_validator(mode="wrap")
     @classmethod
     def _say_where(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
@@ -155,6 +199,10 @@ class Settings(BaseSettings):
     @property
     def stack_file(self) -> Path:
         return self.state_dir / "stack.json"
+
+    @property
+    def market_file(self) -> Path:
+        return self.state_dir / "market.json"
 
     def stack(self) -> StackInfo:
         """Return where the local stack is.

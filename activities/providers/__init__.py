@@ -1,0 +1,1 @@
+"""Clients of compute markets behind one interface."""

@@ -1,0 +1,102 @@
+"""The one interface to every market. A new one is a file beside this with a class of this shape.
+
+How a market is bought from follows from its `capabilities`, and from no name. Every call may raise
+MarketAwayError (try again later; `uncertain` after a request that creates) and the MarketError
+tree; calls that create are safe to repeat with the same key or name.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from models.market import (
+    Account,
+    Capabilities,
+    InstanceType,
+    Machine,
+    MachineRequest,
+    NoQuote,
+    Offer,
+    Order,
+    OrderBook,
+    OrderRequest,
+    Preview,
+    Window,
+)
+
+
+class Provider(Protocol):
+    """A client of one market with one account. Close it after use (`aclose`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def account(self) -> Account:
+        """Return who we are there; the cheapest way to try the credentials."""
+        ...
+
+    async def instance_types(self) -> Sequence[InstanceType]:
+        """Return what is traded there, whether there is stock or not."""
+        ...
+
+    async def book(
+        self, wanted: InstanceType, window: Window | None = None
+    ) -> OrderBook | NoQuote:
+        """Return asks and bids for a type: of the window, or of the next whole hour without one.
+
+        An offer list reads as a book of asks, each sold whole.
+        """
+        ...
+
+    async def offers(self, wanted: InstanceType | None = None) -> Sequence[Offer]:
+        """Return what can be taken at once, cheapest first; none where there is no offer list."""
+        ...
+
+    async def preview(self, request: OrderRequest) -> Preview | NoQuote:
+        """Return what an order would cost, by the market's own word. Nothing is held."""
+        ...
+
+    async def order(self, request: OrderRequest) -> Order:
+        """Place an order; the same key again returns the first. The answer may be PENDING.
+
+        Where an order is a machine (no `fixed_window`), what was created has the key as its name.
+        """
+        ...
+
+    async def find_order(self, key: str) -> Order | None:
+        """Return the order that was placed with a key, if any."""
+        ...
+
+    async def order_by_id(self, order_id: str) -> Order: ...
+
+    async def orders(self) -> Sequence[Order]:
+        """Return every order of the account that the market still lists, newest first."""
+        ...
+
+    async def cancel_order(self, order_id: str) -> None:
+        """Ask for the end of an order. It may fill on: read it until its state is final."""
+        ...
+
+    async def make_account(self, name: str) -> str:
+        """Return where bought time goes (a pool) by its name, made if need be; its id."""
+        ...
+
+    async def start_machine(self, request: MachineRequest) -> Machine:
+        """Start a machine on bought time; the same name again returns the first."""
+        ...
+
+    async def machine(self, machine_id: str) -> Machine:
+        """Return one machine, also when it has ended. Raises GoneError when nobody knows it."""
+        ...
+
+    async def machines(self) -> Sequence[Machine]:
+        """Return every machine of the account that has not ended."""
+        ...
+
+    async def stop_machine(self, machine_id: str) -> None:
+        """End a machine; one that is gone already is no error. What runs on it is lost."""
+        ...
+
+    async def aclose(self) -> None: ...

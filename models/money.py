@@ -1,0 +1,45 @@
+"""Money: integer micro-dollars inside, dollars where people and markets read them.
+
+A price inside Longshore is micro-dollars per GPU-hour, a cost micro-dollars. Markets speak other
+units; their clients convert at the edge with these functions, with decimals and never with floats.
+"""
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal, InvalidOperation
+from typing import Annotated
+
+from pydantic import Field
+
+MICRO = 1_000_000
+"""Micro-dollars in a dollar."""
+
+MicroDollars = Annotated[int, Field(ge=0, le=10**15)]
+"""An amount in micro-dollars: at most a thousand million dollars."""
+
+_ROUNDING = {"nearest": ROUND_HALF_EVEN, "down": ROUND_FLOOR, "up": ROUND_CEILING}
+
+
+def micro_of(dollars: Decimal | str | int, *, rounding: str = "nearest") -> int:
+    """Return micro-dollars of an amount in dollars, such as ``"16.80"``.
+
+    `rounding` is nearest (the default), down or up. Raises ValueError for anything else.
+    """
+    try:
+        amount = Decimal(dollars)
+    except InvalidOperation:
+        raise ValueError(f"expected an amount in dollars such as 2.10, not {dollars!r}") from None
+    if not amount.is_finite():
+        raise ValueError(f"expected a finite amount in dollars, not {dollars!r}")
+    return int((amount * MICRO).to_integral_value(_ROUNDING[rounding]))
+
+
+def dollars_of(micro: int) -> Decimal:
+    """Return an amount in dollars, exact."""
+    return Decimal(micro) / MICRO
+
+
+def format_dollars(micro: int) -> str:
+    """Return ``$2.10``, ``$1,234.50``, with up to six places where the amount has them."""
+    sign = "-" if micro < 0 else ""
+    whole, rest = divmod(abs(micro), MICRO)
+    places = f"{rest:06d}".rstrip("0").ljust(2, "0")
+    return f"{sign}${whole:,}.{places}"
