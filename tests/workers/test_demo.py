@@ -69,8 +69,9 @@ def test_it_only_takes_longer_when_its_parts_are_killed(home: Home) -> None:
     """One after the other, while jobs are placed: the control worker, Temporal, PostgreSQL."""
     demo = home.start("demo", "--jobs", "12")
     assert demo.stdout is not None
-    victims, restarted = [CONTROL, *SERVERS], set[str]()
+    victims, restarted, told = [CONTROL, *SERVERS], set[str](), list[str]()
     for line in demo.stdout:
+        told.append(line)
         if victims and ("  placed  " in line or "  restarted  " in line):
             name = victims[0]
             running = home.stack.processes.running(name)
@@ -80,5 +81,5 @@ def test_it_only_takes_longer_when_its_parts_are_killed(home: Home) -> None:
         if "  restarted  " in line:
             restarted.update(line.split("  restarted  ")[1].strip().split(", "))
     _, err = demo.communicate(timeout=240)
-    assert demo.returncode == 0, err
+    assert demo.returncode == 0, "".join([*told, err])
     assert {CONTROL, *SERVERS} <= restarted
