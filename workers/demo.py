@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -63,9 +63,7 @@ class Demo:
         self._view = view
         self._specs = demo_jobs(state.jobs, state.seed, checkpoints(stack))
         self._ids = tuple(new_job_id(spec, state.batch) for spec in self._specs)
-        self._keeper = Keeper(
-            stack, demo_nodes(stack, state), lambda names: self._tell("restarted", names)
-        )
+        self._keeper = Keeper(stack, demo_nodes(stack, state), self._started_again)
         self._seen = Snapshot(datetime.now(UTC))
         self._changed_at = asyncio.get_running_loop().time()
 
@@ -91,6 +89,11 @@ class Demo:
         await self._kill_one_agent()
         await self._until(lambda: not self._seen.open, "every job to end")
         return await self._report()
+
+    def _started_again(self, names: Sequence[str]) -> None:
+        if set(names) - {agent_process(self._state.killed_node or "")}:
+            self._remember(disturbances=self._state.disturbances + 1)
+        self._tell("restarted", ", ".join(names))
 
     async def _submit(self) -> None:
         """Submit every job; those that exist already are only found."""

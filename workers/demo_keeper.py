@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from models.errors import LongshoreError
@@ -16,7 +16,7 @@ class Keeper:
     """Keeps a stack running. `spared` are nodes whose agents are to stay down for now."""
 
     def __init__(
-        self, stack: Stack, nodes: Mapping[str, Flags], tell: Callable[[str], None]
+        self, stack: Stack, nodes: Mapping[str, Flags], tell: Callable[[Sequence[str]], None]
     ) -> None:
         self.spared: set[str] = set()
         self._stack = stack
@@ -55,7 +55,7 @@ class Keeper:
             await asyncio.to_thread(self._start)
         except LongshoreError:
             return  # another part ended meanwhile: the next look sees it
-        self._tell(", ".join(names))
+        self._tell(names)
 
     def _start(self) -> None:
         nodes = {node: flags for node, flags in self._nodes.items() if node not in self.spared}

@@ -44,6 +44,8 @@ class DemoReport(Wire):
     training: str = ""
     """The last line of its log."""
     interruptions: int = 0
+    disturbances: int = 0
+    """How often parts had to be started again that the demo had not ended itself."""
     took: float
 
     @property
@@ -89,6 +91,7 @@ def report_on(
         declared_lost_after=lost_after,
         training=training,
         interruptions=state.interruptions,
+        disturbances=state.disturbances,
         took=_seconds(now - state.began_at),
     )
 
@@ -104,7 +107,8 @@ def _problems(
             yield f"{job.job_id} is {job.state.value} and not {wanted.value}: {job.reason}"
         if job.attempts and _was_lost(job.attempts[-1]) and job.job_id != state.cancelled_job:
             yield f"{job.job_id} lost its node in attempt {job.attempts[-1].attempt}, its last"
-    if not state.interruptions:  # else the jobs may have ended while nobody looked
+    if not state.interruptions and not state.disturbances:
+        # Else the jobs may have ended while nobody could look.
         yield from _steps_left_out(state, jobs)
     for node in nodes:
         for gpu in node.gpus:

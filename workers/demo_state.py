@@ -28,6 +28,8 @@ class DemoState(Wire):
     seed: int
     began_at: Instant
     interruptions: int = 0
+    disturbances: int = 0
+    """How often parts had to be started again that the demo had not ended itself."""
     cycles_before: int | None = None
     """Cycles that the pool had run before the demo."""
     cancelled_job: str | None = None

@@ -123,6 +123,8 @@ def summary(report: DemoReport, info: StackInfo, *, kept: bool) -> tuple[Rendera
         ("Training", report.training),
         ("Took", f"{report.took:.0f} s" + _interrupted(report.interruptions)),
     ]
+    if report.disturbances:
+        rows.append(("Disturbed", f"{_times(report.disturbances)}: parts were started again"))
     look = [
         ("Temporal UI", info.temporal_ui or f"of the server at {info.temporal_address}"),
         ("Jobs", f"longshore jobs --pool {POOL} --all"),
@@ -184,6 +186,10 @@ def _queue(snapshot: Snapshot) -> Table:
 
 def _spread(spread: Spread) -> str:
     return f"median {spread.p50:.1f} s, 95 % within {spread.p95:.1f} s, at most {spread.max:.1f} s"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _interrupted(times: int) -> str:

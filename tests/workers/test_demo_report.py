@@ -110,11 +110,11 @@ def test_a_lease_that_is_still_open_is_wrong() -> None:
     )
 
 
-def test_steps_may_be_missing_only_after_an_interruption() -> None:
+@pytest.mark.parametrize("excuse", ["interruptions", "disturbances"])
+def test_steps_may_be_missing_only_when_somebody_interfered(excuse: str) -> None:
     state = STATE.model_copy(update={"killed_node": None, "killed_at": None})
     assert report(*GOOD, state=state).problems == ("no agent was killed",)
-    interrupted = state.model_copy(update={"interruptions": 1})
-    assert report(*GOOD, state=interrupted).problems == ()
+    assert report(*GOOD, state=state.model_copy(update={excuse: 1})).problems == ()
 
 
 @pytest.mark.parametrize(
