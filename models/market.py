@@ -21,6 +21,9 @@ _INSTANCE_TYPE = re.compile(
 )
 
 
+_MOST_GPUS = 10**9
+
+
 class InstanceType(Frozen):
     """A kind of machine by what it has: ``8xH100``, ``8xH100-80GB``."""
 
@@ -80,7 +83,7 @@ class Level(Frozen):
 
     price: MicroDollars
     """Micro-dollars per GPU-hour."""
-    gpus: int = Field(ge=0)
+    gpus: int = Field(ge=0, le=_MOST_GPUS)
     start: Instant | None = None
     """From when it holds; at once when left out."""
     end: Instant | None = None
@@ -89,7 +92,7 @@ class Level(Frozen):
     """How long it holds from `start`, where the market says that instead of an end."""
     instance_type: str | None = None
     """Where it differs from its book's, or the book holds several."""
-    lot: int | None = Field(default=None, ge=1)
+    lot: int | None = Field(default=None, ge=1, le=_MOST_GPUS)
     """GPUs that are sold together only; the book's lot when left out."""
 
     @property
@@ -105,7 +108,7 @@ class OrderBook(Wire):
     provider: str
     instance_type: str
     gpus_per_node: int = Field(default=8, ge=1)
-    lot: int = Field(default=1, ge=1)
+    lot: int = Field(default=1, ge=1, le=_MOST_GPUS)
     """GPUs that are bought together at least: the node, where only whole nodes are sold."""
     asks: tuple[Level, ...] = ()
     bids: tuple[Level, ...] = ()

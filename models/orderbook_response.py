@@ -138,7 +138,7 @@ class OrderbookResponse(Wire):
         book: OrderBook | None,
     ) -> Self:
         at = book.observed_at if book else now
-        bids = _counted(book.bids) if book else []
+        bids = _counted(book.bids if book else ())
         return cls(
             instance_type=instance_type,
             bids=_levels(bids, at),

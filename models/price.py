@@ -1,5 +1,7 @@
 """What to pay: the answer of `scheduling.price` to an order book and a need."""
 
+from enum import StrEnum
+
 from pydantic import Field
 
 from models.base import Frozen, Instant, Wire
@@ -15,6 +17,18 @@ class PriceNeed(Frozen):
     instance_type: str | None = None
     window: Window | None = None
     """Asks must hold for all of it; any ask counts when left out."""
+
+
+class LeftOut(StrEnum):
+    """Why an ask does not count."""
+
+    INSTANCE_TYPE = "instance_type"
+    WINDOW = "window"
+    """It does not hold for the whole window."""
+    PRICE = "price"
+    """It asks nothing: a placeholder, no offer."""
+    LOT = "lot"
+    """It has fewer GPUs than are sold together."""
 
 
 class ScoredLevel(Wire):
@@ -37,6 +51,7 @@ class CountedLevel(Wire):
     """An ask or a bid that counts, with the running total."""
 
     level: Level
+    """Its GPUs are those that count: whole lots."""
     cumulative: int
 
 
@@ -87,7 +102,7 @@ class PriceAnswer(Wire):
     scored: tuple[ScoredLevel, ...] = ()
     slippage: tuple[Slippage, ...] = ()
     left_out: dict[str, int] = Field(default_factory=dict[str, int])
-    """How many asks do not count, by reason: window, instance type, lot."""
+    """How many asks do not count, by reason (`LeftOut`); each counts once."""
     warnings: tuple[str, ...] = ()
     """Sentences: insufficient, thin, one seller, wide spread."""
     observed_at: Instant
