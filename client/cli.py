@@ -20,6 +20,7 @@ from client import (
     deployment_commands,
     file_commands,
     job_commands,
+    market_commands,
     node_commands,
     submit_command,
     watch_command,
@@ -88,6 +89,7 @@ job_commands.register(app)
 watch_command.register(app)
 node_commands.register(app)
 file_commands.register(app)
+market_commands.register(app)
 deployment_commands.register(app)
 
 
