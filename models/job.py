@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, WithJsonSchema, field_validator, model_validator
 
 from models.base import Frozen, Instant, Name, Wire
+from models.topology import Gang
 from models.units import GB, Duration
 
 
@@ -102,17 +103,19 @@ class JobSpec(Frozen):
     """Priority class, 0 to 10; higher goes first."""
 
     gpus: int = Field(default=1, ge=1, le=100_000)
-    """GPUs that the job holds, all on one node."""
+    """GPUs that the job holds in all; on one node, unless `gang` lets it span several."""
     gpu_type: str | None = Field(default=None, min_length=1, max_length=64)
     """Model of GPU, such as H100; any when left out. Compared without regard to case."""
     vram_per_gpu: GB = 0.0
     """Memory needed on each GPU."""
     cpus: float = Field(default=1.0, ge=0, le=1_000_000)
-    """CPU cores, in total."""
+    """CPU cores, in total; the nodes of a gang share them in proportion to its GPUs there."""
     ram: GB = 1.0
-    """Main memory, in total."""
+    """Main memory, in total; shared as the cores are."""
     expected_duration: Duration = timedelta(hours=1)
     """How long it will probably run; a node that ends before that is not chosen."""
+    gang: Gang | None = None
+    """Lets the job span nodes; all of its GPUs are placed together, or none."""
 
     command: str | tuple[str, ...] | None = None
     """What to run: a list is run as it is, a text by `sh -c`."""
@@ -157,6 +160,12 @@ class JobSpec(Frozen):
     def _something_to_run(self) -> Self:
         if self.command is None and self.image is None:
             raise ValueError("give a command to run, an image, or both")
+        return self
+
+    @model_validator(mode="after")
+    def _groups_fit_the_total(self) -> Self:
+        if self.gang is not None:
+            self.gang.check_total(self.gpus)
         return self
 
     @property

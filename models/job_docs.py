@@ -34,6 +34,7 @@ from models.job import (
     RetryRule,
     Tier,
 )
+from models.topology import Gang
 from models.units import GB, Duration, format_duration, format_gb
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "job-file.md"
@@ -45,12 +46,19 @@ pool: default
 tier: FAST
 priority: 7
 
-gpus: 4
+gpus: 16
 gpu_type: H100
 vram_per_gpu: 40GB
-cpus: 16
-ram: 128GB
+cpus: 64
+ram: 512GB
 expected_duration: 2h30m
+gang:
+  group_gpus: 8
+  allow_cross_group_spread: true
+  processes: node
+  spares_per_group: 1
+  same_conformance: require
+  unlabelled_nodes: false
 
 command: [python, train.py, --epochs, "3"]
 image: ghcr.io/example/train:1.4
@@ -93,6 +101,7 @@ def page() -> str:
     parts = [_HEAD]
     for title, before, model, values in (
         ("Fields", _FIELDS, JobSpec, example),
+        ("gang", _GANG, Gang, example["gang"]),
         ("checkpoint", _CHECKPOINT, CheckpointContract, example["checkpoint"]),
         ("retry", _RETRY, RetryPolicy, no_example),
         ("A retry rule", _RULE, RetryRule, example["retry"]["user"]),
@@ -229,6 +238,7 @@ def _errors() -> str:
 
 _SECTIONS: dict[type[BaseModel], str] = {
     CheckpointContract: "checkpoint",
+    Gang: "gang",
     RetryPolicy: "retry",
     RetryRule: "A retry rule",
 }
@@ -239,6 +249,7 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (Duration, "duration"),
     (Tier, "`FAST` or `FLEX`"),
     (int, "whole number"),
+    (bool, "`true` or `false`"),
     (float, "number"),
     (str, "text"),
     (tuple[str, ...], "list of texts"),
@@ -281,6 +292,11 @@ _FIELDS = """\
 Only `name` and one of `command` and `image` are required. A FAST job runs on nodes of the tier
 FAST, a FLEX job on nodes of the tier FLEX. This version buys nothing yet: a job that no node can
 hold waits, and `longshore why` says what is missing.
+"""
+
+_GANG = """\
+Lets a job span nodes. [Topology and gangs](topology.md) explains it with examples; without `gang`
+all GPUs of a job are on one node.
 """
 
 _CHECKPOINT = """\

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant, Name, Wire
 from models.job import Tier
+from models.topology import NodeTopology
 from models.units import GB
 
 
@@ -72,6 +73,10 @@ class Node(Frozen):
     labels: dict[str, str] = Field(default_factory=dict)
     epoch: int = 0
     """Counts the registrations of its agent; a placement carries it (fencing)."""
+    topology: NodeTopology | None = None
+    """What connects its GPUs, where that is known."""
+    conformance: str | None = None
+    """Fingerprint of driver, firmware and kernel parameters, where they are known."""
 
     @model_validator(mode="after")
     def _indices_differ(self) -> Self:
@@ -110,6 +115,10 @@ class Inventory(Wire):
     container_runtime: str | None = None
     hostname: str = ""
     agent_version: str = ""
+    topology: NodeTopology | None = None
+    """What connects the GPUs, where the driver tells."""
+    conformance: str | None = None
+    """Fingerprint of driver, firmware and kernel parameters, where they are known."""
 
 
 class NodeIdentity(Wire):

@@ -2,11 +2,14 @@
 
 from datetime import timedelta
 from enum import StrEnum
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant, Name, Wire
+from models.gang import GangPacking, GangPlan
 from models.job import JobSpec, Tier
+from models.topology import Gang
 from models.units import GB, Duration
 
 
@@ -24,7 +27,13 @@ class RejectionCode(StrEnum):
     STATE = "node-not-ready"
     TIER = "tier-mismatch"
     GPU_TYPE = "gpu-type-mismatch"
+    FLAVOR = "flavor-mismatch"
+    """For a gang: neither the node's type of GPU nor its label `gpu.flavor` is the job's."""
     CONTAINER_RUNTIME = "no-container-runtime"
+    LABELS = "no-fabric-labels"
+    """For a gang: the node does not name its region, cluster and fabric domain."""
+    CONFORMANCE = "conformance-unknown"
+    """For a gang that requires the same driver, firmware and kernel: the node has not said."""
     EXPIRY = "expires-too-soon"
     CPU = "not-enough-cpu"
     RAM = "not-enough-ram"
@@ -36,6 +45,8 @@ class RejectionCode(StrEnum):
     """It would fit, were other jobs not there."""
     RESERVED = "reserved"
     """It fits now, but would delay a job that was deferred before it."""
+    DOMAIN = "domain-too-small"
+    """For a gang: the node would do, but the domains cannot hold the groups."""
 
 
 class Rejection(Frozen):
@@ -90,6 +101,8 @@ class PackingPolicy(Frozen):
     gpu_choice: GPUChoice = GPUChoice.CONTIGUOUS
     max_reservations: int = Field(default=8, ge=0, le=1000)
     """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake."""
+    gang_packing: GangPacking = GangPacking.BEST_FIT
+    """How domains and nodes are chosen for jobs that span nodes."""
 
 
 class JobRequest(Frozen):
@@ -107,6 +120,14 @@ class JobRequest(Frozen):
     needs_container: bool = False
     submitted_at: Instant | None = None
     attempt: int = 1
+    gang: Gang | None = None
+    """Set for a job that may span nodes; `gpus`, `cpus` and `ram` stay those of the whole job."""
+
+    @model_validator(mode="after")
+    def _groups_fit_the_total(self) -> Self:
+        if self.gang is not None:
+            self.gang.check_total(self.gpus)
+        return self
 
     @classmethod
     def of(cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int) -> "JobRequest":
@@ -114,7 +135,7 @@ class JobRequest(Frozen):
             id=job_id, tier=spec.tier, priority=spec.priority, gpus=spec.gpus,
             gpu_type=spec.gpu_type, vram_per_gpu=spec.vram_per_gpu, cpus=spec.cpus, ram=spec.ram,
             expected_duration=spec.expected_duration, needs_container=spec.image is not None,
-            submitted_at=submitted_at, attempt=attempt,
+            submitted_at=submitted_at, attempt=attempt, gang=spec.gang,
         )  # fmt: skip
 
 
@@ -128,6 +149,20 @@ class RunningJob(Frozen):
     cpus: float = Field(default=0.0, ge=0)
     ram: GB = 0.0
     expected_end: Instant
+
+
+class Member(Wire):
+    """One share of a placement: GPUs of one node for one group of the job.
+
+    A node that serves two groups has two members.
+    """
+
+    node_id: str
+    epoch: int
+    gpu_indices: tuple[int, ...]
+    """Ascending."""
+    group: int = 0
+    """Number of the group, from 0."""
 
 
 class Decision(Frozen):
@@ -150,6 +185,10 @@ class Decision(Frozen):
     """The answer in one sentence."""
     estimated_start: Instant | None = None
     """When running jobs will have made room, where that can be known."""
+    members: tuple[Member, ...] = ()
+    """For a gang: its shares, in the order of ranks. Node and GPUs above are the first's."""
+    gang: GangPlan | None = None
+    """For a gang: its groups and what is left of each domain, or why it does not fit."""
 
 
 class Reservation(Frozen):
@@ -196,6 +235,15 @@ class Placement(Wire):
     node_expires_at: Instant | None = None
     simulated: bool = False
     reason: str = ""
+    members: tuple[Member, ...] = ()
+    """For a gang: all of its shares, in the order of ranks; empty for a job on one node. Node,
+    epoch and GPUs above are the first's."""
+
+    @property
+    def all_members(self) -> tuple[Member, ...]:
+        """The shares of a gang, or the one share of a job on one node."""
+        alone = Member(node_id=self.node_id, epoch=self.epoch, gpu_indices=self.gpu_indices)
+        return self.members or (alone,)
 
     @property
     def key(self) -> PlacementKey:

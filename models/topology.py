@@ -1,0 +1,133 @@
+"""How machines are connected, and what a job that spans several of them wants of that."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from models.base import Frozen, Wire
+
+REGION_LABEL = "region"
+CLUSTER_LABEL = "cluster"
+DOMAIN_LABEL = "fabric.domain"
+"""The fast-fabric island: nodes that have this and the two above in common are one domain."""
+RACK_LABEL = "rack"
+"""Optional; nodes of one rack are taken together where nothing else tells them apart."""
+FLAVOR_LABEL = "gpu.flavor"
+"""Optional; a finer name than the node's `gpu_type`, such as H100-80GB."""
+FABRIC_LABELS = (REGION_LABEL, CLUSTER_LABEL, DOMAIN_LABEL)
+"""What a node must name to belong to a domain."""
+
+
+class Processes(StrEnum):
+    """What is started on each member of a gang."""
+
+    NODE = "node"
+    """One process, which sees all GPUs of the member."""
+    GPU = "gpu"
+    """A process for each GPU, which sees that one alone."""
+
+
+class SameConformance(StrEnum):
+    """Whether the nodes of a gang must have the same driver, firmware and kernel parameters."""
+
+    PREFER = "prefer"
+    """Where it costs no further domain."""
+    REQUIRE = "require"
+    """Always; nodes that do not say what they have are refused."""
+    IGNORE = "ignore"
+    """It does not matter."""
+
+
+class Gang(Frozen):
+    """Lets a job span nodes, and says how its GPUs must lie. All are placed, or none."""
+
+    group_gpus: int | None = Field(default=None, ge=1)
+    """GPUs that must be in one domain together, the last group possibly fewer; when left out,
+    the domains decide: one where the job fits, else as few as can be."""
+    allow_cross_group_spread: bool = True
+    """False: all GPUs of the job in one domain."""
+    processes: Processes = Processes.NODE
+    """Start one process on each node, or one for each GPU."""
+    spares_per_group: int = Field(default=0, ge=0, le=1024)
+    """GPUs to stand by for each group, in its domain where possible. For now they are only
+    planned and shown: nothing holds them, and a job starts without them too."""
+    same_conformance: SameConformance = SameConformance.PREFER
+    """Whether its nodes must have the same driver, firmware and kernel parameters."""
+    unlabelled_nodes: bool = False
+    """True: nodes that do not name their fabric may serve as well, each a domain of its own."""
+
+    @model_validator(mode="after")
+    def _spares_have_groups(self) -> Self:
+        if self.spares_per_group and self.group_gpus is None:
+            raise ValueError("spares_per_group needs group_gpus: spares stand by for a group")
+        return self
+
+    def check_total(self, gpus: int) -> None:
+        """Raise ValueError where a job of so many GPUs cannot have these groups."""
+        if self.group_gpus is not None and self.group_gpus > gpus:
+            raise ValueError(
+                f"gang.group_gpus is {self.group_gpus}, but the job has {gpus} GPUs in all: "
+                "make it smaller, or leave it out"
+            )
+
+
+class LinkClass(StrEnum):
+    """What connects two GPUs of a node."""
+
+    NVSWITCH = "nvswitch"
+    NVLINK = "nvlink"
+    PCIE5 = "pcie5"
+    PCIE4 = "pcie4"
+
+    @property
+    def gb_per_second(self) -> int:
+        return _GB_PER_SECOND[self]
+
+
+_GB_PER_SECOND = {
+    LinkClass.NVSWITCH: 900,
+    LinkClass.NVLINK: 450,
+    LinkClass.PCIE5: 64,
+    LinkClass.PCIE4: 32,
+}
+
+
+class NodeTopology(Wire):
+    """What connects the GPUs of a node, pair by pair."""
+
+    gpus: tuple[int, ...]
+    """Indices of the GPUs, in the order of the rows."""
+    links: tuple[tuple[LinkClass | None, ...], ...]
+    """A row for each GPU, with an entry for each; null with itself and where none is known."""
+    nics: tuple[str | None, ...] = ()
+    """The network card beside each GPU, null where there is none; empty when not known."""
+
+    @model_validator(mode="after")
+    def _rows_agree(self) -> Self:
+        count = len(self.gpus)
+        if len(set(self.gpus)) != count:
+            raise ValueError(f"GPU indices must differ, got {list(self.gpus)}")
+        if len(self.links) != count or any(len(row) != count for row in self.links):
+            raise ValueError(f"links must have {count} rows of {count} entries")
+        if self.nics and len(self.nics) != count:
+            raise ValueError(f"nics must have {count} entries, got {len(self.nics)}")
+        for i, row in enumerate(self.links):
+            for j in range(i):
+                if row[j] is not self.links[j][i]:
+                    a, b = self.gpus[i], self.gpus[j]
+                    raise ValueError(f"links: GPU {a} to {b} differs from {b} to {a}")
+        return self
+
+
+def fingerprint(driver: str, firmware: str = "", kernel: Mapping[str, str] | None = None) -> str:
+    """Return the conformance fingerprint of a machine: 16 hexadecimal digits.
+
+    `firmware` is of its network cards and board where known, `kernel` the parameters that the
+    kernel was started with. Equal machines have equal fingerprints, whatever the order.
+    """
+    facts = json.dumps([driver, firmware, sorted((kernel or {}).items())])
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
