@@ -83,6 +83,14 @@ JOB_ENDS = Metric(
     "job_ends", Kind.COUNTER, "control", ("pool", "state", "failure"),
     "Jobs that ended, by state and failure class; `none` for success.",
 )  # fmt: skip
+MARKET_LOOKS = Metric(
+    "market_looks", Kind.COUNTER, "control", ("provider", "outcome"),
+    "Looks at one type at a market: `stored`, `no-quote`, `away` or `refused`.",
+)  # fmt: skip
+MARKET_ASK = Metric(
+    "market_lowest_ask", Kind.GAUGE, "control", ("provider", "instance_type"),
+    "Lowest ask at the last look, in dollars per GPU-hour.",
+)  # fmt: skip
 PROCESSES = Metric(
     "processes", Kind.GAUGE, "agent", (), "Processes of jobs that this agent runs.",
 )  # fmt: skip
@@ -105,8 +113,8 @@ FENCES = Metric(
 
 CATALOGUE = (
     QUEUE_JOBS, LEASES_LIVE, GPUS, CYCLE_SECONDS, CYCLE_JOBS, PLACEMENTS, PLACEMENTS_REFUSED,
-    REJECTIONS, WAIT_SECONDS, JOB_ENDS, PROCESSES, LOG_ERRORS, HEARTBEAT_SECONDS,
-    HEARTBEATS_MISSED, FENCES,
+    REJECTIONS, WAIT_SECONDS, JOB_ENDS, MARKET_LOOKS, MARKET_ASK, PROCESSES, LOG_ERRORS,
+    HEARTBEAT_SECONDS, HEARTBEATS_MISSED, FENCES,
 )  # fmt: skip
 
 
