@@ -144,12 +144,17 @@ class Settings(BaseSettings):
     """Token for it; without, it is not used. A running simulated market brings its own."""
     sfcompute_workspace: str | None = Field(default=None, examples=["wksp_1"])
     """Where pools for bought time are made; the account's only one without."""
+    sfcompute_image: str | None = Field(default=None, examples=["image_1"])
+    """What instances start from, with Longshore on it; the account's first image without."""
     prime_url: Annotated[str, AfterValidator(_over_http)] = "https://api.primeintellect.ai"
     """Where Prime Intellect is."""
     prime_token: SecretStr | None = Field(default=None, examples=["SECRET"])
     """Key for it; without, it is not used. A running simulated market brings its own."""
     prime_team: str | None = Field(default=None, examples=["TEAM_ID"])
     """Team that pods belong to; they are personal without."""
+    prime_template: str | None = Field(default=None, examples=["TEMPLATE_ID"])
+    """Template of pods, with Longshore on it, that runs the script in LONGSHORE_STARTUP (base64)
+    when it starts; Prime Intellect's plain image without, which runs nothing by itself."""
     market_watch: tuple[str, ...] = ("8xH100",)
     """Instance types whose books are stored over time."""
     market_watch_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(
