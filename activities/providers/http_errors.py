@@ -1,0 +1,141 @@
+"""Turns an error answer of a market into the error that Longshore raises for it.
+
+The shapes that are known: San Francisco Compute's ``{"error": {type, message, details}}``, the
+same without the wrapper, and its older ``{"object": "error", code, message}``; Prime Intellect's
+``{"errors": [{param, details}]}``, and ``{"detail": text}`` or ``{"detail": [{loc, msg}]}``.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from models.errors import (
+    CredentialsError,
+    FundsError,
+    GoneError,
+    InvalidOrderError,
+    MarketError,
+    OrderConflictError,
+)
+
+AWAY = frozenset({408, 425, 429})
+"""Statuses below 500 that say: later."""
+_LONGEST = 600
+_EPOCH = 1_000_000_000
+"""A reset above this is a time and no number of seconds."""
+
+_BY_CODE: dict[str, type[MarketError]] = {
+    "account.frozen": FundsError,
+    "payment_required": FundsError,
+    "order.not_found": GoneError,
+    "order.already_cancelled": OrderConflictError,
+    "idempotency_error": OrderConflictError,
+    "conflict": OrderConflictError,
+    "gone": GoneError,
+}
+_BY_STATUS: dict[int, type[MarketError]] = {
+    401: CredentialsError,
+    402: FundsError,
+    403: CredentialsError,
+    404: GoneError,
+    409: OrderConflictError,
+    410: GoneError,
+    426: CredentialsError,
+}
+
+
+def is_away(status: int) -> bool:
+    """Return whether a status says that the market is away for now."""
+    return status in AWAY or status >= 500
+
+
+def error_of(provider: str, status: int, body: Any, asked: str, token_name: str) -> MarketError:
+    """Return the error for a final status of 400 and above. `body` is JSON, or text."""
+    code = code_of(body)
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status, InvalidOrderError)
+    said = said_in(body) or f"status {status}"
+    if kind is CredentialsError:
+        said = f"{said} {_what_to_do(status, token_name)}"
+    elif kind is FundsError:
+        said = f"{said} (the account there has too little money, or is frozen)"
+    return kind(provider, f"{asked} was refused: {said}", status=status)
+
+
+def code_of(body: Any) -> str:
+    """Return the market's own word for an error: its type or code; empty without one."""
+    for found in _error_objects(body):
+        for name in ("type", "code"):
+            if isinstance(found.get(name), str):
+                return found[name]
+    return ""
+
+
+def said_in(body: Any) -> str:
+    """Return what an error answer says, with a line for each field that it complains of."""
+    if isinstance(body, str):
+        return _short(body)
+    found = next(_error_objects(body), {})
+    texts = (found.get(name) for name in ("message", "detail", "error"))
+    message = next((text for text in texts if isinstance(text, str)), "")
+    lines = [line for item in _complaints(found) if (line := _line(item))]
+    return _short("\n".join([message, *lines] if message else lines))
+
+
+def wait_asked_for(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Return the seconds to wait that an answer asks for: Retry-After, else RateLimit-Reset."""
+    if (after := headers.get("retry-after")) is not None:
+        return _seconds(after, now) if _is_number(after) else _until(after, now)
+    if (reset := headers.get("ratelimit-reset")) is not None and _is_number(reset):
+        return _seconds(reset, now)
+    return None
+
+
+def _error_objects(body: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(body, dict):
+        if isinstance(body.get("error"), dict):
+            yield body["error"]
+        yield body
+
+
+def _complaints(found: dict[str, Any]) -> list[Any]:
+    for name in ("details", "errors", "detail"):
+        if isinstance(found.get(name), list):
+            return found[name]
+    return []
+
+
+def _line(item: Any) -> str:
+    """Return ``field: what`` of one complaint, in any of the shapes."""
+    if not isinstance(item, dict):
+        return str(item)
+    where = item.get("field") or item.get("param") or ".".join(map(str, item.get("loc") or ()))
+    what = item.get("message") or item.get("details") or item.get("msg") or item.get("code") or ""
+    return f"{where}: {what}" if where else str(what)
+
+
+def _what_to_do(status: int, token_name: str) -> str:
+    if status == 401:
+        return f"(set {token_name} to a token that it knows)"
+    return f"(give the token of {token_name} the right to do this, at the market)"
+
+
+def _short(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().replace(".", "", 1).isdigit()
+
+
+def _seconds(text: str, now: datetime) -> float:
+    number = float(text)
+    return max(number - now.timestamp(), 0.0) if number > _EPOCH else number
+
+
+def _until(text: str, now: datetime) -> float | None:
+    try:
+        return max((parsedate_to_datetime(text) - now).total_seconds(), 0.0)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,168 @@
+"""What is found by looking around at San Francisco Compute: SKUs, pools, workspace, image."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from activities.providers import sfcompute_reading as reading
+from activities.providers import sfcompute_units as units
+from activities.providers.http import MarketHTTP, Params, in_path
+from activities.providers.looking import look_until
+from activities.providers.sfcompute_shapes import Image, Instance, Named, Page, Pool, Sku
+from models.errors import (
+    AnswerError,
+    InvalidOrderError,
+    MarketAwayError,
+    OrderConflictError,
+)
+from models.market import InstanceType, Window
+
+_SKUS_HOLD = 300.0
+"""Seconds that the list of SKUs is kept: it changes when hardware is added."""
+_PAGE = 200
+_PUBLIC_IMAGES = "sfc:workspace:sfcompute:public"
+_OVER = ("terminated", "failed")
+T = TypeVar("T", bound=BaseModel)
+
+
+class Places:
+    """Reads and keeps the things that orders and instances refer to."""
+
+    def __init__(
+        self, http: MarketHTTP, prefix: str, workspace: str | None, image: str | None
+    ) -> None:
+        self._http = http
+        self._prefix = prefix
+        self._workspace = workspace
+        self._image = image
+        self._skus: tuple[Sku, ...] = ()
+        self._skus_until = 0.0
+
+    async def skus(self) -> tuple[Sku, ...]:
+        """Return every SKU on the market."""
+        if time.monotonic() >= self._skus_until:
+            found, _ = await self.all(f"{self._prefix}/instance_skus", Page[Sku])
+            self._skus, self._skus_until = tuple(found), time.monotonic() + _SKUS_HOLD
+        return self._skus
+
+    async def skus_of(self, wanted: InstanceType) -> list[Sku]:
+        """Return the SKUs that are of a type, by id."""
+        found = [
+            sku
+            for sku in await self.skus()
+            if (kind := reading.instance_type(sku)) and wanted.takes(kind)
+        ]
+        return sorted(found, key=lambda sku: sku.id)
+
+    async def sku(self, sku_id: str) -> Sku | None:
+        """Return one SKU; None when it is not on the market (any more)."""
+        return next((sku for sku in await self.skus() if sku.id == sku_id), None)
+
+    async def by_held(self, skus: list[Sku], pool_id: str, window: Window) -> list[Sku]:
+        """Return the SKUs ordered by how many nodes of each a pool has throughout a window."""
+        schedules = (await self._pool(pool_id)).allocation_schedule.by_instance_sku
+        return sorted(
+            skus,
+            key=lambda sku: -units.nodes_throughout(schedules.get(sku.id, ()), window),
+        )
+
+    async def sku_held(self, pool_id: str, wanted: InstanceType) -> Sku:
+        """Return the SKU of a type on which a pool has most nodes without an instance."""
+        skus = await self.skus_of(wanted)
+        if not skus:
+            raise InvalidOrderError(self._http.provider, f"it does not trade {wanted}")
+        if len(skus) == 1:
+            return skus[0]
+        schedules = (await self._pool(pool_id)).allocation_schedule.by_instance_sku
+        shapes, _ = await self.all(f"{self._prefix}/instances", Page[Instance], {"pool": pool_id})
+        taken = [shape.instance_sku.id for shape in shapes if shape.status not in _OVER]
+
+        def free(sku: Sku) -> int:
+            spans = units.spans(schedules.get(sku.id, ()))
+            first = spans[0].nodes if spans else 0
+            return first - taken.count(sku.id)
+
+        return max(skus, key=free)
+
+    async def make_pool(self, name: str) -> Pool:
+        """Return the pool of that name, made if need be."""
+        if (known := await self._pool_named(name)) is not None:
+            return known
+        body = {"workspace": await self._home(), "name": name}
+        try:
+            return (await self._http.create(f"{self._prefix}/pools", body)).read(Pool)
+        except (InvalidOrderError, OrderConflictError):
+            found = await self._pool_named(name)  # another call made it meanwhile
+            if found is None:
+                raise
+            return found
+        except MarketAwayError as error:
+            found = await look_until(lambda: self._pool_named(name), self._http)
+            if found is None or not error.uncertain:
+                raise
+            return found
+
+    async def image(self) -> str:
+        """Return the image of new instances: the setting, else the account's first, else a
+        public one."""
+        if self._image is None:
+            for params in (self.scope(), {"workspace": _PUBLIC_IMAGES}):
+                found, _ = await self.all(f"{self._prefix}/images", Page[Image], params)
+                usable = [image for image in found if image.upload_status == "completed"]
+                if usable:
+                    self._image = usable[0].id
+                    return usable[0].id
+            raise InvalidOrderError(
+                self._http.provider, "it has no image to start from: set LONGSHORE_SFCOMPUTE_IMAGE"
+            )
+        return self._image
+
+    def scope(self, params: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return query parameters within the workspace of the settings, or without one."""
+        scoped = {"workspace": self._workspace} if self._workspace else {}
+        return {**scoped, **(params or {})}
+
+    async def all(
+        self, path: str, page: type[Page[T]], params: Params | None = None
+    ) -> tuple[list[T], bool]:
+        """Return the items of all pages, and whether a simulated market gave them.
+
+        Raises AnswerError when the pages have no end: more without a cursor, or one twice.
+        """
+        items: list[T] = []
+        seen: set[str] = set()
+        query: dict[str, str | int | Sequence[str]] = {**(params or {}), "limit": _PAGE}
+        while True:
+            answer = await self._http.get(path, query)
+            found = answer.read(page)
+            items.extend(found.data)
+            if not found.has_more:
+                return items, answer.simulated
+            if not found.cursor or found.cursor in seen:
+                what = "a cursor twice" if found.cursor else "more pages and no cursor"
+                raise AnswerError(self._http.provider, f"its list at {path} gives {what}")
+            seen.add(found.cursor)
+            query["starting_after"] = found.cursor
+
+    async def _pool(self, pool_id: str) -> Pool:
+        return (await self._http.get(f"{self._prefix}/pools/{in_path(pool_id)}")).read(Pool)
+
+    async def _pool_named(self, name: str) -> Pool | None:
+        pools, _ = await self.all(f"{self._prefix}/pools", Page[Pool], self.scope())
+        return next((pool for pool in pools if pool.name == name and pool.kind == "market"), None)
+
+    async def _home(self) -> str:
+        """Return the workspace for new pools: the setting, else the account's only one."""
+        if self._workspace is None:
+            found, _ = await self.all(f"{self._prefix}/workspaces", Page[Named])
+            if len(found) != 1:
+                names = ", ".join(place.name or place.id for place in found) or "none"
+                raise InvalidOrderError(
+                    self._http.provider,
+                    f"the account has {len(found)} workspaces ({names}): say which one in "
+                    "LONGSHORE_SFCOMPUTE_WORKSPACE",
+                )
+            return found[0].id
+        return self._workspace
