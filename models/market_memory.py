@@ -15,7 +15,7 @@ from models.money import MicroDollars, format_dollars
 from models.price import PriceAnswer
 
 MARKET_WATCH_WORKFLOW = "MarketWatchWorkflow"
-MARKET_WATCH_SCHEDULE = "market-watch"
+MARKET_WATCH_SCHEDULE = "longshore-market-watch"
 
 LEVELS_KEPT = 50
 """Levels of each side of a book that are stored."""

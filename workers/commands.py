@@ -44,7 +44,8 @@ def up(
     with stack.exclusive(_progress):
         info = stack.start(_progress)
         start_control_worker(stack, _progress)
-        _progress(_schedule(stack))
+        for line in _schedule(stack):
+            _progress(line)
         start_agents(stack, choose_nodes(stack, nodes), _progress)
     if as_json:
         typer.echo(json.dumps(_summary(stack, info), indent=2))
@@ -117,14 +118,14 @@ def _progress(line: str) -> None:
     typer.echo(f"  {line}", err=True)
 
 
-def _schedule(stack: Stack) -> str:
+def _schedule(stack: Stack) -> tuple[str, ...]:
     from client.connection import connect
     from client.process import run
-    from workers.setup import ensure_schedule
+    from workers.schedules import ensure_schedules
 
-    async def ensure() -> str:
+    async def ensure() -> tuple[str, ...]:
         temporal = await connect(stack.settings)
-        return await ensure_schedule(temporal, stack.settings.reconcile_every)
+        return await ensure_schedules(temporal, stack.settings)
 
     return run(ensure())
 

@@ -1,4 +1,4 @@
-"""What Longshore needs of its servers: tables, search attributes, a schedule."""
+"""What Longshore needs of its servers: tables, search attributes, schedules."""
 
 import asyncio
 from datetime import timedelta
@@ -8,34 +8,20 @@ from temporalio.api.operatorservice.v1 import (
     AddSearchAttributesRequest,
     ListSearchAttributesRequest,
 )
-from temporalio.client import (
-    Client,
-    Schedule,
-    ScheduleActionStartWorkflow,
-    ScheduleAlreadyRunningError,
-    ScheduleIntervalSpec,
-    ScheduleOverlapPolicy,
-    SchedulePolicy,
-    ScheduleSpec,
-    ScheduleUpdate,
-    ScheduleUpdateInput,
-)
+from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.database import current_revision, upgrade
 from client.connection import connect
-from models.errors import RefusedError, UnavailableError
-from models.messages import CONTROL_TASK_QUEUE
-from models.reconcile import RECONCILE_SCHEDULE, RECONCILE_WORKFLOW, ReconcileRequest
+from models.errors import RefusedError
 from models.search import SEARCH_ATTRIBUTES
 from models.settings import Settings
-from models.units import format_duration
+from workers.schedules import ensure_schedules
+from workers.temporal_errors import as_ours
 
 _PATIENCE = timedelta(seconds=15)
 _KNOWN_WITHIN = 30.0
 """Seconds until a new search attribute can be used; servers keep copies of their list."""
-_CATCH_UP = timedelta(minutes=1)
-"""A pass that was missed for longer is not made good: the next one sees the same."""
 
 
 async def set_up(settings: Settings) -> tuple[str, ...]:
@@ -53,7 +39,7 @@ async def set_up(settings: Settings) -> tuple[str, ...]:
         f"the database was {moved} revision {after}",
         f"search attributes were added: {', '.join(added)}" if added
         else f"all {len(SEARCH_ATTRIBUTES)} search attributes were there",
-        await ensure_schedule(temporal, settings.reconcile_every),
+        *await ensure_schedules(temporal, settings),
     )  # fmt: skip
 
 
@@ -83,62 +69,9 @@ async def ensure_search_attributes(temporal: Client) -> tuple[str, ...]:
     try:
         await temporal.operator_service.add_search_attributes(request, timeout=_PATIENCE)
     except RPCError as error:
-        raise _as_ours(error, "to register search attributes") from error
+        raise as_ours(error, "to register search attributes") from error
     await _until_known(temporal, set(missing))
     return tuple(missing)
-
-
-async def ensure_schedule(temporal: Client, every: timedelta) -> str:
-    """Make or update the schedule of `reconcile`; return what was done. A pause is kept.
-
-    Raises RefusedError and UnavailableError.
-    """
-    schedule = _schedule(every)
-    words = f"reconcile runs every {format_duration(every)}"
-    try:
-        await temporal.create_schedule(RECONCILE_SCHEDULE, schedule, rpc_timeout=_PATIENCE)
-    except ScheduleAlreadyRunningError:
-        return await _update(temporal, schedule, words)
-    except RPCError as error:
-        raise _as_ours(error, f"to make the schedule {RECONCILE_SCHEDULE}") from error
-    return f"{words}: the schedule {RECONCILE_SCHEDULE} was made"
-
-
-async def _update(temporal: Client, schedule: Schedule, words: str) -> str:
-    said = [words]
-
-    def update(found: ScheduleUpdateInput) -> ScheduleUpdate:
-        before = found.description.schedule
-        if before.spec.intervals != schedule.spec.intervals:
-            said.append(f"the schedule {RECONCILE_SCHEDULE} was changed")
-        if before.state.paused:
-            said.append("it is paused, and stays so")
-        schedule.state = before.state
-        return ScheduleUpdate(schedule)
-
-    try:
-        await temporal.get_schedule_handle(RECONCILE_SCHEDULE).update(
-            update, rpc_timeout=_PATIENCE
-        )
-    except RPCError as error:
-        raise _as_ours(error, f"to update the schedule {RECONCILE_SCHEDULE}") from error
-    return "; ".join(said)
-
-
-def _schedule(every: timedelta) -> Schedule:
-    return Schedule(
-        action=ScheduleActionStartWorkflow(
-            RECONCILE_WORKFLOW,
-            ReconcileRequest(),
-            id="reconcile",
-            task_queue=CONTROL_TASK_QUEUE,
-            execution_timeout=max(every, timedelta(minutes=15)),
-            static_summary="compare database, workflows and agents",
-        ),
-        # Several installations on one cluster should not all ask at the same moment.
-        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)], jitter=every / 10),
-        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=_CATCH_UP),
-    )
 
 
 async def _search_attributes(temporal: Client) -> dict[str, int]:
@@ -146,7 +79,7 @@ async def _search_attributes(temporal: Client) -> dict[str, int]:
     try:
         reply = await temporal.operator_service.list_search_attributes(request, timeout=_PATIENCE)
     except RPCError as error:
-        raise _as_ours(error, "to list search attributes") from error
+        raise as_ours(error, "to list search attributes") from error
     return dict(reply.custom_attributes)
 
 
@@ -160,7 +93,7 @@ async def _until_known(temporal: Client, names: set[str]) -> None:
         except RPCError as error:
             late = asyncio.get_running_loop().time() > deadline
             if late or error.status is not RPCStatusCode.INVALID_ARGUMENT:
-                raise _as_ours(error, "to use search attributes") from error
+                raise as_ours(error, "to use search attributes") from error
         else:
             return
         await asyncio.sleep(0.5)
@@ -168,9 +101,3 @@ async def _until_known(temporal: Client, names: set[str]) -> None:
 
 def _type(kind: str) -> "IndexedValueType.ValueType":
     return IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{kind.upper()}")
-
-
-def _as_ours(error: RPCError, what: str) -> RefusedError | UnavailableError:
-    if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED):
-        return UnavailableError(f"Temporal does not answer ({error.message}).")
-    return RefusedError(f"Temporal refused {what}: {error.message}")

@@ -23,7 +23,7 @@ from tests.support.home import PROGRAM
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
-from workers.setup import ensure_schedule
+from workers.schedules import ensure_schedule, reconciling
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +78,10 @@ async def test_a_job_can_be_found_by_its_attributes_after_setup(
 
 async def test_the_schedule_skips_what_overlaps_and_follows_the_setting(temporal: Client):
     schedule = temporal.get_schedule_handle(RECONCILE_SCHEDULE)
-    said = await ensure_schedule(temporal, timedelta(minutes=7))
+    said = await ensure_schedule(temporal, reconciling(timedelta(minutes=7)))
     assert said == f"reconcile runs every 7m; the schedule {RECONCILE_SCHEDULE} was changed"
     await schedule.pause(note="by the test")
-    said = await ensure_schedule(temporal, timedelta(minutes=7))
+    said = await ensure_schedule(temporal, reconciling(timedelta(minutes=7)))
     assert said == "reconcile runs every 7m; it is paused, and stays so"
     found = (await schedule.describe()).schedule
     assert found.spec.intervals[0].every == timedelta(minutes=7)

@@ -1,0 +1,137 @@
+"""The schedules of an installation: what Temporal starts again and again by itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pydantic import BaseModel
+from temporalio.client import (
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleAlreadyRunningError,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleUpdate,
+    ScheduleUpdateInput,
+)
+from temporalio.service import RPCError
+
+from models.market_memory import MARKET_WATCH_SCHEDULE, MARKET_WATCH_WORKFLOW
+from models.messages import CONTROL_TASK_QUEUE
+from models.reconcile import RECONCILE_SCHEDULE, RECONCILE_WORKFLOW, ReconcileRequest
+from models.settings import Settings
+from models.units import format_duration
+from workers.temporal_errors import as_ours
+
+_PATIENCE = timedelta(seconds=15)
+_CATCH_UP = timedelta(minutes=1)
+"""A run that was missed for longer is not made good: the next one sees the same."""
+
+
+@dataclass(frozen=True)
+class Recurring:
+    """A workflow that a schedule starts."""
+
+    schedule: str
+    workflow: str
+    workflow_id: str
+    arguments: Sequence[BaseModel]
+    every: timedelta
+    says: str
+    """What runs, in a word or two."""
+    summary: str
+    longest: timedelta
+    """A run is ended after this, or after `every` where that is longer."""
+
+
+def reconciling(every: timedelta) -> Recurring:
+    return Recurring(
+        schedule=RECONCILE_SCHEDULE,
+        workflow=RECONCILE_WORKFLOW,
+        workflow_id="reconcile",
+        arguments=(ReconcileRequest(),),
+        every=every,
+        says="reconcile",
+        summary="compare database, workflows and agents",
+        longest=timedelta(minutes=15),
+    )
+
+
+def watching_markets(every: timedelta) -> Recurring:
+    return Recurring(
+        schedule=MARKET_WATCH_SCHEDULE,
+        workflow=MARKET_WATCH_WORKFLOW,
+        workflow_id="market-watch",
+        arguments=(),
+        every=every,
+        says="the watch of the markets",
+        summary="look at the markets",
+        longest=timedelta(minutes=10),
+    )
+
+
+async def ensure_schedules(temporal: Client, settings: Settings) -> tuple[str, ...]:
+    """Make or update every schedule; return what was done, a sentence each. A pause is kept.
+
+    Raises RefusedError and UnavailableError.
+    """
+    wanted = (reconciling(settings.reconcile_every),)
+    return tuple([await ensure_schedule(temporal, each) for each in wanted])
+
+
+async def ensure_schedule(temporal: Client, recurring: Recurring) -> str:
+    """Make or update one schedule; return what was done. A pause is kept.
+
+    Raises RefusedError and UnavailableError.
+    """
+    schedule = _schedule(recurring)
+    words = f"{recurring.says} runs every {format_duration(recurring.every)}"
+    try:
+        await temporal.create_schedule(recurring.schedule, schedule, rpc_timeout=_PATIENCE)
+    except ScheduleAlreadyRunningError:
+        return await _update(temporal, recurring, schedule, words)
+    except RPCError as error:
+        raise as_ours(error, f"to make the schedule {recurring.schedule}") from error
+    return f"{words}: the schedule {recurring.schedule} was made"
+
+
+async def _update(temporal: Client, recurring: Recurring, schedule: Schedule, words: str) -> str:
+    said = [words]
+
+    def update(found: ScheduleUpdateInput) -> ScheduleUpdate:
+        before = found.description.schedule
+        if before.spec.intervals != schedule.spec.intervals:
+            said.append(f"the schedule {recurring.schedule} was changed")
+        if before.state.paused:
+            said.append("it is paused, and stays so")
+        schedule.state = before.state
+        return ScheduleUpdate(schedule)
+
+    try:
+        await temporal.get_schedule_handle(recurring.schedule).update(
+            update, rpc_timeout=_PATIENCE
+        )
+    except RPCError as error:
+        raise as_ours(error, f"to update the schedule {recurring.schedule}") from error
+    return "; ".join(said)
+
+
+def _schedule(recurring: Recurring) -> Schedule:
+    return Schedule(
+        action=ScheduleActionStartWorkflow(
+            recurring.workflow,
+            args=recurring.arguments,
+            id=recurring.workflow_id,
+            task_queue=CONTROL_TASK_QUEUE,
+            execution_timeout=max(recurring.every, recurring.longest),
+            static_summary=recurring.summary,
+        ),
+        # Several installations on one cluster should not all ask at the same moment.
+        spec=ScheduleSpec(
+            intervals=[ScheduleIntervalSpec(every=recurring.every)], jitter=recurring.every / 10
+        ),
+        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=_CATCH_UP),
+    )
