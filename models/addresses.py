@@ -45,6 +45,13 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def url_of(address: str) -> str:
+    """Return the URL of an `Address`, as a browser on this machine reaches it."""
+    host, port = host_and_port(address)
+    host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def without_secrets(text: str) -> str:
     """Return the text with the passwords of its URLs, and secrets in their query, masked."""
     return _SECRET_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))

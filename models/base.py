@@ -21,7 +21,10 @@ class Wire(BaseModel):
 def _utc(value: datetime) -> datetime:
     if value.tzinfo is None:
         raise ValueError("a time needs its zone, for example 2026-11-20T12:00:00Z")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{value} is out of range in UTC") from None
 
 
 Instant = Annotated[datetime, AfterValidator(_utc)]

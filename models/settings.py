@@ -244,6 +244,18 @@ class Settings(BaseSettings):
                 f"{self.state_dir} with `longshore up`, which makes one."
             ) from None
 
+    def resolve_console_token(self) -> str:
+        """Return the console's token. Raises UnavailableError when none is set or stored."""
+        if self.console_token:
+            return self.console_token.get_secret_value()
+        try:
+            return (self.state_dir / "console-token").read_text().strip()
+        except FileNotFoundError:
+            raise UnavailableError(
+                "no console token: set LONGSHORE_CONSOLE_TOKEN, or start the console with "
+                f"`longshore up` or `longshore console`, which make one in {self.state_dir}."
+            ) from None
+
 
 def default_state_dir() -> Path:
     """Return `.longshore` in a source checkout, else `~/.longshore`."""

@@ -3,8 +3,11 @@
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
-from models.addresses import LOOPBACK
+import httpx
+
+from models.addresses import LOOPBACK, url_of
 from models.errors import StackError
 from models.messages import CONTROL_TASK_QUEUE, node_task_queue
 from workers.processes import Recorded, wait_until
@@ -17,6 +20,8 @@ CONTROL_ARGV = (sys.executable, "-P", "-m", "workers.control")
 SIMULATED_NODE = "8xH100-80GB"
 DEFAULT_SIMULATED_NODES = 2
 HEALTHY_WITHIN = 60.0
+CONSOLE = "console"
+"""Name of the console's process."""
 
 _NO_ADDRESSES = {"LONGSHORE_METRICS_ADDRESS": "off", "LONGSHORE_HEALTH_ADDRESS": "off"}
 """The addresses of the settings are the control worker's here: two cannot listen at one."""
@@ -52,6 +57,24 @@ def start_control_worker(
     entry = stack.processes.spawn(CONTROL, argv, env, address=f"http://{health}/healthz")
     _wait_for_polls(stack, entry, CONTROL_TASK_QUEUE)
     progress("the control worker is ready")
+
+
+def start_console(stack: Stack, progress: Progress, argv: Sequence[str] = ()) -> None:
+    """Start the console unless it runs or the settings want none, and wait until it answers."""
+    address = stack.settings.console_address
+    if address is None:
+        return
+    if running := stack.processes.running(CONSOLE):
+        progress(f"the console runs already (process {running.pid})")
+        return
+    url = url_of(address)
+    command = [*(argv or (program("longshore"), "console")), "--address", address]
+    entry = stack.processes.spawn(CONSOLE, command, stack.child_env(), address=url)
+    if not wait_until(lambda: entry.find() is None or _is_well(url), HEALTHY_WITHIN, 0.2):
+        _give_up(stack, entry, "does not answer")
+    if entry.find() is None:
+        _give_up(stack, entry, "ended")
+    progress(f"the console is ready at {url}")
 
 
 def start_agents(
@@ -123,9 +146,18 @@ def _wait_for_polls(stack: Stack, entry: Recorded, task_queue: str) -> None:
         return entry.find() is None or cli.polled_since(task_queue, entry.started)
 
     in_time = wait_until(polls_or_ended, HEALTHY_WITHIN, interval=0.2)
-    if in_time and entry.find():
-        return
-    what = "takes no work" if entry.find() else "ended"
+    if not in_time or entry.find() is None:
+        _give_up(stack, entry, "takes no work" if entry.find() else "ended")
+
+
+def _is_well(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz", timeout=2.0, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _give_up(stack: Stack, entry: Recorded, what: str) -> NoReturn:
     last_words = stack.processes.last_words(entry.name)
     stack.processes.stop(entry.name)
     raise StackError(f"{entry.name} was started and {what}.{last_words}")

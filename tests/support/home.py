@@ -27,6 +27,7 @@ class Home:
             "LONGSHORE_STATE_DIR": str(self.folder),
             "LONGSHORE_TEMPORAL_PORT": str(port),
             "LONGSHORE_TEMPORAL_UI_PORT": str(ui_port),
+            "LONGSHORE_CONSOLE_ADDRESS": "off",
         }
 
     @property

@@ -1,0 +1,107 @@
+"""The console as one ASGI application: REST API, pages, and the guard before both."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import metadata
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse, RedirectResponse
+from nicegui import core, ui
+from starlette.routing import Match, Mount
+from starlette.types import Scope
+
+from console import api, orderbook_page, problems
+from console.api_docs import docs_page
+from console.markets import Markets
+from console.past import Past
+from console.quotes import Quotes
+from console.security import HEALTH, Guard, SafeHeaders, wants_page
+from models.settings import Settings
+
+_ABOUT = (
+    "Prices of GPU time at the compute markets that Longshore is set up for. Every request needs "
+    "the console's token as `Authorization: Bearer TOKEN`."
+)
+
+
+def build(settings: Settings, token: str) -> FastAPI:
+    """Return the application. One a process: its pages belong to NiceGUI's only application."""
+    markets, past = Markets(settings), Past(settings)
+    quotes = Quotes(markets.providers)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await markets.close()
+        await past.close()
+
+    app = FastAPI(
+        title="Longshore",
+        version=metadata.version("longshore"),
+        description=_ABOUT,
+        docs_url=None,  # FastAPI's own page loads its parts from the internet
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    problems.install(app)
+    app.include_router(api.router(quotes, past, simulated=settings.market != "real"))
+    _add_small_routes(app)
+    orderbook_page.add(quotes, past)
+    _add_pages(app)
+    app.add_middleware(Guard, token=token)
+    app.add_middleware(SafeHeaders)
+    _describe_token(app)
+    return app
+
+
+class _Pages(Mount):
+    """NiceGUI's application, for browsers alone: a program at a wrong address gets JSON."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        of_pages = scope["path"].startswith("/_nicegui") or scope["path"] == "/favicon.ico"
+        if scope["type"] == "http" and not of_pages and not wants_page(scope):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+def _add_small_routes(app: FastAPI) -> None:
+    @app.get(HEALTH, include_in_schema=False)
+    async def healthz() -> dict[str, bool]:
+        return {"ok": True}
+
+    @app.get("/", include_in_schema=False)
+    async def front() -> RedirectResponse:
+        return RedirectResponse(orderbook_page.PATH)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(docs_page(app.openapi()))
+
+
+def _add_pages(app: FastAPI) -> None:
+    ui.run_with(
+        app,
+        title="Longshore",
+        favicon="⚓",
+        dark=None,
+        language="en-US",
+        tailwind=False,
+        show_welcome_message=False,
+        reconnect_timeout=10.0,
+    )
+    app.router.routes[-1] = _Pages("/", core.app)
+
+
+def _describe_token(app: FastAPI) -> None:
+    """Have the OpenAPI description say that every operation needs the token."""
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        schema = plain()
+        schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
+        schemes["token"] = {"type": "http", "scheme": "bearer"}
+        schema["security"] = [{"token": []}]
+        return schema
+
+    app.openapi = described

@@ -1,0 +1,131 @@
+"""Options of the charts (Apache ECharts, which comes with NiceGUI).
+
+They are drawn as SVG: the style sheet gives their text the colours of the page, light and dark.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from models.money import MICRO
+from models.price import CountedLevel, PriceAnswer
+
+ASK, BID, LIMIT, FAINT = "#d9534a", "#2e9b57", "#c08a00", "rgba(128,140,155,.28)"
+AVERAGE = "#4a86d8"
+_FONT = {"fontSize": 11, "fontFamily": "system-ui, sans-serif"}
+
+Options = dict[str, Any]
+
+
+def depth(
+    asks: Sequence[CountedLevel], bids: Sequence[CountedLevel], limit: int | None
+) -> Options:
+    """Return cumulative GPUs over the price: bids on the left, asks on the right."""
+    line = [] if limit is None else [{"xAxis": limit / MICRO}]
+    return {
+        **_base("GPUs", "value"),
+        "xAxis": {
+            **_axis("value"), "scale": True, "axisLabel": {**_FONT, "formatter": "${value}"},
+        },
+        "series": [
+            {**_area("Bids", BID, _steps(bids)[::-1]), "step": "start"},
+            {
+                **_area("Asks", ASK, _steps(asks)),
+                "markLine": {
+                    "symbol": "none", "silent": True, "animation": False, "data": line,
+                    "lineStyle": {"color": LIMIT, "width": 2, "type": "dashed"},
+                    "label": {**_FONT, "formatter": "limit", "position": "insideEndTop"},
+                },
+            },
+        ],
+    }  # fmt: skip
+
+
+def depth_words(answer: PriceAnswer) -> str:
+    """Return in words what the depth chart shows."""
+    return (
+        f"Depth of the book: {answer.ask_liquidity} GPUs asked in {len(answer.asks)} entries, "
+        f"{answer.bid_liquidity} GPUs bid in {len(answer.bids)}."
+    )
+
+
+def lines(
+    series: Iterable[tuple[str, str, Sequence[tuple[datetime, int | None]]]],
+    since: datetime,
+    until: datetime,
+) -> Options:
+    """Return prices over time: a line for each name, colour and points."""
+    return {
+        **_base("$/GPU-hour", "time"),
+        "useUTC": True,
+        "xAxis": {
+            **_axis("time"), "splitLine": {"show": False},
+            "min": since.isoformat(), "max": until.isoformat(),
+        },
+        "yAxis": {
+            **_axis("value"), "scale": True, "axisLabel": {**_FONT, "formatter": "${value}"},
+        },
+        "grid": {"left": 52, "right": 16, "top": 34, "bottom": 26},
+        "legend": {"top": 0, "left": 0, "itemWidth": 16, "itemHeight": 2, "icon": "rect",
+                   "textStyle": _FONT},
+        "series": [
+            {
+                "name": name, "type": "line", "step": "end", "showSymbol": len(points) < 3,
+                "symbolSize": 5, "color": color, "lineStyle": {"width": 1.6},
+                "data": [
+                    [at.isoformat(), None if p is None else round(p / MICRO, 4)]
+                    for at, p in points
+                ],
+            }
+            for name, color, points in series
+        ],
+    }  # fmt: skip
+
+
+def _base(unit: str, x_type: str) -> Options:
+    return {
+        "animation": False,
+        "grid": {"left": 52, "right": 20, "top": 24, "bottom": 26},
+        "tooltip": {
+            "trigger": "axis",
+            "confine": True,
+            "backgroundColor": "transparent",
+            "borderWidth": 0,
+            "extraCssText": "background:var(--surface);color:var(--text);"
+            "border:1px solid var(--line);box-shadow:none;font-size:12px",
+            "axisPointer": {"type": "line", "lineStyle": {"color": FAINT}},
+        },
+        "xAxis": _axis(x_type),
+        "yAxis": {**_axis("value"), "name": unit, "nameTextStyle": {**_FONT, "align": "right"}},
+    }
+
+
+def _axis(kind: str) -> Options:
+    return {
+        "type": kind,
+        "axisLabel": {**_FONT, "hideOverlap": True},
+        "axisLine": {"lineStyle": {"color": FAINT}},
+        "axisTick": {"lineStyle": {"color": FAINT}},
+        "splitLine": {"lineStyle": {"color": FAINT}},
+    }
+
+
+def _area(name: str, color: str, data: list[list[float]]) -> Options:
+    return {
+        "name": name,
+        "type": "line",
+        "step": "end",
+        "showSymbol": False,
+        "color": color,
+        "lineStyle": {"width": 1.6},
+        "areaStyle": {"color": color, "opacity": 0.14},
+        "data": data,
+    }
+
+
+def _steps(levels: Sequence[CountedLevel]) -> list[list[float]]:
+    """Return the points of one side: the line begins at zero at the best price."""
+    if not levels:
+        return []
+    first = [levels[0].level.price / MICRO, 0]
+    return [first, *([each.level.price / MICRO, each.cumulative] for each in levels)]
