@@ -62,11 +62,16 @@ class Provider(Protocol):
         """Place an order; the same key again returns the first. The answer may be PENDING.
 
         Where an order is a machine (no `fixed_window`), what was created has the key as its name.
+        `start_machine` and `make_account` raise InvalidOrderError there.
         """
         ...
 
     async def find_order(self, key: str) -> Order | None:
-        """Return the order that was placed with a key, if any."""
+        """Return the order that was placed with a key, if any.
+
+        None also where the market cannot tell. Such a market is `idempotent`: to learn what became
+        of an order whose answer was lost, send it again.
+        """
         ...
 
     async def order_by_id(self, order_id: str) -> Order: ...

@@ -98,14 +98,7 @@ class MarketHTTP:
         self._mode = access.mode
         self._token_name = token_name
         self._token = access.token
-        self._client = httpx.AsyncClient(
-            auth=_Bearer(access.token),
-            timeout=httpx.Timeout(patience.each, connect=patience.connect),
-            follow_redirects=False,  # the token is for this host
-            trust_env=access.mode == "real",  # a proxy would not be this machine
-            headers={"User-Agent": f"longshore/{_VERSION}", "Accept": "application/json"},
-        )
-        self._log_filter = _install_mask(self.hide)
+        self._open: tuple[httpx.AsyncClient, _Mask] | None = None
 
     async def get(
         self, path: str, params: Params | None = None, *, tries: int | None = None
@@ -141,9 +134,25 @@ class MarketHTTP:
         return text
 
     async def aclose(self) -> None:
-        for name in _CHATTY:
-            logging.getLogger(name).removeFilter(self._log_filter)
-        await self._client.aclose()
+        if self._open is not None:
+            client, mask = self._open
+            self._open = None
+            for name in _CHATTY:
+                logging.getLogger(name).removeFilter(mask)
+            await client.aclose()
+
+    def _client(self) -> httpx.AsyncClient:
+        """Return the client, opened with the first request: one without any costs nothing."""
+        if self._open is None:
+            client = httpx.AsyncClient(
+                auth=_Bearer(self._token),
+                timeout=httpx.Timeout(self.patience.each, connect=self.patience.connect),
+                follow_redirects=False,  # the token is for this host
+                trust_env=self._mode == "real",  # a proxy would not be this machine
+                headers={"User-Agent": f"longshore/{_VERSION}", "Accept": "application/json"},
+            )
+            self._open = client, _install_mask(self.hide)
+        return self._open[0]
 
     async def _send(self, request: "_Request") -> Answer:
         ends = time.monotonic() + self.patience.total
@@ -169,7 +178,7 @@ class MarketHTTP:
         headers = {"Idempotency-Key": request.key} if request.key else None
         try:
             async with asyncio.timeout(max(min(self.patience.each, time_left), 0.001)):
-                response = await self._client.request(
+                response = await self._client().request(
                     request.method, self._url + request.path, params=request.params,
                     json=request.body, headers=headers,
                 )  # fmt: skip

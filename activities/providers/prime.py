@@ -1,0 +1,346 @@
+"""Prime Intellect: pods that run from now on, chosen from a list of offers.
+
+It has no idempotency keys. The key of an order is the pod's name, which is looked for before a pod
+is asked for and, in a list that lags behind, after a request whose answer was lost.
+"""
+
+import base64
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from activities.providers import prime_reading as reading
+from activities.providers.access import Access, access
+from activities.providers.http import MarketHTTP, Patience, in_path
+from activities.providers.looking import look_until
+from activities.providers.prime_rows import all_rows, known_types
+from activities.providers.prime_shapes import Pod, Pods, Wallet, Who, WhoAmI
+from models.errors import (
+    GoneError,
+    InvalidOrderError,
+    MarketAwayError,
+    MarketError,
+)
+from models.market import (
+    Account,
+    Capabilities,
+    InstanceType,
+    Level,
+    Machine,
+    MachineRequest,
+    MachineState,
+    NoQuote,
+    NoQuoteReason,
+    Offer,
+    Order,
+    OrderBook,
+    OrderRequest,
+    Preview,
+    Side,
+    Window,
+)
+from models.money import dollars_of, format_dollars, micro_of
+from models.settings import Settings
+
+STARTUP_VARIABLE = "LONGSHORE_STARTUP"
+"""Of the pod's environment: the start-up script, in base64."""
+_API = "/api/v1"
+_PAGE = 100
+_HISTORY_PAGES = 10
+"""How far back ended pods are looked for: a thousand."""
+_log = logging.getLogger(__name__)
+
+
+def connect(settings: Settings) -> "Prime | None":
+    """Return a client as the settings say; None when there is no token and no simulated market."""
+    found = access(settings, settings.prime_url, settings.prime_token)
+    if found is None:
+        return None
+    return Prime(found, team=settings.prime_team, template=settings.prime_template)
+
+
+class Prime:
+    """A client of Prime Intellect with one account. See `base.Provider` for the calls."""
+
+    name = reading.NAME
+    capabilities = Capabilities(offer_list=True, interruptible=True)
+
+    def __init__(
+        self,
+        found: Access,
+        *,
+        team: str | None = None,
+        template: str | None = None,
+        patience: Patience | None = None,
+        **parts: Any,
+    ) -> None:
+        """Raises RefusedError when nothing may be sent to that address."""
+        self._http = MarketHTTP(
+            self.name, found, token_name="LONGSHORE_PRIME_TOKEN", patience=patience, **parts
+        )
+        self._team = team
+        self._template = template
+        self._unsure: set[str] = set()
+
+    async def account(self) -> Account:
+        answer = await self._http.get(f"{_API}/user/whoami")
+        wrapped = isinstance(answer.value, dict) and "data" in answer.value
+        who = answer.read(WhoAmI).data if wrapped else answer.read(Who)
+        return Account(
+            provider=self.name,
+            id=self._team or who.id or who.email or who.name or "",
+            balance=await self._balance(),
+            simulated=answer.simulated,
+        )
+
+    async def instance_types(self) -> Sequence[InstanceType]:
+        by_name = {str(kind): kind for kind in await known_types(self._http, _API)}
+        return [by_name[name] for name in sorted(by_name)]
+
+    async def book(
+        self, wanted: InstanceType, window: Window | None = None
+    ) -> OrderBook | NoQuote:
+        """Return the offers of a type as asks. Spot offers are not among them: `offers` has
+        those."""
+        rows, simulated = await all_rows(self._http, _API)
+        kept = [
+            offer
+            for offer in _of_type(reading.offers(rows, simulated=simulated), wanted)
+            if not offer.spot
+        ]
+        if not kept:
+            return await self._no_quote(wanted)
+        return OrderBook(
+            provider=self.name,
+            instance_type=str(wanted),
+            gpus_per_node=wanted.gpus,
+            lot=wanted.gpus,
+            asks=tuple(_level(offer, wanted) for offer in kept),
+            observed_at=datetime.now(UTC),
+            simulated=simulated,
+            window=window,
+        )
+
+    async def offers(self, wanted: InstanceType | None = None) -> Sequence[Offer]:
+        rows, simulated = await all_rows(self._http, _API)
+        found = reading.offers(rows, simulated=simulated)
+        return found if wanted is None else _of_type(found, wanted)
+
+    async def preview(self, request: OrderRequest) -> Preview | NoQuote:
+        """Return the price of the request's offer as it is now, or of the cheapest one kept."""
+        wanted = self._type_of(request)
+        found = await self.offers(wanted)
+        if request.offer is not None:
+            best = next((offer for offer in found if offer.id == request.offer.id), None)
+        else:
+            best = next((offer for offer in found if not offer.spot), None)
+        if best is None:
+            return await self._no_quote(wanted)
+        notices = (f"{best.prepaid} are paid in advance",) if best.prepaid else ()
+        return Preview(
+            provider=self.name,
+            instance_type=best.instance_type,
+            nodes=1,
+            price=best.price,
+            notices=notices,
+            simulated=best.simulated,
+        )
+
+    async def order(self, request: OrderRequest) -> Order:
+        """Take an offer: the pod that comes of it has the key as its name.
+
+        A name that is known already is that order, and nothing is sent. Raises InvalidOrderError
+        before anything is sent for a sale, without an offer, or above the limit.
+        """
+        offer = self._offer_of(request)
+        known = await self._find(request.key)
+        if known is not None:
+            return known
+        body = self._order_body(request, offer)
+        script = _encoded(request.startup_script)
+        secrets = (script, request.startup_script or "")
+        try:
+            answer = await self._http.create(f"{_API}/pods/", body, secrets=secrets)
+        except MarketAwayError as error:
+            if not error.uncertain:
+                raise
+            self._unsure.add(request.key)
+            if (found := await self._find(request.key)) is None:
+                raise
+            return found
+        return reading.order(answer.read(Pod), simulated=answer.simulated)
+
+    async def find_order(self, key: str) -> Order | None:
+        """Return the pod of that name, live or ended. The list may lag behind for a while."""
+        found = await self._pod_named(key)
+        return reading.order(found[0], simulated=found[1]) if found else None
+
+    async def order_by_id(self, order_id: str) -> Order:
+        pod, simulated = await self._pod(order_id)
+        return reading.order(pod, simulated=simulated)
+
+    async def orders(self) -> Sequence[Order]:
+        live, simulated = await self._live()
+        ended, _ = await self._history()
+        ids = {pod.id for pod in live}
+        pods = [*live, *(pod for pod in ended if pod.id not in ids)]
+        first = datetime.fromtimestamp(0, UTC)
+        pods.sort(key=lambda pod: pod.createdAt or first, reverse=True)
+        return [reading.order(pod, simulated=simulated) for pod in pods]
+
+    async def cancel_order(self, order_id: str) -> None:
+        """End the pod: here an order and its machine are one."""
+        await self.stop_machine(order_id)
+
+    async def make_account(self, name: str) -> str:
+        raise InvalidOrderError(self.name, "it sells no time to be kept: an order is a machine")
+
+    async def start_machine(self, request: MachineRequest) -> Machine:
+        raise InvalidOrderError(self.name, "machines come with their order: use `order`")
+
+    async def machine(self, machine_id: str) -> Machine:
+        pod, simulated = await self._pod(machine_id)
+        return reading.machine(pod, simulated=simulated)
+
+    async def machines(self) -> Sequence[Machine]:
+        pods, simulated = await self._live()
+        found = [reading.machine(pod, simulated=simulated) for pod in pods]
+        return [machine for machine in found if machine.state is not MachineState.ENDED]
+
+    async def stop_machine(self, machine_id: str) -> None:
+        try:
+            await self._http.delete(f"{_API}/pods/{in_path(machine_id)}")
+        except GoneError:
+            return
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def _balance(self) -> int | None:
+        """Return micro-dollars; None where the key may not see the wallet, or it is in euros."""
+        params = {"limit": 1} | ({"teamId": self._team} if self._team else {})
+        try:
+            wallet = (await self._http.get(f"{_API}/billing/wallet", params)).read(Wallet)
+        except MarketError:
+            return None
+        if wallet.balance_usd is None or wallet.currency != "USD":
+            return None
+        return micro_of(wallet.balance_usd)
+
+    def _type_of(self, request: OrderRequest) -> InstanceType:
+        try:
+            return InstanceType.parse(request.instance_type)
+        except ValueError as error:
+            raise InvalidOrderError(self.name, f"instance_type: {error}") from None
+
+    def _offer_of(self, request: OrderRequest) -> Offer:
+        offer = request.offer
+        if request.side is Side.SELL:
+            raise InvalidOrderError(self.name, "side: it buys nothing back")
+        if offer is None or offer.provider != self.name or "pod" not in offer.native:
+            raise InvalidOrderError(self.name, "offer: an order takes one of its offers")
+        if request.nodes != 1:
+            raise InvalidOrderError(self.name, "nodes: each offer is one machine, taken whole")
+        if offer.price > request.limit:
+            raise InvalidOrderError(
+                self.name,
+                f"limit: the offer costs {format_dollars(offer.price)} per GPU-hour, more than "
+                f"{format_dollars(request.limit)}",
+            )
+        return offer
+
+    def _order_body(self, request: OrderRequest, offer: Offer) -> dict[str, Any]:
+        most = dollars_of(request.limit * offer.gpus)
+        pod: dict[str, Any] = {
+            **offer.native["pod"],
+            "name": request.key,
+            "maxPrice": _json_number(most),
+        }
+        if self._template:
+            pod |= {"image": "custom_template", "customTemplateId": self._template}
+        if request.startup_script:
+            script = _encoded(request.startup_script)
+            pod["envVars"] = [{"key": STARTUP_VARIABLE, "value": script}]
+        body: dict[str, Any] = {"pod": pod, "provider": offer.native["provider"]}
+        return body | ({"team": {"teamId": self._team}} if self._team else {})
+
+    async def _find(self, key: str) -> Order | None:
+        """Return the order of a key; look for a while when a request for it may have arrived."""
+        if key not in self._unsure:
+            return await self.find_order(key)
+        found = await look_until(lambda: self.find_order(key), self._http)
+        if found is not None:
+            self._unsure.discard(key)
+        return found
+
+    async def _pod_named(self, name: str) -> tuple[Pod, bool] | None:
+        for pods, simulated in (await self._live(), await self._history()):
+            for pod in pods:
+                if pod.name == name:
+                    return pod, simulated
+        return None
+
+    async def _pod(self, pod_id: str) -> tuple[Pod, bool]:
+        """Return a pod, from the history when it is no longer live. Raises GoneError."""
+        try:
+            answer = await self._http.get(f"{_API}/pods/{in_path(pod_id)}")
+        except GoneError:
+            ended, simulated = await self._history()
+            for pod in ended:
+                if pod.id == pod_id:
+                    return pod, simulated
+            raise
+        return answer.read(Pod), answer.simulated
+
+    async def _live(self) -> tuple[list[Pod], bool]:
+        return await self._listed(f"{_API}/pods/", {}, pages=None)
+
+    async def _history(self) -> tuple[list[Pod], bool]:
+        newest_first = {"sort_by": "terminatedAt", "sort_order": "desc"}
+        return await self._listed(f"{_API}/pods/history", newest_first, pages=_HISTORY_PAGES)
+
+    async def _listed(
+        self, path: str, params: dict[str, str], pages: int | None
+    ) -> tuple[list[Pod], bool]:
+        """Return the pods of a list; it ends with an empty page, whatever count it gives."""
+        found: dict[str, Pod] = {}
+        page, offset = 0, 0
+        while True:
+            query = {**params, "offset": offset, "limit": _PAGE}
+            answer = await self._http.get(path, query)
+            shape = answer.read(Pods)
+            new = {pod.id: pod for pod in shape.data if pod.id not in found}
+            found |= new
+            page, offset = page + 1, offset + len(shape.data)
+            if not new or offset >= shape.total_count or page == pages:
+                return list(found.values()), answer.simulated
+
+    async def _no_quote(self, wanted: InstanceType) -> NoQuote:
+        known = await known_types(self._http, _API)
+        if any(wanted.takes(kind) for kind in known):
+            return NoQuote(
+                reason=NoQuoteReason.EMPTY, detail=f"{self.name}: no offer of {wanted} now"
+            )
+        return NoQuote(
+            reason=NoQuoteReason.UNKNOWN_TYPE, detail=f"{self.name} does not trade {wanted}"
+        )
+
+
+def _of_type(found: Sequence[Offer], wanted: InstanceType) -> list[Offer]:
+    return [offer for offer in found if wanted.takes(InstanceType.parse(offer.instance_type))]
+
+
+def _level(offer: Offer, wanted: InstanceType) -> Level:
+    other = offer.instance_type if offer.instance_type != str(wanted) else None
+    return Level(price=offer.price, gpus=offer.gpus, instance_type=other, lot=offer.gpus)
+
+
+def _encoded(script: str | None) -> str:
+    return base64.b64encode(script.encode()).decode() if script else ""
+
+
+def _json_number(amount: Decimal) -> int | float:
+    """Return an amount as JSON has it: six places at most, which a float gives back exactly."""
+    return int(amount) if amount == amount.to_integral_value() else float(amount)

@@ -1,0 +1,216 @@
+"""Turns Prime Intellect's rows and pods into ours."""
+
+import logging
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+from typing import Any
+
+from activities.providers.prime_shapes import Pod, Row
+from models.market import (
+    Fill,
+    InstanceType,
+    Machine,
+    MachineState,
+    Offer,
+    Order,
+    OrderState,
+)
+from models.money import MICRO
+
+NAME = "prime"
+PLAIN_IMAGE = "ubuntu_22_cuda_12"
+_log = logging.getLogger(__name__)
+_GPU_TYPE = re.compile(r"^(?P<gpu>[A-Za-z].*?)(_(?P<vram>\d+)GB)?$")
+_OVER = ("DELETING", "TERMINATED")
+
+
+def gpu_of(gpu_type: str, count: int) -> InstanceType | None:
+    """Return the type of a row: ``H100_80GB`` and 8 are 8xH100-80GB. None for one without GPUs."""
+    match = _GPU_TYPE.match(gpu_type)
+    if match is None or gpu_type == "CPU_NODE" or not 1 <= count <= 9999:
+        return None
+    vram = float(match["vram"]) if match["vram"] else None
+    return InstanceType(gpus=count, gpu_type=match["gpu"].upper(), vram=vram)
+
+
+def offers(rows: Sequence[Row], *, simulated: bool) -> list[Offer]:
+    """Return what can be bought, cheapest first; what is left out is logged with its reason."""
+    found: list[Offer] = []
+    for row in rows:
+        reason = _why_not(row)
+        if reason:
+            _log.info("%s: left out an offer of %s: %s", NAME, row.gpuType, reason)
+        else:
+            found.append(_offer(row, simulated))
+    return sorted(found, key=lambda offer: (offer.price, offer.gpus, offer.id))
+
+
+def order(pod: Pod, *, simulated: bool) -> Order:
+    """Return a pod as the order that it is: filled once it runs."""
+    kind = _kind(pod)
+    state = _order_state(pod)
+    return Order(
+        provider=NAME,
+        id=pod.id,
+        key=pod.name,
+        state=state,
+        instance_type=str(kind) if kind else "",
+        gpus_per_node=max(pod.gpuCount, 1),
+        nodes=1,
+        fills=_fills(pod, state),
+        created_at=pod.createdAt,
+        reason=pod.installationFailure or "",
+        simulated=simulated,
+        native_state=pod.status,
+    )
+
+
+def machine(pod: Pod, *, simulated: bool) -> Machine:
+    kind = _kind(pod)
+    return Machine(
+        provider=NAME,
+        id=pod.id,
+        name=pod.name or "",
+        state=_machine_state(pod),
+        instance_type=str(kind) if kind else "",
+        gpus=pod.gpuCount,
+        order_id=pod.id,
+        price=_per_gpu(pod.priceHr, pod.gpuCount),
+        billed=_micro(pod.totalBilledPrice),
+        address=_host(pod) or (pod.ip[0] if pod.ip else None),
+        created_at=pod.createdAt,
+        ended_at=pod.terminatedAt,
+        reason=pod.installationFailure or "",
+        simulated=simulated,
+        native_state=f"{pod.status}/{pod.installationStatus or '-'}",
+    )
+
+
+def _why_not(row: Row) -> str:
+    if gpu_of(row.gpuType, row.gpuCount) is None:
+        return "it has no GPUs"
+    if (row.stockStatus or "Available").casefold() == "unavailable":
+        return "there is no stock"
+    if _row_price(row) is None:
+        return "it has no price"
+    if row.prices.currency != "USD":
+        return f"its price is in {row.prices.currency}"
+    return ""
+
+
+def _row_price(row: Row) -> Decimal | None:
+    """Return dollars an hour for the whole row."""
+    community = row.prices.communityPrice
+    return community if community is not None else row.prices.onDemand
+
+
+def _offer(row: Row, simulated: bool) -> Offer:
+    price = _row_price(row) or Decimal(0)
+    kind = gpu_of(row.gpuType, row.gpuCount)
+    parts = (
+        row.provider, row.cloudId, row.dataCenter or "-", row.country or "-", row.gpuType,
+        row.socket, str(row.gpuCount), row.security, "spot" if row.isSpot else "kept",
+    )  # fmt: skip
+    return Offer(
+        provider=NAME,
+        id="/".join(parts),
+        instance_type=str(kind),
+        gpus=row.gpuCount,
+        # Up: a limit at this price must not fall below that of the row.
+        price=int((price * MICRO / row.gpuCount).to_integral_value(ROUND_CEILING)),
+        spot=bool(row.isSpot),
+        stock=row.stockStatus or "Available",
+        region=row.region,
+        prepaid=timedelta(hours=float(row.prepaidTime or 0)),
+        startup=None if row.provisioningTime is None else timedelta(minutes=row.provisioningTime),
+        cpus=_default(row.vcpu),
+        ram=_default(row.memory),
+        simulated=simulated,
+        native=_native(row),
+    )
+
+
+def _native(row: Row) -> dict[str, Any]:
+    """Return what the order has to repeat of the row, in the words of the order."""
+    echoed: dict[str, Any] = {
+        "cloudId": row.cloudId,
+        "gpuType": row.gpuType,
+        "socket": row.socket,
+        "gpuCount": row.gpuCount,
+        "security": row.security,
+        "dataCenterId": row.dataCenter,
+        "country": row.country,
+        "diskSize": _default(row.disk),
+        "vcpus": _default(row.vcpu),
+        "memory": _default(row.memory),
+        "image": _image(row),
+    }
+    pod = {name: value for name, value in echoed.items() if value is not None}
+    return {"pod": pod, "provider": {"type": row.provider}}
+
+
+def _image(row: Row) -> str:
+    return row.images[0] if row.images and PLAIN_IMAGE not in row.images else PLAIN_IMAGE
+
+
+def _default(spec: Any) -> int | None:
+    return spec.defaultCount if spec and spec.defaultCount else None
+
+
+def _kind(pod: Pod) -> InstanceType | None:
+    return gpu_of(pod.gpuName, pod.gpuCount) if pod.gpuName else None
+
+
+def _order_state(pod: Pod) -> OrderState:
+    if pod.status == "ERROR":
+        return OrderState.REJECTED
+    if pod.status in _OVER or pod.terminatedAt is not None:
+        return OrderState.CANCELLED
+    if pod.status in ("ACTIVE", "STOPPED"):
+        return OrderState.FILLED
+    return OrderState.PENDING
+
+
+def _fills(pod: Pod, state: OrderState) -> tuple[Fill, ...]:
+    """Return the one fill of a pod that ran; its cost is known when it has ended."""
+    billed = _micro(pod.totalBilledPrice)
+    ran = state is OrderState.FILLED or (state is OrderState.CANCELLED and billed)
+    if not ran:
+        return ()
+    price = _per_gpu(pod.priceHr, pod.gpuCount) or 0
+    at = pod.createdAt or datetime.fromtimestamp(0, UTC)
+    return (Fill(at=at, nodes=1, price=price, cost=billed if pod.terminatedAt else None),)
+
+
+def _machine_state(pod: Pod) -> MachineState:
+    """Return READY only for a pod that can be used: ACTIVE alone has been seen to lie."""
+    if pod.status in _OVER or pod.terminatedAt is not None:
+        return MachineState.ENDED
+    if pod.status in ("ERROR", "STOPPED") or pod.installationStatus in ("ERROR", "TERMINATED"):
+        return MachineState.FAILED
+    usable = pod.status == "ACTIVE" and pod.installationStatus == "FINISHED" and _host(pod)
+    return MachineState.READY if usable else MachineState.STARTING
+
+
+def _host(pod: Pod) -> str | None:
+    """Return the host of the first SSH connection, such as ``user@host -p port``."""
+    for connection in pod.sshConnection:
+        words = [word for word in connection.split() if "@" in word]
+        host = words[0].partition("@")[2] if words else ""
+        if host and host.lower() not in ("null", "none"):
+            return host
+    return None
+
+
+def _per_gpu(dollars: Decimal | None, gpus: int) -> int | None:
+    if dollars is None or gpus < 1 or dollars < 0:
+        return None
+    return int((dollars * MICRO / gpus).to_integral_value(ROUND_HALF_EVEN))
+
+
+def _micro(dollars: Decimal | None) -> int | None:
+    if dollars is None or dollars < 0:
+        return None
+    return int((dollars * MICRO).to_integral_value(ROUND_HALF_EVEN))

@@ -1,0 +1,78 @@
+"""Reads Prime Intellect's lists of offers: they change within minutes, and may wrongly be empty."""
+
+import logging
+
+from pydantic import TypeAdapter, ValidationError
+
+from activities.providers.http import MarketHTTP
+from activities.providers.prime_reading import gpu_of
+from activities.providers.prime_shapes import Row, Rows, Summary
+from models.errors import MarketAwayError, MarketError
+from models.market import InstanceType
+
+_PAGE = 100
+_log = logging.getLogger(__name__)
+_SUMMARY = TypeAdapter(Summary)
+
+
+async def all_rows(http: MarketHTTP, api: str) -> tuple[list[Row], bool]:
+    """Return every row, of one machine and of several, and whether a simulated market gave them.
+
+    An empty list is read a second time and held against the summary: it has been seen while there
+    were offers. Raises MarketAwayError when the two contradict each other.
+    """
+    singles, simulated = await _rows(http, f"{api}/availability/gpus")
+    if not singles:
+        singles, simulated = await _rows(http, f"{api}/availability/gpus")
+    if not singles and (offered := await _summary(http, api)):
+        raise MarketAwayError(
+            http.provider,
+            f"it lists no offers, though its summary has {len(offered)} types of GPU",
+        )
+    return [*singles, *await _rows_of_several(http, api)], simulated
+
+
+async def known_types(http: MarketHTTP, api: str) -> list[InstanceType]:
+    """Return what is traded, whether there is stock or not."""
+    rows, _ = await _rows(http, f"{api}/availability/gpus")
+    listed = [gpu_of(row.gpuType, row.gpuCount) for row in rows]
+    summed = [
+        gpu_of(gpu_type, int(count))
+        for gpu_type, counts in (await _summary(http, api)).items()
+        for count in counts
+        if count.isdigit()
+    ]
+    return [kind for kind in (*listed, *summed) if kind is not None]
+
+
+async def _rows(http: MarketHTTP, path: str) -> tuple[list[Row], bool]:
+    """Return the rows of all pages. The list ends with its count or an empty page."""
+    rows: list[Row] = []
+    page = 1
+    while True:
+        answer = await http.get(path, {"page": page, "page_size": _PAGE})
+        shape = answer.read(Rows)
+        rows.extend(shape.items)
+        if not shape.items or len(rows) >= shape.totalCount:
+            return rows, answer.simulated
+        page += 1
+
+
+async def _rows_of_several(http: MarketHTTP, api: str) -> list[Row]:
+    """Return the rows with several machines; not every key may see them."""
+    try:
+        rows, _ = await _rows(http, f"{api}/availability/multi-node")
+    except MarketError as error:
+        _log.info("offers of several machines are left out: %s", error)
+        return []
+    return rows
+
+
+async def _summary(http: MarketHTTP, api: str) -> Summary:
+    """Return the GPU types that have offers, with their counts; empty where it does not say."""
+    try:
+        answer = await http.get(f"{api}/availability/gpu-summary")
+        found = _SUMMARY.validate_python(answer.value)
+    except (MarketError, ValidationError):
+        return {}
+    return {gpu_type: counts for gpu_type, counts in found.items() if counts}
