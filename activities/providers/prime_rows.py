@@ -1,4 +1,4 @@
-"""Reads Prime Intellect's lists of offers: they change within minutes, and may wrongly be empty."""
+"""Reads Prime Intellect's lists of offers: they change often, and may wrongly be empty."""
 
 import logging
 
