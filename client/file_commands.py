@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from client.calls import call, known_job
 from client.terminal import JSON, now, out, print_json, show
+from models.book_document import BookDocument
 from models.errors import UnavailableError
 from models.job import JobSpec
 from models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW, job_workflow_id
@@ -26,11 +27,13 @@ class Document(StrEnum):
 
     JOB = "job"
     STATE = "state"
+    BOOK = "book"
 
 
 _MODELS: dict[Document, tuple[type[BaseModel], str]] = {
     Document.JOB: (JobSpec, "Longshore job"),
     Document.STATE: (ClusterState, "Longshore cluster state"),
+    Document.BOOK: (BookDocument, "Longshore order book"),
 }
 
 
