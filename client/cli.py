@@ -21,6 +21,7 @@ from client import (
     file_commands,
     job_commands,
     market_commands,
+    market_group,
     node_commands,
     submit_command,
     watch_command,
@@ -90,6 +91,7 @@ watch_command.register(app)
 node_commands.register(app)
 file_commands.register(app)
 market_commands.register(app)
+market_group.register(app)
 deployment_commands.register(app)
 
 

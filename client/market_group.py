@@ -1,11 +1,247 @@
 """The command group `longshore market`: other modules add their commands to `market`."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-market = typer.Typer(
-    help="What the markets ask now, and what they asked before.", no_args_is_help=False
-)
+from client.market_options import For, From, Provider, type_of, window_of
+from client.terminal import JSON, note, now, out, print_json, print_json_line, show
+from models.market import InstanceType, NoQuote, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import timedelta
+
+    from client.markets import ProviderState, Quote
+    from models.market_memory import HistoryPoint, Quality
+
+# The rest is imported where it is needed: every command of `longshore` loads this module.
+
+NO_QUOTE = 69
+_EVERY = 2.0
+"""Seconds between two looks of --watch."""
+_POINTS = 120
+
+market = typer.Typer(help="What the markets ask now, and what they asked before.")
 
 
 def register(app: typer.Typer) -> None:
     app.add_typer(market, name="market", rich_help_panel="Markets")
+
+
+@market.callback(invoke_without_command=True)
+def live(
+    context: typer.Context,
+    provider: Provider = None,
+    instance_type: Annotated[
+        str | None,
+        typer.Option(help="Such as 8xH100; the first that is watched without."),
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="Nodes needed.", min=1)] = 1,
+    start: From = None,
+    length: For = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on, and show what changes.")
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Show the book of each configured market, with the limit that it recommends.
+
+    Ends with code 69 when no market has a price.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from client.process import run
+
+    wanted = type_of(instance_type)
+    window = window_of(start, length, now())
+    if watch:
+        run(_watch(provider, wanted, nodes, window, as_json))
+        return
+    quotes = run(_quotes(provider, wanted, nodes, window))
+    if as_json:
+        print_json([_json(quote, nodes) for quote in quotes])
+    else:
+        from client.market_view import quotes_screen
+
+        show(quotes_screen(quotes, now(), plain=not out().is_terminal))
+    if all(isinstance(quote.answer, NoQuote) for quote in quotes):
+        raise typer.Exit(NO_QUOTE)
+
+
+@market.command()
+def providers(as_json: JSON = False) -> None:
+    """List the markets: which are configured, our account there, and what each can do."""
+    from activities.providers.registry import configured, known
+    from client.markets import NOTHING_CONFIGURED
+    from client.process import run
+    from models.settings import Settings
+
+    settings = Settings()
+    names = configured(settings) if settings.market != "off" else ()
+    found = run(_states()) if names else ()
+    others = [name for name in known() if name not in names]
+    if as_json:
+        print_json({"configured": found, "others": others})
+        return
+    from client.market_view import providers_table
+
+    show(providers_table(found, others))
+    if not names:
+        note(f"note: {NOTHING_CONFIGURED}")
+
+
+@market.command()
+def history(
+    instance_type: Annotated[
+        str | None, typer.Option(help="Such as 8xH100; the first that is watched without.")
+    ] = None,
+    since: Annotated[
+        str, typer.Option(metavar="DURATION", help="How far back, such as 24h or 7d.")
+    ] = "7d",
+    provider: Provider = None,
+    as_json: JSON = False,
+) -> None:
+    """Show prices over time, and how the limits that were recommended have fared since."""
+    from client.process import run
+    from models.units import parse_duration
+
+    wanted = type_of(instance_type)
+    try:
+        back = parse_duration(since)
+    except ValueError as error:
+        raise typer.BadParameter(f"--since {since}: {error}") from None
+    points, quality = run(_past(wanted, back, provider))
+    if as_json:
+        print_json({"points": points, "quality": quality})
+        return
+    if not points and not quality:
+        note(
+            f"Nothing is known of {wanted} in the last {since}. The control worker looks at the "
+            "types of the setting market_watch while a market is configured."
+        )
+        return
+    _show_past(points, quality)
+
+
+def _show_past(points: tuple[HistoryPoint, ...], quality: tuple[Quality, ...]) -> None:
+    from client.market_view import history_lines, history_screen, quality_table
+
+    if out().is_terminal:
+        show(history_screen(points, quality, out().width, now()))
+        return
+    for line in history_lines(points):
+        print(line)
+    if quality:
+        show(quality_table(quality))
+
+
+async def _quotes(
+    provider: str | None, wanted: InstanceType, nodes: int, window: Window | None
+) -> tuple[Quote, ...]:
+    from client.markets import ask, open_markets, remember
+    from models.market_memory import Source
+    from models.settings import Settings
+
+    settings = Settings()
+    async with open_markets(settings, provider) as markets:
+        quotes = await ask(markets, wanted, nodes * wanted.gpus, window, now())
+    await remember(settings, quotes, Source.CLI)
+    return quotes
+
+
+async def _watch(
+    provider: str | None, wanted: InstanceType, nodes: int, window: Window | None, as_json: bool
+) -> None:
+    """Show the markets until interrupted: in place on a terminal, else what changes, by line."""
+    from client.markets import ask, open_markets
+    from models.settings import Settings
+
+    async with open_markets(Settings(), provider) as markets:
+
+        async def look() -> tuple[Quote, ...]:
+            return await ask(markets, wanted, nodes * wanted.gpus, window, now())
+
+        if out().is_terminal and not as_json:
+            await _watch_in_place(look)
+        else:
+            await _watch_by_line(look, nodes, as_json)
+
+
+async def _watch_in_place(look: Callable[[], Awaitable[tuple[Quote, ...]]]) -> None:
+    import asyncio
+
+    from rich.live import Live
+
+    from client.market_view import quotes_screen
+
+    # The other screen, as in an editor: what was on the terminal comes back in the end.
+    with Live(console=out(), screen=True, auto_refresh=False) as screen:
+        while True:
+            screen.update(quotes_screen(await look(), now()), refresh=True)
+            await asyncio.sleep(_EVERY)
+
+
+async def _watch_by_line(
+    look: Callable[[], Awaitable[tuple[Quote, ...]]], nodes: int, as_json: bool
+) -> None:
+    import asyncio
+
+    from client.market_view import quote_line
+
+    last: dict[str, str] = {}
+    while True:
+        for quote in await look():
+            line = quote_line(quote)
+            if last.get(quote.provider) != line:
+                _print_quote(quote, line, nodes, as_json)
+            last[quote.provider] = line
+        await asyncio.sleep(_EVERY)
+
+
+def _print_quote(quote: Quote, line: str, nodes: int, as_json: bool) -> None:
+    if as_json:
+        print_json_line(_json(quote, nodes))
+    else:
+        print(f"{quote.at:%Y-%m-%dT%H:%M:%SZ}  {line}", flush=True)
+
+
+def _json(quote: Quote, nodes: int) -> object:
+    from models.orderbook_response import OrderbookResponse
+
+    response = OrderbookResponse.of(
+        quote.answer,
+        nodes,
+        quote.instance_type.gpus,
+        instance_type=str(quote.instance_type),
+        now=quote.at,
+        book=quote.book,
+    )
+    return response.model_copy(update={"provider": quote.provider})
+
+
+async def _states() -> tuple[ProviderState, ...]:
+    from client.markets import open_markets, states
+    from models.settings import Settings
+
+    async with open_markets(Settings()) as markets:
+        return await states(markets)
+
+
+async def _past(
+    wanted: InstanceType, back: timedelta, provider: str | None
+) -> tuple[tuple[HistoryPoint, ...], tuple[Quality, ...]]:
+    from activities.database import Database
+    from activities.market_memory import MarketMemory
+    from models.settings import Settings
+
+    database = Database(Settings().resolve_database_url(), pool_size=2)
+    memory, until = MarketMemory(database), now()
+    try:
+        name = str(wanted)
+        points = await memory.history(name, until - back, until, provider=provider, points=_POINTS)
+        return points, await memory.how_good(until - back, provider=provider, instance_type=name)
+    finally:
+        await database.close()

@@ -14,6 +14,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.cycle import CycleActivities
 from activities.database import Database
+from activities.market_watch import MarketWatchActivities
 from activities.metrics import SILENT, Metrics
 from activities.queue import QueueActivities
 from activities.reconcile import ReconcileActivities
@@ -85,6 +86,7 @@ def control_worker(
     reconcile = ReconcileActivities(
         database, temporal, signals, registry, settings.liveness, metrics
     )
+    watch = MarketWatchActivities(database, settings, metrics)
     return Worker(
         temporal,
         task_queue=task_queue,
@@ -94,6 +96,7 @@ def control_worker(
             cycle.run_cycle,
             registry.register_node, registry.drain_node, registry.end_node,
             reconcile.find_differences, reconcile.mend_difference,
+            watch.watch_markets,
         ],
         workflow_runner=workflow_runner(strict=strict),
         # A bad input is the sender's error; without this its workflow would hang for ever.

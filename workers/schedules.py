@@ -78,7 +78,7 @@ async def ensure_schedules(temporal: Client, settings: Settings) -> tuple[str, .
 
     Raises RefusedError and UnavailableError.
     """
-    wanted = (reconciling(settings.reconcile_every),)
+    wanted = (reconciling(settings.reconcile_every), watching_markets(settings.market_watch_every))
     return tuple([await ensure_schedule(temporal, each) for each in wanted])
 
 

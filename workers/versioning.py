@@ -17,13 +17,16 @@ from client.deployments import Deployments
 from models.deployment import WorkerVersion
 from models.errors import LongshoreError
 from workflows.job import JobWorkflow
+from workflows.market import MarketWatchWorkflow
 from workflows.node import NodeWorkflow
 from workflows.pinned import PinnedNodeWorkflow, PinnedPoolWorkflow
 from workflows.pool import PoolWorkflow
 from workflows.reconcile import ReconcileWorkflow
 
-WORKFLOWS = (JobWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow)
-VERSIONED_WORKFLOWS = (JobWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow)
+WORKFLOWS = (JobWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow)
+VERSIONED_WORKFLOWS = (
+    JobWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
+)  # fmt: skip
 LOOK_EVERY = 10.0
 _KNOWN_WITHIN = 60.0
 _ASK_EVERY = 0.5

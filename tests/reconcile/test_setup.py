@@ -14,6 +14,7 @@ from temporalio.client import Client, ScheduleActionExecutionStartWorkflow, Sche
 from activities.database import Database, current_revision, newest_revision
 from client.api import Longshore
 from models.job import JobState
+from models.market_memory import MARKET_WATCH_SCHEDULE
 from models.messages import job_workflow_id
 from models.reconcile import RECONCILE_SCHEDULE, ReconcileReport
 from models.search import SEARCH_ATTRIBUTES
@@ -46,12 +47,14 @@ async def test_setup_prepares_bare_servers_and_says_what_it_did(
         f"the database was brought from nothing to revision {newest_revision()}",
         f"search attributes were added: {', '.join(SEARCH_ATTRIBUTES)}",
         f"reconcile runs every 5m: the schedule {RECONCILE_SCHEDULE} was made",
+        f"the watch of the markets runs every 1m: the schedule {MARKET_WATCH_SCHEDULE} was made",
     ]
     again = (await _longshore(settings, "setup")).stdout.splitlines()
     assert again == [
         f"the database was already at revision {newest_revision()}",
         f"all {len(SEARCH_ATTRIBUTES)} search attributes were there",
         "reconcile runs every 5m",
+        "the watch of the markets runs every 1m",
     ]
 
 
