@@ -129,8 +129,9 @@ class MarketHTTP:
 
     def hide(self, text: str, secrets: Sequence[str] = ()) -> str:
         """Return the text without the token and the `secrets`."""
-        for secret in (self._token.get_secret_value(), *secrets):
-            text = text.replace(secret, MASK) if secret else text
+        for secret in filter(None, (self._token.get_secret_value(), *secrets)):
+            in_json = json.dumps(secret)[1:-1]
+            text = text.replace(secret, MASK).replace(in_json, MASK)
         return text
 
     async def aclose(self) -> None:
@@ -164,7 +165,7 @@ class MarketHTTP:
             if number >= tries or time.monotonic() + wait >= ends:
                 raise MarketAwayError(
                     self.provider,
-                    self.hide(outcome.text, request.secrets),
+                    outcome.text,
                     status=outcome.status,
                     retry_after=outcome.retry_after,
                     uncertain=uncertain,
@@ -199,18 +200,18 @@ class MarketHTTP:
                 f"what answers at {self._url} is no simulated market: the header "
                 f"{SIMULATED_HEADER} is missing. Nothing else may be talked to.",
             )
-        body = _body_of(response)
         status, asked = response.status_code, request.asked
+        body = _json_of(response.text)
+        if status >= 400:  # it is quoted: what is secret goes before anything is cut short
+            body = _each_text(body, lambda text: self.hide(text, request.secrets))
         if is_away(status):
-            said = f": {text}" if (text := said_in(body)) else ""
+            said = f": {words}" if (words := said_in(body)) else ""
             return _Away(
                 f"{asked} got status {status}{said}", status=status, arrived=status != 429,
                 retry_after=wait_asked_for(response.headers, datetime.now(UTC)),
             )  # fmt: skip
         if status >= 400:
-            error = error_of(self.provider, status, body, asked, self._token_name)
-            text = self.hide(str(error).removeprefix(f"{self.provider}: "), request.secrets)
-            raise type(error)(self.provider, text, status=status)
+            raise error_of(self.provider, status, body, asked, self._token_name)
         if status >= 300:
             raise AnswerError(self.provider, f"{asked} was redirected, which is not followed")
         if isinstance(body, str):
@@ -291,18 +292,29 @@ def _check_token(token: SecretStr, token_name: str) -> None:
         raise RefusedError(f"{token_name} is no token: it must be one word of plain letters")
 
 
-def _body_of(response: httpx.Response) -> Any:
+def _json_of(text: str) -> Any:
     """Return the JSON of an answer, None without a body, its text when it is no JSON.
 
     Fractions are decimals: prices are among them.
     """
-    if not response.content.strip():
+    if not text.strip():
         return None
     try:
-        value = json.loads(response.content, parse_float=Decimal, parse_constant=_no_number)
+        value = json.loads(text, parse_float=Decimal, parse_constant=_no_number)
     except ValueError:
-        return response.text
+        return text
     return value if not isinstance(value, str) else {"detail": value}
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """Return JSON with every text in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_each_text(item, change) for item in value]
+    if isinstance(value, dict):
+        return {change(name): _each_text(item, change) for name, item in value.items()}
+    return value
 
 
 def in_path(part: str) -> str:
