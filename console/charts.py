@@ -21,6 +21,8 @@ def depth(
     asks: Sequence[CountedLevel], bids: Sequence[CountedLevel], limit: int | None
 ) -> Options:
     """Return cumulative GPUs over the price: bids on the left, asks on the right."""
+    prices = [each.level.price / MICRO for each in (*asks, *bids)] or [0.0]
+    beyond = 0.04 * (max(prices) - min(prices) or max(prices))
     line = [] if limit is None else [{"xAxis": limit / MICRO}]
     return {
         **_base("GPUs", "value"),
@@ -28,9 +30,9 @@ def depth(
             **_axis("value"), "scale": True, "axisLabel": {**_FONT, "formatter": "${value}"},
         },
         "series": [
-            {**_area("Bids", BID, _steps(bids)[::-1]), "step": "start"},
+            {**_area("Bids", BID, _steps(bids, -beyond)[::-1]), "step": "start"},
             {
-                **_area("Asks", ASK, _steps(asks)),
+                **_area("Asks", ASK, _steps(asks, beyond)),
                 "markLine": {
                     "symbol": "none", "silent": True, "animation": False, "data": line,
                     "lineStyle": {"color": LIMIT, "width": 2, "type": "dashed"},
@@ -123,9 +125,10 @@ def _area(name: str, color: str, data: list[list[float]]) -> Options:
     }
 
 
-def _steps(levels: Sequence[CountedLevel]) -> list[list[float]]:
-    """Return the points of one side: the line begins at zero at the best price."""
+def _steps(levels: Sequence[CountedLevel], beyond: float) -> list[list[float]]:
+    """Return the points of one side, from zero at the best price to `beyond` the worst."""
     if not levels:
         return []
     first = [levels[0].level.price / MICRO, 0]
-    return [first, *([each.level.price / MICRO, each.cumulative] for each in levels)]
+    points = [[each.level.price / MICRO, each.cumulative] for each in levels]
+    return [first, *points, [points[-1][0] + beyond, points[-1][1]]]

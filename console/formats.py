@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
+from html import escape
 
 from models.money import MICRO
 
@@ -53,3 +54,9 @@ def span(length: timedelta) -> str:
 
 def percent(fraction: float) -> str:
     return f"{fraction * 100:+.1f} %"
+
+
+def with_code(text: str) -> str:
+    """Return escaped text in which what stands between backticks is code."""
+    pieces = escape(text).split("`")
+    return "".join(f"<code>{each}</code>" if n % 2 else each for n, each in enumerate(pieces))

@@ -8,7 +8,7 @@ from html import escape
 from nicegui import ui
 
 from console import charts
-from console.formats import count
+from console.formats import count, with_code
 from console.layout import Card, chart, redraw
 from console.past import Past
 from models.errors import LongshoreError
@@ -20,18 +20,18 @@ POINTS = 180
 EVERY = 15.0
 """Seconds between two looks at the database."""
 _JUDGED_OVER = timedelta(days=7)
+Shown = tuple[str, str, int, int]
+"""Market, type, span, and when."""
 
 
 class HistoryPanel:
-    """Prices over time on the left, how past limits fared on the right."""
+    """What the best ask and the best bid were."""
 
     def __init__(self, past: Past) -> None:
         self._past = past
-        self._shown: tuple[str, str, int] | None = None
-        self._shown_at = 0.0
-        with ui.element("div").classes("grid wide-first"):
-            self._prices, self._fared = Card("Price history", padded=True), Card("Past limits")
-        with self._prices:
+        self._shown: Shown | None = None
+        self._card = Card("Price history", padded=True)
+        with self._card:
             self._span = (
                 ui.toggle(SPANS, value=24, on_change=self._changed)
                 .props('dense flat no-caps size="12px" aria-label="Length of the history"')
@@ -39,31 +39,28 @@ class HistoryPanel:
             )
             self._none = ui.html("", sanitize=False)
             self._chart = chart("Price history")
-        with self._fared:
-            self._table = ui.html("", sanitize=False)
-        self._fared.remark("of the last 7 days, held against the hour after")
+
+    def show(self, visible: bool) -> None:
+        self._card.show(visible)
 
     async def refresh(self, provider: str, wanted: InstanceType) -> None:
         """Show the past of one type at one market, if it is not shown already."""
+        self.show(True)
         span = int(self._span.value)
-        what = (provider, str(wanted), span)
-        if what == self._shown and time.monotonic() - self._shown_at < EVERY:
+        shown = (provider, str(wanted), span, _turn())
+        if shown == self._shown:
             return
-        self._shown, self._shown_at = what, time.monotonic()
-        # Whole quarters of a minute: those who look at the same time ask the same.
-        until = datetime.fromtimestamp((time.time() // EVERY + 1) * EVERY, UTC)
+        self._shown = shown
+        until = datetime.fromtimestamp(_turn() * EVERY, UTC)
         since = until - timedelta(hours=span)
         try:
             points = await self._past.history(
                 wanted, since, until, provider=provider, points=POINTS
             )
-            fared = await self._past.how_good(wanted, provider, _JUDGED_OVER)
         except LongshoreError as error:
             self._show_none(f"What was stored cannot be read: {error}")
-            self._table.content = ""
-            return
-        self._show_points(points, since, until)
-        self._table.content = quality_html(fared)
+        else:
+            self._show_points(points, since, until)
 
     def _changed(self) -> None:
         self._shown = None  # the next look at the book, at most two seconds away, shows it
@@ -73,8 +70,8 @@ class HistoryPanel:
     ) -> None:
         if not points:
             self._show_none(
-                "No book of this type was stored in this time. Types in the setting market_watch "
-                "are stored every minute."
+                "No book of this type was stored in this time. Those of the types in the setting "
+                "`market_watch` are stored every minute."
             )
             return
         self._none.content = ""
@@ -92,13 +89,42 @@ class HistoryPanel:
         )
         books = sum(point.books for point in points)
         redraw(self._chart, options, f"Best ask and best bid over time, from {books} books.")
-        self._prices.remark(f"{count(books)} books")
+        self._card.remark(f"{count(books)} books")
         self._chart.set_visibility(True)
 
     def _show_none(self, sentence: str) -> None:
-        self._none.content = f'<p class="quiet">{escape(sentence)}</p>'
-        self._prices.remark("")
+        self._none.content = f'<p class="quiet">{with_code(sentence)}</p>'
+        self._card.remark("")
         self._chart.set_visibility(False)
+
+
+class FaredPanel:
+    """How the limits that were recommended have turned out."""
+
+    def __init__(self, past: Past) -> None:
+        self._past = past
+        self._shown: Shown | None = None
+        self._card = Card("How past limits fared")
+        self._card.remark("last 7 days, each held against the prices of the hour after it")
+        with self._card:
+            self._table = ui.html("", sanitize=False)
+
+    def show(self, visible: bool) -> None:
+        self._card.show(visible)
+
+    async def refresh(self, provider: str, wanted: InstanceType) -> None:
+        """Show the past of one type at one market, if it is not shown already."""
+        shown = (provider, str(wanted), 0, _turn())
+        if shown == self._shown:
+            return
+        self._shown = shown
+        try:
+            fared = await self._past.how_good(wanted, provider, _JUDGED_OVER)
+        except LongshoreError:
+            self.show(False)  # the history above says what is wrong
+            return
+        self.show(True)
+        self._table.content = quality_html(fared)
 
 
 def quality_html(fared: Sequence[Quality]) -> str:
@@ -108,7 +134,7 @@ def quality_html(fared: Sequence[Quality]) -> str:
             '<p class="quiet padded">No limit has been recommended yet for what is asked here. '
             "They are, and are judged, as the watched books are stored.</p>"
         )
-    heads = ("GPUs", "Limits", "Bought at once", "Within the hour", "Over the best later")
+    heads = ("GPUs", "Limits", "Bought at once", "Within the hour", "Paid over the best later")
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     rows = "".join(
         f"<tr><td>{escape(one.size)}</td><td>{count(one.made)}</td>"
@@ -120,6 +146,11 @@ def quality_html(fared: Sequence[Quality]) -> str:
         '<table class="book"><caption class="sr-only">How past limits fared</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     )
+
+
+def _turn() -> int:
+    """Return a number that is the next one every 15 seconds: those who look then ask the same."""
+    return int(time.time() // EVERY) + 1
 
 
 def _share(part: int, whole: int) -> str:

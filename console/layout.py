@@ -50,7 +50,7 @@ def frame(path: str, request: Request) -> Iterator[Badge]:
         ui.html(_navigation(path), sanitize=False, tag="nav").props('aria-label="Pages"')
         with ui.element("div").classes("end"):
             badge = Badge()
-            _button("Light or dark", 'type="button" onclick="longshoreTheme()"')
+            _button("Theme", 'type="button" onclick="longshoreTheme()"')
             ui.html(
                 '<form method="post" action="/logout"><button class="plain">Sign out</button>'
                 "</form>",
@@ -82,7 +82,7 @@ class Card:
             with ui.element("header"):
                 ui.html(f'<h2 id="{label}">{escape(title)}</h2>', sanitize=False)
                 self._remark = ui.html("", sanitize=False, tag="span")
-            self._body = ui.element("div").classes("body" if padded else "")
+            self._body = ui.element("div").classes("body padded" if padded else "body")
 
     def remark(self, text: str) -> None:
         self._remark.content = escape(text)

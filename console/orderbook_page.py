@@ -11,7 +11,7 @@ from starlette.requests import Request
 from console import charts
 from console import orderbook_view as view
 from console.formats import price
-from console.history_panel import HistoryPanel
+from console.history_panel import FaredPanel, HistoryPanel
 from console.layout import Badge, Card, chart, frame, redraw
 from console.past import Past
 from console.quotes import Need, Quote, Quotes, counted, next_hour
@@ -25,9 +25,10 @@ EVERY = 2.0
 DEFAULT_TYPE = "8xH100"
 MOST_NODES = 10_000
 WINDOWS = {
-    0: "any, as it stands", 1: "1 hour", 24: "1 day", 168: "1 week", 720: "30 days",
+    0: "any", 1: "next hour", 24: "next 24 hours", 168: "next 7 days", 720: "next 30 days",
 }  # fmt: skip
 """Lengths that are offered, in hours; a window begins with the next whole hour."""
+_FIELD = "outlined dense hide-bottom-space"
 _TELL_WHETHER_SEEN = """
 document.addEventListener("visibilitychange", () => emitEvent("seen", !document.hidden));
 """
@@ -56,9 +57,14 @@ class OrderbookPage:
         self._notes = ui.html("", sanitize=False)
         self._said = ui.html("", sanitize=False).classes("sr-only").props('aria-live="polite"')
         with ui.element("section").classes("card").props('aria-label="Recommendation"'):
-            self._answer = ui.html(_READING, sanitize=False)
+            self._answer = ui.html(_READING, sanitize=False).classes("answer")
         self._make_book()
-        self._history = HistoryPanel(past)
+        with ui.element("div").classes("beside"):
+            self._history = HistoryPanel(past)
+            self._slippage_card = Card("Slippage by size")
+        with self._slippage_card:
+            self._slippage = ui.html("", sanitize=False)
+        self._fared = FaredPanel(past)
         self._timer = ui.timer(EVERY, self.refresh)
         ui.on("seen", self._seen)
         ui.run_javascript(_TELL_WHETHER_SEEN)
@@ -77,7 +83,8 @@ class OrderbookPage:
         else:
             self._show(quote)
         await self._offer_types(need.provider)
-        await self._history.refresh(need.provider, need.instance_type)
+        for panel in (self._history, self._fared):
+            await panel.refresh(need.provider, need.instance_type)
 
     # --- what is asked for ------------------------------------------------------------------
 
@@ -95,19 +102,19 @@ class OrderbookPage:
                     sorted({DEFAULT_TYPE, wanted}), value=wanted, label="Instance type",
                     with_input=True, new_value_mode="add-unique", on_change=self._changed,
                 )
-                .props("outlined dense options-dense")
+                .props(f"{_FIELD} options-dense")
             )  # fmt: skip
             self._nodes = ui.number(
                 "Nodes", value=_whole(asked.get("node_count"), 1), min=1, max=MOST_NODES, step=1,
                 precision=0, on_change=self._changed,
-            ).props('outlined dense debounce="300" inputmode="numeric"')  # fmt: skip
+            ).props(f'{_FIELD} debounce="300" inputmode="numeric"')  # fmt: skip
             self._market = ui.select(
                 markets, value=market, label="Market", on_change=self._changed
-            ).props("outlined dense options-dense")
+            ).props(f"{_FIELD} options-dense")
             self._window = ui.select(
                 WINDOWS if hours in WINDOWS else {**WINDOWS, hours: f"{hours} hours"},
-                value=hours, label="Window, from the next hour", on_change=self._changed,
-            ).props("outlined dense options-dense")  # fmt: skip
+                value=hours, label="Window", on_change=self._changed,
+            ).props(f"{_FIELD} options-dense")  # fmt: skip
             self._needed = ui.html("", sanitize=False).classes("need")
 
     async def _changed(self) -> None:
@@ -123,7 +130,10 @@ class OrderbookPage:
 
     def _need(self) -> Need | None:
         """Return what is asked for; None, after saying what is wrong, when it makes no sense."""
+        self._offer_markets()
         if not self._market.value:
+            self._history.show(False)
+            self._fared.show(False)
             self._show_trouble("No market is configured", _NO_MARKET, _START_MARKET)
             return None
         try:
@@ -140,6 +150,13 @@ class OrderbookPage:
             start = next_hour(datetime.now(UTC))
             window = Window(start=start, end=start + timedelta(hours=hours))
         return Need(instance_type=wanted, nodes=nodes, provider=self._market.value, window=window)
+
+    def _offer_markets(self) -> None:
+        markets = list(self._quotes.providers())
+        if markets == self._market.options:
+            return
+        chosen = self._market.value if self._market.value in markets else self._quotes.default()
+        self._market.set_options(markets, value=chosen)
 
     async def _offer_types(self, provider: str) -> None:
         """List what is traded there now, beside what somebody typed."""
@@ -161,17 +178,13 @@ class OrderbookPage:
         self._book = ui.element("div").classes("grid three")
         with self._book:
             self._asks, self._bids = Card("Asks"), Card("Bids")
-            with ui.element("div").classes("stack"):
-                self._depth_card = Card("Depth", padded=True)
-                self._slippage_card = Card("Slippage by size")
+            self._depth_card = Card("Depth", padded=True)
         with self._asks:
             self._asks_table = ui.html("", sanitize=False)
         with self._bids:
             self._bids_table = ui.html("", sanitize=False)
         with self._depth_card:
             self._depth = chart("Depth of the book")
-        with self._slippage_card:
-            self._slippage = ui.html("", sanitize=False)
         self._book.set_visibility(False)
 
     def _show(self, quote: Quote) -> None:
@@ -185,7 +198,7 @@ class OrderbookPage:
 
     def _show_answer(self, answer: PriceAnswer) -> None:
         self._answer.content = view.answer_html(answer)
-        self._notes.content = view.notes_html(answer)
+        self._show_notes(view.notes_html(answer))
         self._say(answer)
         self._asks_table.content = view.levels_html(
             "asks", answer.asks, answer.observed_at, picked=answer.index
@@ -200,9 +213,7 @@ class OrderbookPage:
 
     def _show_no_quote(self, quote: Quote, why: NoQuote) -> None:
         need, book = quote.need, quote.book
-        self._answer.content = view.no_quote_html(why, need.provider, str(need.instance_type))
-        self._notes.content = ""
-        self._limit = None
+        self._show_text(view.no_quote_html(why, need.provider, str(need.instance_type)))
         if book is None:
             self._live.content = view.live_html(None, quote.now)
             self._book.set_visibility(False)
@@ -212,7 +223,6 @@ class OrderbookPage:
         self._asks.remark(_remark(0, view.left_out_words(why.left_out)))
         self._show_bids(bids, bids[-1].cumulative if bids else 0, book.observed_at)
         redraw(self._depth, charts.depth((), bids, None), "Depth of the book: bids alone.")
-        self._slippage_card.show(False)
         self._book.set_visibility(True)
 
     def _show_bids(self, bids: Sequence[CountedLevel], gpus: int, observed_at: datetime) -> None:
@@ -224,11 +234,20 @@ class OrderbookPage:
         self._show_no_quote(Quote(need, why, None, datetime.now(UTC)), why)
 
     def _show_trouble(self, head: str, sentence: str, advice: str) -> None:
-        self._answer.content = view.trouble_html(head, sentence, advice)
-        self._notes.content = ""
-        self._limit = None
+        self._show_text(view.trouble_html(head, sentence, advice))
         self._live.content = view.live_html(None, datetime.now(UTC))
         self._book.set_visibility(False)
+
+    def _show_text(self, html: str) -> None:
+        """Show words in place of a price."""
+        self._answer.content = html
+        self._show_notes("")
+        self._slippage_card.show(False)
+        self._limit = None
+
+    def _show_notes(self, html: str) -> None:
+        self._notes.content = html
+        self._notes.set_visibility(bool(html))
 
     def _say(self, answer: PriceAnswer) -> None:
         """Tell a screen reader when the limit has changed."""
@@ -252,7 +271,7 @@ _READING = '<div class="empty"><p>Reading the book …</p></div>'
 _CHECK = "The market is asked again every two seconds."
 _NO_MARKET = "There is nobody to ask for a price."
 _START_MARKET = (
-    "Start a simulated market with `longshore market simulate`, or set the token of a real one; this "
-    "page finds it by itself."
+    "Start a simulated market with `longshore market simulate`, which this page finds by "
+    "itself; or set the token of a real one and start the console again."
 )
 _LIKE = "Write it like 8xH100 or 8xH100-80GB."

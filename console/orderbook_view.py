@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from html import escape
 
-from console.formats import clock, count, dollars, percent, places_of, price, span
+from console.formats import clock, count, dollars, percent, places_of, price, span, with_code
 from models.market import Level, NoQuote, NoQuoteReason
 from models.price import CountedLevel, PriceAnswer, Slippage
 
@@ -54,7 +54,7 @@ def trouble_html(head: str, sentence: str, advice: str) -> str:
     """Return a card's content for when something does not answer."""
     return (
         f'<div class="empty" role="alert"><h2>{escape(head)}</h2><p>{escape(sentence)}</p>'
-        f"<p>{escape(advice)}</p></div>"
+        f"<p>{with_code(advice)}</p></div>"
     )
 
 
@@ -93,10 +93,11 @@ def levels_html(
 def slippage_html(slippage: Iterable[Slippage], bought: int) -> str:
     """Return what other sizes would cost, the one that is asked for marked."""
     entries = tuple(slippage)
-    places = places_of(p for one in entries for p in (one.average, one.marginal))
+    places = places_of(one.average for one in entries)
+    last_places = places_of(one.marginal for one in entries)
     rows = "".join(
         f"<tr{_PICK if one.gpus == bought else ''}><td>{count(one.gpus)}</td>"
-        f"<td>{dollars(one.average, places)}</td><td>{dollars(one.marginal, places)}</td>"
+        f"<td>{dollars(one.average, places)}</td><td>{dollars(one.marginal, last_places)}</td>"
         f"<td>{percent(one.over_best)}</td></tr>"
         for one in entries
     )

@@ -77,8 +77,8 @@ class Quotes:
         name = name or self.default()
         if name is None:
             raise NotFoundError(
-                "no market is configured. Start a simulated one with `longshore market simulate`, or set "
-                'market = "real" and the token of a market in longshore.toml.'
+                "no market is configured. Start a simulated one with `longshore market simulate`, "
+                'or set market = "real" and the token of a market in longshore.toml.'
             )
         if name not in known:
             names = ", ".join(known) or "none"
