@@ -17,6 +17,8 @@ EVERY = 5
 """Minutes between two rounds of new orders."""
 SPIKE = 2.5
 """What a spike multiplies prices with."""
+_STEP = 15_000
+"""Micro-dollars: prices of a GPU-hour are multiples of 1.5 cents, which the grain can express."""
 _PULL = 0.08
 _NOISE = 0.012
 _ASK_HOURS = (4, 8, 12, 24, 24, 48, 72, 168, 336)
@@ -113,8 +115,8 @@ class Background:
         return Stranger(sku.id, Side.BUY, price, schedule, until)
 
     def _price(self, sku: SKU, factor: float) -> Rate:
-        cents = max(round(self._middle[sku.id] * factor / 10_000), 1)
-        return round(cents * 10_000 * GPUS_PER_NODE / 60)
+        steps = max(round(self._middle[sku.id] * factor / _STEP), 1)
+        return steps * _STEP * GPUS_PER_NODE // 60
 
     def _distance(self, chance: random.Random) -> float:
         wide = 0.15 if self.profile is Profile.THIN else 0.06

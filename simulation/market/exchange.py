@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from models.market import Side
-from simulation.market.background import EVERY, Background, Stranger
+from simulation.market.background import EVERY, Background, Profile, Stranger
 from simulation.market.book import Book, BookOrder, Trade
 from simulation.market.catalogue import SKU
 from simulation.market.faults import SFCOMPUTE
@@ -103,7 +103,6 @@ class Exchange:
         self.public_fills: list[PublicFill] = []
         self._background = background
         self._arrivals = itertools.count(1)
-        world.faults.does_at_once("price_spike", self._spike)
         self._enter(background.opening(world.clock.minute))
         self._world.clock.after(EVERY * 60, self._round)
 
@@ -123,7 +122,7 @@ class Exchange:
         Raises ShortError when a buy could cost more than there is, NothingToSellError when the
         pool does not hold what is to be sold.
         """
-        if side is Side.SELL and not self._sellable(pool, sku.id).covers(wanted):
+        if side is Side.SELL and not self.sellable(pool, sku.id).covers(wanted):
             raise NothingToSellError
         order_id = self._world.new_id("ordr")
         if side is Side.BUY:
@@ -156,10 +155,18 @@ class Exchange:
         self._arrive(sku, order)
         return order.id
 
-    def clear_books(self) -> None:
-        """Send every stranger away; orders of the account stay."""
+    def send_strangers_away(self) -> None:
+        """Take every stranger's order off the books, for good; the account's orders stay."""
+        self._background.profile = Profile.EMPTY
         for book in self.books.values():
             book.clear((STRANGERS, SCRIPTED))
+
+    def spike(self) -> None:
+        """Strangers think again: all of them leave, and ask and bid for more."""
+        for book in self.books.values():
+            book.clear((STRANGERS,))
+        self._background.spike()
+        self._enter(self._background.opening(self._world.clock.minute))
 
     def book(self, sku: str) -> Book:
         """Return a book without past time."""
@@ -170,7 +177,7 @@ class Exchange:
     def open_orders(self, pool: Pool) -> list[OrderRecord]:
         return [o for o in self.orders.values() if o.pool is pool and not o.over]
 
-    def _sellable(self, pool: Pool, sku: str) -> Schedule:
+    def sellable(self, pool: Pool, sku: str) -> Schedule:
         held = pool.of(sku).from_minute(self._world.clock.minute)
         for order in self.open_orders(pool):
             if order.side is Side.SELL and order.sku.id == sku:
@@ -269,13 +276,6 @@ class Exchange:
             self.book(sku)
         self._enter(self._background.round(self._world.clock.minute))
         self._world.clock.after(EVERY * 60, self._round)
-
-    def _spike(self) -> None:
-        """Strangers think again: all of them leave, and ask and bid for more."""
-        for book in self.books.values():
-            book.clear((STRANGERS,))
-        self._background.spike()
-        self._enter(self._background.opening(self._world.clock.minute))
 
     def _enter(self, strangers: Iterable[Stranger]) -> None:
         for each in strangers:

@@ -69,7 +69,7 @@ class World:
     machines: MachineRoom = field(default_factory=NoMachines)
     say: Callable[[str], object] = lambda line: None
     """Takes one line for people per trade and per machine."""
-    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def new_id(self, prefix: str) -> str:
         return f"{prefix}_{self.run}{next(self._numbers):06d}"

@@ -1,0 +1,112 @@
+"""The command `longshore market simulate`."""
+
+import signal
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from client.market_group import market
+from client.process import leave
+from client.terminal import note
+from models.errors import LongshoreError, StackError
+from models.money import format_dollars, micro_of
+from models.settings import MarketInfo, Settings
+from simulation.market.background import Profile
+
+DEFAULT_PORT = 8486
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the group of those about markets."""
+    market.command()(simulate)
+
+
+def simulate(
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of this machine; 0 takes any.")
+    ] = DEFAULT_PORT,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same market.")] = 1,
+    profile: Annotated[
+        Profile, typer.Option(case_sensitive=False, help="How busy and how steady it is.")
+    ] = Profile.CALM,
+    speed: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Market seconds in a real second; 0 stands still until it is moved."
+        ),
+    ] = 1.0,
+    balance: Annotated[
+        float, typer.Option(min=0, help="Simulated dollars at each of the two providers.")
+    ] = 10_000,
+) -> None:
+    """Run a simulated market on this machine until Ctrl-C: two providers, and no money moves.
+
+    It answers as San Francisco Compute and Prime Intellect do. Clients in the same state folder
+    find it by themselves. A machine that is bought starts a real node agent here.
+    """
+    try:
+        _run(Settings(), port, seed, profile, speed, micro_of(Decimal(str(balance))))
+    except LongshoreError as error:
+        note(f"error: {error}")
+        leave(error.exit_code)
+    leave(0)
+
+
+def _run(
+    settings: Settings, port: int, seed: int, profile: Profile, speed: float, balance: int
+) -> None:
+    from activities.providers.access import running_market
+    from simulation.market.market import Market, Options
+    from simulation.market.nodes import AgentRoom
+    from simulation.market.server import MarketServer
+
+    if running := running_market(settings):
+        raise StackError(
+            f"a simulated market runs already for {settings.state_dir}: {running.url} "
+            f"(process {running.pid}). Stop it first."
+        )
+    room = AgentRoom(settings.state_dir / "market", _line)
+    for name in room.clear():
+        _line(f"simulated machine {name} was left by an earlier market: switched off")
+    options = Options(seed=seed, profile=profile, speed=speed, balance=balance)
+    server = MarketServer(Market(options, room, _line), port)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # the server has handled it by then
+    _announce(settings.market_file, server.url, server.token)
+    try:
+        _say_what_it_is(settings, server.url, server.token, balance)
+        server.run()
+    finally:
+        settings.market_file.unlink(missing_ok=True)
+        room.clear()
+    _line("the simulated market has ended, and its machines with it")
+
+
+def _announce(file: Path, url: str, token: str) -> None:
+    import os
+
+    from workers.processes import write_atomically
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    info = MarketInfo(url=url, token=token, pid=os.getpid())
+    write_atomically(file, info.model_dump_json())
+
+
+def _say_what_it_is(settings: Settings, url: str, token: str, balance: int) -> None:
+    _line(
+        f"This is a SIMULATED market: no money moves. {format_dollars(balance)} at each provider."
+    )
+    _line(f"  San Francisco Compute   {url}{settings.sfcompute_prefix}")
+    _line(f"  Prime Intellect         {url}/api/v1")
+    _line(f"  controls                {url}/simulation/state")
+    _line(f"  token of all            {token}")
+    if settings.market != "simulated":
+        _line(f"Clients do not use it: the setting market is {settings.market}.")
+    _line("Look with `longshore market`. Ctrl-C ends it, and the machines bought here.")
+
+
+def _line(text: str) -> None:
+    print(text, file=sys.stdout, flush=True)
