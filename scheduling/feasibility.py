@@ -4,8 +4,13 @@ from datetime import datetime, timedelta
 
 from models.node import Node, NodeState
 from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
+from models.topology import FLAVOR_LABEL
 from models.units import format_duration, format_gb
 from scheduling.state import EPSILON, Need, NodeView
+from scheduling.topology import missing_labels
+
+_FOR_GOOD = (RejectionCode.FLAVOR, RejectionCode.LABELS, RejectionCode.CONFORMANCE)
+"""What a node does not lose by becoming empty."""
 
 
 def could_ever_hold(node: Node, job: JobRequest) -> bool:
@@ -32,7 +37,7 @@ def explain(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> R
         node_id=view.node.id,
         code=code,
         reason=_reason(view, need, code, now),
-        permanent=not fits_when_empty(view.node, need),
+        permanent=code in _FOR_GOOD or not fits_when_empty(view.node, need),
     )
 
 
@@ -45,6 +50,13 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
             return f"is a {node.tier} node, job is {need.tier}"
         case RejectionCode.GPU_TYPE:
             return f"has {node.gpu_type or 'unnamed'} GPUs, job wants {need.gpu_type.upper()}"
+        case RejectionCode.FLAVOR:
+            flavor = node.labels.get(FLAVOR_LABEL, "")
+            return f"is of the flavor {flavor}, job wants {need.gpu_type.upper()}"
+        case RejectionCode.LABELS:
+            return f"does not name its {' and '.join(missing_labels(node))}, a gang needs them"
+        case RejectionCode.CONFORMANCE:
+            return "has not said what driver and kernel parameters it has, the gang requires it"
         case RejectionCode.CONTAINER_RUNTIME:
             return "has no container runtime, job runs an image"
         case RejectionCode.EXPIRY:
@@ -66,6 +78,8 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
             return _busy_reason(view, need)
         case RejectionCode.RESERVED:
             return _reserved_reason(view, need, now)
+        case RejectionCode.DOMAIN:
+            return "could take a part, but the domains cannot hold the whole gang"
 
 
 def _expiry_reason(view: NodeView, need: Need, now: datetime) -> str:

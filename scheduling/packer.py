@@ -1,6 +1,6 @@
 """The packer's answer for one job: on which node and GPUs, or why it waits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from models.job import Tier
@@ -11,13 +11,14 @@ from models.placement import (
     PackingPolicy,
     PlacementKind,
     Rejection,
-    RejectionCode,
 )
 from scheduling.columns import Columns
 from scheduling.feasibility import explain as explain_rejection
+from scheduling.gang_decision import place_gang
 from scheduling.scan import Scan, Scanner
 from scheduling.scoring import provider_for
 from scheduling.state import Need, view_nodes
+from scheduling.words import count, format_gpus, format_rejected
 
 ALTERNATIVES = 3
 """Candidates that a decision keeps beside the best one when it need not explain itself fully."""
@@ -34,9 +35,13 @@ def place(
     """Return where `job` goes now, given `nodes` as they are.
 
     With `explain` the decision lists every candidate and every rejection with its reason; without,
-    the best candidates and how many nodes each constraint ruled out.
+    the best candidates and how many nodes each constraint ruled out. A job with a gang gets
+    shares of several nodes (`Decision.members`), and no candidates: its plan says the rest.
     """
-    columns = Columns(view_nodes(nodes, (), now), now)
+    views = view_nodes(nodes, (), now)
+    if job.gang is not None:
+        return place_gang(job, views, policy, now, explain=explain)
+    columns = Columns(views, now)
     scan = Scanner(columns, policy).scan(Need.of(job, policy))
     best = scan.best(1 + ALTERNATIVES)
     decision = placing(job, scan, best) if best else waiting(job, scan)
@@ -73,7 +78,7 @@ def placing(job: JobRequest, scan: Scan, best: Sequence[int]) -> Decision:
         rejected=scan.rejected,
         reason=(
             f"{chosen.node_id}, {format_gpus(chosen.gpu_indices)}: the best of "
-            f"{_count(scan.option_count, 'candidate')}, score {chosen.terms.total:.3f}"
+            f"{count(scan.option_count, 'candidate')}, score {chosen.terms.total:.3f}"
         ),
     )
 
@@ -96,27 +101,6 @@ def waiting(
     )
 
 
-def format_gpus(indices: Sequence[int]) -> str:
-    """Return ``GPU 3``, ``GPUs 0-3`` or ``GPUs 0-1,4``; `indices` are ascending."""
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    parts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-    return f"{'GPU' if len(indices) == 1 else 'GPUs'} {','.join(parts)}"
-
-
-def format_rejected(rejected: Mapping[RejectionCode, int]) -> str:
-    """Return ``3 nodes: 2 gpus-busy, 1 tier-mismatch``, most frequent constraint first."""
-    if not rejected:
-        return "there are no nodes"
-    by_count = sorted(rejected.items(), key=lambda item: -item[1])
-    constraints = ", ".join(f"{count} {code}" for code, count in by_count)
-    return f"{_count(sum(rejected.values()), 'node')}: {constraints}"
-
-
 def _why_waiting(scan: Scan, outlook: str) -> str:
     summary = format_rejected(scan.rejected)
     if not len(scan.columns):
@@ -124,10 +108,6 @@ def _why_waiting(scan: Scan, outlook: str) -> str:
     if not len(scan.holders):
         return f"no known node could ever hold it ({summary})"
     outlook = outlook or (
-        f"{_count(len(scan.holders), 'node')} could hold it when empty and with time left"
+        f"{count(len(scan.holders), 'node')} could hold it when empty and with time left"
     )
     return f"no node can take it now ({summary}); {outlook}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

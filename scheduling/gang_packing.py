@@ -1,0 +1,168 @@
+"""The arithmetic of gangs: groups onto domains, and a group onto the nodes of its domain.
+
+Everything here is whole numbers of GPUs; what a node can give has been settled before.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping
+
+from models.gang import GangPacking
+from models.topology import Gang
+from scheduling.topology import DomainKey
+
+Assigned = list[tuple[DomainKey, int]]
+"""The domain of each group and its size, in the order of the groups' numbers."""
+
+
+def assign(
+    room: Mapping[DomainKey, int], gpus: int, gang: Gang, packing: GangPacking
+) -> Assigned | None:
+    """Return a domain for each group, none over its `room`; None where it cannot be done."""
+    room = {key: room[key] for key in sorted(room) if room[key] > 0}
+    sizes = group_sizes(gpus, gang)
+    seed = packing is GangPacking.PACK_TO_EMPTY
+    if not gang.allow_cross_group_spread:
+        return _in_one_domain(room, sizes, sum(sizes) + gang.spares_per_group * len(sizes), seed)
+    if gang.group_gpus is None:
+        return _chunks(room, gpus, seed)
+    if seed:
+        return _emptiest_first(room, sizes)
+    plain = _fewest_domains(room, sizes)
+    if not gang.spares_per_group or plain is None:
+        return plain
+    # Domains that hold the spares as well are better, unless they are more.
+    spares = gang.spares_per_group
+    roomy = _fewest_domains(room, [size + spares for size in sizes])
+    if roomy is None or _domains(roomy) > _domains(plain):
+        return plain
+    return [(key, size - spares) for key, size in roomy]
+
+
+def group_sizes(gpus: int, gang: Gang) -> list[int]:
+    """Return the size of each group, the last possibly smaller; one where it names no size."""
+    if gang.group_gpus is None:
+        return [gpus]
+    full, rest = divmod(gpus, gang.group_gpus)
+    return [gang.group_gpus] * full + [rest] * (rest > 0)
+
+
+class Shelf:
+    """The nodes of one domain by what each has left, to take GPUs from.
+
+    Nodes are numbers; of nodes with equally much left the lowest number goes first.
+    """
+
+    def __init__(self, left: Iterable[tuple[int, int]], packing: GangPacking) -> None:
+        self._seed = packing is GangPacking.PACK_TO_EMPTY
+        self._by_left: dict[int, list[int]] = {}
+        for node, gpus in left:
+            if gpus:
+                self._by_left.setdefault(gpus, []).append(node)
+        for nodes in self._by_left.values():
+            heapq.heapify(nodes)
+
+    def take(self, gpus: int) -> list[tuple[int, int]]:
+        """Return nodes with the GPUs taken from each, in the order of taking.
+
+        The largest goes first, whole, so the nodes are as few as can be; the last is the smallest
+        that suffices, or as the seed has it the largest too. There must be enough.
+        """
+        taken: list[tuple[int, int]] = []
+        while gpus:
+            left = self._size_for(gpus)
+            nodes = self._by_left[left]
+            node, share = heapq.heappop(nodes), min(left, gpus)
+            if not nodes:
+                del self._by_left[left]
+            if left > share:
+                heapq.heappush(self._by_left.setdefault(left - share, []), node)
+            taken.append((node, share))
+            gpus -= share
+        return taken
+
+    def _size_for(self, gpus: int) -> int:
+        largest = max(self._by_left)
+        if self._seed or largest < gpus:
+            return largest
+        return min(left for left in self._by_left if left >= gpus)
+
+
+def _in_one_domain(
+    room: Mapping[DomainKey, int], sizes: list[int], with_spares: int, seed: bool
+) -> Assigned | None:
+    fitting = [key for key in room if room[key] >= sum(sizes)]
+    if not fitting:
+        return None
+    if seed:
+        chosen = min(fitting, key=lambda key: (-room[key], key))
+    else:
+        chosen = min(fitting, key=lambda key: (room[key] < with_spares, room[key], key))
+    return [(chosen, size) for size in sizes]
+
+
+def _chunks(room: Mapping[DomainKey, int], gpus: int, seed: bool) -> Assigned | None:
+    """Fill domains from the emptiest on, and by best fit end in the least that holds the rest."""
+    chunks: Assigned = []
+    order = sorted(room, key=lambda key: (-room[key], key))
+    for position, key in enumerate(order):
+        if room[key] >= gpus:
+            fitting = [other for other in order[position:] if room[other] >= gpus]
+            least = min(fitting, key=lambda other: (room[other], other))
+            return [*chunks, (key if seed else least, gpus)]
+        chunks.append((key, room[key]))
+        gpus -= room[key]
+    return None
+
+
+def _emptiest_first(room: Mapping[DomainKey, int], sizes: list[int]) -> Assigned | None:
+    """Keep to domains that are in use already while they have room, the emptiest first."""
+    left = dict(room)
+    used: set[DomainKey] = set()
+    assigned: Assigned = []
+    for size in sizes:
+        fitting = [key for key in left if left[key] >= size]
+        if not fitting:
+            return None
+        again = [key for key in fitting if key in used]
+        chosen = min(again or fitting, key=lambda key: (-left[key], key))
+        used.add(chosen)
+        left[chosen] -= size
+        assigned.append((chosen, size))
+    return assigned
+
+
+def _fewest_domains(room: Mapping[DomainKey, int], sizes: list[int]) -> Assigned | None:
+    """Spill over the domains that hold most groups, and end in the least that holds the rest."""
+    size, last = sizes[0], sizes[-1] if sizes[-1] < sizes[0] else 0
+    groups = len(sizes) - (last > 0)
+    order = sorted(room, key=lambda key: (-(room[key] // size), -room[key], key))
+    left = dict(room)
+    assigned: Assigned = []
+    for position, key in enumerate(order):
+        rest = groups * size + last
+        if left[key] >= rest:
+            fitting = [other for other in order[position:] if left[other] >= rest]
+            chosen = min(fitting, key=lambda other: (left[other], other))
+            return assigned + [(chosen, each) for each in sizes[len(assigned) :]]
+        share = min(groups, left[key] // size)
+        assigned += [(key, size)] * share
+        left[key] -= share * size
+        groups -= share
+        if not groups:
+            break
+    if groups:
+        return None
+    return _with_last(assigned, left, last)
+
+
+def _with_last(assigned: Assigned, left: Mapping[DomainKey, int], last: int) -> Assigned | None:
+    """Place the last, smaller group: in a domain that is in use already where one has room."""
+    used = {key for key, _ in assigned}
+    fitting = [key for key in left if left[key] >= last]
+    if not fitting:
+        return None
+    return [*assigned, (min(fitting, key=lambda key: (key not in used, left[key], key)), last)]
+
+
+def _domains(assigned: Assigned) -> int:
+    return len({key for key, _ in assigned})

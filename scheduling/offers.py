@@ -1,0 +1,159 @@
+"""What each node could give to a gang: so many GPUs, or the constraint that fails there.
+
+Cores and RAM are the whole job's, and shared in proportion to its GPUs: a node that takes 8 of
+16 GPUs takes half of both. So they limit the GPUs that a node can give, and a plan need only
+count GPUs.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from models.node import NodeState
+from models.placement import JobRequest, PackingPolicy, RejectionCode
+from models.topology import Gang, SameConformance
+from scheduling.reservations import gpus_open_from
+from scheduling.state import EPSILON, Need, NodeView
+from scheduling.topology import DomainKey, domain_of, flavor_of, has_flavor
+
+
+class Offer(NamedTuple):
+    """What one node could give."""
+
+    position: int
+    """Of its view."""
+    view: NodeView
+    domain: DomainKey
+    gpus: int
+    """The most that it could give at one time."""
+    usable: int
+    """The set of GPUs that it could choose them from."""
+
+    @property
+    def kind(self) -> tuple[str, str | None]:
+        """Flavor and conformance fingerprint."""
+        return flavor_of(self.view.node), self.view.node.conformance
+
+
+class Offers(NamedTuple):
+    """The answers of all nodes, each in one of the two."""
+
+    made: list[Offer]
+    refused: list[tuple[int, RejectionCode]]
+    """Position of the view, and the first constraint that fails there."""
+
+
+def offers_now(
+    job: JobRequest, gang: Gang, views: Sequence[NodeView], policy: PackingPolicy, now: datetime
+) -> Offers:
+    """Return what the nodes could give at `now`, beside what is reserved there for others."""
+    whole = Need.of(job, policy)
+    offers = Offers([], [])
+    for position, view in enumerate(views):
+        domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
+        found = _unsuited(view, whole, gang) or _no_time(view, whole, now)
+        if found is None:
+            found = _give(view, whole, now)
+        if isinstance(found, RejectionCode):
+            offers.refused.append((position, found))
+        elif domain is not None:
+            offers.made.append(Offer(position, view, domain, *found))
+    return offers
+
+
+def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) -> list[Offer]:
+    """Return what the nodes could give without any job, and with time left."""
+    whole = Need.of(job, PackingPolicy())
+    offers: list[Offer] = []
+    for position, view in enumerate(views):
+        domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
+        gone = view.node.state is NodeState.GONE
+        code = _unsuited(view, whole, gang)
+        if gone or domain is None or code not in (None, RejectionCode.STATE):
+            continue
+        large = view.rooms.large(whole.vram)
+        gpus = _within(large.bit_count(), whole, view.node.cpus, view.node.ram)
+        if gpus:
+            offers.append(Offer(position, view, domain, gpus, large))
+    return offers
+
+
+def share_of(job: JobRequest, gpus: int) -> tuple[float, float]:
+    """Return the cores and the GB of RAM that go with so many of the job's GPUs."""
+    return job.cpus * gpus / job.gpus, job.ram * gpus / job.gpus
+
+
+def need_of_share(whole: Need, gpus: int) -> Need:
+    """Return what one node has to have for so many of the job's GPUs."""
+    part = gpus / whole.gpus
+    return whole._replace(gpus=gpus, cpus=whole.cpus * part, ram=whole.ram * part)
+
+
+def _unsuited(view: NodeView, whole: Need, gang: Gang) -> RejectionCode | None:
+    """Return the constraint on the make of the node that fails, in the order of the codes."""
+    node = view.node
+    if node.state is not NodeState.READY:
+        return RejectionCode.STATE
+    if node.tier is not whole.tier:
+        return RejectionCode.TIER
+    if not has_flavor(node, whole.gpu_type):
+        plain = flavor_of(node) == node.gpu_type.casefold()
+        return RejectionCode.GPU_TYPE if plain else RejectionCode.FLAVOR
+    if whole.container and node.container_runtime is None:
+        return RejectionCode.CONTAINER_RUNTIME
+    if domain_of(node, unlabelled=gang.unlabelled_nodes) is None:
+        return RejectionCode.LABELS
+    if gang.same_conformance is SameConformance.REQUIRE and node.conformance is None:
+        return RejectionCode.CONFORMANCE
+    return None
+
+
+def _no_time(view: NodeView, whole: Need, now: datetime) -> RejectionCode | None:
+    expires_at = view.node.expires_at
+    if expires_at is not None and expires_at - now < whole.must_last:
+        return RejectionCode.EXPIRY
+    return None
+
+
+def _give(view: NodeView, whole: Need, now: datetime) -> tuple[int, int] | RejectionCode:
+    """Return how many GPUs the node can give, and the set they are from."""
+    if not _within(1, whole, view.cpus_free, float("inf")):
+        return RejectionCode.CPU
+    if not _within(1, whole, float("inf"), view.ram_free):
+        return RejectionCode.RAM
+    if not view.rooms.count:
+        return RejectionCode.GPU_COUNT
+    roomy = view.rooms.roomy(whole.vram)
+    if not roomy:
+        return RejectionCode.VRAM
+    usable = roomy & view.free
+    if not usable:
+        return RejectionCode.GPUS_BUSY
+    gpus = _within(min(usable.bit_count(), whole.gpus), whole, view.cpus_free, view.ram_free)
+    return _beside_reserved(view, whole, gpus, now) if view.reserved else (gpus, usable)
+
+
+def _beside_reserved(
+    view: NodeView, whole: Need, gpus: int, now: datetime
+) -> tuple[int, int] | RejectionCode:
+    """Return the same on a node that is kept for deferred jobs: what delays none of them."""
+    for fewer in range(gpus, 0, -1):
+        usable = gpus_open_from(view, need_of_share(whole, fewer), now)
+        if usable:
+            return fewer, usable
+    return RejectionCode.RESERVED
+
+
+def _within(gpus: int, whole: Need, cpus: float, ram: float) -> int:
+    """Return how many of `gpus` so many cores and GB of RAM suffice for."""
+    if whole.cpus:
+        gpus = min(gpus, _times(cpus * whole.gpus, whole.cpus, gpus))
+    if whole.ram:
+        gpus = min(gpus, _times(ram * whole.gpus, whole.ram, gpus))
+    return max(gpus, 0)
+
+
+def _times(amount: float, each: float, most: int) -> int:
+    # Compared first: an amount without bound is no whole number.
+    scaled = (amount + EPSILON) / each
+    return most if scaled >= most else int(scaled)

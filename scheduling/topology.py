@@ -1,0 +1,92 @@
+"""The domains of a set of nodes: islands of fast fabric, with what is free in each."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from models.node import Node, NodeState
+from models.topology import (
+    CLUSTER_LABEL,
+    DOMAIN_LABEL,
+    FABRIC_LABELS,
+    FLAVOR_LABEL,
+    RACK_LABEL,
+    REGION_LABEL,
+)
+from scheduling.state import NodeView
+
+
+class DomainKey(NamedTuple):
+    """What nodes of one domain have in common. Keys sort by region, cluster, domain."""
+
+    region: str
+    cluster: str
+    domain: str
+
+    @property
+    def name(self) -> str:
+        """``region/cluster/domain``; of a node that is a domain of its own, its id."""
+        return "/".join(self) if self.region else self.domain
+
+
+class Domain(NamedTuple):
+    key: DomainKey
+    nodes: int
+    gpus: int
+    """All GPUs of its nodes."""
+    free: int
+    """Those that no job holds, on nodes that take work. The others are in use, or out of use."""
+
+
+def domains_of(views: Sequence[NodeView], *, unlabelled: bool = False) -> tuple[Domain, ...]:
+    """Return the domains in the order of their keys, whatever the order of the nodes.
+
+    Nodes that do not name their fabric are left out, or with `unlabelled` each is a domain.
+    """
+    found: dict[DomainKey, list[int]] = {}
+    for view in views:
+        key = domain_of(view.node, unlabelled=unlabelled)
+        if key is None:
+            continue
+        sums = found.setdefault(key, [0, 0, 0])
+        sums[0] += 1
+        sums[1] += view.rooms.count
+        if view.node.state is NodeState.READY:
+            sums[2] += view.free.bit_count()
+    return tuple(Domain(key, *found[key]) for key in sorted(found))
+
+
+def domain_of(node: Node, *, unlabelled: bool = False) -> DomainKey | None:
+    """Return the domain of a node; None where it does not name it.
+
+    With `unlabelled` such a node is a domain of its own: its GPUs are close to each other at
+    least, and nothing is known of what connects it to others.
+    """
+    labels = node.labels
+    key = DomainKey(
+        labels.get(REGION_LABEL, ""), labels.get(CLUSTER_LABEL, ""), labels.get(DOMAIN_LABEL, "")
+    )
+    if all(key):
+        return key
+    return DomainKey("", "", node.id) if unlabelled else None
+
+
+def missing_labels(node: Node) -> tuple[str, ...]:
+    """Return the labels of the fabric that a node lacks or leaves empty."""
+    return tuple(name for name in FABRIC_LABELS if not node.labels.get(name))
+
+
+def flavor_of(node: Node) -> str:
+    """Return the flavor of a node's GPUs in lower case: its label, or else its type of GPU."""
+    return (node.labels.get(FLAVOR_LABEL) or node.gpu_type).casefold()
+
+
+def has_flavor(node: Node, gpu_type: str) -> bool:
+    """Return whether `gpu_type` (lower case, empty for any) names the node's GPUs.
+
+    It may be the coarse name, H100, or that of the label, H100-80GB.
+    """
+    return not gpu_type or gpu_type in (node.gpu_type.casefold(), flavor_of(node))
+
+
+def rack_of(node: Node) -> str:
+    return node.labels.get(RACK_LABEL, "")

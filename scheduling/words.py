@@ -1,0 +1,31 @@
+"""GPUs, nodes and constraints as the reasons of decisions name them."""
+
+from collections.abc import Mapping, Sequence
+
+from models.placement import RejectionCode
+
+
+def format_gpus(indices: Sequence[int]) -> str:
+    """Return ``GPU 3``, ``GPUs 0-3`` or ``GPUs 0-1,4``; `indices` are ascending."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f"{'GPU' if len(indices) == 1 else 'GPUs'} {','.join(parts)}"
+
+
+def format_rejected(rejected: Mapping[RejectionCode, int]) -> str:
+    """Return ``3 nodes: 2 gpus-busy, 1 tier-mismatch``, most frequent constraint first."""
+    if not rejected:
+        return "there are no nodes"
+    by_count = sorted(rejected.items(), key=lambda item: -item[1])
+    constraints = ", ".join(f"{number} {code}" for code, number in by_count)
+    return f"{count(sum(rejected.values()), 'node')}: {constraints}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return ``1 node`` or ``2 nodes``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
