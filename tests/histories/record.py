@@ -38,9 +38,11 @@ from models.settings import Settings
 from tests.support.control import a_spec, serving_control
 from tests.support.histories import runs
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
+from tests.support.market import running_market
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 from workflows.job import JobWorkflow
+from workflows.market import MarketWatchWorkflow
 from workflows.node import NodeWorkflow
 from workflows.pool import PoolWorkflow
 from workflows.reconcile import ReconcileWorkflow
@@ -133,6 +135,11 @@ class Scenarios:
         async with self._node("continued-as-new", recorded=True) as node:
             await node.register(boot_id="boot-2")
 
+    async def market_watched(self) -> None:
+        await self._temporal.execute_workflow(
+            MarketWatchWorkflow.run, id=self._record("market-watch"), task_queue=CONTROL_TASK_QUEUE
+        )
+
     async def ended(self) -> None:
         """Wait until every recorded job and node has ended; pools never do."""
         for workflow_id in self.recorded:
@@ -211,11 +218,13 @@ async def record() -> list[str]:
     with (
         temporary_folder() as folder,
         running_stack(settings_in(folder), migrate=upgrade) as stack,
+        running_market() as market,
     ):
+        market.book(worked_example=True)
         temporal = await Client.connect(
             stack.temporal.address, data_converter=pydantic_data_converter, identity="recorder"
         )
-        settings = Settings(state_dir=folder, node_lost_after=LOST_AFTER)
+        settings = market.settings(state_dir=folder, node_lost_after=LOST_AFTER)
         async with serving_control(temporal, settings) as database:
             scenarios = Scenarios(temporal, settings, database)
             await scenarios.reconciled()
@@ -223,6 +232,7 @@ async def record() -> list[str]:
             await scenarios.jobs_without_a_node()
             await scenarios.pools()
             await scenarios.nodes()
+            await scenarios.market_watched()
             await scenarios.ended()
         for old in FOLDER.glob("*.json"):
             old.unlink()

@@ -20,6 +20,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 import workflows.job
+import workflows.market
 import workflows.node
 import workflows.pool
 import workflows.reconcile
@@ -57,6 +58,7 @@ PATHS = {
     "node-continued-as-new.2": COMPLETED,
     "reconcile-mended": COMPLETED,
     "reconcile-settled": COMPLETED,
+    "market-watch": COMPLETED,
 }
 """Every path that is recorded, and the event that ends it; a pool has no end."""
 
@@ -78,6 +80,11 @@ CHANGES = {
     ),
     "reconcile-mended": (
         workflows.reconcile,
+        "        report = await workflow.execute_activity_method(\n",
+        "        await workflow.sleep(1)\n",
+    ),
+    "market-watch": (
+        workflows.market,
         "        report = await workflow.execute_activity_method(\n",
         "        await workflow.sleep(1)\n",
     ),
