@@ -17,7 +17,7 @@ class Sleeps(list[float]):
         self.append(seconds)
 
 
-def body(name: str, **changed: Any) -> Any:
+def body(name: str, /, **changed: Any) -> Any:
     """Return an example body, with the named fields of its top changed."""
     found = json.loads((BODIES / f"{name}.json").read_text())
     return {**found, **changed} if changed else found

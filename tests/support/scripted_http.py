@@ -81,8 +81,10 @@ class ScriptedHTTP:
         """Answer ``GET /path`` so; what is no script is the body of a 200."""
         method, path = request.split(" ", 1)
         for script in scripts:
-            is_script = isinstance(script, Answer) or callable(script)
-            self._scripts[method, path].append(script if is_script else Reply(script))
+            given: Any = script
+            if not isinstance(script, Answer) and not callable(script):
+                given = Reply(script)
+            self._scripts[method, path].append(given)
 
     def seen(self, request: str) -> list[Received]:
         """Return the requests of a method and path."""
