@@ -129,7 +129,7 @@ def _give(view: NodeView, whole: Need, now: datetime) -> tuple[int, int] | Rejec
     usable = roomy & view.free
     if not usable:
         return RejectionCode.GPUS_BUSY
-    gpus = _within(min(usable.bit_count(), whole.gpus), whole, view.cpus_free, view.ram_free)
+    gpus = _within(usable.bit_count(), whole, view.cpus_free, view.ram_free)
     return _beside_reserved(view, whole, gpus, now) if view.reserved else (gpus, usable)
 
 
