@@ -156,8 +156,8 @@ async def _insert_book(
 ) -> tuple[int, bool]:
     """Return the id of the book's row, and whether it is a new one."""
     columns = BookColumns.of(book)
-    asks, ask_gpus = _best_first(columns.asks, book.instance_type, dearest=False)
-    bids, bid_gpus = _best_first(columns.bids, book.instance_type, dearest=True)
+    asks, ask_gpus = _traded(columns.asks, book.instance_type)
+    bids, bid_gpus = _traded(columns.bids, book.instance_type)
     values = {
         "provider": book.provider,
         "instance_type": book.instance_type,
@@ -180,16 +180,14 @@ async def _insert_book(
     return found, False
 
 
-def _best_first(side: Columns, instance_type: str, *, dearest: bool) -> tuple[list[Level], int]:
+def _traded(side: Columns, instance_type: str) -> tuple[list[Level], int]:
     """Return the levels of the type that can be traded, the best first, and all their GPUs."""
     counts = (side.price > 0) & (side.gpus > 0)
     of_type = side.of_type(instance_type)
     if of_type is not None:
         counts &= of_type
-    positions = np.flatnonzero(counts)
-    price = side.price[positions]
-    order = positions[np.argsort(-price if dearest else price, kind="stable")]
-    return [side.levels[position] for position in order.tolist()], int(side.gpus[order].sum())
+    traded = side.taken(np.flatnonzero(counts))
+    return traded.levels, int(traded.gpus.sum())
 
 
 def _plain(levels: Sequence[Level]) -> list[dict[str, Any]]:

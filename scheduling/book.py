@@ -1,7 +1,7 @@
-"""An order book as columns of numbers, one entry for each ask, and which asks count for a need."""
+"""An order book as columns of numbers, sorted once, and which of its asks count for a need."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, Self
@@ -31,9 +31,10 @@ _Column = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """One side of a book, in the market's order. Prices are micro-dollars per GPU-hour."""
+    """One side of a book, by price. Prices are micro-dollars per GPU-hour."""
 
-    levels: Sequence[Level]
+    models: NDArray[np.object_]
+    """The levels themselves, for what is chosen by numbers."""
     price: Integers
     gpus: Integers
     """GPUs that can be bought: whole lots."""
@@ -44,26 +45,49 @@ class Columns:
     """The highest number where it never ends."""
     lasts: Integers | None
     """Microseconds from the present, for levels with a duration and no start; None: no such."""
-    kind: NDArray[np.intp]
+    kind: Integers
     """Which of `kinds` a level is."""
     kinds: tuple[str, ...]
 
     @classmethod
-    def of(cls, levels: Sequence[Level], book: OrderBook) -> Self:
-        """Return levels of `book` as columns. What a level leaves out is the book's."""
+    def of(cls, levels: Sequence[Level], book: OrderBook, *, dearest_first: bool = False) -> Self:
+        """Return levels of `book` by price; equal ones stay in order.
+
+        What a level leaves out is the book's.
+        """
         columns: Sequence[_Column] = list(zip(*map(_ROW, levels), strict=True))
         price, gpus, lots, types, starts, ends, durations = columns or ((),) * len(_FIELDS)
+        prices = np.array(price, dtype=np.int64)
         lot = _numbers(lots, book.lot)
         held = np.array(gpus, dtype=np.int64)
         held -= held % lot
         start, end, lasts = _times(starts, ends, durations, book.window)
         kind, kinds = _kinds(types, book)
-        return cls(
-            levels, np.array(price, dtype=np.int64), held, lot, start, end, lasts, kind, kinds
+        # Assigning them would have numpy look into each model for a sequence.
+        models = np.fromiter(levels, dtype=np.object_, count=len(levels))
+        market = cls(models, prices, held, lot, start, end, lasts, kind, kinds)
+        return market.taken(np.argsort(-prices if dearest_first else prices, kind="stable"))
+
+    @property
+    def levels(self) -> list[Level]:
+        return self.models.tolist()
+
+    def taken(self, entries: NDArray[np.intp] | slice) -> Self:
+        """Return these entries, in this order."""
+        return replace(
+            self,
+            models=self.models[entries],
+            price=self.price[entries],
+            gpus=self.gpus[entries],
+            lot=self.lot[entries],
+            start=self.start[entries],
+            end=self.end[entries],
+            lasts=None if self.lasts is None else self.lasts[entries],
+            kind=self.kind[entries],
         )
 
     def __len__(self) -> int:
-        return len(self.levels)
+        return len(self.price)
 
     def ends(self, now: datetime) -> Integers:
         """Return until when each level holds that is taken `now`."""
@@ -89,11 +113,12 @@ class BookColumns:
 
     @classmethod
     def of(cls, book: OrderBook) -> Self:
-        return cls(book, Columns.of(book.asks, book), Columns.of(book.bids, book))
+        bids = Columns.of(book.bids, book, dearest_first=True)
+        return cls(book, Columns.of(book.asks, book), bids)
 
 
-def counting(asks: Columns, need: PriceNeed, now: datetime) -> tuple[Bools, dict[str, int]]:
-    """Return which asks can serve the need, and how many cannot, by the first reason."""
+def counting(asks: Columns, need: PriceNeed, now: datetime) -> tuple[Columns, dict[str, int]]:
+    """Return the asks that can serve the need, and how many cannot, by the first reason."""
     counts = np.ones(len(asks), dtype=np.bool_)
     left_out: dict[str, int] = {}
     for reason, fits in _tests(asks, need, now):
@@ -102,7 +127,7 @@ def counting(asks: Columns, need: PriceNeed, now: datetime) -> tuple[Bools, dict
         lost = before - int(np.count_nonzero(counts))
         if lost:
             left_out[reason.value] = lost
-    return counts, left_out
+    return asks.taken(np.flatnonzero(counts)) if left_out else asks, left_out
 
 
 def microseconds(moment: datetime) -> int:
@@ -153,12 +178,12 @@ def _microseconds_long(span: timedelta) -> int:
     return min(span, _LONGEST) // _MICROSECOND
 
 
-def _kinds(named: _Column, book: OrderBook) -> tuple[NDArray[np.intp], tuple[str, ...]]:
+def _kinds(named: _Column, book: OrderBook) -> tuple[Integers, tuple[str, ...]]:
     if not any(named):
-        return np.zeros(len(named), dtype=np.intp), (book.instance_type,)
+        return np.zeros(len(named), dtype=np.int64), (book.instance_type,)
     words: list[str] = [name or book.instance_type for name in named]
     numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
-    return np.array([numbers[word] for word in words], dtype=np.intp), tuple(numbers)
+    return np.array([numbers[word] for word in words], dtype=np.int64), tuple(numbers)
 
 
 def _numbers(

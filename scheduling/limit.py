@@ -17,7 +17,7 @@ import numpy as np
 
 from models.market import NoQuote, NoQuoteReason
 from models.price import LeftOut, PriceNeed, ScoredLevel
-from scheduling.book import BookColumns, Integers, counting
+from scheduling.book import BookColumns, Columns, Integers, counting
 
 DEPTH_WEIGHT, PRICE_WEIGHT, LIQUIDITY_WEIGHT = 0.4, 0.4, 0.2
 MOST_DEPTH, MOST_LIQUIDITY = 2.0, 1.5
@@ -49,10 +49,8 @@ class Priced:
 
     columns: BookColumns
     need: PriceNeed
-    order: Integers
-    """Positions in the market's order."""
-    price: Integers
-    gpus: Integers
+    asks: Columns
+    """Those that count."""
     cumulative: Integers
     left_out: dict[str, int]
     limit: int
@@ -74,28 +72,23 @@ def find_limit(columns: BookColumns, need: PriceNeed, now: datetime) -> Priced |
         return NoQuote(reason=NoQuoteReason.NOTHING_NEEDED, detail="no GPUs are needed")
     if not len(columns.asks):
         return NoQuote(reason=NoQuoteReason.EMPTY, detail="the book has no asks")
-    counts, left_out = counting(columns.asks, need, now)
-    order = _by_price(columns.asks.price, counts if left_out else None)
-    if not len(order):
+    asks, left_out = counting(columns.asks, need, now)
+    if not len(asks):
         return NoQuote(
             reason=NoQuoteReason.LEFT_OUT, detail=_none_counts(left_out), left_out=left_out
         )
-    price, gpus = columns.asks.price[order], columns.asks.gpus[order]
-    cumulative = np.cumsum(gpus)
+    cumulative = np.cumsum(asks.gpus)
     sufficient = int(cumulative[-1]) >= need.gpus
-    scored = score(price, gpus, cumulative, need.gpus) if sufficient else ()
+    scored = score(asks, cumulative, need.gpus) if sufficient else ()
     best = best_of(scored) if scored else None
-    lot = columns.asks.lot[order]
-    walked = walk(price, gpus, cumulative, lot, need.gpus) if sufficient else None
+    walked = walk(asks, cumulative, need.gpus) if sufficient else None
     return Priced(
         columns=columns,
         need=need,
-        order=order,
-        price=price,
-        gpus=gpus,
+        asks=asks,
         cumulative=cumulative,
         left_out=left_out,
-        limit=best.price if best else int(price[0]),
+        limit=best.price if best else int(asks.price[0]),
         index=best.index if best else 0,
         sufficient=sufficient,
         bought=walked.bought if walked else _whole_lots(need.gpus, columns.book.lot),
@@ -104,26 +97,26 @@ def find_limit(columns: BookColumns, need: PriceNeed, now: datetime) -> Priced |
     )
 
 
-def score(
-    price: Integers, gpus: Integers, cumulative: Integers, needed: int
-) -> tuple[ScoredLevel, ...]:
+def score(asks: Columns, cumulative: Integers, needed: int) -> tuple[ScoredLevel, ...]:
     """Return the first viable ask and up to five behind it, with their terms.
 
-    The asks are by price and hold at least `needed` GPUs together.
+    The asks hold at least `needed` GPUs together.
     """
     first = int(np.searchsorted(cumulative, needed))
-    last = min(first + LEVELS_BEYOND, len(price) - 1)
-    cheapest = int(price[first])
+    viable = slice(first, first + LEVELS_BEYOND + 1)
+    prices: list[int] = asks.price[viable].tolist()
+    gpus: list[int] = asks.gpus[viable].tolist()
+    totals: list[int] = cumulative[viable].tolist()
     scored: list[ScoredLevel] = []
-    for index in range(first, last + 1):
-        depth = min(int(cumulative[index]) / needed, MOST_DEPTH)
-        value = cheapest / int(price[index])
-        liquidity = min(int(gpus[index]) / needed, MOST_LIQUIDITY)
+    for behind, (price, held, total) in enumerate(zip(prices, gpus, totals, strict=True)):
+        depth = min(total / needed, MOST_DEPTH)
+        value = prices[0] / price
+        liquidity = min(held / needed, MOST_LIQUIDITY)
         scored.append(
             ScoredLevel(
-                index=index,
-                price=int(price[index]),
-                cumulative=int(cumulative[index]),
+                index=first + behind,
+                price=price,
+                cumulative=total,
                 depth=depth,
                 value=value,
                 liquidity=liquidity,
@@ -138,28 +131,18 @@ def best_of(scored: tuple[ScoredLevel, ...]) -> ScoredLevel:
     return max(scored, key=lambda level: level.score)
 
 
-def walk(
-    price: Integers, gpus: Integers, cumulative: Integers, lot: Integers, needed: int
-) -> Walk:
+def walk(asks: Columns, cumulative: Integers, needed: int) -> Walk:
     """Return what buying `needed` GPUs takes, from the cheapest ask on.
 
-    The asks are by price and hold at least that many together. Of the last one as many are
-    bought as are still needed, in whole lots; of those before it, all.
+    The asks hold at least that many together. Of the last one as many are bought as are still
+    needed, in whole lots; of those before it, all.
     """
     last = int(np.searchsorted(cumulative, needed))
-    before = int(cumulative[last] - gpus[last])
-    part = _whole_lots(needed - before, int(lot[last]))
-    marginal = int(price[last])
-    cost = _cost(price[:last], gpus[:last], marginal * before) + marginal * part
-    return Walk(before + part, cost, marginal)
-
-
-def _by_price(price: Integers, counts: np.ndarray | None) -> Integers:
-    """Return the positions of the asks that count, by price; equal ones in the book's order."""
-    if counts is None:
-        return np.argsort(price, kind="stable")
-    positions = np.flatnonzero(counts)
-    return positions[np.argsort(price[positions], kind="stable")]
+    before = int(cumulative[last] - asks.gpus[last])
+    part = _whole_lots(needed - before, int(asks.lot[last]))
+    marginal = int(asks.price[last])
+    whole = _cost(asks.price[:last], asks.gpus[:last], marginal * before)
+    return Walk(before + part, whole + marginal * part, marginal)
 
 
 def _cost(price: Integers, gpus: Integers, bound: int) -> int:

@@ -13,7 +13,7 @@ from models.market import Level, NoQuote
 from models.market import OrderBook as Book
 from models.money import format_dollars
 from models.price import CountedLevel, PriceAnswer, PriceNeed, Slippage
-from scheduling.book import BookColumns, Columns, Integers
+from scheduling.book import BookColumns, Columns
 from scheduling.limit import Priced, Walk, find_limit, walk
 
 WIDE_SPREAD = 0.10
@@ -38,17 +38,16 @@ def price(
 def answer(priced: Priced, *, levels: int | None = None) -> PriceAnswer:
     """Return the answer in full. `levels` as for `price`."""
     book, need, walked = priced.columns.book, priced.need, priced.walked
-    bid_order, highest_bid, bid_liquidity = _bids(priced.columns.bids, need)
-    lowest = int(priced.price[0])
-    spread = None if highest_bid is None else lowest - highest_bid
+    bids = _counting_bids(priced.columns.bids, need)
+    spread = int(priced.asks.price[0] - bids.price[0]) if len(bids) else None
     most_asks = None if levels is None else max(levels, priced.index + 1)
     return PriceAnswer(
         provider=book.provider,
         instance_type=need.instance_type or book.instance_type,
         needed=need.gpus,
         bought=priced.bought,
-        asks=_counted(priced.columns.asks, priced.order[:most_asks]),
-        bids=_counted(priced.columns.bids, bid_order[:levels]),
+        asks=_counted(priced.asks.taken(slice(most_asks))),
+        bids=_counted(bids.taken(slice(levels))),
         limit=priced.limit,
         index=priced.index,
         sufficient=priced.sufficient,
@@ -58,7 +57,7 @@ def answer(priced: Priced, *, levels: int | None = None) -> PriceAnswer:
         worst_per_hour=priced.limit * priced.bought,
         spread=spread,
         ask_liquidity=priced.total,
-        bid_liquidity=bid_liquidity,
+        bid_liquidity=int(bids.gpus.sum()),
         scored=priced.scored,
         slippage=tuple(_slippage(priced)),
         left_out=priced.left_out,
@@ -69,27 +68,20 @@ def answer(priced: Priced, *, levels: int | None = None) -> PriceAnswer:
     )
 
 
-def _bids(bids: Columns, need: PriceNeed) -> tuple[Integers, int | None, int]:
-    """Return the bids for the type, dearest first, the highest price, and all their GPUs."""
+def _counting_bids(bids: Columns, need: PriceNeed) -> Columns:
     counts = (bids.price > 0) & (bids.gpus > 0)
     of_type = bids.of_type(need.instance_type)
     if of_type is not None:
         counts &= of_type
-    positions = np.flatnonzero(counts)
-    order = positions[np.argsort(-bids.price[positions], kind="stable")]
-    if not len(order):
-        return order, None, 0
-    return order, int(bids.price[order[0]]), int(bids.gpus[order].sum())
+    return bids.taken(np.flatnonzero(counts))
 
 
-def _counted(side: Columns, order: Integers) -> tuple[CountedLevel, ...]:
-    held = side.gpus[order]
-    positions: list[int] = order.tolist()
-    gpus: list[int] = held.tolist()
-    totals: list[int] = np.cumsum(held).tolist()
+def _counted(side: Columns) -> tuple[CountedLevel, ...]:
+    gpus: list[int] = side.gpus.tolist()
+    totals: list[int] = np.cumsum(side.gpus).tolist()
     return tuple(
-        CountedLevel(level=_in_whole_lots(side.levels[position], held), cumulative=total)
-        for position, held, total in zip(positions, gpus, totals, strict=True)
+        CountedLevel(level=_in_whole_lots(level, held), cumulative=total)
+        for level, held, total in zip(side.levels, gpus, totals, strict=True)
     )
 
 
@@ -101,13 +93,12 @@ def _slippage(priced: Priced) -> Iterator[Slippage]:
     """Yield what each size costs: lots doubled again and again, the need, the whole book."""
     lot, total = priced.columns.book.lot, priced.total
     sizes = {lot << doubling for doubling in range(_DOUBLINGS)} | {priced.need.gpus, total}
-    lots = priced.columns.asks.lot[priced.order]
     walks: dict[int, Walk] = {}
     for size in sorted(sizes):
         if size <= total:
-            walked = walk(priced.price, priced.gpus, priced.cumulative, lots, size)
+            walked = walk(priced.asks, priced.cumulative, size)
             walks[walked.bought] = walked
-    lowest = int(priced.price[0])
+    lowest = int(priced.asks.price[0])
     for walked in walks.values():
         over = walked.cost_per_hour - lowest * walked.bought
         yield Slippage(
@@ -124,12 +115,12 @@ def _warnings(priced: Priced, spread: int | None) -> Iterator[str]:
         yield f"insufficient: the asks hold {total:,} of the {needed:,} GPUs needed"
     elif total < 2 * needed:
         yield f"thin: the asks hold {total:,} GPUs, less than twice the {needed:,} needed"
-    largest = int(priced.gpus.max()) / total
-    if len(priced.gpus) == 1:
+    largest = int(priced.asks.gpus.max()) / total
+    if len(priced.asks) == 1:
         yield "one seller: there is a single ask"
     elif largest > 0.5:
         yield f"one seller: a single ask holds {largest:.0%} of the GPUs on offer"
-    lowest = int(priced.price[0])
+    lowest = int(priced.asks.price[0])
     if spread is not None and spread > WIDE_SPREAD * lowest:
         yield (
             f"wide spread: the highest bid, {format_dollars(lowest - spread)}, is "
@@ -143,7 +134,7 @@ def _warnings(priced: Priced, spread: int | None) -> Iterator[str]:
 
 
 def _reason(priced: Priced) -> str:
-    limit, asks = format_dollars(priced.limit), len(priced.price)
+    limit, asks = format_dollars(priced.limit), len(priced.asks)
     walked = priced.walked
     if walked is None:
         return (
