@@ -94,7 +94,7 @@ class Background:
         middle += (mean - middle) * _PULL + chance.gauss(0, _NOISE) * mean
         if self.profile is Profile.SPIKE and chance.random() < EVERY / (4 * 60):
             middle *= SPIKE
-        self._middle[sku.id] = max(middle, mean / 4)
+        self._middle[sku.id] = min(max(middle, mean / 4), mean * 3)
 
     def _ask(self, sku: SKU, minute: int) -> Stranger:
         chance = self._random[sku.id]
@@ -119,8 +119,9 @@ class Background:
         return steps * _STEP * GPUS_PER_NODE // 60
 
     def _distance(self, chance: random.Random) -> float:
-        wide = 0.15 if self.profile is Profile.THIN else 0.06
-        return 0.005 + min(abs(chance.gauss(0, wide)), 0.6)
+        """Return how far from the middle a price is; some are over it, and trade at once."""
+        middle, wide = (0.12, 0.08) if self.profile is Profile.THIN else (0.04, 0.025)
+        return min(max(chance.gauss(middle, wide), -0.05), 0.6)
 
 
 def _about(chance: random.Random, mean: float) -> int:

@@ -16,6 +16,7 @@ class BookOrder:
 
     id: str
     owner: str
+    """Nobody trades with themselves. What stands before a slash says of which kind they are."""
     side: Side
     price: Rate
     """At most this for a buy, at least this for a sale."""
@@ -79,11 +80,11 @@ class Book:
         for side in self._sides.values():
             side[:] = [order for order in side if order.id != order_id]
 
-    def clear(self, owners: Iterable[str]) -> None:
-        """Remove every order of these owners."""
-        gone = set(owners)
+    def clear(self, kinds: Iterable[str]) -> None:
+        """Remove every order whose owner is of one of these kinds."""
+        gone = set(kinds)
         for side in self._sides.values():
-            side[:] = [order for order in side if order.owner not in gone]
+            side[:] = [order for order in side if order.owner.partition("/")[0] not in gone]
 
     def forget_before(self, minute: int) -> None:
         """Past time cannot be traded: cut it off every order, and drop what has none left."""

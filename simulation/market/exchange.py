@@ -284,9 +284,9 @@ class Exchange:
             self._world.clock.at(each.until * 60, _removal(book, order.id))
             self._arrive(each.sku, order)
 
-    def _stranger(self, owner: str, side: Side, price: Rate, schedule: Schedule) -> BookOrder:
+    def _stranger(self, kind: str, side: Side, price: Rate, schedule: Schedule) -> BookOrder:
         number = next(self._arrivals)
-        return BookOrder(f"stranger-{number}", owner, side, price, number, schedule)
+        return BookOrder(f"stranger-{number}", f"{kind}/{number}", side, price, number, schedule)
 
     def _arrive(self, sku: str, order: BookOrder) -> None:
         book = self.book(sku)
@@ -300,7 +300,7 @@ class Exchange:
         ours = " (yours)" if OURS in (trade.buy.owner, trade.sell.owner) else ""
         self._world.say(
             f"simulated trade{ours}: {nodes} nodes of {self.skus[sku].alias} for "
-            f"{(end - start) / 60:g} h at {per_gpu_hour(trade.price)} a GPU-hour"
+            f"{(end - start) / 60:.3g} h at {per_gpu_hour(trade.price)} a GPU-hour"
         )
 
     def _later(self, do: Callable[[], object]) -> None:

@@ -52,7 +52,6 @@ class Market:
             run,
             options.seed,
             machines=machines or NoMachines(),
-            say=say,
         )
         self.instances = Instances(self.world)
         self.ledger = Ledger()
@@ -63,6 +62,7 @@ class Market:
         wallet.move("credit_grant", options.balance, "simulated money", start)
         self.cloud = Cloud(self.world, wallet, options.profile)
         self.world.faults.does_at_once("price_spike", self._spike)
+        self.world.say = say  # what was traded before the market opened is not news
         self.order_keys: dict[str, tuple[str, str]] = {}
         """Order id and body by idempotency key."""
 
