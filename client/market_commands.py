@@ -1,16 +1,23 @@
-"""Commands for markets: `price` decides on a book in a file, without any server."""
+"""`longshore price`: what to pay in a book from a file, or at the markets now."""
+
+from __future__ import annotations
 
 import sys
-from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client.terminal import JSON, now, out, print_json, show, warn
-from models.base import Instant
+from client.market_options import For, From, Provider, type_of, window_of
+from client.terminal import JSON, note, now, out, print_json, show, warn
 from models.errors import SpecError
-from models.market import NoQuote, OrderBook, Window
-from models.units import parse_duration
+from models.market import NoQuote
+
+if TYPE_CHECKING:
+    from models.base import Instant
+    from models.market import OrderBook
+    from models.price import PriceAnswer
+
+# The rest is imported where it is needed: every command of `longshore` loads this module.
 
 NO_QUOTE = 69
 _STDIN = "stdin"
@@ -26,9 +33,14 @@ def register(app: typer.Typer) -> None:
 
 def price(
     book: Annotated[
-        str,
-        typer.Option(metavar="FILE", help="Asks and bids (YAML or JSON); - reads stdin."),
-    ],
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Asks and bids (YAML or JSON); - reads stdin. The configured market that costs "
+            "least without.",
+        ),
+    ] = None,
+    provider: Provider = None,
     gpus: Annotated[
         int | None, typer.Option(help="GPUs needed; those of the nodes without.")
     ] = None,
@@ -36,49 +48,91 @@ def price(
     instance_type: Annotated[
         str | None, typer.Option(help="Only asks for this, such as 8xH100.")
     ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="When it is needed; now without."),
-    ] = None,
-    length: Annotated[
-        str | None,
-        typer.Option("--for", metavar="DURATION", help="For how long, such as 24h."),
-    ] = None,
+    start: From = None,
+    length: For = None,
     as_json: JSON = False,
 ) -> None:
     """Say what to pay: a limit for GPUs in an order book, and what buying them would cost."""
-    from client.price_view import render_no_quote, render_price
-    from models.orderbook_response import OrderbookResponse
+    if gpus is None and node_count is None:
+        raise typer.BadParameter("say how many: --gpus or --node-count")
+    if book is None:
+        return _price_live(provider, gpus, node_count, instance_type, start, length, as_json)
+    if provider is not None:
+        raise typer.BadParameter("--provider: a book in a file is of no market; leave out one")
     from models.price import PriceNeed
     from scheduling.price import price as price_of
 
-    if gpus is None and node_count is None:
-        raise typer.BadParameter("say how many: --gpus or --node-count")
     known = _read(book)
-    at = known.observed_at
+    at, node = known.observed_at, known.gpus_per_node
     if gpus is None:
-        gpus = (node_count or 0) * known.gpus_per_node
-    window = _window(start, length, at)
+        gpus = (node_count or 0) * node
+    window = window_of(start, length, at)
     answer = price_of(known, PriceNeed(gpus=gpus, instance_type=instance_type, window=window), at)
+    name = instance_type or known.instance_type
+    return _tell(answer, known, gpus, node_count, node, name, at, as_json)
+
+
+def _price_live(
+    provider: str | None,
+    gpus: int | None,
+    node_count: int | None,
+    instance_type: str | None,
+    start: str | None,
+    length: str | None,
+    as_json: bool,
+) -> None:
+    """Tell the price at the market that costs least, and note what the others ask."""
+    from client.market_view import quote_line
+    from client.markets import ask_once, cheapest
+    from client.process import run
+
+    wanted = type_of(instance_type)
+    if gpus is None:
+        gpus = (node_count or 0) * wanted.gpus
+    at = now()
+    quotes = run(ask_once(provider, wanted, gpus, window_of(start, length, at), at))
+    best = cheapest(quotes)
+    for quote in quotes:
+        if quote is not best and not as_json:
+            note(f"note: {quote_line(quote)}")
+    _tell(best.answer, best.book, gpus, node_count, wanted.gpus, str(wanted), at, as_json)
+
+
+def _tell(
+    answer: PriceAnswer | NoQuote,
+    book: OrderBook | None,
+    gpus: int,
+    node_count: int | None,
+    gpus_per_node: int,
+    instance_type: str,
+    at: Instant,
+    as_json: bool,
+) -> None:
+    """Print an answer. Raises Exit where there is no price."""
+    from client.price_view import render_no_quote, render_price
+    from models.orderbook_response import OrderbookResponse
+
     no_quote = isinstance(answer, NoQuote)
     if as_json:
-        nodes = node_count or max(-(-gpus // known.gpus_per_node), 0)
+        nodes = node_count or max(-(-gpus // gpus_per_node), 0)
         response = OrderbookResponse.of(
             answer,
             nodes,
-            known.gpus_per_node,
-            instance_type=instance_type or known.instance_type,
+            gpus_per_node,
+            instance_type=instance_type,
             now=at,
-            book=known,
+            book=book,
             required_gpus=gpus,
         )
         print_json(response)
-    elif no_quote:
-        show(render_no_quote(answer, known))
-    else:
+    elif not no_quote:
         show(render_price(answer, plain=not out().is_terminal))
         for warning in answer.warnings:
             warn(warning)
+    elif book is not None:
+        show(render_no_quote(answer, book))
+    else:
+        print(f"NO QUOTE  {instance_type}: {answer.detail or answer.reason.value}")
     if no_quote:
         raise typer.Exit(NO_QUOTE)
 
@@ -95,25 +149,3 @@ def _read(path: str) -> OrderBook:
     except UnicodeDecodeError:
         raise SpecError(_STDIN, (f"{_STDIN}: is not UTF-8 text; save it as UTF-8",)) from None
     return load_document(text, _STDIN, BookDocument).book(now())
-
-
-def _window(start: str | None, length: str | None, at: datetime) -> Window | None:
-    """Return the time that is needed; None for any. Raises BadParameter."""
-    from pydantic import TypeAdapter, ValidationError
-
-    if length is None:
-        if start is not None:
-            raise typer.BadParameter("--from: say for how long too, as in --for 24h")
-        return None
-    try:
-        begin = TypeAdapter[datetime](Instant).validate_python(start) if start else at
-    except ValidationError:
-        raise typer.BadParameter(
-            f"--from {start}: give a time with its zone, such as 2026-11-20T12:00:00Z"
-        ) from None
-    try:
-        return Window(start=begin, end=begin + parse_duration(length))
-    except (ValueError, OverflowError):
-        raise typer.BadParameter(
-            f"--for {length}: give a duration, such as 24h or 30m, that is more than nothing"
-        ) from None

@@ -53,6 +53,7 @@ def live(
     """
     if context.invoked_subcommand is not None:
         return
+    from client.markets import ask_once
     from client.process import run
 
     wanted = type_of(instance_type)
@@ -60,7 +61,7 @@ def live(
     if watch:
         run(_watch(provider, wanted, nodes, window, as_json))
         return
-    quotes = run(_quotes(provider, wanted, nodes, window))
+    quotes = run(ask_once(provider, wanted, nodes * wanted.gpus, window, now()))
     if as_json:
         print_json([_json(quote, nodes) for quote in quotes])
     else:
@@ -136,20 +137,6 @@ def _show_past(points: tuple[HistoryPoint, ...], quality: tuple[Quality, ...]) -
         print(line)
     if quality:
         show(quality_table(quality))
-
-
-async def _quotes(
-    provider: str | None, wanted: InstanceType, nodes: int, window: Window | None
-) -> tuple[Quote, ...]:
-    from client.markets import ask, open_markets, remember
-    from models.market_memory import Source
-    from models.settings import Settings
-
-    settings = Settings()
-    async with open_markets(settings, provider) as markets:
-        quotes = await ask(markets, wanted, nodes * wanted.gpus, window, now())
-    await remember(settings, quotes, Source.CLI)
-    return quotes
 
 
 async def _watch(

@@ -97,6 +97,24 @@ async def ask(
     )
 
 
+async def ask_once(
+    provider: str | None,
+    wanted: InstanceType,
+    gpus: int,
+    window: Window | None,
+    now: Instant,
+) -> tuple[Quote, ...]:
+    """Return what each configured market asks, or one of them, and remember it where possible.
+
+    Raises NotFoundError when no market, or not that one, is configured.
+    """
+    settings = Settings()
+    async with open_markets(settings, provider) as markets:
+        quotes = await ask(markets, wanted, gpus, window, now)
+    await remember(settings, quotes, Source.CLI)
+    return quotes
+
+
 def cheapest(quotes: Sequence[Quote]) -> Quote:
     """Return the quote that costs least and suffices; else one that has a price, if any."""
 
@@ -109,9 +127,11 @@ def cheapest(quotes: Sequence[Quote]) -> Quote:
     return min(quotes, key=order)
 
 
-async def states(markets: Sequence[Provider]) -> tuple[ProviderState, ...]:
-    """Return each market with our account there."""
-    return tuple(await asyncio.gather(*map(_state, markets)))
+async def states(
+    markets: Sequence[Provider], *, within: float = ANSWER_WITHIN
+) -> tuple[ProviderState, ...]:
+    """Return each market with our account there; each may take `within` seconds."""
+    return tuple(await asyncio.gather(*(_state(market, within) for market in markets)))
 
 
 async def remember(settings: Settings, quotes: Sequence[Quote], source: Source) -> bool:
@@ -146,7 +166,7 @@ async def _ask_one(
         async with asyncio.timeout(ANSWER_WITHIN):
             answer = await market.book(wanted, window)
     except (LongshoreError, TimeoutError) as error:
-        detail = str(_as_away(market.name, error))
+        detail = str(_as_away(market.name, error, ANSWER_WITHIN))
         answer = NoQuote(reason=NoQuoteReason.UNREACHABLE, detail=detail)
     if isinstance(answer, OrderBook):
         book = answer
@@ -156,17 +176,17 @@ async def _ask_one(
     )
 
 
-async def _state(market: Provider) -> ProviderState:
+async def _state(market: Provider, within: float) -> ProviderState:
     known = ProviderState(name=market.name, capabilities=market.capabilities)
     try:
-        async with asyncio.timeout(ANSWER_WITHIN):
+        async with asyncio.timeout(within):
             account = await market.account()
     except (LongshoreError, TimeoutError) as error:
-        return known.model_copy(update={"trouble": str(_as_away(market.name, error))})
+        return known.model_copy(update={"trouble": str(_as_away(market.name, error, within))})
     return known.model_copy(update={"account": account})
 
 
-def _as_away(name: str, error: LongshoreError | TimeoutError) -> LongshoreError:
+def _as_away(name: str, error: LongshoreError | TimeoutError, within: float) -> LongshoreError:
     if isinstance(error, LongshoreError):
         return error
-    return MarketAwayError(name, f"no answer within {ANSWER_WITHIN:g} seconds")
+    return MarketAwayError(name, f"no answer within {within:g} seconds")

@@ -13,7 +13,7 @@ from models.addresses import without_secrets
 from models.errors import LongshoreError, SpecError
 from models.settings import Settings
 from models.settings_sources import unknown_variables
-from workers import doctor_database, doctor_machine, doctor_temporal
+from workers import doctor_database, doctor_machine, doctor_markets, doctor_temporal
 from workers.findings import Check, Finding, Level, fail, ok, warn
 
 ANSWER_WITHIN = 10.0
@@ -34,6 +34,8 @@ async def examine() -> AsyncIterator[Finding]:
     for finding in _look_at_settings(settings):
         yield finding
     for finding in await asyncio.to_thread(lambda: list(doctor_machine.look_at(settings))):
+        yield finding
+    async for finding in _all(doctor_markets.checks(settings)):
         yield finding
     temporal = await _connect(settings)
     if isinstance(temporal, Finding):

@@ -38,7 +38,7 @@ def test_all_is_well(plant: Plant, jobs: dict[str, str]):
     code, found = doctor(plant)
     assert levels(found) == dict.fromkeys(
         (
-            "settings", "disk", "log store", "join token", "temporal", "namespace",
+            "settings", "disk", "log store", "join token", "markets", "temporal", "namespace",
             "search attributes", "temporal clock", "control worker", "database", "schema",
             "database clock", "pools", "agents",
         ),
