@@ -60,20 +60,25 @@ class Answer:
     asked: str
     value: Any
     simulated: bool
+    created: bool
+    """Whether something was created by it."""
     hide: Callable[[str], str] = field(repr=False)
 
     def read(self, model: type[M]) -> M:
-        """Return it as `model`. Raises AnswerError, which names the field that does not fit."""
+        """Return it as `model`.
+
+        Raises AnswerError, which names the field that does not fit; for a request that created
+        something an uncertain MarketAwayError, since that has to be looked for.
+        """
         try:
             return model.model_validate(self.value)
         except ValidationError as error:
             mistake = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in mistake["loc"]) or "it"
-        raise AnswerError(
-            self.provider,
-            self.hide(f"its answer to {self.asked} is not as documented: {where} "
-                      f"{describe(mistake)}"),
-        )  # fmt: skip
+        said = f"its answer to {self.asked} is not as documented: {where} {describe(mistake)}"
+        if self.created:
+            raise MarketAwayError(self.provider, self.hide(said), uncertain=True)
+        raise AnswerError(self.provider, self.hide(said))
 
 
 class MarketHTTP:
@@ -214,9 +219,11 @@ class MarketHTTP:
             raise error_of(self.provider, status, body, asked, self._token_name)
         if status >= 300:
             raise AnswerError(self.provider, f"{asked} was redirected, which is not followed")
+        if isinstance(body, str) and request.creates:
+            return _Away(f"the answer to {asked} is no JSON", status=status, arrived=True)
         if isinstance(body, str):
             raise AnswerError(self.provider, f"its answer to {asked} is no JSON")
-        return Answer(self.provider, asked, body, simulated, self.hide)
+        return Answer(self.provider, asked, body, simulated, request.creates, self.hide)
 
     def _wait(self, number: int, asked_for: float | None) -> float:
         """Return the seconds before the next try: full jitter, after what was asked for."""

@@ -43,6 +43,7 @@ from models.market import (
 )
 from models.money import dollars_of, format_dollars, micro_of
 from models.settings import Settings
+from models.units import format_duration
 
 STARTUP_VARIABLE = "LONGSHORE_STARTUP"
 """Of the pod's environment: the start-up script, in base64."""
@@ -138,7 +139,7 @@ class Prime:
             best = next((offer for offer in found if not offer.spot), None)
         if best is None:
             return await self._no_quote(wanted)
-        notices = (f"{best.prepaid} are paid in advance",) if best.prepaid else ()
+        notices = (f"{format_duration(best.prepaid)} are paid in advance",) if best.prepaid else ()
         return Preview(
             provider=self.name,
             instance_type=best.instance_type,
@@ -163,6 +164,7 @@ class Prime:
         secrets = (script, request.startup_script or "")
         try:
             answer = await self._http.create(f"{_API}/pods/", body, secrets=secrets)
+            pod = answer.read(Pod)
         except MarketAwayError as error:
             if not error.uncertain:
                 raise
@@ -170,7 +172,7 @@ class Prime:
             if (found := await self._find(request.key)) is None:
                 raise
             return found
-        return reading.order(answer.read(Pod), simulated=answer.simulated)
+        return reading.order(pod, simulated=answer.simulated)
 
     async def find_order(self, key: str) -> Order | None:
         """Return the pod of that name, live or ended. The list may lag behind for a while."""

@@ -241,13 +241,14 @@ class SFCompute:
         secrets = (script, request.startup_script)
         try:
             answer = await self._http.create(f"{self._prefix}/instances", body, secrets=secrets)
+            shape = answer.read(Instance)
         except (MarketAwayError, InvalidOrderError, OrderConflictError) as error:
             # It may have arrived, or another call with this name came first.
             found = await self._look_for_machine(request.name, error)
             if found is None:
                 raise
             return found
-        return reading.machine(answer.read(Instance), sku, simulated=answer.simulated)
+        return reading.machine(shape, sku, simulated=answer.simulated)
 
     async def machine(self, machine_id: str) -> Machine:
         answer = await self._http.get(f"{self._prefix}/instances/{in_path(machine_id)}")

@@ -232,6 +232,17 @@ async def test_an_answer_of_another_shape_names_the_field(server: ScriptedHTTP, 
         answer.read(Shape)
 
 
+@pytest.mark.parametrize("said", [b'{"name": "a", "cou', {"name": "a"}])
+async def test_a_creation_whose_answer_cannot_be_read_is_uncertain(
+    server: ScriptedHTTP, http: MarketHTTP, said: object
+):
+    server.on("POST /pods/", Reply(said, 201))
+    with pytest.raises(MarketAwayError) as raised:
+        (await http.create("/pods/", {})).read(Shape)
+    assert raised.value.uncertain
+    assert len(server.requests) == 1
+
+
 async def test_a_redirect_is_not_followed(server: ScriptedHTTP, http: MarketHTTP):
     server.on("GET /x", Reply({}, 307, {"Location": "/y"}))
     with pytest.raises(AnswerError, match="redirected"):
