@@ -12,8 +12,8 @@ _CENT = MICRO // 100
 
 def places_of(prices: Iterable[int]) -> int:
     """Return how many decimals a column of prices needs: 2, or 4 where some have fractions of
-    a cent."""
-    return 2 if all(price % _CENT == 0 for price in prices) else 4
+    a cent. A market's own grid may be off by some millionths: they do not count."""
+    return 2 if all(round(price, -2) % _CENT == 0 for price in prices) else 4
 
 
 def dollars(micro: int | None, places: int = 2) -> str:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from activities.providers.base import Provider
 from console.sharing import Shared
 from models.base import Frozen
-from models.errors import MarketAwayError, NotFoundError
+from models.errors import MarketAwayError, NotFoundError, UnavailableError
 from models.market import InstanceType, Level, NoQuote, OrderBook, Window
 from models.price import CountedLevel, PriceAnswer, PriceNeed
 from scheduling.price import price
@@ -22,7 +22,7 @@ LEVELS = 500
 """Asks and bids of an answer at most."""
 AT_ONCE = 4
 """Books that one market is asked for at the same time."""
-ANSWER_WITHIN = 10.0
+ANSWER_WITHIN = 5.0
 
 T = TypeVar("T")
 
@@ -72,11 +72,14 @@ class Quotes:
         return next(iter((*with_book, *known)), None)
 
     def provider(self, name: str | None = None) -> Provider:
-        """Return a market by its name, or the default. Raises NotFoundError when there is none."""
+        """Return a market by its name, or the default.
+
+        Raises NotFoundError for one that is not configured, UnavailableError when none is.
+        """
         known = self._providers()
         name = name or self.default()
         if name is None:
-            raise NotFoundError(
+            raise UnavailableError(
                 "no market is configured. Start a simulated one with `longshore market simulate`, "
                 'or set market = "real" and the token of a market in longshore.toml.'
             )

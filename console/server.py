@@ -70,6 +70,6 @@ def _log_to_stderr(settings: Settings) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         force=True,
     )
-    # httpx writes the address of each request to a market, uvicorn each socket with its query.
-    for noisy in ("httpx", "httpcore", "uvicorn", "engineio", "socketio"):
+    # The first three write a line for each look at a market, uvicorn each socket with its query.
+    for noisy in ("activities.providers", "httpx", "httpcore", "uvicorn", "engineio", "socketio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
