@@ -90,8 +90,8 @@ class MarketMemory:
     ) -> tuple[HistoryPoint, ...]:
         """Return prices over time, oldest first: at most `points` a market, spans of equal length.
 
-        A span without a book has no point. Raises UnavailableError, and ValueError when `until`
-        is not after `since`.
+        A span without a book has no point; what was simulated has points of its own. Raises
+        UnavailableError, and ValueError when `until` is not after `since`.
         """
         if until <= since:
             raise ValueError(f"a history must end after it begins, got {since} to {until}")
@@ -266,7 +266,7 @@ _INSERT_FILL = """
     RETURNING order_id
 """
 _HISTORY = """
-    SELECT provider, bool_or(simulated) AS simulated, bucket, count(*) AS books,
+    SELECT provider, simulated, bucket, count(*) AS books,
            min(best_ask) AS ask_low, max(best_ask) AS ask_high,
            CAST(round(avg(best_ask)) AS bigint) AS ask,
            CAST(round(avg(best_bid)) AS bigint) AS bid,
@@ -279,7 +279,7 @@ _HISTORY = """
              WHERE instance_type = :instance_type
                AND (CAST(:provider AS text) IS NULL OR provider = :provider)
                AND observed_at >= :since AND observed_at < :until) AS books
-     GROUP BY provider, bucket ORDER BY provider, bucket
+     GROUP BY provider, simulated, bucket ORDER BY provider, simulated, bucket
 """
 _RECOMMENDATIONS = """
     SELECT * FROM market_recommendations

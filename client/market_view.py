@@ -89,8 +89,8 @@ def history_screen(
 ) -> Group:
     """Return a chart of the lowest asks of each market, and how past limits fared."""
     parts: list[RenderableType] = []
-    for provider, series in groupby(points, key=lambda point: point.provider):
-        parts += [*_chart(provider, list(series), width, now), Text()]
+    for name, series in groupby(points, key=lambda one: one.provider + _mark(one.simulated)):
+        parts += [*_chart(name, list(series), width, now), Text()]
     if quality:
         parts += [heading("Past limits"), quality_table(quality)]
     else:
@@ -154,10 +154,10 @@ def _badge(answer: PriceAnswer) -> Text:
 
 
 def _chart(
-    provider: str, series: Sequence[HistoryPoint], width: int, now: datetime
+    name: str, series: Sequence[HistoryPoint], width: int, now: datetime
 ) -> list[RenderableType]:
     """Return the lowest asks as columns; the newest ones where there is no room for all."""
-    title = heading(f"{provider}{_mark(any(point.simulated for point in series))}")
+    title = heading(name)
     asks = [(point.at, point.ask) for point in series if point.ask is not None]
     if not asks:
         return [title, Text("no asks", style="dim")]

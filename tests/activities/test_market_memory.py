@@ -170,6 +170,8 @@ async def test_history_puts_books_together_in_equal_spans(memory: MarketMemory):
         first, second,
     )  # fmt: skip
     assert await memory.history("8xA100", NOW, NOW + HOUR) == ()
+    await memory.store_book(a_book(NOW + MINUTE, "0.10", simulated=True))
+    assert first in await memory.history("8xH100", NOW, NOW + HOUR, points=2)
     with pytest.raises(ValueError, match="must end after it begins"):
         await memory.history("8xH100", NOW, NOW)
 
