@@ -121,9 +121,13 @@ def test_bids_come_dearest_first_in_any_order() -> None:
     assert priced(a_book(ASKS, BIDS[::-1]), 64).bids == priced(a_book(ASKS, BIDS), 64).bids
 
 
-def test_asks_of_one_price_keep_the_order_of_the_market() -> None:
-    answer = priced(a_book([("3", 8), ("2", 16), ("2", 32), ("2", 8)]), 8)
-    assert [one.level.gpus for one in answer.asks] == [16, 32, 8, 8]
+def test_levels_of_one_price_keep_the_order_of_the_market() -> None:
+    levels = [(str(1 + position % 3), 1 + position) for position in range(300)]
+    answer = priced(a_book(levels, levels), 8)
+    by_price = sorted(levels, key=lambda level: level[0])
+    assert [one.level.gpus for one in answer.asks] == [gpus for _, gpus in by_price]
+    dearest_first = sorted(levels, key=lambda level: -int(level[0]))
+    assert [one.level.gpus for one in answer.bids] == [gpus for _, gpus in dearest_first]
 
 
 def test_only_asks_for_the_whole_window_count() -> None:
