@@ -1,12 +1,14 @@
 """Numbers and times as the pages write them."""
 
+import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
 from html import escape
 
-from models.money import MICRO
+from models.money import MICRO, micro_of
 
+_EXACT = re.compile(r"\$([\d,]+\.\d{3,6})")
 _CENT = MICRO // 100
 
 
@@ -54,6 +56,11 @@ def span(length: timedelta) -> str:
 
 def percent(fraction: float) -> str:
     return f"{fraction * 100:+.1f} %"
+
+
+def shorter_prices(text: str) -> str:
+    """Return a sentence with the prices in it as `price` writes them."""
+    return _EXACT.sub(lambda found: price(micro_of(found[1].replace(",", ""))), text)
 
 
 def with_code(text: str) -> str:

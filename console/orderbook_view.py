@@ -4,7 +4,17 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from html import escape
 
-from console.formats import clock, count, dollars, percent, places_of, price, span, with_code
+from console.formats import (
+    clock,
+    count,
+    dollars,
+    percent,
+    places_of,
+    price,
+    shorter_prices,
+    span,
+    with_code,
+)
 from models.market import Level, NoQuote, NoQuoteReason
 from models.price import CountedLevel, PriceAnswer, Slippage
 
@@ -35,7 +45,7 @@ def answer_html(answer: PriceAnswer) -> str:
         f'<div class="price" data-limit="{answer.limit}">{price(answer.limit)} {unit}</div>'
         f'<div class="label">{_bought(answer)}</div></div>'
         f'<dl class="facts">{rows}</dl>'
-        f'<p class="reason">{escape(answer.reason)}.</p>'
+        f'<p class="reason">{escape(shorter_prices(answer.reason))}.</p>'
     )
 
 
@@ -166,6 +176,7 @@ _NOTES = {
 
 
 def _note(warning: str) -> str:
+    warning = shorter_prices(warning)
     word, colon, rest = warning.partition(": ")
     if colon and word in _NOTES:
         return f"<li><b>{_NOTES[word]}.</b> {escape(_sentence(rest))}</li>"

@@ -1,10 +1,12 @@
 """A simulated market, a real database, and a console of its own process between both."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from playwright.async_api import Browser
 
 from models.settings import Settings
+from tests.support.browser import HOW_TO_INSTALL, find_chromium, running_browser
 from tests.support.console import RunningConsole, running_console
 from tests.support.local_stack import temporary_folder
 from tests.support.market import RunningMarket, running_market
@@ -33,3 +35,22 @@ def example(market: RunningMarket) -> RunningMarket:
     market.clear_faults()
     market.book(worked_example=True)
     return market
+
+
+@pytest.fixture(scope="package")
+async def browser() -> AsyncIterator[Browser]:
+    """The system's Chromium; the tests that need it are skipped where there is none."""
+    if find_chromium() is None:
+        pytest.skip(HOW_TO_INSTALL)
+    async with running_browser() as browser:
+        yield browser
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say once more, and last, that pages were not looked at."""
+    skipped = terminalreporter.getreports("skipped")
+    count = sum(HOW_TO_INSTALL in str(report.longrepr) for report in skipped)
+    if count:
+        terminalreporter.write_line(
+            f"SKIPPED {count} browser tests: {HOW_TO_INSTALL}.", yellow=True, bold=True
+        )

@@ -1,0 +1,183 @@
+"""The page /orderbook in a real browser."""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.support.console import RunningConsole
+from tests.support.market import RunningMarket
+
+WITHIN = 20_000
+"""Milliseconds for what the page shows by itself."""
+PHONE = {"width": 390, "height": 844}
+ASKS = "table.asks tbody tr"
+Open = Callable[..., Awaitable[Page]]
+
+
+@pytest.fixture
+async def open_page(browser: Browser, console: RunningConsole) -> AsyncIterator[Open]:
+    """Opens the page with a query. At the end: nothing failed or came from elsewhere."""
+    async with AsyncExitStack() as pages:
+
+        async def opened(query: str = "node_count=8", **options: Any) -> Page:
+            return await pages.enter_async_context(_looking(browser, console, query, options))
+
+        yield opened
+
+
+@asynccontextmanager
+async def _looking(
+    browser: Browser, console: RunningConsole, query: str, options: dict[str, Any]
+) -> AsyncIterator[Page]:
+    context = await browser.new_context(viewport=options.pop("viewport", None), **options)
+    page = await context.new_page()
+    trouble: list[str] = []
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.startswith((console.url, "data:", console.url.replace("http", "ws")))
+            else trouble.append(request.url)
+        ),
+    )
+    await page.goto(f"{console.url}/orderbook?{query}&token={console.token}")
+    await page.wait_for_url(f"{console.url}/orderbook?{query}")
+    yield page
+    await context.close()
+    assert not trouble
+
+
+def the_limit(page: Page) -> Any:
+    return page.locator(".pick .price")
+
+
+async def test_the_book_with_the_recommended_row_marked(
+    open_page: Open, example: RunningMarket
+) -> None:
+    page = await open_page()
+    await expect(page).to_have_title("Order book · Longshore")
+    await expect(the_limit(page)).to_contain_text("$25.00", timeout=WITHIN)
+    await expect(page.locator(ASKS)).to_have_count(6)
+    await expect(page.locator("table.bids tbody tr")).to_have_count(4)
+    marked = page.locator(f"{ASKS}[aria-current=true]")
+    await expect(marked).to_have_count(1)
+    await expect(marked).to_contain_text("$25.00limit128224")
+    facts = page.locator(".facts")
+    for text in ("$24.25", "$24.50", "$1,552.00", "$1,600.00", "$1.00", "432 asked 120 bid"):
+        await expect(facts).to_contain_text(text)
+    await expect(page.locator(".reason")).to_contain_text("$25.00 (ask 3 of 6) scores 1.492")
+    await expect(page.get_by_text("Simulated market")).to_be_visible()
+    await expect(page.get_by_text("8 nodes × 8 GPUs = 64 GPUs")).to_be_visible()
+    await expect(page.locator("time")).to_contain_text(re.compile(r"updated \d\d:\d\d:\d\d UTC"))
+    for chart in ("Depth of the book: 432 GPUs asked", "Price history"):
+        await expect(page.get_by_role("img", name=chart)).to_be_attached()
+    await expect(page.locator("[role=img] svg path").first).to_be_attached()
+    row = page.get_by_role("table", name="What other sizes would cost").locator(".pick")
+    await expect(row).to_contain_text("64")
+
+
+async def test_it_follows_the_market(open_page: Open, example: RunningMarket) -> None:
+    page = await open_page()
+    await expect(the_limit(page)).to_contain_text("$25.00", timeout=WITHIN)
+    example.book({"side": "sell", "dollars_per_gpu_hour": 2, "nodes": 40})
+    await expect(the_limit(page)).to_contain_text("$2.00", timeout=WITHIN)
+    await expect(page.locator(ASKS)).to_have_count(1)
+    said = page.locator("[aria-live=polite]", has_text="recommended limit")
+    await expect(said).to_contain_text("$2.00")
+
+
+async def test_what_is_asked_for_can_be_changed_by_keyboard(
+    open_page: Open, example: RunningMarket
+) -> None:
+    page = await open_page("instance_type=8xH100")
+    await expect(the_limit(page)).to_contain_text("$24", timeout=WITHIN)
+    nodes = page.get_by_label("Nodes")
+    await nodes.focus()
+    await page.keyboard.press("ControlOrMeta+A")
+    await page.keyboard.type("8")
+    await expect(the_limit(page)).to_contain_text("$25.00", timeout=WITHIN)
+    await expect(page).to_have_url(re.compile(r"instance_type=8xH100&node_count=8"))
+    kind = page.get_by_label("Instance type")
+    await kind.focus()
+    await page.keyboard.press("ControlOrMeta+A")
+    await page.keyboard.type("8xABACUS")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("8xABACUS is not traded here")).to_be_visible(timeout=WITHIN)
+    await page.reload()
+    await expect(page.get_by_text("8xABACUS is not traded here")).to_be_visible(timeout=WITHIN)
+
+
+async def test_a_thin_book_warns(open_page: Open, example: RunningMarket) -> None:
+    page = await open_page("node_count=50")
+    await expect(page.get_by_text("Thin book.")).to_be_visible(timeout=WITHIN)
+    await expect(page.get_by_text("less than twice the 400 needed")).to_be_visible()
+    await open_and_expect(open_page, "node_count=100", "Too few GPUs for sale.")
+
+
+async def test_an_empty_book_says_so(open_page: Open, example: RunningMarket) -> None:
+    example.book({"side": "buy", "dollars_per_gpu_hour": 2, "nodes": 3})
+    page = await open_and_expect(open_page, "node_count=8", "Nothing of 8xH100 is for sale")
+    await expect(the_limit(page)).to_have_count(0)
+
+
+async def test_what_is_no_type_says_how_to_write_one(
+    open_page: Open, example: RunningMarket
+) -> None:
+    await open_and_expect(open_page, "instance_type=H100", "Write it like 8xH100")
+
+
+async def test_a_market_that_is_away_and_comes_back(
+    open_page: Open, example: RunningMarket
+) -> None:
+    page = await open_page("instance_type=8xH100&node_count=4")
+    await expect(the_limit(page)).to_be_visible(timeout=WITHIN)
+    example.fault("unavailable", times=-1, provider="sfcompute")
+    await expect(page.get_by_text("sfcompute does not answer")).to_be_visible(timeout=WITHIN)
+    await expect(page.locator("table.asks")).not_to_be_visible()
+    example.clear_faults()
+    await expect(the_limit(page)).to_be_visible(timeout=WITHIN)
+
+
+async def test_dark_follows_the_system_and_the_button_wins(
+    open_page: Open, example: RunningMarket
+) -> None:
+    page = await open_page(color_scheme="dark")
+    await expect(page.locator("body")).to_have_class(re.compile("body--dark"))
+    await page.get_by_role("button", name="Theme").click()
+    await expect(page.locator("body")).to_have_class(re.compile("body--light"))
+    await page.reload()
+    await expect(page.locator("body")).to_have_class(re.compile("body--light"))
+
+
+@pytest.mark.parametrize("query", ["node_count=8", "node_count=9999", "instance_type=8xABACUS"])
+async def test_a_phone_scrolls_in_one_direction(
+    open_page: Open, example: RunningMarket, query: str
+) -> None:
+    page = await open_page(query, viewport=PHONE, is_mobile=True)
+    await expect(page.locator(".pick, .empty h2").first).to_be_visible(timeout=WITHIN)
+    width = "document.documentElement.scrollWidth"
+    assert await page.evaluate(width) <= PHONE["width"]
+
+
+async def test_the_form_signs_a_browser_in_and_out(
+    browser: Browser, console: RunningConsole, example: RunningMarket
+) -> None:
+    async with await browser.new_context() as context:
+        page = await context.new_page()
+        await page.goto(f"{console.url}/orderbook?node_count=8")
+        await page.get_by_label("Token").fill(console.token)
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(the_limit(page)).to_contain_text("$25.00", timeout=WITHIN)
+        await page.get_by_role("button", name="Sign out").click()
+        await expect(page.get_by_label("Token")).to_be_visible()
+
+
+async def open_and_expect(open_page: Open, query: str, text: str) -> Page:
+    page = await open_page(query)
+    await expect(page.get_by_text(text).first).to_be_visible(timeout=WITHIN)
+    return page
