@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.gang import GangPacking
 from models.job import Tier
-from models.node import Node, NodeState
+from models.node import GPU, Node, NodeState
 from models.placement import Decision, JobRequest, PlacementKind, RejectionCode
 from models.topology import FABRIC_LABELS, FLAVOR_LABEL, Gang, LinkClass, SameConformance
 from scheduling.state import with_job
@@ -24,56 +24,72 @@ TOPOLOGY = islands((0, 1), (2, 3), within=LinkClass.NVLINK, between=LinkClass.PC
 
 @st.composite
 def gang_nodes(draw: st.DrawFn, name: str) -> Node:
-    gpus = draw(st.sampled_from([0, 1, 2, 4, 4, 8]))
-    lacking = draw(st.sampled_from([None] * 6 + list(FABRIC_LABELS)))
-    labels = {lacking: ""} if lacking else {}
-    flavor = draw(st.sampled_from([None, None, "H100-80GB"]))
-    if flavor:
-        labels[FLAVOR_LABEL] = flavor
-    return in_domain(
-        draw(st.sampled_from("ABC")),
+    """A node that would do for most gangs, or one of four with something about it."""
+    gpus = draw(st.sampled_from([8, 4, 2]))
+    home = draw(st.sampled_from("ABC"))
+    plain = in_domain(
+        home,
         name,
         gpus,
-        busy=draw(st.sets(st.integers(0, max(gpus - 1, 0)), max_size=3)),
-        vram=draw(st.sampled_from([80, 80, 80, 24])),
-        gpu_type=draw(st.sampled_from(["H100", "H100", "A100"])),
-        cpus=draw(st.sampled_from([4, 1000, 1000])),
-        ram=draw(st.sampled_from([40, 10_000, 10_000])),
-        ram_used=draw(st.sampled_from([0, 30])),
-        tier=draw(st.sampled_from([Tier.FAST] * 5 + [Tier.FLEX])),
-        state=draw(st.sampled_from([NodeState.READY] * 7 + [NodeState.DRAINING, NodeState.GONE])),
-        expires_in=draw(st.sampled_from([None, None, MARGIN, MARGIN / 2])),
-        conformance=draw(st.sampled_from([None, "old", "new", "new"])),
-        container_runtime=draw(st.sampled_from(["docker", "docker", None])),
-        labels=labels,
+        busy=draw(st.sets(st.integers(0, gpus - 1), max_size=2)),
+        gpu_type="H100",
+        container_runtime="docker",
+        conformance=draw(st.sampled_from(["new", "new", "old", None])),
         epoch=draw(st.integers(0, 3)),
         topology=TOPOLOGY if gpus == 4 else None,
     )
+    return plain.model_copy(update=draw(oddities) if draw(st.integers(0, 3)) == 3 else {})
+
+
+def labelled(**labels: str) -> dict[str, object]:
+    home = {"region": "r", "cluster": "c", "fabric.domain": "A"}
+    return {"labels": home | {name.replace("_", "."): value for name, value in labels.items()}}
+
+
+oddities: st.SearchStrategy[dict[str, object]] = st.sampled_from(
+    [
+        {"gpus": ()},
+        {"gpus": tuple(GPU(index=i, vram=24) for i in range(8))},
+        {"gpu_type": "A100"},
+        labelled(gpu_flavor="H100-80GB"),
+        *(labelled(**{name.replace(".", "_"): ""}) for name in FABRIC_LABELS),
+        {"cpus": 4},
+        {"cpus": 9, "cpus_used": 3},
+        {"ram": 40, "ram_used": 30},
+        {"tier": Tier.FLEX},
+        {"state": NodeState.DRAINING},
+        {"state": NodeState.GONE},
+        {"expires_at": NOW + MARGIN},
+        {"expires_at": NOW + MARGIN / 2},
+        {"container_runtime": None},
+    ]
+)
 
 
 @st.composite
 def gangs(draw: st.DrawFn) -> JobRequest:
-    gpus = draw(st.integers(1, 24))
-    size = draw(st.none() | st.integers(1, gpus))
+    gpus = draw(st.sampled_from([12, 16, 5, 9, 20, 24, 30, 3, 1]))
+    size = draw(st.sampled_from([None, 4, 5, 8, 3, 1, gpus]).map(lambda n: n and min(n, gpus)))
     return a_gang(
         gpus,
         size,
         allow_cross_group_spread=draw(st.sampled_from([True, True, True, False])),
-        spares_per_group=draw(st.sampled_from([0, 0, 1, 3])) if size else 0,
+        spares_per_group=draw(st.sampled_from([0, 1, 3])) if size else 0,
         same_conformance=draw(st.sampled_from(SameConformance)),
         unlabelled_nodes=draw(st.booleans()),
-        gpu_type=draw(st.sampled_from([None, "H100", "h100-80gb"])),
+        gpu_type=draw(st.sampled_from([None, "H100", "H100", "h100-80gb"])),
         cpus=draw(st.sampled_from([0, 2 * gpus, 1 / 3])),
         ram=draw(st.sampled_from([0, 5 * gpus])),
-        needs_container=draw(st.sampled_from([False, False, True])),
+        needs_container=draw(st.booleans()),
     )
 
 
 @st.composite
 def clusters(draw: st.DrawFn) -> list[Node]:
-    return [draw(gang_nodes(f"n{i}")) for i in range(draw(st.integers(0, 7)))]
+    return [draw(gang_nodes(f"n{i}")) for i in range(draw(sizes))]
 
 
+sizes = st.sampled_from([8, 6, 9, 7, 4, 2, 1, 0])
 packings = st.sampled_from(GangPacking)
 
 
