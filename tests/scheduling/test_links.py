@@ -1,0 +1,141 @@
+"""Which GPUs of a node a group gets, by what connects them."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from models.placement import GPUChoice
+from models.topology import LinkClass, NodeTopology, fingerprint
+from scheduling.gpus import choose, indices_of, mask_of
+from scheduling.links import choose_gpus
+from tests.support.gangs import a_gang, decide, in_domain, islands
+
+NVLINK, NVSWITCH, PCIE4, PCIE5 = (
+    LinkClass.NVLINK, LinkClass.NVSWITCH, LinkClass.PCIE4, LinkClass.PCIE5,
+)  # fmt: skip
+EVEN_AND_ODD = islands((0, 2, 4, 6), (1, 3, 5, 7), within=NVLINK, between=PCIE5)
+ALL = 0b1111_1111
+
+
+def chosen(topology: NodeTopology | None, usable: int, count: int) -> tuple[int, ...]:
+    return choose_gpus(topology, usable, usable, count, GPUChoice.CONTIGUOUS).indices
+
+
+def test_the_speeds_are_those_of_the_seed():
+    assert [c.gb_per_second for c in (NVSWITCH, NVLINK, PCIE5, PCIE4)] == [900, 450, 64, 32]
+
+
+def test_the_set_with_the_fastest_slowest_link_goes_before_the_closest_run():
+    assert chosen(None, ALL, 4) == (0, 1, 2, 3)
+    assert chosen(EVEN_AND_ODD, ALL, 4) == (0, 2, 4, 6)
+    assert chosen(EVEN_AND_ODD, ALL & ~mask_of([2]), 4) == (1, 3, 5, 7)
+
+
+def test_where_no_set_avoids_the_slow_link_the_closest_run_goes_first():
+    assert chosen(EVEN_AND_ODD, ALL, 5) == (0, 1, 2, 3, 4)
+    assert chosen(islands(tuple(range(8)), within=NVSWITCH, between=PCIE4), ALL, 3) == (0, 1, 2)
+
+
+def test_an_unknown_link_is_the_slowest():
+    rows = [list(row) for row in islands((0, 1, 2, 3), within=PCIE4, between=PCIE4).links]
+    rows[0][1] = rows[1][0] = None
+    topology = NodeTopology(gpus=(0, 1, 2, 3), links=tuple(tuple(row) for row in rows))
+    assert chosen(topology, 0b111, 2) == (0, 2)
+
+
+def test_of_equal_links_the_set_beside_most_network_cards_goes_first():
+    topology = islands((0, 1, 2, 3), within=NVLINK, between=NVLINK)
+    assert chosen(topology, 0b1111, 2) == (0, 1)
+    beside = topology.model_copy(update={"nics": ("mlx0", "mlx0", None, "mlx1")})
+    assert chosen(beside, 0b1111, 2) == (1, 3)  # the closer of the two
+
+
+def test_the_order_of_the_seed_stays_the_order_of_the_seed():
+    first = choose_gpus(EVEN_AND_ODD, ALL, ALL, 4, GPUChoice.FIRST_FREE)
+    assert first.indices == (0, 1, 2, 3)
+
+
+def test_too_few_gpus_are_refused():
+    with pytest.raises(ValueError, match="cannot choose 3 of 2 GPUs"):
+        choose_gpus(EVEN_AND_ODD, 0b11, 0b11, 3, GPUChoice.CONTIGUOUS)
+
+
+def test_a_gang_gets_linked_gpus():
+    nodes = [in_domain("A", "n", topology=EVEN_AND_ODD, busy=[0])]
+    assert decide(a_gang(4), nodes).members[0].gpu_indices == (1, 3, 5, 7)
+
+
+def test_a_node_of_many_gpus_is_answered_by_its_runs():
+    halves = tuple(range(0, 32)), tuple(range(32, 64))
+    topology = islands(*halves, within=NVSWITCH, between=PCIE5)
+    usable = ((1 << 64) - 1) & ~mask_of(range(28))
+    assert chosen(topology, usable, 8) == tuple(range(56, 64))
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> NodeTopology:
+    count = draw(st.integers(2, 7))
+    kinds = st.sampled_from([None, *LinkClass])
+    links = {pair: draw(kinds) for pair in combinations(range(count), 2)}
+    rows = tuple(
+        tuple(None if a == b else links[min(a, b), max(a, b)] for b in range(count))
+        for a in range(count)
+    )
+    nics = draw(st.just(()) | st.tuples(*[st.sampled_from([None, "a", "b"])] * count))
+    return NodeTopology(gpus=tuple(range(count)), links=rows, nics=nics)
+
+
+@given(topologies(), st.data())
+def test_no_other_set_is_better_linked(topology: NodeTopology, data: st.DataObject):
+    usable = data.draw(st.integers(1, (1 << len(topology.gpus)) - 1))
+    count = data.draw(st.integers(1, usable.bit_count()))
+
+    def worth(indices: tuple[int, ...]) -> tuple[int, int]:
+        links = [topology.links[a][b] for a, b in combinations(indices, 2)]
+        slowest = min((link.gb_per_second if link else 0 for link in links), default=0)
+        cards = {topology.nics[i] for i in indices} - {None} if topology.nics else set[str]()
+        return slowest, len(cards)
+
+    best = chosen(topology, usable, count)
+    assert len(best) == count
+    assert mask_of(best) & ~usable == 0
+    assert worth(best) == max(worth(s) for s in combinations(indices_of(usable), count))
+
+
+@given(st.integers(1, ALL), st.integers(1, 8))
+def test_like_links_choose_as_without_a_topology(usable: int, count: int):
+    count = min(count, usable.bit_count())
+    topology = islands(tuple(range(8)), within=NVSWITCH, between=NVSWITCH)
+    assert (
+        chosen(topology, usable, count)
+        == choose(usable, usable, count, GPUChoice.CONTIGUOUS).indices
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"gpus": (0, 0), "links": ((None, None),) * 2}, "GPU indices must differ"),
+        ({"gpus": (0, 1), "links": ((None, None),)}, "2 rows of 2 entries"),
+        ({"gpus": (0, 1), "links": ((None, NVLINK), (None, None))}, "GPU 1 to 0 differs"),
+        ({"gpus": (0,), "links": ((None,),), "nics": ("a", "b")}, "nics must have 1 entries"),
+    ],
+)
+def test_a_topology_that_does_not_agree_is_refused(fields: dict[str, object], problem: str):
+    with pytest.raises(ValidationError, match=problem):
+        NodeTopology.model_validate(fields)
+
+
+def test_equal_machines_have_equal_fingerprints():
+    one = fingerprint("550.54", "fw-1", {"quiet": "", "iommu": "pt"})
+    assert one == fingerprint("550.54", "fw-1", {"iommu": "pt", "quiet": ""})
+    assert len(one) == 16
+    others = {
+        fingerprint("550.90", "fw-1", {"iommu": "pt", "quiet": ""}),
+        fingerprint("550.54", "fw-2", {"iommu": "pt", "quiet": ""}),
+        fingerprint("550.54", "fw-1", {"iommu": "off", "quiet": ""}),
+    }
+    assert len(others | {one}) == 4
