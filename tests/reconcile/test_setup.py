@@ -14,7 +14,7 @@ from temporalio.client import Client, ScheduleActionExecutionStartWorkflow, Sche
 from activities.database import Database, current_revision, newest_revision
 from client.api import Longshore
 from models.job import JobState
-from models.market_memory import MARKET_WATCH_SCHEDULE
+from models.market_memory import MARKET_WATCH_SCHEDULE, MarketWatchReport
 from models.messages import job_workflow_id
 from models.reconcile import RECONCILE_SCHEDULE, ReconcileReport
 from models.search import SEARCH_ATTRIBUTES
@@ -24,7 +24,7 @@ from tests.support.home import PROGRAM
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
-from workers.schedules import ensure_schedule, reconciling
+from workers.schedules import ensure_schedule, reconciling, watching_markets
 
 
 @pytest.fixture(scope="module")
@@ -95,19 +95,19 @@ async def test_the_schedule_skips_what_overlaps_and_follows_the_setting(temporal
 
 
 async def test_the_schedule_runs_reconcile(control: Database, temporal: Client):
-    schedule = temporal.get_schedule_handle(RECONCILE_SCHEDULE)
-    await schedule.trigger()
-
-    async def started() -> str | None:
-        for result in (await schedule.describe()).info.recent_actions:
-            assert isinstance(result.action, ScheduleActionExecutionStartWorkflow)
-            return result.action.workflow_id
-        return None
-
-    workflow_id = await eventually(started)
-    assert workflow_id
+    workflow_id = await _triggered(temporal, RECONCILE_SCHEDULE)
     handle = temporal.get_workflow_handle(workflow_id, result_type=ReconcileReport)
     assert (await handle.result()).settled
+
+
+async def test_the_schedule_of_the_markets_runs_a_look(
+    settings: Settings, control: Database, temporal: Client
+):
+    said = await ensure_schedule(temporal, watching_markets(settings.market_watch_every))
+    assert said == "the watch of the markets runs every 1m"
+    workflow_id = await _triggered(temporal, MARKET_WATCH_SCHEDULE)
+    handle = temporal.get_workflow_handle(workflow_id, result_type=MarketWatchReport)
+    assert await handle.result() == MarketWatchReport()  # no market is configured
 
 
 async def test_reconcile_says_that_all_agree(settings: Settings, control: Database):
@@ -132,6 +132,20 @@ async def test_reconcile_ends_with_1_where_a_person_must_look(
     )
     async with control.transaction() as connection:
         await connection.execute(text("UPDATE nodes SET cpu_milli_used = 0"))
+
+
+async def _triggered(temporal: Client, schedule_id: str) -> str:
+    """Have a schedule run now; return the id of a workflow that it has started."""
+    schedule = temporal.get_schedule_handle(schedule_id)
+    await schedule.trigger()
+
+    async def started() -> str | None:
+        for result in (await schedule.describe()).info.recent_actions:
+            assert isinstance(result.action, ScheduleActionExecutionStartWorkflow)
+            return result.action.workflow_id
+        return None
+
+    return await eventually(started) or ""
 
 
 async def _longshore(settings: Settings, *args: str) -> subprocess.CompletedProcess[str]:
