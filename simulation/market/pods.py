@@ -100,7 +100,7 @@ class Cloud:
         """End a pod at once."""
         if pod.over:
             return
-        ran = pod.ssh and pod.script is not None
+        ran = pod.ssh
         self._become(pod, "TERMINATED")
         pod.installation = "TERMINATED"
         pod.terminated_at = self._world.clock.now

@@ -133,4 +133,5 @@ def _listen(port: int) -> socket.socket:
             f"port {port} of {LOOPBACK} cannot be used for the simulated market: "
             f"{error.strerror}. Choose another with --port."
         ) from None
+    listening.listen(128)  # who connects before the server runs waits, and is not refused
     return listening
