@@ -167,9 +167,9 @@ class _Filling:
         if not spares:
             return
         for (home, shares), found in zip(self._groups, self._spares, strict=True):
-            wanted = spares
             used = {number for number, _ in shares}
-            for key in sorted(self._of_domain, key=lambda key: self._distance(key, home)):
+            wanted = spares - self._spares_in(home, used, spares, found)
+            while wanted and (key := self._emptiest()) is not None:
                 wanted -= self._spares_in(key, used, wanted, found)
 
     def planned(self) -> tuple[PlannedGroup, ...]:
@@ -221,8 +221,12 @@ class _Filling:
                 taken += gpus
         return taken
 
-    def _distance(self, key: DomainKey, home: DomainKey) -> tuple[bool, int, DomainKey]:
-        return key != home, -sum(self._left[number] for number in self._of_domain[key]), key
+    def _emptiest(self) -> DomainKey | None:
+        """Return the domain that has most left, or None where nothing is left anywhere."""
+        left = {key: self.room[key] - self.taken[key] for key in self._of_domain}
+        return min(
+            (key for key in left if left[key]), key=lambda key: (-left[key], key), default=None
+        )
 
     def _give(self, number: int, gpus: int) -> NodeShare:
         offer = self._offers[number]

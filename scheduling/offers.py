@@ -16,6 +16,8 @@ from scheduling.reservations import gpus_open_from
 from scheduling.state import EPSILON, Need, NodeView
 from scheduling.topology import DomainKey, domain_of, flavor_of, has_flavor
 
+_UNLIMITED = 1 << 30
+
 
 class Offer(NamedTuple):
     """What one node could give."""
@@ -51,9 +53,8 @@ def offers_now(
     offers = Offers([], [])
     for position, view in enumerate(views):
         domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
-        found = _unsuited(view, whole, gang) or _no_time(view, whole, now)
-        if found is None:
-            found = _give(view, whole, now)
+        code = _unsuited(view, whole, gang, domain) or _no_time(view, whole, now)
+        found = code or _give(view, whole, now)
         if isinstance(found, RejectionCode):
             offers.refused.append((position, found))
         elif domain is not None:
@@ -68,12 +69,13 @@ def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) ->
     for position, view in enumerate(views):
         domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
         gone = view.node.state is NodeState.GONE
-        code = _unsuited(view, whole, gang)
+        code = _unsuited(view, whole, gang, domain)
         if gone or domain is None or code not in (None, RejectionCode.STATE):
             continue
         large = view.rooms.large(whole.vram)
-        gpus = _within(large.bit_count(), whole, view.node.cpus, view.node.ram)
-        if gpus:
+        of_cpus = _gpus_for(view.node.cpus, whole.cpus, whole.gpus)
+        gpus = min(large.bit_count(), of_cpus, _gpus_for(view.node.ram, whole.ram, whole.gpus))
+        if gpus > 0:
             offers.append(Offer(position, view, domain, gpus, large))
     return offers
 
@@ -89,7 +91,9 @@ def need_of_share(whole: Need, gpus: int) -> Need:
     return whole._replace(gpus=gpus, cpus=whole.cpus * part, ram=whole.ram * part)
 
 
-def _unsuited(view: NodeView, whole: Need, gang: Gang) -> RejectionCode | None:
+def _unsuited(
+    view: NodeView, whole: Need, gang: Gang, domain: DomainKey | None
+) -> RejectionCode | None:
     """Return the constraint on the make of the node that fails, in the order of the codes."""
     node = view.node
     if node.state is not NodeState.READY:
@@ -101,7 +105,7 @@ def _unsuited(view: NodeView, whole: Need, gang: Gang) -> RejectionCode | None:
         return RejectionCode.GPU_TYPE if plain else RejectionCode.FLAVOR
     if whole.container and node.container_runtime is None:
         return RejectionCode.CONTAINER_RUNTIME
-    if domain_of(node, unlabelled=gang.unlabelled_nodes) is None:
+    if domain is None:
         return RejectionCode.LABELS
     if gang.same_conformance is SameConformance.REQUIRE and node.conformance is None:
         return RejectionCode.CONFORMANCE
@@ -117,9 +121,11 @@ def _no_time(view: NodeView, whole: Need, now: datetime) -> RejectionCode | None
 
 def _give(view: NodeView, whole: Need, now: datetime) -> tuple[int, int] | RejectionCode:
     """Return how many GPUs the node can give, and the set they are from."""
-    if not _within(1, whole, view.cpus_free, float("inf")):
+    of_cpus = _gpus_for(view.cpus_free, whole.cpus, whole.gpus)
+    if of_cpus < 1:
         return RejectionCode.CPU
-    if not _within(1, whole, float("inf"), view.ram_free):
+    of_ram = _gpus_for(view.ram_free, whole.ram, whole.gpus)
+    if of_ram < 1:
         return RejectionCode.RAM
     if not view.rooms.count:
         return RejectionCode.GPU_COUNT
@@ -129,7 +135,7 @@ def _give(view: NodeView, whole: Need, now: datetime) -> tuple[int, int] | Rejec
     usable = roomy & view.free
     if not usable:
         return RejectionCode.GPUS_BUSY
-    gpus = _within(usable.bit_count(), whole, view.cpus_free, view.ram_free)
+    gpus = min(usable.bit_count(), of_cpus, of_ram)
     return _beside_reserved(view, whole, gpus, now) if view.reserved else (gpus, usable)
 
 
@@ -144,16 +150,9 @@ def _beside_reserved(
     return RejectionCode.RESERVED
 
 
-def _within(gpus: int, whole: Need, cpus: float, ram: float) -> int:
-    """Return how many of `gpus` so many cores and GB of RAM suffice for."""
-    if whole.cpus:
-        gpus = min(gpus, _times(cpus * whole.gpus, whole.cpus, gpus))
-    if whole.ram:
-        gpus = min(gpus, _times(ram * whole.gpus, whole.ram, gpus))
-    return max(gpus, 0)
-
-
-def _times(amount: float, each: float, most: int) -> int:
-    # Compared first: an amount without bound is no whole number.
-    scaled = (amount + EPSILON) / each
-    return most if scaled >= most else int(scaled)
+def _gpus_for(amount: float, wanted: float, gpus: int) -> int:
+    """Return how many GPUs `amount` suffices for, where `gpus` of them want `wanted`."""
+    if not wanted:
+        return _UNLIMITED
+    # EPSILON as for jobs on one node: amounts closer than this are equal.
+    return int((amount + EPSILON) * gpus / wanted)

@@ -62,11 +62,10 @@ def domain_of(node: Node, *, unlabelled: bool = False) -> DomainKey | None:
     least, and nothing is known of what connects it to others.
     """
     labels = node.labels
-    key = DomainKey(
-        labels.get(REGION_LABEL, ""), labels.get(CLUSTER_LABEL, ""), labels.get(DOMAIN_LABEL, "")
-    )
-    if all(key):
-        return key
+    region, cluster = labels.get(REGION_LABEL), labels.get(CLUSTER_LABEL)
+    domain = labels.get(DOMAIN_LABEL)
+    if region and cluster and domain:
+        return DomainKey(region, cluster, domain)
     return DomainKey("", "", node.id) if unlabelled else None
 
 
