@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from importlib import metadata
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ import httpx
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from activities.providers.access import Access, check_allowed
-from activities.providers.http_errors import error_of, is_away, said_in, wait_asked_for
+from activities.providers.http_errors import date_of, error_of, is_away, said_in, wait_asked_for
 from models.errors import AnswerError, MarketAwayError, RefusedError
 from models.problems import describe
 
@@ -92,6 +92,7 @@ class MarketHTTP:
         token_name: str,
         patience: Patience | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Raises RefusedError when nothing may be sent to that address."""
         check_allowed(access.url, access.mode)
@@ -99,6 +100,8 @@ class MarketHTTP:
         self.provider = provider
         self.patience = patience = patience or Patience()
         self.sleep = sleep
+        self._clock = clock
+        self._ahead = timedelta(0)
         self._url = access.url.rstrip("/")
         self._mode = access.mode
         self._token_name = token_name
@@ -131,6 +134,10 @@ class MarketHTTP:
             _Request("POST", path, body=body, key=key, repeatable=key is not None, creates=True,
                      secrets=tuple(secrets))
         )  # fmt: skip
+
+    def now(self) -> datetime:
+        """Return the time as the market has it, by the Date of its last answer."""
+        return self._clock() + self._ahead
 
     def hide(self, text: str, secrets: Sequence[str] = ()) -> str:
         """Return the text without the token and the `secrets`."""
@@ -206,6 +213,8 @@ class MarketHTTP:
                 f"{SIMULATED_HEADER} is missing. Nothing else may be talked to.",
             )
         status, asked = response.status_code, request.asked
+        date = date_of(response.headers)
+        self._ahead = date - self._clock() if date else timedelta(0)
         body = _json_of(response.text)
         if status >= 400:  # it is quoted: what is secret goes before anything is cut short
             body = _each_text(body, lambda text: self.hide(text, request.secrets))
@@ -213,7 +222,7 @@ class MarketHTTP:
             said = f": {words}" if (words := said_in(body)) else ""
             return _Away(
                 f"{asked} got status {status}{said}", status=status, arrived=status != 429,
-                retry_after=wait_asked_for(response.headers, datetime.now(UTC)),
+                retry_after=wait_asked_for(response.headers, self.now()),
             )  # fmt: skip
         if status >= 400:
             raise error_of(self.provider, status, body, asked, self._token_name)

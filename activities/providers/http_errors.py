@@ -6,7 +6,7 @@ same without the wrapper, and its older ``{"object": "error", code, message}``; 
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -89,6 +89,14 @@ def wait_asked_for(headers: Mapping[str, str], now: datetime) -> float | None:
     if (reset := headers.get("ratelimit-reset")) is not None and _is_number(reset):
         return _seconds(reset, now)
     return None
+
+
+def date_of(headers: Mapping[str, str]) -> datetime | None:
+    """Return when an answer was made, by the market's clock."""
+    try:
+        return parsedate_to_datetime(headers["date"]).astimezone(UTC)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _error_objects(body: Any) -> Iterator[dict[str, Any]]:

@@ -119,7 +119,7 @@ class Prime:
             gpus_per_node=wanted.gpus,
             lot=wanted.gpus,
             asks=tuple(_level(offer, wanted) for offer in kept),
-            observed_at=datetime.now(UTC),
+            observed_at=self._http.now(),
             simulated=simulated,
             window=window,
         )

@@ -43,7 +43,7 @@ async def http(access: Access, sleeps: Sleeps) -> AsyncIterator[MarketHTTP]:
 
 @pytest.fixture
 async def sfcompute(access: Access, sleeps: Sleeps) -> AsyncIterator[SFCompute]:
-    client = SFCompute(access, patience=HASTY, sleep=sleeps, now=lambda: NOW)
+    client = SFCompute(access, patience=HASTY, sleep=sleeps, clock=lambda: NOW)
     yield client
     await client.aclose()
 

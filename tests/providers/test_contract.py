@@ -12,12 +12,12 @@ from activities.providers.access import Access
 from activities.providers.http import Patience
 from activities.providers.prime import Prime
 from activities.providers.sfcompute import SFCompute
-from models.market import MachineState, OrderState
+from models.market import MachineState, OrderBook, OrderState
 from models.money import MICRO
 from simulation.market.market import Market as SimulatedMarket
 from simulation.market.market import Options
 from simulation.market.server import MarketServer
-from tests.providers.contract import Market, ProviderContract, utc
+from tests.providers.contract import TYPE, Market, ProviderContract, utc
 
 QUICK = Patience(first_wait=0.02, longest_wait=0.1, looks=3, look_every=0.05)
 
@@ -76,6 +76,13 @@ class TestSFCompute(ProviderContract):
         client = SFCompute(access_to(running), patience=QUICK)
         yield Market(client, Control(controls, "sfcompute"), "POST /orders")
         await client.aclose()
+
+    async def test_the_next_hour_is_found_on_a_clock_that_ran_ahead(self, market: Market):
+        await market.provider.book(TYPE)
+        await market.control.advance(timedelta(hours=30))
+        book = await market.provider.book(TYPE)
+        assert isinstance(book, OrderBook)
+        assert book.window == await market.window(hours=1)
 
     async def test_fills_after_a_cancellation_are_counted(self, market: Market):
         placed = await market.provider.order(

@@ -103,6 +103,28 @@ async def test_a_book_is_of_the_next_whole_hour_without_a_window(
     assert book.window == Window(start=START, end=START + timedelta(hours=1))
 
 
+async def test_the_next_hour_is_that_of_the_markets_clock(
+    server: ScriptedHTTP, sfcompute: SFCompute
+):
+    late = {"Date": "Mon, 21 Sep 2026 18:59:59 GMT"}
+    past = Reply({"error": {"message": "start_at is past"}}, 422, late)
+    server.on(f"GET {V2}/orderbook/depth", past, Reply(body("sfcompute_depth"), headers=late))
+    book = await sfcompute.book(H100)
+    assert isinstance(book, OrderBook)
+    assert book.window
+    assert book.window.start == START + timedelta(hours=6)
+
+
+async def test_a_refused_hour_is_not_asked_for_again_and_again(
+    server: ScriptedHTTP, sfcompute: SFCompute
+):
+    late = {"Date": "Mon, 21 Sep 2026 18:59:59 GMT"}
+    server.on(f"GET {V2}/orderbook/depth", Reply({"error": {"message": "no"}}, 422, late))
+    with pytest.raises(InvalidOrderError):
+        await sfcompute.book(H100)
+    assert len(server.seen(f"GET {V2}/orderbook/depth")) == 2
+
+
 async def test_no_book_is_no_quote(server: ScriptedHTTP, sfcompute: SFCompute):
     server.on(f"GET {V2}/orderbook/depth", body("sfcompute_depth", asks=[], bids=[]))
     empty = await sfcompute.book(H100)
