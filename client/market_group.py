@@ -162,12 +162,13 @@ async def _watch_in_place(look: Callable[[], Awaitable[tuple[Quote, ...]]]) -> N
 
     from rich.live import Live
 
-    from client.market_view import quotes_screen
+    from client.market_view import quotes_in_place
 
+    console = out()
     # The other screen, as in an editor: what was on the terminal comes back in the end.
-    with Live(console=out(), screen=True, auto_refresh=False) as screen:
+    with Live(console=console, screen=True, auto_refresh=False) as screen:
         while True:
-            screen.update(quotes_screen(await look(), now()), refresh=True)
+            screen.update(quotes_in_place(await look(), now(), console.height), refresh=True)
             await asyncio.sleep(_EVERY)
 
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from client.markets import ProviderState, Quote
+from client.markets import ProviderState, Quote, cheapest
 from client.price_view import render_price
 from client.terminal import a_table, heading
 from client.words import SIMULATED, ago, clock
@@ -19,6 +19,11 @@ from models.price import PriceAnswer
 from models.units import format_duration
 
 _ROWS = 6
+"""Of a chart."""
+_MOST_ROWS = 20
+_FEWEST_ROWS = 3
+_BESIDE_ROWS = 26
+"""Lines of a book beside its asks and bids: headings, metrics, warnings."""
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _HEADROOM = 0.1
 """Of the range of prices is left free below the lowest."""
@@ -30,8 +35,17 @@ def quotes_screen(quotes: Sequence[Quote], now: datetime, *, plain: bool = False
     for quote in quotes:
         if parts:
             parts.append(Text())
-        parts += _quote(quote, now, plain)
+        parts += _quote(quote, now, plain=plain)
     return Group(*parts)
+
+
+def quotes_in_place(quotes: Sequence[Quote], now: datetime, height: int) -> Group:
+    """Return the same for a terminal of this height: the cheapest market with as many rows as
+    there is room for, and a line for each other."""
+    best = cheapest(quotes)
+    lines = [Text(quote_line(quote), style="dim") for quote in quotes if quote is not best]
+    rows = max((height - len(lines) - _BESIDE_ROWS) // 2, _FEWEST_ROWS)
+    return Group(*lines, *_quote(best, now, plain=False, rows=rows))
 
 
 def quote_line(quote: Quote) -> str:
@@ -133,14 +147,16 @@ def quality_table(quality: Sequence[Quality]) -> Table:
     return table
 
 
-def _quote(quote: Quote, now: datetime, plain: bool) -> list[RenderableType]:
+def _quote(
+    quote: Quote, now: datetime, *, plain: bool, rows: int = _MOST_ROWS
+) -> list[RenderableType]:
     answer = quote.answer
     if isinstance(answer, NoQuote):
         head = Text("NO QUOTE", style="bold yellow")
         head.append(f"  {quote.instance_type} at {_name(quote)}: ", style="none")
         return [head.append(answer.detail or answer.reason.value, style="none")]
     parts: list[RenderableType] = [_badge(answer)] if answer.simulated and not plain else []
-    parts.append(render_price(answer, plain=plain))
+    parts.append(render_price(answer, plain=plain, rows=rows))
     if not plain:
         parts.append(Text(f"read {ago(answer.observed_at, now)}", style="dim"))
     parts += [Text(f"warning: {warning}", style="yellow") for warning in answer.warnings]

@@ -18,10 +18,15 @@ _MOST_ROWS = 20
 _RECOMMENDED = "← limit"
 
 
-def render_price(answer: PriceAnswer, *, plain: bool = False) -> RenderableType:
-    """Return the answer for a Rich console. `plain` is for pipes: every ask and bid is a line."""
-    asks = _shown(answer.asks, answer.index, plain)
-    bids = _shown(answer.bids, 0, plain)
+def render_price(
+    answer: PriceAnswer, *, plain: bool = False, rows: int = _MOST_ROWS
+) -> RenderableType:
+    """Return the answer for a Rich console, with at most so many rows of each side.
+
+    `plain` is for pipes: every ask and bid is a line.
+    """
+    asks = _shown(answer.asks, answer.index, plain, rows)
+    bids = _shown(answer.bids, 0, plain, rows)
     parts: list[RenderableType] = [
         _headline(answer),
         Text(),
@@ -55,11 +60,11 @@ def _provider(name: str, simulated: bool) -> str:
     return f"{name} ({SIMULATED})" if simulated else name
 
 
-def _shown(side: Sequence[CountedLevel], marked: int, plain: bool) -> list[int]:
+def _shown(side: Sequence[CountedLevel], marked: int, plain: bool, rows: int) -> list[int]:
     """Return the positions of what is shown: on a terminal the first ones, and the marked one."""
-    if plain or len(side) <= _MOST_ROWS:
+    if plain or len(side) <= rows:
         return list(range(len(side)))
-    return sorted({*range(_MOST_ROWS), marked})
+    return sorted({*range(rows), marked})
 
 
 def _side(

@@ -3,11 +3,14 @@
 from datetime import timedelta
 from typing import Any
 
-from client.market_view import abilities, history_lines, history_screen
-from models.market import Capabilities
+from client.market_view import abilities, history_lines, history_screen, quotes_in_place
+from client.markets import Quote
+from models.market import Capabilities, InstanceType, NoQuote, NoQuoteReason, OrderBook
 from models.market_memory import HistoryPoint, Quality
+from models.price import PriceAnswer, PriceNeed
+from scheduling.price import price
 from tests.client.test_screens import drawn
-from tests.support.market_books import NOW
+from tests.support.market_books import NOW, a_book, levels
 
 MINUTE = timedelta(minutes=1)
 
@@ -58,6 +61,29 @@ def test_simulated_prices_and_limits_say_so() -> None:
         "2026-11-20T12:30:00Z  market (simulated)  ask $2.00 ($2.00 to $2.00)  bid -  "
         "0 GPUs asked  1 books"
     ]
+
+
+def test_a_live_screen_fits_the_terminal_and_keeps_what_matters() -> None:
+    deep = levels(*((f"{200 - number}.00", 8) for number in range(60)))
+    full, empty = (
+        Quote(provider=name, instance_type=InstanceType.parse("8xH100"), gpus=8, answer=answer,
+              book=book, at=NOW)
+        for name, answer, book in (
+            ("market", *_priced(a_book(asks=deep, bids=deep, simulated=True))),
+            ("empty", NoQuote(reason=NoQuoteReason.EMPTY, detail="nobody sells"), None),
+        )
+    )  # fmt: skip
+    for height in (32, 40, 80):
+        lines = drawn(quotes_in_place([empty, full], NOW, height), 100)
+        assert len(lines) <= height
+        assert lines[0] == "8 GPUs of 8xH100 at empty: no quote, nobody sells"
+        assert lines[1].startswith(" SIMULATED ")
+        assert any(line.endswith("← limit") for line in lines)
+        assert any(line.startswith("updated ") for line in lines)
+
+
+def _priced(book: OrderBook) -> tuple[PriceAnswer | NoQuote, OrderBook]:
+    return price(book, PriceNeed(gpus=8), NOW), book
 
 
 def test_abilities_are_words() -> None:
