@@ -258,7 +258,7 @@ class Prime:
         pod: dict[str, Any] = {
             **offer.native["pod"],
             "name": request.key,
-            "maxPrice": _json_number(most),
+            "maxPrice": json_number(most),
         }
         if self._template:
             pod |= {"image": "custom_template", "customTemplateId": self._template}
@@ -343,6 +343,6 @@ def _encoded(script: str | None) -> str:
     return base64.b64encode(script.encode()).decode() if script else ""
 
 
-def _json_number(amount: Decimal) -> int | float:
+def json_number(amount: Decimal) -> int | float:
     """Return an amount as JSON has it: six places at most, which a float gives back exactly."""
     return int(amount) if amount == amount.to_integral_value() else float(amount)

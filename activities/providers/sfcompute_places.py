@@ -99,8 +99,10 @@ class Places:
                 raise
             return found
         except MarketAwayError as error:
+            if not error.uncertain:
+                raise
             found = await look_until(lambda: self._pool_named(name), self._http)
-            if found is None or not error.uncertain:
+            if found is None:
                 raise
             return found
 

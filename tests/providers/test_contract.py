@@ -1,19 +1,23 @@
 """Both clients against the simulated market, which speaks both APIs over real HTTP."""
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from pydantic import SecretStr
 
+from activities.providers import registry
 from activities.providers.access import Access
 from activities.providers.http import Patience
 from activities.providers.prime import Prime
 from activities.providers.sfcompute import SFCompute
 from models.market import MachineState, OrderBook, OrderState
 from models.money import MICRO
+from models.settings import MarketInfo, Settings
 from simulation.market.market import Market as SimulatedMarket
 from simulation.market.market import Options
 from simulation.market.server import MarketServer
@@ -66,6 +70,17 @@ async def controls(running: MarketServer) -> AsyncIterator[httpx.AsyncClient]:
 
 def access_to(running: MarketServer) -> Access:
     return Access(running.url, SecretStr(running.token), "simulated")
+
+
+async def test_a_running_market_is_found_by_its_file(running: MarketServer, tmp_path: Path):
+    info = MarketInfo(url=running.url, token=running.token, pid=os.getpid())
+    (tmp_path / "market.json").write_text(info.model_dump_json())
+    found = registry.connect_all(Settings(state_dir=tmp_path))
+    for name, provider in found.items():
+        account = await provider.account()
+        assert (account.provider, account.simulated) == (name, True)
+        await provider.aclose()
+    assert set(found) == {"prime", "sfcompute"}
 
 
 class TestSFCompute(ProviderContract):

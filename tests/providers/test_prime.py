@@ -1,15 +1,21 @@
 """The client of Prime Intellect against bodies as its documentation has them."""
 
 import base64
+import json
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from activities.providers.access import Access
-from activities.providers.prime import Prime
+from activities.providers.prime import Prime, json_number
+from activities.providers.prime_reading import offers
+from activities.providers.prime_shapes import Row
 from models.errors import (
     AnswerError,
     CredentialsError,
@@ -31,6 +37,7 @@ from models.market import (
     Preview,
     Side,
 )
+from models.money import dollars_of
 from tests.providers.told import Sleeps, body
 from tests.support.scripted_http import Reply, Reset, ScriptedHTTP, Silence
 
@@ -395,6 +402,26 @@ async def test_stopping_is_repeated_and_what_has_gone_is_no_error(
     await prime.stop_machine("pod_1")
     assert len(server.seen(path)) == 3
     await prime.cancel_order("pod_1")
+
+
+@given(
+    st.decimals(min_value="0.0001", max_value=1000, places=6),
+    st.integers(min_value=1, max_value=64),
+)
+def test_a_limit_at_the_price_of_an_offer_reaches_the_row_and_no_further(
+    dollars: Decimal, gpus: int
+):
+    prices = {"onDemand": str(dollars), "currency": "USD"}
+    row = {**body("prime_gpus")["items"][0], "gpuCount": gpus, "prices": prices}
+    (offer,) = offers([Row.model_validate(row)], simulated=True)
+    most = Decimal(json.dumps(json_number(dollars_of(offer.price * gpus))))
+    assert dollars <= most < dollars + gpus * Decimal("0.000001")
+
+
+async def test_an_offer_travels_as_json(server: ScriptedHTTP, prime: Prime):
+    request = take(await offer_of(server, prime))
+    assert OrderRequest.model_validate_json(request.model_dump_json()) == request
+    assert "longshore agent" not in repr(request)
 
 
 async def test_it_keeps_no_time_and_starts_no_machine_without_an_order(prime: Prime):
