@@ -5,13 +5,14 @@ import os
 import webbrowser
 from enum import StrEnum
 from typing import Annotated
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import typer
 from pydantic import BaseModel
 
 from client.calls import call, known_job
 from client.terminal import JSON, now, out, print_json, show
+from models.addresses import url_of
 from models.book_document import BookDocument
 from models.errors import UnavailableError
 from models.job import JobSpec
@@ -82,12 +83,16 @@ def ui(
     open_it: Annotated[bool, typer.Option("--open", help="Open the first in a browser.")] = False,
     as_json: JSON = False,
 ) -> None:
-    """Print where the Temporal Web UI shows jobs, pools and nodes."""
+    """Print where the console is, and where the Temporal Web UI shows jobs, pools and nodes.
+
+    The link to the console holds its token: who has it may look.
+    """
     base = f"{_ui_address()}/namespaces/{_namespace()}/workflows"
     links: dict[str, str] = {}
     if ref is not None:
         job_id = call(lambda api: known_job(api, ref)).id
         links[f"job {job_id}"] = f"{base}/{job_workflow_id(job_id)}"
+    links |= _console_link()
     links |= {
         "all workflows": base,
         "jobs now": f"{base}?query={_query(JOB_WORKFLOW, 'Running')}",
@@ -103,6 +108,18 @@ def ui(
             print(f"{label:<{width}}  {link}")
     if open_it:
         webbrowser.open(next(iter(links.values())))
+
+
+def _console_link() -> dict[str, str]:
+    """Return the link that signs a browser in to the console, where there is one."""
+    settings = Settings()
+    if settings.console_address is None:
+        return {}
+    try:
+        token = settings.resolve_console_token()
+    except UnavailableError:
+        return {}  # nobody has started a console here yet
+    return {"console": f"{url_of(settings.console_address)}/?{urlencode({'token': token})}"}
 
 
 def _ui_address() -> str:

@@ -35,6 +35,11 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def some(number: int, what: str) -> str:
+    """Return a number of things: ``1 node``, ``1,024 GPUs``."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
 def clock(at: datetime) -> str:
     return f"{at:%H:%M:%S} UTC"
 

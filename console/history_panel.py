@@ -1,5 +1,6 @@
 """Below the book: what prices were, and how the limits that were recommended fared."""
 
+import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -80,9 +81,9 @@ class HistoryPanel:
         bids = [(point.at, point.bid) for point in points]
         options = charts.lines(
             [
-                ("Best ask, mean", charts.ASK, asks),
                 ("Best ask, lowest", charts.LIMIT, lows),
-                ("Best bid, mean", charts.BID, bids),
+                ("Best ask", charts.ASK, asks),
+                ("Best bid", charts.BID, bids),
             ],
             since,
             until,
@@ -140,12 +141,18 @@ def quality_html(fared: Sequence[Quality]) -> str:
         f"<tr><td>{escape(one.size)}</td><td>{count(one.made)}</td>"
         f"<td>{_share(one.at_once, one.judged)}</td><td>{_share(one.in_time, one.judged)}</td>"
         f"<td>{'–' if one.over_best is None else f'{one.over_best * 100:+.1f} %'}</td></tr>"
-        for one in fared
+        for one in sorted(fared, key=_smallest)
     )
     return (
         '<table class="book"><caption class="sr-only">How past limits fared</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     )
+
+
+def _smallest(one: Quality) -> int:
+    """Return the first number of a size such as ``9-64``."""
+    digits = re.match(r"\d+", one.size)
+    return int(digits[0]) if digits else 0
 
 
 def _turn() -> int:

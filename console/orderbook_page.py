@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from console import charts
 from console import orderbook_view as view
-from console.formats import price
+from console.formats import price, some
 from console.history_panel import FaredPanel, HistoryPanel
 from console.layout import Badge, Card, chart, frame, redraw
 from console.past import Past
@@ -143,7 +143,8 @@ class OrderbookPage:
             return None
         nodes = min(max(int(self._nodes.value or 1), 1), MOST_NODES)
         self._needed.content = (
-            f"{nodes:,} nodes × {wanted.gpus} GPUs = <b>{nodes * wanted.gpus:,} GPUs</b>"
+            f"{some(nodes, 'node')} × {some(wanted.gpus, 'GPU')} = "
+            f"<b>{some(nodes * wanted.gpus, 'GPU')}</b>"
         )
         window = None
         if hours := int(self._window.value or 0):

@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from urllib.parse import urlencode
 
 import uvicorn
 
@@ -31,7 +32,7 @@ def serve(settings: Settings, address: str, ready: Callable[[str], object]) -> N
     with _listening(address) as listener:
         _log_to_stderr(settings)
         app = build(settings, token)
-        ready(f"{url_of(address)}/?token={token}")
+        ready(f"{url_of(address)}/?{urlencode({'token': token})}")
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -148,6 +148,7 @@ def _say_where_things_are(stack: Stack, info: StackInfo) -> None:
 
     typer.echo("\nLongshore is up.")
     rows = [
+        ("Console", _console(stack)),
         ("Temporal UI", info.temporal_ui or f"of the server at {info.temporal_address}"),
         ("Nodes", ", ".join(local_nodes(stack)) or "none"),
         ("State and logs", str(stack.folder)),
@@ -158,6 +159,13 @@ def _say_where_things_are(stack: Stack, info: StackInfo) -> None:
         "\nNext: longshore submit --gpus 2 --follow -- sh -c 'echo I have $CUDA_VISIBLE_DEVICES'"
         "\n      longshore down   (stops all of it; what is stored stays)"
     )
+
+
+def _console(stack: Stack) -> str:
+    from models.addresses import url_of
+
+    address = stack.settings.console_address
+    return f"{url_of(address)} (`longshore ui` prints a link)" if address else "off"
 
 
 def _psql(stack: Stack) -> str:
