@@ -23,7 +23,9 @@ class RunningMarket:
         self.url = server.url
         self.token = server.token
         self.headers = {"Authorization": f"Bearer {server.token}"}
-        self.http = httpx.Client(base_url=server.url, headers=self.headers, timeout=30)
+        self.http = httpx.Client(
+            base_url=server.url, headers=self.headers, timeout=30, trust_env=False
+        )
 
     def settings(self, **others: Any) -> Settings:
         """Return settings under which clients use this market."""
