@@ -8,13 +8,16 @@ import socket
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pynvml
 
+from activities.wiring import read_conformance, read_topology
 from models.base import Frozen
 from models.errors import SpecError, UnavailableError
 from models.node import GPUInventory, Inventory
+from models.topology import NodeTopology
 from models.units import parse_gb
 
 RUNTIMES = ("docker", "podman")
@@ -46,6 +49,14 @@ class SimulatedGPUs(Frozen):
         return 64.0 * self.count
 
 
+class _Found(NamedTuple):
+    """GPUs, and what the driver tells of their links and of the machine."""
+
+    gpus: tuple[GPUInventory, ...]
+    topology: NodeTopology | None = None
+    conformance: str | None = None
+
+
 def parse_simulated(text: str) -> SimulatedGPUs:
     """Return the GPUs of ``8xH100-80GB`` or ``4xA100-40GB``. Raises SpecError for another form."""
     match = _SIMULATED.fullmatch(text.strip())
@@ -64,7 +75,8 @@ def take_inventory(
 
     Raises UnavailableError when there is no GPU and none is simulated.
     """
-    gpus = _simulated(simulated) if simulated else _nvml_gpus()
+    found = _Found(_simulated(simulated)) if simulated else _nvml_gpus()
+    gpus = found.gpus
     return Inventory(
         gpu_type=simulated.gpu_type if simulated else short_type(gpus[0].model),
         gpus=gpus,
@@ -74,6 +86,8 @@ def take_inventory(
         container_runtime=find_runtime(),
         hostname=socket.gethostname(),
         agent_version=_version(),
+        topology=found.topology,
+        conformance=found.conformance,
     )
 
 
@@ -102,16 +116,17 @@ def _simulated(simulated: SimulatedGPUs) -> tuple[GPUInventory, ...]:
     )
 
 
-def _nvml_gpus() -> tuple[GPUInventory, ...]:
+def _nvml_gpus() -> _Found:
     try:
         pynvml.nvmlInit()
         gpus = tuple(_nvml_gpu(i) for i in range(pynvml.nvmlDeviceGetCount()))
+        found = _Found(gpus, read_topology(len(gpus)), read_conformance(len(gpus)))
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         raise UnavailableError(_no_gpu(str(error))) from None
     if not gpus:
         raise UnavailableError(_no_gpu("the NVIDIA driver sees none"))
-    return gpus
+    return found
 
 
 def _nvml_gpu(index: int) -> GPUInventory:

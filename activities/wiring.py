@@ -1,0 +1,183 @@
+"""What connects the GPUs of this machine, and what marks machines that are set up alike.
+
+Read from NVML, /proc and /sys. All of it is worth knowing and nothing depends on it: what cannot
+be read is left out.
+"""
+
+import contextlib
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pynvml
+
+from models.topology import LinkClass, NodeTopology, fingerprint
+
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
+_NETWORK_CARDS = Path("/sys/class/infiniband")
+_KERNEL = Path("/proc/cmdline")
+_OF_ONE_MACHINE = ("BOOT_IMAGE", "root", "resume", "initrd", "ip", "hostname", "cryptdevice")
+"""Kernel parameters that name a disk or a machine: they say nothing of how it is set up."""
+_MOST_NVLINKS = 18
+_SWITCH = 2
+"""What NVML calls the far end of an NVLink that is a switch."""
+
+
+class Ends(NamedTuple):
+    """Where the links of one GPU lead."""
+
+    bus_id: str
+    """Of the GPU itself, as in /sys: 0000:17:00.0."""
+    generation: int
+    """Of its PCIe; 0 where it is not known."""
+    switched: bool
+    """Has an NVLink to a switch."""
+    peers: frozenset[str]
+    """Bus ids of the GPUs that an NVLink leads to."""
+    far: frozenset[str]
+    """Bus ids of the GPUs that only the link between processors leads to."""
+
+
+def read_topology(count: int) -> NodeTopology | None:
+    """Return what connects the first `count` GPUs; None for one GPU, or where NVML fails.
+
+    NVML must have been started.
+    """
+    if count < 2:
+        return None
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+        ends = [_ends(handle, handles) for handle in handles]
+    except pynvml.NVMLError:
+        return None
+    nics = cards_beside([gpu.bus_id for gpu in ends])
+    return NodeTopology(gpus=tuple(range(count)), links=link_rows(ends), nics=nics)
+
+
+def read_conformance(count: int) -> str | None:
+    """Return the fingerprint of driver, firmware and kernel; None where NVML does not tell.
+
+    NVML must have been started.
+    """
+    try:
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+        vbios = {str(pynvml.nvmlDeviceGetVbiosVersion(handle)) for handle in handles}
+    except pynvml.NVMLError:
+        return None
+    firmware = ",".join([*sorted(vbios), *_card_firmware(_NETWORK_CARDS)])
+    kernel = kernel_parameters(_read(_KERNEL)) | {"release": platform.release()}
+    return fingerprint(driver, firmware, kernel)
+
+
+def link_rows(ends: Sequence[Ends]) -> tuple[tuple[LinkClass | None, ...], ...]:
+    """Return the links of a topology: a row for each GPU, in the order of `ends`."""
+    return tuple(tuple(None if a is b else _link(a, b) for b in ends) for a in ends)
+
+
+def kernel_parameters(line: str) -> dict[str, str]:
+    """Return the kernel's parameters but for those that name this one machine."""
+    pairs = (word.partition("=") for word in line.split())
+    return {name: value for name, _, value in pairs if name not in _OF_ONE_MACHINE}
+
+
+def cards_beside(
+    bus_ids: Sequence[str], devices: Path = _PCI_DEVICES, cards: Path = _NETWORK_CARDS
+) -> tuple[str | None, ...]:
+    """Return the network card that is nearest to each GPU on PCIe; () where there is no card.
+
+    None for a GPU whose root complex has no card.
+    """
+    paths = {card.name: _parents(card / "device") for card in _entries(cards)}
+    if not paths:
+        return ()
+    return tuple(_nearest(_parents(devices / bus_id), paths) for bus_id in bus_ids)
+
+
+def _link(a: Ends, b: Ends) -> LinkClass:
+    if a.switched and b.switched:
+        return LinkClass.NVSWITCH
+    if b.bus_id in a.peers or a.bus_id in b.peers:
+        return LinkClass.NVLINK
+    # Between processors it is no faster than the slower PCIe.
+    fast = min(a.generation, b.generation) >= 5 and b.bus_id not in a.far
+    return LinkClass.PCIE5 if fast else LinkClass.PCIE4
+
+
+def _ends(handle: object, all_handles: Sequence[object]) -> Ends:
+    switched, peers = False, set[str]()
+    for link in range(_MOST_NVLINKS):
+        with contextlib.suppress(pynvml.NVMLError):  # this GPU has fewer
+            if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
+                continue
+            if pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == _SWITCH:
+                switched = True
+            else:
+                info = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
+                peers.add(_bus_id(info.busId))
+    generation = 0
+    with contextlib.suppress(pynvml.NVMLError):
+        generation = int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+    return Ends(
+        _own_bus_id(handle), generation, switched, frozenset(peers), _far(handle, all_handles)
+    )
+
+
+def _far(handle: object, all_handles: Sequence[object]) -> frozenset[str]:
+    far: set[str] = set()
+    for other in all_handles:
+        with contextlib.suppress(pynvml.NVMLError):
+            level = pynvml.nvmlDeviceGetTopologyCommonAncestor(handle, other)
+            if other is not handle and level >= pynvml.NVML_TOPOLOGY_SYSTEM:
+                far.add(_own_bus_id(other))
+    return frozenset(far)
+
+
+def _own_bus_id(handle: object) -> str:
+    return _bus_id(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+
+
+def _bus_id(text: str | bytes) -> str:
+    """Return ``0000:17:00.0`` from NVML's ``00000000:17:00.0``."""
+    name = text.decode() if isinstance(text, bytes) else text
+    return name.lower()[-12:]
+
+
+def _parents(device: Path) -> tuple[str, ...]:
+    """Return the way to a device from its root complex: ``pci0000:15``, bridges, device."""
+    parts = device.resolve().parts
+    roots = [i for i, part in enumerate(parts) if part.startswith("pci")]
+    return parts[roots[0] :] if roots else ()
+
+
+def _nearest(gpu: tuple[str, ...], cards: dict[str, tuple[str, ...]]) -> str | None:
+    common = {name: _common(gpu, path) for name, path in cards.items()}
+    best = max(sorted(common), key=lambda name: common[name])
+    return best if common[best] else None
+
+
+def _common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """Return how many steps from the root two ways have in common."""
+    steps = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        steps += 1
+    return steps
+
+
+def _card_firmware(cards: Path) -> list[str]:
+    return sorted({_read(card / "fw_ver").strip() for card in _entries(cards)})
+
+
+def _entries(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return sorted(folder.iterdir())
+    return []
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text()
+    return ""

@@ -1,0 +1,92 @@
+"""What an agent makes of the links of its GPUs and of how its machine is set up."""
+
+from pathlib import Path
+
+import pytest
+
+from activities.wiring import (
+    Ends,
+    cards_beside,
+    kernel_parameters,
+    link_rows,
+    read_conformance,
+    read_topology,
+)
+from models.topology import LinkClass, NodeTopology
+from workers.local import machine_has_gpus
+
+NVLINK, NVSWITCH, PCIE4, PCIE5 = (
+    LinkClass.NVLINK, LinkClass.NVSWITCH, LinkClass.PCIE4, LinkClass.PCIE5,
+)  # fmt: skip
+
+
+def gpu(
+    bus_id: str, generation: int = 5, *, switched: bool = False, peers: str = "", far: str = ""
+) -> Ends:
+    return Ends(bus_id, generation, switched, frozenset(peers.split()), frozenset(far.split()))
+
+
+def test_links_of_a_switch_of_nvlinks_and_of_pcie():
+    switched = [gpu("a", switched=True), gpu("b", switched=True)]
+    assert link_rows(switched) == ((None, NVSWITCH), (NVSWITCH, None))
+    # One says so, the other does not: the link is there.
+    linked = [gpu("a", peers="b"), gpu("b"), gpu("c")]
+    rows = link_rows(linked)
+    assert rows == ((None, NVLINK, PCIE5), (NVLINK, None, PCIE5), (PCIE5, PCIE5, None))
+    assert NodeTopology(gpus=(0, 1, 2), links=rows)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "link"),
+    [
+        (gpu("a", 4), gpu("b", 5), PCIE4),
+        (gpu("a", 0), gpu("b", 5), PCIE4),
+        (gpu("a", 5, far="b"), gpu("b", 5, far="a"), PCIE4),
+        (gpu("a", 5, peers="b", far="b"), gpu("b", 5, far="a"), NVLINK),
+        (gpu("a", 5, switched=True), gpu("b", 5), PCIE5),
+    ],
+)
+def test_the_slower_end_and_the_way_between_processors_decide(
+    one: Ends, other: Ends, link: LinkClass
+):
+    assert link_rows([one, other])[0][1] is link
+
+
+def test_parameters_that_name_a_machine_do_not_count():
+    line = "BOOT_IMAGE=/vmlinuz-6.8 root=UUID=1f ro iommu=pt hugepages=16 quiet ip=10.0.0.7\n"
+    assert kernel_parameters(line) == {"ro": "", "iommu": "pt", "hugepages": "16", "quiet": ""}
+
+
+def test_the_nearest_card_on_pcie_is_beside_a_gpu(tmp_path: Path):
+    def device(way: str) -> Path:
+        path = tmp_path / "devices" / way
+        path.mkdir(parents=True)
+        return path
+
+    gpus, cards = tmp_path / "pci", tmp_path / "infiniband"
+    gpus.mkdir()
+    for name, way in {
+        "0000:17:00.0": "pci0000:15/15:01.0/16:00.0/0000:17:00.0",
+        "0000:2a:00.0": "pci0000:15/15:01.0/16:01.0/0000:2a:00.0",
+        "0000:9b:00.0": "pci0000:97/97:01.0/0000:9b:00.0",
+    }.items():
+        (gpus / name).symlink_to(device(way))
+    for name, way in {
+        "mlx5_0": "pci0000:15/15:01.0/16:00.0/18:00.0",
+        "mlx5_1": "pci0000:15/15:01.0/16:01.0/2b:00.0",
+    }.items():
+        (cards / name).mkdir(parents=True)
+        (cards / name / "device").symlink_to(device(way))
+    found = cards_beside(["0000:17:00.0", "0000:2a:00.0", "0000:9b:00.0"], gpus, cards)
+    assert found == ("mlx5_0", "mlx5_1", None)
+    assert cards_beside(["0000:17:00.0"], gpus, tmp_path / "none") == ()
+
+
+@pytest.mark.skipif(machine_has_gpus(), reason="this machine has a GPU")
+def test_without_a_driver_nothing_is_said():
+    assert read_topology(8) is None
+    assert read_conformance(8) is None
+
+
+def test_one_gpu_has_no_links():
+    assert read_topology(1) is None
