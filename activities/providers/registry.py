@@ -72,4 +72,7 @@ def _how_to_configure(settings: Settings, name: str) -> str:
     token = f"LONGSHORE_{name.upper()}_TOKEN"
     if settings.market == "real":
         return f"there is no token for it: set {token}"
-    return "no simulated market runs that would bring its token: start one, or set " + token
+    return (
+        "no simulated market runs that would bring its token: start one with `longshore market "
+        f"simulate`, or set {token}"
+    )
