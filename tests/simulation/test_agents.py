@@ -88,7 +88,7 @@ async def node_of(longshore: Longshore, script: Script) -> NodeView | None:
 async def ready_node(longshore: Longshore, script: Script) -> NodeView:
     async def ask() -> NodeView | None:
         node = await node_of(longshore, script)
-        return node if node and node.state is NodeState.READY else None
+        return node if node and node.state is NodeState.READY and node.gpus else None
 
     found = await eventually(ask, timeout=60, interval=0.2)
     assert found

@@ -11,6 +11,7 @@ from simulation.market.faults import FAULTS, FOREVER
 from simulation.market.instances import decode_script
 from simulation.market.market import Market, Options
 from simulation.market.world import NoMachines
+from tests.support.local_stack import ROOT
 from tests.support.market import Json, RunningMarket, running_market
 from tests.support.market_shop import HOUR, SKU, V1, V2, Shop, encoded, ok
 
@@ -35,6 +36,13 @@ def shop() -> Iterator[Shop]:
     with running_market(Profile.CALM) as market:
         market.book(sku=SKU)
         yield Shop(market)
+
+
+def test_the_page_lists_every_fault_as_it_is():
+    page = (ROOT / "docs" / "simulated-market.md").read_text()
+    for fault in FAULTS.values():
+        cells = (f"`{fault.name}`", ", ".join(fault.providers), fault.route, fault.sentence)
+        assert f"| {' | '.join(cells)} |" in page
 
 
 def test_every_fault_has_a_scene():
