@@ -17,7 +17,13 @@ _HINTS = {
     "lasts longer",
     RejectionCode.CPU: "ask for fewer cpus",
     RejectionCode.RAM: "ask for less ram",
-    RejectionCode.GPU_COUNT: "ask for fewer GPUs: a job's GPUs are all on one node",
+    RejectionCode.GPU_COUNT: "ask for fewer GPUs: a job's GPUs are all on one node, unless "
+    "`gang` lets it span several",
+    RejectionCode.FLAVOR: "name another gpu_type, or leave it out",
+    RejectionCode.LABELS: "start the agents with --label region=..., --label cluster=... and "
+    "--label fabric.domain=..., or set gang.unlabelled_nodes",
+    RejectionCode.CONFORMANCE: "set gang.same_conformance to prefer",
+    RejectionCode.DOMAIN: "make gang.group_gpus smaller, or add nodes to a domain",
     RejectionCode.VRAM: "ask for less vram_per_gpu, or add a node with larger GPUs",
     RejectionCode.GPUS_BUSY: "wait for running jobs to end (`longshore jobs`), raise its "
     "priority, or add a node",

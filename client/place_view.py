@@ -1,17 +1,34 @@
-"""How a placement decision looks: candidates with their terms, GPUs as slots, refusals."""
+"""How a placement decision looks: candidates with their terms, GPUs as slots, refusals.
+
+For a job that spans nodes: its groups, and what each domain has left.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from client.gang_view import DOMAIN_HEADINGS, GROUP_HEADINGS, domain_rows, group_rows, slots
 from models.node import Node
 from models.placement import Candidate, Decision, JobRequest, PlacementKind
+from models.topology import Gang
 from models.units import format_duration, format_gb
 
 _HEADINGS = ("node", "GPUs", "score", "util", "frag", "expiry", "provider")
+
+
+class _Section(NamedTuple):
+    """A table of the answer."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    numbers_from: int
+    """The column from which on there are numbers."""
+    best_first: bool = False
 
 
 def render_place(
@@ -27,29 +44,28 @@ def render_place(
     `nodes` are what was decided on, to draw the GPUs that the job does not get. `plain` is for
     whatever is not a terminal: lines of text, no boxes, nothing cut off.
     """
-    by_id = {node.id: node for node in nodes}
-    rows = [_row(candidate, by_id.get(candidate.node_id)) for candidate in decision.candidates]
-    refused = [(r.node_id, r.reason, r.code.value) for r in decision.rejections]
+    sections = [section for section in _sections(decision, nodes) if section.rows]
     if plain:
-        return Text("\n".join(_plain_lines(decision, job, now, rows, refused)))
+        lines = [f"{decision.kind.value}  {decision.reason}", _job_line(job, now)]
+        for section in sections:
+            lines += ["", section.title, *_aligned([section.headings, *section.rows])]
+        return Text("\n".join(lines))
     parts: list[RenderableType] = [_headline(decision), Text(_job_line(job, now), style="dim")]
-    if rows:
-        parts += [Text(), _candidates_table(rows)]
-    if refused:
-        parts += [Text(), _refusals_table(refused)]
+    for section in sections:
+        parts += [Text(), _table(section)]
     return Group(*parts)
 
 
-def slots(gpu_indices: Sequence[int], node: Node | None) -> str:
-    """Return one character for each GPU: `#` for the job, `x` in use, `·` free."""
-    chosen = set(gpu_indices)
-    if node is None:
-        return "".join("#" if i in chosen else "·" for i in range(max(chosen, default=-1) + 1))
-    ordered = sorted(node.gpus, key=lambda gpu: gpu.index)
-    return "".join(
-        "#" if gpu.index in chosen else "x" if gpu.job_id or gpu.vram_used else "·"
-        for gpu in ordered
-    )
+def _sections(decision: Decision, nodes: Sequence[Node]) -> list[_Section]:
+    by_id = {node.id: node for node in nodes}
+    rows = [_row(candidate, by_id.get(candidate.node_id)) for candidate in decision.candidates]
+    sections = [_Section("Candidates, best first", _HEADINGS, rows, 2, best_first=True)]
+    if decision.gang is not None:
+        groups, domains = group_rows(decision.gang, by_id), domain_rows(decision.gang)
+        sections.append(_Section("Groups", GROUP_HEADINGS, groups, len(GROUP_HEADINGS)))
+        sections.append(_Section("Domains", DOMAIN_HEADINGS, domains, 1))
+    refused = [(r.node_id, r.reason, r.code.value) for r in decision.rejections]
+    return [*sections, _Section("Rejected", ("node", "reason", "constraint"), refused, 3)]
 
 
 def _row(candidate: Candidate, node: Node | None) -> tuple[str, ...]:
@@ -75,44 +91,32 @@ def _job_line(job: JobRequest, now: datetime) -> str:
     wants = [f"{job.gpus} x {job.gpu_type or 'GPU'}"]
     if job.vram_per_gpu:
         wants[0] += f" with {format_gb(job.vram_per_gpu)}"
+    if job.gang is not None:
+        wants[0] += _groups(job.gang)
     wants += [f"{job.cpus:g} cores", f"{format_gb(job.ram)} RAM"]
     wants += [f"for {format_duration(job.expected_duration)}", f"at {now:%Y-%m-%d %H:%M:%S} UTC"]
     return f"{job.id} ({job.tier}): {', '.join(wants)}"
 
 
-def _candidates_table(rows: Sequence[tuple[str, ...]]) -> Table:
-    table = Table(title="Candidates, best first", title_justify="left")
-    for position, heading in enumerate(_HEADINGS):
-        table.add_column(
-            heading, justify="left" if position < 2 else "right", no_wrap=position < 3
-        )
-    for position, row in enumerate(rows):
-        table.add_row(*(Text(cell) for cell in row), style="green" if position == 0 else None)
+def _groups(gang: Gang) -> str:
+    groups = f" in groups of {gang.group_gpus}" if gang.group_gpus else " as a gang"
+    return groups if gang.allow_cross_group_spread else f"{groups} in one domain"
+
+
+def _table(section: _Section) -> Table:
+    table = Table(title=section.title, title_justify="left")
+    for position, heading in enumerate(section.headings):
+        if section.best_first:
+            justify, no_wrap = "left" if position < section.numbers_from else "right", position < 3
+            table.add_column(heading, justify=justify, no_wrap=no_wrap)
+        elif position < section.numbers_from:
+            table.add_column(heading, overflow="fold")
+        else:
+            table.add_column(heading, justify="right")
+    for position, row in enumerate(section.rows):
+        best = section.best_first and position == 0
+        table.add_row(*(Text(cell) for cell in row), style="green" if best else None)
     return table
-
-
-def _refusals_table(refused: Sequence[tuple[str, ...]]) -> Table:
-    table = Table(title="Rejected", title_justify="left")
-    for heading in ("node", "reason", "constraint"):
-        table.add_column(heading, overflow="fold")
-    for row in refused:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
-
-
-def _plain_lines(
-    decision: Decision,
-    job: JobRequest,
-    now: datetime,
-    rows: Sequence[tuple[str, ...]],
-    refused: Sequence[tuple[str, ...]],
-) -> list[str]:
-    lines = [f"{decision.kind.value}  {decision.reason}", _job_line(job, now)]
-    if rows:
-        lines += ["", "Candidates, best first", *_aligned([_HEADINGS, *rows])]
-    if refused:
-        lines += ["", "Rejected", *_aligned([("node", "reason", "constraint"), *refused])]
-    return lines
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

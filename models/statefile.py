@@ -8,6 +8,7 @@ from models.base import Frozen, Instant
 from models.job import Tier
 from models.node import GPU, Block, Node, NodeState
 from models.placement import PackingPolicy
+from models.topology import LinkClass, NodeTopology
 from models.units import GB
 
 
@@ -17,6 +18,44 @@ class GPUUse(Frozen):
     job: str | None = Field(default=None, min_length=1)
     vram: GB | None = None
     """Memory in use; all of it when left out."""
+
+
+class Links(Frozen):
+    """What connects a node's GPUs, written short: by islands of GPUs with like links."""
+
+    islands: tuple[tuple[int, ...], ...]
+    """Each GPU in one of them."""
+    within: LinkClass = LinkClass.NVSWITCH
+    """Between GPUs of one island."""
+    between: LinkClass = LinkClass.PCIE5
+    """Between those of different ones."""
+    nics: dict[int, str] = Field(default_factory=dict[int, str])
+    """The network card beside a GPU, by index."""
+
+    @model_validator(mode="after")
+    def _gpus_differ(self) -> Self:
+        indices = [index for island in self.islands for index in island]
+        for index in indices:
+            if indices.count(index) > 1:
+                raise ValueError(f"GPU {index} is in two islands")
+        for index in self.nics:
+            if index not in indices:
+                raise ValueError(f"nics: GPU {index} is in no island")
+        return self
+
+    def topology(self) -> NodeTopology:
+        home = {index: island for island in self.islands for index in island}
+        gpus = tuple(sorted(home))
+        return NodeTopology(
+            gpus=gpus,
+            links=tuple(tuple(self._link(home[a], home[b], a == b) for b in gpus) for a in gpus),
+            nics=tuple(self.nics.get(gpu) for gpu in gpus) if self.nics else (),
+        )
+
+    def _link(self, one: tuple[int, ...], other: tuple[int, ...], same: bool) -> LinkClass | None:
+        if same:
+            return None
+        return self.within if one == other else self.between
 
 
 class NodeEntry(Frozen):
@@ -42,6 +81,11 @@ class NodeEntry(Frozen):
     state: NodeState = NodeState.READY
     container_runtime: str | None = None
     labels: dict[str, str] = Field(default_factory=dict[str, str])
+    """For gangs: region, cluster and fabric.domain; rack and gpu.flavor where they matter."""
+    links: Links | None = None
+    """What connects its GPUs."""
+    conformance: str | None = Field(default=None, min_length=1)
+    """Equal on nodes with the same driver, firmware and kernel parameters."""
 
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
@@ -76,6 +120,8 @@ class NodeEntry(Frozen):
             state=self.state,
             container_runtime=self.container_runtime,
             labels=self.labels,
+            topology=self.links.topology() if self.links else None,
+            conformance=self.conformance,
         )
 
     def _gpus_in_full(self, count: int) -> tuple[GPU, ...]:

@@ -54,7 +54,7 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
             flavor = node.labels.get(FLAVOR_LABEL, "")
             return f"is of the flavor {flavor}, job wants {need.gpu_type.upper()}"
         case RejectionCode.LABELS:
-            return f"does not name its {' and '.join(missing_labels(node))}, a gang needs them"
+            return f"does not name its {', '.join(missing_labels(node))}, a gang needs them"
         case RejectionCode.CONFORMANCE:
             return "has not said what driver and kernel parameters it has, the gang requires it"
         case RejectionCode.CONTAINER_RUNTIME:

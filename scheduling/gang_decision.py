@@ -23,6 +23,7 @@ from scheduling.state import Need, NodeView
 from scheduling.words import count, format_rejected
 
 _MOST_NAMED = 4
+"""Domains that a reason names."""
 
 
 def place_gang(

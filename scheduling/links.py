@@ -1,6 +1,6 @@
 """Which GPUs of a node a group gets, by what connects them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations
 from math import comb
@@ -31,6 +31,20 @@ def choose_gpus(
         return plain
     links = topology.gpus, topology.links, topology.nics
     return _best_connected(links, usable, free, count)
+
+
+def slowest_link(topology: NodeTopology | None, indices: Sequence[int]) -> LinkClass | None:
+    """Return the slowest link between GPUs of the set; None where a link is not known."""
+    if topology is None or len(indices) < 2:
+        return None
+    row = {gpu: number for number, gpu in enumerate(topology.gpus)}
+    found: list[LinkClass] = []
+    for a, b in combinations(indices, 2):
+        link = topology.links[row[a]][row[b]] if a in row and b in row else None
+        if link is None:
+            return None
+        found.append(link)
+    return min(found, key=lambda link: link.gb_per_second)
 
 
 @lru_cache(maxsize=1 << 12)

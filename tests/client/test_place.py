@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from client.gang_view import slots
 from client.place import run_place
-from client.place_view import render_place, slots
+from client.place_view import render_place
 from models.errors import SpecError
 from models.placement import Decision, RejectionCode
 
@@ -16,8 +17,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def shown(*, terminal: bool, width: int = 100) -> str:
-    state, job, decision = run_place(EXAMPLES / "state.yaml", EXAMPLES / "job.yaml", NOW)
+def shown(
+    *, terminal: bool, width: int = 100, state: str = "state.yaml", job: str = "job.yaml"
+) -> str:
+    return drawn(EXAMPLES / state, EXAMPLES / job, terminal=terminal, width=width)
+
+
+def drawn(state_file: Path, job_file: Path, *, terminal: bool, width: int) -> str:
+    state, job, decision = run_place(state_file, job_file, NOW)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
     assert state.now is not None
     view = render_place(decision, job, state.now, state.packer_nodes(), plain=not terminal)
@@ -70,3 +77,66 @@ def test_a_terminal_gets_tables() -> None:
 def test_slots_without_a_node_draw_what_is_known() -> None:
     assert slots((1, 2), None) == "·##"
     assert slots((), None) == ""
+
+
+def test_the_example_of_a_gang_goes_to_one_domain() -> None:
+    files = EXAMPLES / "state-topology.yaml", EXAMPLES / "gang.yaml"
+    _, job, decision = run_place(*files, NOW)
+    assert job.gang is not None
+    shares = [(m.node_id, len(m.gpu_indices), m.group) for m in decision.members]
+    assert shares == [("a2", 8, 0), ("a3", 8, 1)]
+    assert (decision.node_id, decision.gpu_indices) == ("a2", tuple(range(8)))
+    assert decision.gang is not None
+    left = {room.domain: room.residual for room in decision.gang.domains}
+    assert left == {"lone": 4, "eu-north/c1/a": 6, "eu-north/c1/b": 7}
+    assert Decision.model_validate_json(decision.model_dump_json()) == decision
+
+
+def test_plain_text_has_the_groups_and_what_each_domain_has_left() -> None:
+    text = shown(terminal=False, width=20, state="state-topology.yaml", job="gang.yaml")
+    assert "EXISTING_NODE  16 GPUs in 2 groups on 2 nodes of eu-north/c1/a\n" in text
+    assert "16 x GPU with 40GB in groups of 8, 16 cores" in text
+    assert "0      eu-north/c1/a  a2    [########]  pcie5 64 GB/s\n" in text
+    assert "eu-north/c1/a  3      24    22    22      6\n" in text
+    assert "Candidates" not in text
+
+
+def test_a_terminal_gets_tables_of_groups_and_domains() -> None:
+    text = shown(terminal=True, state="state-topology.yaml", job="gang.yaml")
+    assert "│ 1     │ eu-north/c1/a │ a3   │ [########] │ pcie5 64 GB/s │" in text
+    assert "│ eu-north/c1/b │     2 │   16 │    7 │      7 │    7 │" in text
+
+
+def test_spares_and_other_groups_are_drawn_apart(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "{name: two, command: 'true', gpus: 6, gpu_type: h100, expected_duration: 1m,"
+        " gang: {group_gpus: 3, spares_per_group: 1, allow_cross_group_spread: false}}"
+    )
+    text = drawn(EXAMPLES / "state-topology.yaml", job, terminal=False, width=20)
+    lines = text.splitlines()
+    first = lines.index("Groups") + 2
+    assert lines[first : first + 4] == [
+        "0      eu-north/c1/a  a1    [xx+++###]  nvlink 450 GB/s",
+        "       spares         a2    [#+······]",
+        "1      eu-north/c1/a  a1    [xx###+++]  pcie5 64 GB/s",
+        "       spares         a2    [+#······]",
+    ]
+    assert lines[0].endswith("6 GPUs in 2 groups on 1 node of eu-north/c1/a, 2 of 2 spares found")
+
+
+def test_a_gang_that_does_not_fit_says_what_each_domain_has(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("{name: big, command: 'true', gpus: 48, cpus: 1, gang: {group_gpus: 24}}")
+    text = drawn(EXAMPLES / "state-topology.yaml", job, terminal=False, width=20)
+    assert text.startswith("REQUEST_MORE_CAPACITY  no known nodes could ever hold it together: ")
+    assert "needs 2 groups of 24 GPUs, each in one domain, and 0 would fit; " in text
+    assert "eu-north/c1/a has 22, eu-north/c1/b has 7 (6 nodes: " in text
+    assert "lone  does not name its region, cluster, fabric.domain" in text
+
+
+def test_a_gang_whose_groups_are_too_large_is_refused_where_it_is_read(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("name: big\ncommand: 'true'\ngpus: 8\ngang: {group_gpus: 9}\n")
+    with pytest.raises(SpecError, match=r"gang\.group_gpus is 9, but the job has 8 GPUs in all"):
+        run_place(EXAMPLES / "state-topology.yaml", job, NOW)

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from models.document import load_document
 from models.job import Tier
 from models.node import GPU
-from models.statefile import ClusterState, NodeEntry
+from models.statefile import ClusterState, Links, NodeEntry
+from models.topology import LinkClass, NodeTopology
 
 STATE = """
 blocks:
@@ -59,6 +60,39 @@ def test_short_and_full_lists_of_gpus() -> None:
 def test_gpus_that_do_not_agree_are_refused(fields: dict[str, object], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         NodeEntry.model_validate({"id": "a", **fields})
+
+
+def test_links_written_short_are_a_topology() -> None:
+    entry = NodeEntry.model_validate(
+        {
+            "id": "a",
+            "gpus": 3,
+            "links": {"islands": [[0, 2], [1]], "within": "nvlink", "nics": {1: "mlx5_0"}},
+            "conformance": "driver-550",
+        }
+    )
+    node = entry.node(None)
+    near, far = LinkClass.NVLINK, LinkClass.PCIE5
+    assert node.topology == NodeTopology(
+        gpus=(0, 1, 2),
+        links=((None, far, near), (far, None, far), (near, far, None)),
+        nics=(None, "mlx5_0", None),
+    )
+    assert node.conformance == "driver-550"
+    assert NodeEntry(id="b", gpus=1).node(None).topology is None
+
+
+@pytest.mark.parametrize(
+    ("links", "problem"),
+    [
+        ({"islands": [[0, 1], [1]]}, "GPU 1 is in two islands"),
+        ({"islands": [[0]], "nics": {3: "x"}}, "nics: GPU 3 is in no island"),
+        ({"islands": [[0]], "between": "isdn"}, "Input should be"),
+    ],
+)
+def test_links_that_do_not_agree_are_refused(links: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        Links.model_validate(links)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_pods_that_lived_longer_become_jobs_that_run_longer(one: float, other: f
     assert SHORTEST <= run_seconds(shorter) <= run_seconds(longer) <= LONGEST
 
 
-@pytest.mark.parametrize("name", ["hello", "fail", "wide", "train", "job"])
+@pytest.mark.parametrize("name", ["hello", "fail", "wide", "train", "job", "gang"])
 def test_examples_are_job_files(name: str) -> None:
     assert read_document(EXAMPLES / f"{name}.yaml", JobSpec).expected_duration
 
