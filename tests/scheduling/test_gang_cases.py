@@ -1,6 +1,7 @@
 """Gangs worked through by hand: the cases of the seed, with our own arithmetic."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -189,9 +190,9 @@ def test_cores_and_ram_of_the_job_are_shared_in_proportion_to_gpus():
     ],
 )  # fmt: skip
 def test_every_constraint_rules_a_node_out(
-    fields: dict[str, object], wants: dict[str, object], code: RejectionCode, reason: str
+    fields: dict[str, Any], wants: dict[str, Any], code: RejectionCode, reason: str
 ):
-    decision = decide(a_gang(8, **wants), [in_domain("A", "n", **fields)])  # pyright: ignore[reportArgumentType]
+    decision = decide(a_gang(8, **wants), [in_domain("A", "n", **fields)])
     assert decision.kind is PlacementKind.REQUEST_MORE_CAPACITY
     (rejection,) = decision.rejections
     assert (rejection.code, rejection.reason) == (code, reason)
