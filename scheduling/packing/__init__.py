@@ -1,0 +1,1 @@
+"""Where requests for GPUs go in a fleet of nodes: state, mixes learnt from the stream, policies."""
