@@ -11,6 +11,7 @@ from client.node_view import LEGEND, nodes_table, pool_facts, pools_table
 from client.terminal import JSON, note, now, out, pairs, print_json, show
 from models.document import Override, load_document
 from models.errors import NotFoundError
+from models.gang import GangPacking
 from models.placement import GPUChoice
 from models.pool import Growth, PoolSpec
 from models.views import PoolView
@@ -116,6 +117,9 @@ def pool_set(
     gpu_choice: Annotated[
         GPUChoice | None, typer.Option(help="Which of a node's free GPUs a job gets.")
     ] = None,
+    gang_packing: Annotated[
+        GangPacking | None, typer.Option(help="How domains and nodes are chosen for gangs.")
+    ] = None,
     max_reservations: Annotated[
         str | None, typer.Option(metavar="N", help="Deferred jobs that a start is kept for.")
     ] = None,
@@ -131,6 +135,7 @@ def pool_set(
             ("growth", "--growth", growth, True),
             ("packing.safety_margin", "--safety-margin", safety_margin, True),
             ("packing.gpu_choice", "--gpu-choice", gpu_choice, True),
+            ("packing.gang_packing", "--gang-packing", gang_packing, True),
             ("packing.max_reservations", "--max-reservations", max_reservations, False),
             ("interval", "--interval", interval, True),
         )

@@ -90,6 +90,7 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("weights", weights),
         ("safety margin", format_duration(packing.safety_margin)),
         ("GPU choice", packing.gpu_choice.value),
+        ("gang packing", packing.gang_packing.value),
         ("reservations", f"at most {packing.max_reservations}"),
         ("interval", format_duration(pool.spec.interval)),
     ]
