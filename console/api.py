@@ -10,7 +10,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from activities.providers.base import Provider
-from console.past import Past
+from console.past import Past, whole_turn
 from console.problems import RETRY_AFTER, ApiError, Problem
 from console.quotes import Need, Quotes, next_hour
 from console.security import wants_page
@@ -241,7 +241,7 @@ def _window(start: datetime | None, hours: int | None, now: datetime) -> Window 
 def _span(
     since: datetime | None, until: datetime | None, now: datetime
 ) -> tuple[datetime, datetime]:
-    end = until or now
+    end = until or whole_turn(now)
     oldest = now - _HISTORY_MOST
     if not oldest <= end <= now + timedelta(days=1):
         raise ApiError(422, "invalid", "until: must be in the last ten years", field="until")

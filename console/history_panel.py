@@ -1,7 +1,6 @@
 """Below the book: what prices were, and how the limits that were recommended fared."""
 
 import re
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
@@ -11,17 +10,15 @@ from nicegui import ui
 from console import charts
 from console.formats import count, with_code
 from console.layout import Card, chart, redraw
-from console.past import Past
+from console.past import Past, whole_turn
 from models.errors import LongshoreError
 from models.market import InstanceType
 from models.market_memory import HistoryPoint, Quality
 
 SPANS = {1: "1 hour", 24: "1 day", 168: "1 week", 720: "30 days"}
 POINTS = 180
-EVERY = 15.0
-"""Seconds between two looks at the database."""
 _JUDGED_OVER = timedelta(days=7)
-Shown = tuple[str, str, int, int]
+Shown = tuple[str, str, int, datetime]
 """Market, type, span, and when."""
 
 
@@ -48,11 +45,11 @@ class HistoryPanel:
         """Show the past of one type at one market, if it is not shown already."""
         self.show(True)
         span = int(self._span.value)
-        shown = (provider, str(wanted), span, _turn())
+        until = whole_turn(datetime.now(UTC))
+        shown = (provider, str(wanted), span, until)
         if shown == self._shown:
             return
         self._shown = shown
-        until = datetime.fromtimestamp(_turn() * EVERY, UTC)
         since = until - timedelta(hours=span)
         try:
             points = await self._past.history(
@@ -115,7 +112,7 @@ class FaredPanel:
 
     async def refresh(self, provider: str, wanted: InstanceType) -> None:
         """Show the past of one type at one market, if it is not shown already."""
-        shown = (provider, str(wanted), 0, _turn())
+        shown = (provider, str(wanted), 0, whole_turn(datetime.now(UTC)))
         if shown == self._shown:
             return
         self._shown = shown
@@ -153,11 +150,6 @@ def _smallest(one: Quality) -> int:
     """Return the first number of a size such as ``9-64``."""
     digits = re.match(r"\d+", one.size)
     return int(digits[0]) if digits else 0
-
-
-def _turn() -> int:
-    """Return a number that is the next one every 15 seconds: those who look then ask the same."""
-    return int(time.time() // EVERY) + 1
 
 
 def _share(part: int, whole: int) -> str:

@@ -1,5 +1,6 @@
 """What is remembered of the markets, for whoever looks: prices over time, and how limits fared."""
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -18,13 +19,19 @@ HistoryKey = tuple[str, datetime, datetime, str | None, int]
 QualityKey = tuple[str | None, str | None, timedelta]
 
 
+def whole_turn(now: datetime) -> datetime:
+    """Return the next of the moments, 15 seconds apart, at which everybody asks for the same."""
+    turns = math.ceil(now.timestamp() / KEPT)
+    return datetime.fromtimestamp(turns * KEPT, UTC)
+
+
 class Past:
     """Reads the memory of the markets. The database is looked for when it is needed first."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._database: Database | None = None
-        self._histories: Shared[HistoryKey, Sequence[HistoryPoint]] = Shared(KEPT)
+        self._histories: Shared[HistoryKey, Sequence[HistoryPoint]] = Shared(KEPT, size=16)
         self._qualities: Shared[QualityKey, Sequence[Quality]] = Shared(KEPT)
 
     async def history(

@@ -3,13 +3,22 @@
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from activities.database import Database
+from activities.market_memory import MarketMemory
+from models.market import Level, OrderBook
+from models.market_memory import Recommendation, Source
+from models.price import PriceAnswer, PriceNeed
+from models.settings import Settings
+from scheduling.price import price
 from tests.support.console import RunningConsole
 from tests.support.market import RunningMarket
+from tests.support.waiting import eventually
 
 WITHIN = 20_000
 """Milliseconds for what the page shows by itself."""
@@ -74,9 +83,8 @@ async def test_the_book_with_the_recommended_row_marked(
     await expect(page.get_by_text("Simulated market")).to_be_visible()
     await expect(page.get_by_text("8 nodes × 8 GPUs = 64 GPUs")).to_be_visible()
     await expect(page.locator("time")).to_contain_text(re.compile(r"updated \d\d:\d\d:\d\d UTC"))
-    for chart in ("Depth of the book: 432 GPUs asked", "Price history"):
-        await expect(page.get_by_role("img", name=chart)).to_be_attached()
-    await expect(page.locator("[role=img] svg path").first).to_be_attached()
+    depth = page.get_by_role("img", name="Depth of the book: 432 GPUs asked in 6 entries")
+    await expect(depth.locator("svg path").first).to_be_attached()
     row = page.get_by_role("table", name="What other sizes would cost").locator(".pick")
     await expect(row).to_contain_text("64")
 
@@ -89,6 +97,44 @@ async def test_it_follows_the_market(open_page: Open, example: RunningMarket) ->
     await expect(page.locator(ASKS)).to_have_count(1)
     said = page.locator("[aria-live=polite]", has_text="recommended limit")
     await expect(said).to_contain_text("$2.00")
+
+
+async def test_the_past_of_prices_and_limits(
+    open_page: Open, example: RunningMarket, settings: Settings
+) -> None:
+    database = Database(settings.resolve_database_url())
+    memory = MarketMemory(database)
+    now = datetime.now(UTC)
+    for minutes in (40, 30, 20, 10):
+        book = OrderBook(
+            provider="sfcompute", instance_type="8xA100", asks=(Level(price=1_200_000, gpus=64),),
+            observed_at=now - timedelta(minutes=minutes), simulated=True,
+        )  # fmt: skip
+        answer = price(book, PriceNeed(gpus=16), now)
+        assert isinstance(answer, PriceAnswer)
+        await memory.store(book, [Recommendation.of(answer, Source.WATCH)])
+    await database.close()
+    page = await open_page("instance_type=8xA100")
+    chart = page.get_by_role("img", name="Best ask and best bid over time, from 4 books")
+    await expect(chart.locator("svg path").first).to_be_attached(timeout=WITHIN)
+    row = page.get_by_role("table", name="How past limits fared").locator("tbody tr")
+    await expect(row).to_have_text(re.compile(r"9-64 ?4 ?100 % ?100 % ?\+0\.0 %"))
+    await page.get_by_role("button", name="1 hour").click()
+    await expect(chart).to_be_visible(timeout=WITHIN)
+
+
+async def test_it_looks_at_the_market_only_while_it_can_be_seen(
+    open_page: Open, console: RunningConsole, example: RunningMarket
+) -> None:
+    page = await open_page("node_count=1&instance_type=8xH100")
+    await expect(the_limit(page)).to_contain_text("$24", timeout=WITHIN)
+    await seen(page, False)
+    for dollars in (2, 3, 4):  # each is in force some two seconds after the one before
+        example.book({"side": "sell", "dollars_per_gpu_hour": dollars, "nodes": 40})
+        await eventually(lambda wanted=dollars: limit_of(console) == wanted)
+    await expect(the_limit(page)).to_contain_text("$24")
+    await seen(page, True)
+    await expect(the_limit(page)).to_contain_text("$4.00", timeout=WITHIN)
 
 
 async def test_what_is_asked_for_can_be_changed_by_keyboard(
@@ -175,6 +221,22 @@ async def test_the_form_signs_a_browser_in_and_out(
         await expect(the_limit(page)).to_contain_text("$25.00", timeout=WITHIN)
         await page.get_by_role("button", name="Sign out").click()
         await expect(page.get_by_label("Token")).to_be_visible()
+
+
+async def seen(page: Page, visible: bool) -> None:
+    """Have the page believe that its tab was hidden, or shown again."""
+    await page.evaluate(
+        """hidden => {
+            Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        not visible,
+    )
+
+
+def limit_of(console: RunningConsole) -> float | None:
+    limit = console.get("/orderbook", instance_type="8xH100").json()["optimal_price"]
+    return limit and round(limit, 2)
 
 
 async def open_and_expect(open_page: Open, query: str, text: str) -> Page:
