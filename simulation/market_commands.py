@@ -35,7 +35,9 @@ def simulate(
     speed: Annotated[
         float,
         typer.Option(
-            min=0, help="Market seconds in a real second; 0 stands still until it is moved."
+            min=0,
+            max=100_000,
+            help="Market seconds in a real second; 0 stands still until it is moved.",
         ),
     ] = 1.0,
     balance: Annotated[

@@ -22,7 +22,7 @@ _STEP = 15_000
 _PULL = 0.08
 _NOISE = 0.012
 _ASK_HOURS = (4, 8, 12, 24, 24, 48, 72, 168, 336)
-_BID_HOURS = (1, 2, 4, 8, 12, 24)
+_BID_HOURS = (2, 4, 8, 12, 24, 24, 48)
 _NODES = (1, 1, 2, 2, 3, 4, 4, 6, 8, 12, 16)
 
 
@@ -107,7 +107,7 @@ class Background:
 
     def _bid(self, sku: SKU, minute: int) -> Stranger:
         chance = self._random[sku.id]
-        begin = minute // 60 + chance.choice((1, 1, 1, 2, 6, 24))
+        begin = minute // 60 + chance.choice((0, 0, 0, 0, 1, 1, 2, 6, 24))
         end = begin + chance.choice(_BID_HOURS)
         price = self._price(sku, 1 - self._distance(chance))
         schedule = Schedule.of(begin * 60, end * 60, chance.choice(_NODES))

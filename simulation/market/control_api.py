@@ -21,6 +21,10 @@ from simulation.market.world import Knobs
 
 _GPUS = 8
 _MONTH = 30 * 24 * 60
+"""Minutes."""
+_YEAR = 366 * 24 * 3600
+FASTEST = 100_000
+"""More than a day a second is no clock that anybody could follow."""
 WORKED_EXAMPLE: tuple[tuple[Literal["buy", "sell"], str, int], ...] = (
     ("sell", "24", 32), ("sell", "24.5", 64), ("sell", "25", 128), ("sell", "25.5", 48),
     ("sell", "26", 96), ("sell", "27", 64),
@@ -30,8 +34,8 @@ WORKED_EXAMPLE: tuple[tuple[Literal["buy", "sell"], str, int], ...] = (
 
 
 class ClockBody(Frozen):
-    advance_seconds: float | None = Field(default=None, ge=0)
-    speed: float | None = Field(default=None, ge=0)
+    advance_seconds: float | None = Field(default=None, ge=0, le=_YEAR)
+    speed: float | None = Field(default=None, ge=0, le=FASTEST)
 
 
 class FaultBody(Frozen):

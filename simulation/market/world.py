@@ -11,21 +11,23 @@ from models.base import Frozen
 from simulation.market.clock import Clock
 from simulation.market.faults import Faults
 
+_DAY = 86_400.0
+
 
 class Knobs(Frozen):
     """What can be set about the market while it runs. Seconds are market seconds."""
 
-    settle_seconds: float = Field(default=1.0, ge=0)
+    settle_seconds: float = Field(default=1.0, ge=0, le=_DAY)
     """From an order to its match, and from a cancellation to its effect. 0 is the next request."""
-    instance_start_seconds: float = Field(default=40.0, ge=0)
+    instance_start_seconds: float = Field(default=40.0, ge=0, le=_DAY)
     """From time that is bought and due to an instance that runs."""
-    pod_start_seconds: float | None = Field(default=None, ge=0)
+    pod_start_seconds: float | None = Field(default=None, ge=0, le=_DAY)
     """From a pod's creation to its use; 1 to 10 minutes by the seed when left out."""
     pod_trouble: float = Field(default=0.04, ge=0, le=1)
     """Share of pods that end in ERROR, and again of those that never get SSH."""
     spot_loss_per_hour: float = Field(default=0.05, ge=0, le=1)
     """Chance that a spot pod is taken away, every hour that it runs."""
-    slow_seconds: float = Field(default=5.0, ge=0)
+    slow_seconds: float = Field(default=5.0, ge=0, le=_DAY)
     """Real seconds that the fault `slow` takes."""
     pod_cap: int = Field(default=50, ge=0)
     """Pods that may live at one time."""

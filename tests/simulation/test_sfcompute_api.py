@@ -303,6 +303,27 @@ def test_time_moves_between_pools(shop: Shop):
     assert (again.status_code, again.json()["status"]) == (202, "rejected")
 
 
+def test_bought_time_is_sold_again_less_a_fee(shop: Shop):
+    shop.ask("2.00", nodes=2)
+    pool = shop.make_pool()
+    held = shop.buy(pool)["allocation_schedule_delta"]
+    bid = {"side": "buy", "dollars_per_gpu_hour": "1.50", "nodes": 2}
+    shop.market.post("books", orders=[bid])
+    answer = ok(shop.http.post(f"{V2}/order_preview", json=preview_body(shop, side="sell")))
+    assert (answer["type"], answer["fee"]["percentage_bps"]) == ("quoted", 400)
+    sale = {**answer["post_order_body"], "pool": pool}
+    assert sale["allocation_schedule_delta"] == held
+    before = shop.market.state()["money"]["sfcompute"]["balance"]
+    sold = shop.order(ok(shop.http.post(f"{V2}/orders", json=sale))["id"])
+    assert sold["status"] == "filled"
+    proceeds = 200_000 * 2 * 240  # micro-dollars per node-minute, nodes, minutes
+    after = shop.market.state()["money"]["sfcompute"]["balance"]
+    assert after - before == proceeds * 96 // 100
+    assert ok(shop.http.get(f"{V2}/pools/{pool}"))["allocation_schedule"]["total"] == []
+    again = shop.http.post(f"{V2}/orders", json=sale)
+    assert again.json()["error"]["details"][0]["code"] == "not_in_pool"
+
+
 def test_an_instance_comes_up_on_bought_time_and_is_terminated(shop: Shop):
     shop.ask()
     pool = shop.make_pool()
