@@ -135,7 +135,8 @@ def _fewest_domains(room: Mapping[DomainKey, int], sizes: list[int]) -> Assigned
     """Spill over the domains that hold most groups, and end in the least that holds the rest."""
     size, last = sizes[0], sizes[-1] if sizes[-1] < sizes[0] else 0
     groups = len(sizes) - (last > 0)
-    order = sorted(room, key=lambda key: (-(room[key] // size), -room[key], key))
+    # Who has more GPUs has room for as many groups at least: so the fewest domains are taken.
+    order = sorted(room, key=lambda key: (-room[key], key))
     left = dict(room)
     assigned: Assigned = []
     for position, key in enumerate(order):

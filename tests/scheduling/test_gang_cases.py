@@ -116,6 +116,28 @@ def test_the_last_group_may_be_smaller_and_keeps_to_a_domain_in_use():
     ]  # fmt: skip
 
 
+def test_the_last_group_goes_to_a_domain_in_use_though_another_fits_better():
+    nodes = [in_domain("A", "a", 39), in_domain("B", "b", 75), in_domain("C", "c", 8)]
+    decision = decide(a_gang(104, 32), nodes)
+    assert [domain for domain, _ in taken(decision)] == ["B", "B", "A", "B"]
+
+
+def test_pack_to_empty_keeps_to_a_domain_in_use_though_another_is_emptier():
+    nodes = [in_domain("A", "a", 72), in_domain("B", "b", 64)]
+    decision = decide(a_gang(96, 32), nodes, gang_packing=GangPacking.PACK_TO_EMPTY)
+    assert [domain for domain, _ in taken(decision)] == ["A", "A", "B"]
+
+
+def test_spares_are_on_other_nodes_than_their_group_where_they_can_be():
+    nodes = [in_domain("A", "a1", 16), in_domain("A", "a2", 8)]
+    decision = decide(a_gang(12, 12, spares_per_group=2), nodes)
+    assert decision.gang is not None
+    assert [share.node_id for share in decision.gang.groups[0].spares] == ["a2"]
+    alone = decide(a_gang(12, 12, spares_per_group=2), nodes[:1])
+    assert alone.gang is not None
+    assert [share.gpu_indices for share in alone.gang.groups[0].spares] == [(12, 13)]
+
+
 def test_pack_to_empty_takes_the_emptiest_where_best_fit_takes_the_least():
     nodes = [in_domain("A", "a1"), in_domain("A", "a2"), in_domain("B", "b1")]
     assert taken(decide(a_gang(8), nodes)) == [("B", {"b1": 8})]
@@ -158,6 +180,7 @@ def test_cores_and_ram_of_the_job_are_shared_in_proportion_to_gpus():
     decision = decide(a_gang(12, cpus=24), [few, full])
     assert taken(decision) == [("A", {"full": 8, "few": 4})]
     small = in_domain("A", "small", ram=40)
+    assert decide(a_gang(13, ram=130), [small, full]).kind is not PlacementKind.EXISTING_NODE
     decision = decide(a_gang(12, ram=120), [small, full])
     assert taken(decision) == [("A", {"full": 8, "small": 4})]
 

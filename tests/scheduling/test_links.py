@@ -53,6 +53,12 @@ def test_of_equal_links_the_set_beside_most_network_cards_goes_first():
     assert chosen(beside, 0b1111, 2) == (1, 3)  # the closer of the two
 
 
+def test_links_go_before_network_cards():
+    topology = islands((0, 1), (2, 3), within=NVLINK, between=PCIE5)
+    beside = topology.model_copy(update={"nics": ("mlx0", "mlx0", "mlx1", "mlx1")})
+    assert chosen(beside, 0b1111, 2) == (0, 1)
+
+
 def test_the_order_of_the_seed_stays_the_order_of_the_seed():
     first = choose_gpus(EVEN_AND_ODD, ALL, ALL, 4, GPUChoice.FIRST_FREE)
     assert first.indices == (0, 1, 2, 3)
