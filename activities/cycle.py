@@ -1,5 +1,6 @@
 """One cycle of a pool: read queue and capacity once, plan, commit what holds, tell the jobs."""
 
+import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ from models.placement import (
     Placement,
     PlacementKey,
     PlacementKind,
+    Rank,
 )
 from models.pool import PoolSpec
 from scheduling.cycle import plan
@@ -144,13 +146,27 @@ class CycleActivities:
             )
 
 
-def placement_of(row: RowMapping) -> Placement:
-    """Return a placement as it is signalled to its job, from its row joined with its node's."""
+def placement_of(rows: Sequence[RowMapping]) -> Placement:
+    """Return a placement as it is signalled to its job, from its rows joined with their nodes'.
+
+    One row for each node, by rank.
+    """
+    first, ranks = rows[0], tuple(_rank(row) for row in rows)
     return Placement(
-        job_id=row["job_id"], attempt=row["attempt"], node_id=row["node_id"],
-        epoch=row["epoch"], gpu_indices=tuple(row["gpu_indices"]), cycle_id=row["cycle_id"],
-        placed_at=row["placed_at"], node_expires_at=row["expires_at"],
-        simulated=row["simulated"], reason=row["decision"].get("reason", ""),
+        job_id=first["job_id"], attempt=first["attempt"], rank=first["rank"],
+        node_id=first["node_id"], epoch=first["epoch"],
+        gpu_indices=tuple(first["gpu_indices"]), cycle_id=first["cycle_id"],
+        placed_at=first["placed_at"], node_expires_at=first["expires_at"],
+        simulated=first["simulated"], reason=first["decision"].get("reason", ""),
+        ranks=ranks if len(ranks) > 1 else (),
+    )  # fmt: skip
+
+
+def _rank(row: RowMapping) -> Rank:
+    return Rank(
+        rank=row["rank"], node_id=row["node_id"], epoch=row["epoch"],
+        gpu_indices=tuple(row["gpu_indices"]), address=row["address"],
+        expires_at=row["expires_at"],
     )  # fmt: skip
 
 
@@ -170,7 +186,8 @@ async def _placements(connection: AsyncConnection, cycle_id: str) -> tuple[Place
     rows = await connection.execute(
         text(_PLACED), {"cycle": cycle_id, "lost": LeaseEnd.NODE_LOST.value}
     )
-    return tuple(placement_of(row) for row in rows.mappings())
+    by_job = itertools.groupby(rows.mappings(), key=lambda row: row["job_id"])
+    return tuple(placement_of(list(group)) for _, group in by_job)
 
 
 async def _commit(
@@ -190,13 +207,13 @@ async def _commit(
     )
     jobs = {job.id: job for job in queue}
     epochs = {node.id: node.epoch for node in nodes}
-    rows = [_row(decision, jobs[decision.job_id], epochs) for decision in decided.placements]
-    if not rows:
+    by_job = [_rows(decision, jobs[decision.job_id], epochs) for decision in decided.placements]
+    if not by_job:
         return set()
-    # All at once is the rule; one by one only when the database refused a part of it.
-    placed = await _insert(connection, request.cycle_id, rows)
+    # All at once is the rule; job by job only when the database refused a part of it.
+    placed = await _insert(connection, request.cycle_id, [row for rows in by_job for row in rows])
     if placed is None:
-        one_by_one = [await _insert(connection, request.cycle_id, [row]) for row in rows]
+        one_by_one = [await _insert(connection, request.cycle_id, rows) for rows in by_job]
         placed = {job_id for jobs_placed in one_by_one for job_id in jobs_placed or ()}
     return placed
 
@@ -218,20 +235,27 @@ async def _insert(
         return None
 
 
-def _row(decision: Decision, job: JobRequest, epochs: Mapping[str, int]) -> dict[str, Any]:
-    assert decision.node_id is not None
-    return {
-        "job_id": job.id,
-        "attempt": job.attempt,
-        "node_id": decision.node_id,
-        "epoch": epochs[decision.node_id],
-        "gpu_indices": decision.gpu_indices,
-        "cpu_milli": to_milli(job.cpus),
-        "ram_mb": to_mb(job.ram),
-        "vram_mb": to_mb(job.vram_per_gpu),
-        "expected_seconds": job.expected_duration.total_seconds(),
-        "decision": decision.model_dump(mode="json"),
-    }
+def _rows(decision: Decision, job: JobRequest, epochs: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return a row for each node of a placement; the decision stands with the first."""
+    rows: list[dict[str, Any]] = []
+    for rank, (node_id, gpu_indices) in enumerate(decision.by_node):
+        cpus, ram = job.share_of(len(gpu_indices))
+        rows.append(
+            {
+                "job_id": job.id,
+                "attempt": job.attempt,
+                "rank": rank,
+                "node_id": node_id,
+                "epoch": epochs[node_id],
+                "gpu_indices": gpu_indices,
+                "cpu_milli": to_milli(cpus),
+                "ram_mb": to_mb(ram),
+                "vram_mb": to_mb(job.vram_per_gpu),
+                "expected_seconds": job.expected_duration.total_seconds(),
+                "decision": {} if rank else decision.model_dump(mode="json"),
+            }
+        )
+    return rows
 
 
 async def _explain_waiting(
@@ -273,23 +297,23 @@ def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
 _PLACE = """
     WITH wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
-            job_id text, attempt integer, node_id text, epoch integer, gpu_indices integer[],
-            cpu_milli bigint, ram_mb bigint, vram_mb bigint, expected_seconds double precision,
-            decision jsonb)
+            job_id text, attempt integer, rank integer, node_id text, epoch integer,
+            gpu_indices integer[], cpu_milli bigint, ram_mb bigint, vram_mb bigint,
+            expected_seconds double precision, decision jsonb)
     ), taken AS (
         DELETE FROM queue q USING wanted w
-         WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND NOT q.held
-        RETURNING w.*
+         WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND w.rank = 0 AND NOT q.held
+        RETURNING q.job_id
     ), placed AS (
-        INSERT INTO placements (job_id, attempt, cycle_id, node_id, epoch, gpu_indices, cpu_milli,
-                                ram_mb, vram_mb, expected_seconds, decision)
-        SELECT job_id, attempt, :cycle, node_id, epoch, gpu_indices, cpu_milli, ram_mb, vram_mb,
-               expected_seconds, decision
-          FROM taken
-        RETURNING job_id, attempt, node_id, epoch, gpu_indices, vram_mb
+        INSERT INTO placements (job_id, attempt, rank, cycle_id, node_id, epoch, gpu_indices,
+                                cpu_milli, ram_mb, vram_mb, expected_seconds, decision)
+        SELECT job_id, attempt, rank, :cycle, node_id, epoch, gpu_indices, cpu_milli, ram_mb,
+               vram_mb, expected_seconds, decision
+          FROM wanted JOIN taken USING (job_id)
+        RETURNING job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb
     )
-    INSERT INTO leases (job_id, attempt, node_id, epoch, gpu_index, vram_mb, tenant)
-    SELECT p.job_id, p.attempt, p.node_id, p.epoch, g.index, p.vram_mb, j.tenant
+    INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, tenant)
+    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, g.index, p.vram_mb, j.tenant
       FROM placed p
       JOIN jobs j ON j.id = p.job_id
      CROSS JOIN LATERAL unnest(p.gpu_indices) AS g (index)
@@ -321,12 +345,14 @@ _FORGET = """
 """Looks at those only that have come to this age since the last time, and some more."""
 
 _PLACED = """
-    SELECT p.job_id, p.attempt, p.node_id, p.epoch, p.gpu_indices, p.cycle_id, p.placed_at,
-           p.decision, n.expires_at, n.simulated
+    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, p.gpu_indices, p.cycle_id, p.placed_at,
+           p.decision, n.address, n.expires_at, n.simulated
       FROM placements p JOIN nodes n ON n.id = p.node_id JOIN jobs j ON j.id = p.job_id
      WHERE p.cycle_id = :cycle
-       AND (p.ended_at IS NULL OR p.end_reason = :lost AND j.ended_at IS NULL)
-     ORDER BY p.job_id
+       AND EXISTS (SELECT FROM placements o
+                    WHERE o.job_id = p.job_id AND o.attempt = p.attempt
+                      AND (o.ended_at IS NULL OR o.end_reason = :lost AND j.ended_at IS NULL))
+     ORDER BY p.job_id, p.rank
 """
 """A placement that was lost with its node before its job heard of it is told too: out of the queue
 and nowhere placed, the job would wait for ever. One that knows it already ignores it."""

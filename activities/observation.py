@@ -268,9 +268,10 @@ _JOBS = """
       JOIN jobs j ON j.id = open.id
       LEFT JOIN queue q ON q.job_id = j.id
       LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id
-                          ORDER BY attempt DESC LIMIT 1) p ON true
+                          ORDER BY attempt DESC, ended_at IS NULL, rank LIMIT 1) p ON true
      ORDER BY j.submitted_at, j.id
 """
+"""Of a gang, a placement that has ended where there is one: its job has to hear of that."""
 
 _POOLS = """
     SELECT p.name, p.spec, count(q.job_id) AS waiting, min(q.queued_at) AS waiting_since,
@@ -301,8 +302,9 @@ _LEDGERS = """
     UNION ALL
     SELECT 'job ' || p.job_id, 'its placement', cardinality(p.gpu_indices), count(l.id)
       FROM placements p LEFT JOIN leases l
-        ON l.job_id = p.job_id AND l.attempt = p.attempt AND l.ended_at IS NULL
+        ON l.job_id = p.job_id AND l.attempt = p.attempt AND l.rank = p.rank
+       AND l.ended_at IS NULL
      WHERE p.ended_at IS NULL
-     GROUP BY p.job_id, p.attempt HAVING count(l.id) <> cardinality(p.gpu_indices)
+     GROUP BY p.job_id, p.attempt, p.rank HAVING count(l.id) <> cardinality(p.gpu_indices)
      ORDER BY 1, 2
 """

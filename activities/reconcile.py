@@ -5,6 +5,7 @@ workflow, then changes rows only where they still are as they were found.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -115,15 +116,19 @@ class ReconcileActivities:
         if key is None:
             return finding
         async with self._database.transaction() as connection:
-            row = await _runs_on(connection, key.job_id)
-        if row is None or row["attempt"] != key.attempt:
+            rows = await _runs_on(connection, key.job_id)
+        if not rows or rows[0]["attempt"] != key.attempt:
             return finding
-        spec = JobSpec.model_validate(row["spec"])
+        spec = JobSpec.model_validate(rows[0]["spec"])
         request = StopProcessRequest(
             key=key, signal=spec.stop_signal, grace=spec.grace,
             reason=f"reconcile: {finding.problem}"[:200],
         )  # fmt: skip
-        return finding.model_copy(update={"stop": Stop(node_id=row["node_id"], request=request)})
+        stop = Stop(
+            node_id=rows[0]["node_id"], request=request,
+            others=tuple(row["node_id"] for row in rows[1:]),
+        )  # fmt: skip
+        return finding.model_copy(update={"stop": stop})
 
     async def _mend(self, mend: Mend, stop: Stop | None) -> str:
         """Mend, and return why it was not done; empty where it was."""
@@ -152,7 +157,7 @@ class ReconcileActivities:
                 text("SELECT FROM queue WHERE job_id = :id FOR UPDATE"), {"id": job_id}
             )
             runs_on = await _runs_on(connection, job_id)
-            if runs_on and (stop is None or runs_on["attempt"] != end.attempt):
+            if runs_on and (stop is None or runs_on[0]["attempt"] != end.attempt):
                 return "it was placed meanwhile"
             reason = _LEASE_ENDS[end.result.state].value
             pool = await end_attempt(connection, key, reason, end.result.message)
@@ -187,7 +192,8 @@ class ReconcileActivities:
         placement = await self._placement(tell.job_id, tell.attempt, live=False)
         if placement is None:
             return "the placement is gone"
-        lost = NodeLost(node_id=placement.node_id, epoch=placement.epoch, reason="told again")
+        node_id, epoch = await self._lost_node(placement)
+        lost = NodeLost(node_id=node_id, epoch=epoch, reason="told again")
         # A job that never heard of the placement hears of both, and goes on to its next attempt.
         await self._signals.tell_jobs("node_lost", [(tell.job_id, lost)])
         gone = await self._signals.tell_jobs("placed", [(tell.job_id, placement)])
@@ -211,14 +217,25 @@ class ReconcileActivities:
             rows = await connection.execute(
                 text(_PLACEMENT), {"id": job_id, "attempt": attempt, "live": live}
             )
+            found = rows.mappings().all()
+        return placement_of(found) if found else None
+
+    async def _lost_node(self, placement: Placement) -> tuple[str, int]:
+        """Return the node, with its epoch, that ended a placement; its first where none did."""
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(
+                text(_LOST_NODE),
+                {"id": placement.job_id, "attempt": placement.attempt,
+                 "lost": LeaseEnd.NODE_LOST.value},
+            )  # fmt: skip
             row = rows.mappings().first()
-        return placement_of(row) if row else None
+        return (row["node_id"], row["epoch"]) if row else (placement.node_id, placement.epoch)
 
 
-async def _runs_on(connection: AsyncConnection, job_id: str) -> RowMapping | None:
-    """Return attempt, node and spec of a job that may have a process now."""
+async def _runs_on(connection: AsyncConnection, job_id: str) -> Sequence[RowMapping]:
+    """Return attempt, node and spec of a job that may have a process now, for each of its nodes."""
     rows = await connection.execute(text(_RUNS_ON), {"id": job_id})
-    return rows.mappings().first()
+    return rows.mappings().all()
 
 
 def _ends(mend: Mend | None) -> PlacementKey | None:
@@ -250,11 +267,22 @@ _RUNS_ON = """
       FROM placements p JOIN nodes n ON n.id = p.node_id AND n.epoch = p.epoch
       JOIN jobs j ON j.id = p.job_id
      WHERE p.job_id = :id AND p.ended_at IS NULL AND n.state IN ('READY', 'DRAINING')
+     ORDER BY p.rank
 """
 
 _PLACEMENT = """
-    SELECT p.job_id, p.attempt, p.node_id, p.epoch, p.gpu_indices, p.cycle_id, p.placed_at,
-           p.decision, n.expires_at, n.simulated
+    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, p.gpu_indices, p.cycle_id, p.placed_at,
+           p.decision, n.address, n.expires_at, n.simulated
       FROM placements p JOIN nodes n ON n.id = p.node_id
-     WHERE p.job_id = :id AND p.attempt = :attempt AND (p.ended_at IS NULL) = :live
+     WHERE p.job_id = :id AND p.attempt = :attempt
+       AND EXISTS (SELECT FROM placements o
+                    WHERE o.job_id = p.job_id AND o.attempt = p.attempt
+                      AND (o.ended_at IS NULL) = :live)
+     ORDER BY p.rank
+"""
+
+_LOST_NODE = """
+    SELECT node_id, epoch FROM placements
+     WHERE job_id = :id AND attempt = :attempt AND end_reason = :lost
+     ORDER BY rank LIMIT 1
 """

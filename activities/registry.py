@@ -152,7 +152,7 @@ class RegistryActivities:
                 "id": identity.node_id, "pool": identity.pool, "block": identity.block_id,
                 "provider": identity.provider, "tier": identity.tier.value,
                 "agent": identity.agent_id, "boot": identity.boot_id,
-                "hostname": inventory.hostname, "version": inventory.agent_version,
+                "hostname": inventory.hostname, "address": inventory.address, "version": inventory.agent_version,
                 "simulated": inventory.simulated, "gpu_type": inventory.gpu_type,
                 "container": inventory.container_runtime, "cpu": to_milli(inventory.cpus),
                 "ram": to_mb(inventory.ram), "labels": json.dumps(identity.labels),
@@ -202,11 +202,11 @@ async def _end_leases(connection: AsyncConnection, node_id: str, epoch: int, rea
 
 _ADMIT = """
     INSERT INTO nodes (id, pool, block_id, provider, tier, state, state_reason, epoch, agent_id,
-                       boot_id, hostname, agent_version, simulated, gpu_type, container_runtime,
-                       cpu_milli, ram_mb, labels, expires_at)
+                       boot_id, hostname, address, agent_version, simulated, gpu_type,
+                       container_runtime, cpu_milli, ram_mb, labels, expires_at)
     VALUES (:id, :pool, :block, :provider, :tier, 'READY', '', 1, :agent, :boot, :hostname,
-            :version, :simulated, :gpu_type, :container, :cpu, :ram, CAST(:labels AS jsonb),
-            :expires_at)
+            :address, :version, :simulated, :gpu_type, :container, :cpu, :ram,
+            CAST(:labels AS jsonb), :expires_at)
     ON CONFLICT (id) DO UPDATE
        SET pool = excluded.pool, block_id = excluded.block_id, provider = excluded.provider,
            tier = excluded.tier,
@@ -214,7 +214,8 @@ _ADMIT = """
            state_reason = coalesce(nodes.drain_reason, ''),
            state_since = clock_timestamp(), epoch = nodes.epoch + 1,
            agent_id = excluded.agent_id, boot_id = excluded.boot_id,
-           hostname = excluded.hostname, agent_version = excluded.agent_version,
+           hostname = excluded.hostname, address = excluded.address,
+           agent_version = excluded.agent_version,
            simulated = excluded.simulated, gpu_type = excluded.gpu_type,
            container_runtime = excluded.container_runtime, cpu_milli = excluded.cpu_milli,
            ram_mb = excluded.ram_mb, labels = excluded.labels, expires_at = excluded.expires_at,

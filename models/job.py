@@ -217,8 +217,11 @@ class AttemptRecord(Wire):
 
     attempt: int
     node_id: str
+    """Of a gang, the node of rank 0."""
     gpu_indices: tuple[int, ...]
     placed_at: Instant
+    other_nodes: tuple[str, ...] = ()
+    """Of a gang, its other nodes by rank."""
     ended_at: Instant | None = None
     failure: FailureClass | None = None
     exit_code: int | None = None

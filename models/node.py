@@ -114,6 +114,8 @@ class Inventory(Wire):
     """True where the GPUs come from flags; shown wherever the node shows."""
     container_runtime: str | None = None
     hostname: str = ""
+    address: str = ""
+    """Where other nodes reach it: an IP address, or a name that they can resolve."""
     agent_version: str = ""
     topology: NodeTopology | None = None
     """What connects the GPUs, where the driver tells."""

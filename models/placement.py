@@ -129,6 +129,12 @@ class JobRequest(Frozen):
             self.gang.check_total(self.gpus)
         return self
 
+    def share_of(self, gpus: int) -> tuple[float, float]:
+        """Return the cores, and the GB of RAM, of a node that has so many of the job's GPUs."""
+        if gpus == self.gpus:
+            return self.cpus, self.ram
+        return self.cpus * gpus / self.gpus, self.ram * gpus / self.gpus
+
     @classmethod
     def of(cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int) -> "JobRequest":
         return cls(
@@ -191,6 +197,18 @@ class Decision(Frozen):
     """For a gang: its groups and what is left of each domain, or why it does not fit."""
 
 
+    @property
+    def by_node(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The nodes of a placement by rank, each once, with all of its GPUs; none for a job that
+        waits."""
+        if not self.members:
+            return ((self.node_id, self.gpu_indices),) if self.node_id is not None else ()
+        nodes: dict[str, list[int]] = {}
+        for member in self.members:
+            nodes.setdefault(member.node_id, []).extend(member.gpu_indices)
+        return tuple((node_id, tuple(sorted(gpus))) for node_id, gpus in nodes.items())
+
+
 class Reservation(Frozen):
     """GPUs that a cycle keeps for a deferred job, from the time when they will be free."""
 
@@ -222,11 +240,28 @@ class PlacementKey(Wire):
     attempt: int
 
 
+class Rank(Wire):
+    """One node of a gang's placement."""
+
+    rank: int
+    """From 0; the process of rank 0 is where the others meet."""
+    node_id: Name
+    epoch: int
+    gpu_indices: tuple[int, ...]
+    address: str = ""
+    """Where the other nodes reach it."""
+    expires_at: Instant | None = None
+
+
 class Placement(Wire):
-    """A committed placement, as it is signalled to its job."""
+    """A committed placement, as it is signalled to its job.
+
+    Of a gang it names the node of rank 0; `at` turns it into what another of its nodes is to hear.
+    """
 
     job_id: str
     attempt: int
+    rank: int = 0
     node_id: Name
     epoch: int
     gpu_indices: tuple[int, ...]
@@ -235,16 +270,24 @@ class Placement(Wire):
     node_expires_at: Instant | None = None
     simulated: bool = False
     reason: str = ""
-    members: tuple[Member, ...] = ()
-    """For a gang: all of its shares, in the order of ranks; empty for a job on one node. Node,
-    epoch and GPUs above are the first's."""
-
-    @property
-    def all_members(self) -> tuple[Member, ...]:
-        """The shares of a gang, or the one share of a job on one node."""
-        alone = Member(node_id=self.node_id, epoch=self.epoch, gpu_indices=self.gpu_indices)
-        return self.members or (alone,)
+    ranks: tuple[Rank, ...] = ()
+    """All nodes of a gang, by rank; none where there is no other node."""
 
     @property
     def key(self) -> PlacementKey:
         return PlacementKey(job_id=self.job_id, attempt=self.attempt)
+
+    @property
+    def by_rank(self) -> tuple["Placement", ...]:
+        """This placement as each of its nodes sees it."""
+        if not self.ranks:
+            return (self,)
+        return tuple(
+            self.model_copy(
+                update={
+                    "rank": rank.rank, "node_id": rank.node_id, "epoch": rank.epoch,
+                    "gpu_indices": rank.gpu_indices, "node_expires_at": rank.expires_at,
+                }
+            )
+            for rank in self.ranks
+        )  # fmt: skip

@@ -111,6 +111,8 @@ class Stop(Wire):
 
     node_id: str
     request: StopProcessRequest
+    others: tuple[str, ...] = ()
+    """Further nodes, where the attempt is of a gang."""
 
 
 class Finding(Wire):

@@ -36,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from models.placement import Placement, PlacementKey
     from models.units import format_duration
     from workflows import attributes, steps
+    from workflows.attempt import Attempt
     from workflows.details import job_details
 
 _ATTEMPTS_SHOWN = 20
@@ -209,33 +210,17 @@ class JobWorkflow:
         await steps.set_hold(self._here, held=held)
 
     async def _run_attempt(self, placement: Placement) -> ProcessReport:
-        """Run the process on its node until it ends, is stopped, or the node is lost."""
+        """Run its processes until they end, are stopped, or a node is lost."""
         self._attempts.append(
             AttemptRecord(
                 attempt=self._attempt, node_id=placement.node_id,
                 gpu_indices=placement.gpu_indices, placed_at=placement.placed_at,
+                other_nodes=tuple(rank.node_id for rank in placement.ranks[1:]),
             )
         )  # fmt: skip
         self._enter(JobState.RUNNING, placement.reason or f"on {steps.where(placement)}")
-        process = steps.start_process(placement, self._spec)
-        await workflow.wait_condition(
-            lambda: process.done() or self._stop_reason() is not None or self._lost_here()
-        )
-        stopping: asyncio.Task[None] | None = None
-        if not process.done() and not self._lost_here():
-            reason = self._stop_reason() or ""
-            self._enter(JobState.STOPPING, reason)
-            stopping = asyncio.create_task(steps.stop_process(placement, self._spec, reason))
-            both = (process, stopping)
-            await workflow.wait_condition(
-                lambda: all(task.done() for task in both) or self._lost_here()
-            )
-        if stopping:
-            await steps.give_up(stopping)
-        if not process.done():
-            await steps.give_up(process)
-            return ProcessReport(failure=FailureClass.NODE, message=self._loss_message())
-        return await steps.report_of(process)
+        attempt = Attempt(placement, self._spec, self._stop_reason, self._loss_of)
+        return await attempt.run(partial(self._enter, JobState.STOPPING))
 
     async def _conclude(self, report: ProcessReport) -> JobResult | None:
         """Decide what follows an attempt: the job's result, or None for another attempt."""
@@ -351,13 +336,10 @@ class JobWorkflow:
             return self._cancel
         return self._hold_reason if self._held else None
 
-    def _lost_here(self) -> bool:
-        return bool(self._loss_message())
-
-    def _loss_message(self) -> str:
-        here = self._placement
+    def _loss_of(self, here: Placement) -> str:
+        """How the node of a placement was lost; empty where it was not."""
         for lost in self._lost:
-            if here and (lost.node_id, lost.epoch) == (here.node_id, here.epoch):
+            if (lost.node_id, lost.epoch) == (here.node_id, here.epoch):
                 return f"node {lost.node_id} was lost: {lost.reason}"
         return ""
 

@@ -53,8 +53,11 @@ async def _mended(finding: Finding, node_answers_within: timedelta) -> Finding:
         return finding
     if finding.stop is not None:
         # No GPU counts as free while a process may still use it.
-        trouble = await _stop(finding.stop, node_answers_within)
-        if trouble:
+        nodes = (finding.stop.node_id, *finding.stop.others)
+        troubles = await asyncio.gather(
+            *(_stop(finding.stop, node_id, node_answers_within) for node_id in nodes)
+        )
+        if trouble := "; ".join(filter(None, troubles)):
             return finding.model_copy(update={"done": f"not mended: {trouble}"})
     try:
         return await workflow.execute_activity_method(
@@ -68,13 +71,13 @@ async def _mended(finding: Finding, node_answers_within: timedelta) -> Finding:
         return finding.model_copy(update={"done": f"not mended: {error.cause or error}"})
 
 
-async def _stop(stop: Stop, node_answers_within: timedelta) -> str:
+async def _stop(stop: Stop, node_id: str, node_answers_within: timedelta) -> str:
     """Stop a process on its node; return why nobody knows that it has ended, if so."""
     try:
         await workflow.execute_activity_method(
             NodeActivities.stop_process,
             stop.request,
-            task_queue=node_task_queue(stop.node_id),
+            task_queue=node_task_queue(node_id),
             schedule_to_start_timeout=node_answers_within,
             heartbeat_timeout=_NODE_HEARTBEAT,
             start_to_close_timeout=stop.request.grace + timedelta(minutes=1),
@@ -82,5 +85,5 @@ async def _stop(stop: Stop, node_answers_within: timedelta) -> str:
             summary=f"stop attempt {stop.request.key.attempt} of {stop.request.key.job_id}",
         )
     except ActivityError as error:
-        return f"node {stop.node_id} did not stop it ({error.cause or error})"
+        return f"node {node_id} did not stop it ({error.cause or error})"
     return ""

@@ -86,7 +86,7 @@ def start_process(placement: Placement, spec: JobSpec) -> workflow.ActivityHandl
         start_to_close_timeout=PROCESS_TIMEOUT,
         heartbeat_timeout=PROCESS_HEARTBEAT_TIMEOUT,
         retry_policy=PROCESS_RETRY,
-        summary=f"attempt {placement.attempt} on {where(placement)}",
+        summary=f"attempt {placement.attempt} on {where(placement)}{_of_gang(placement)}",
     )
 
 
@@ -100,7 +100,7 @@ async def stop_process(placement: Placement, spec: JobSpec, reason: str) -> None
         task_queue=node_task_queue(placement.node_id),
         start_to_close_timeout=spec.grace + timedelta(minutes=1),
         retry_policy=PROCESS_RETRY,
-        summary=f"stop attempt {placement.attempt}: {reason}"[:200],
+        summary=f"stop attempt {placement.attempt}{_of_gang(placement)}: {reason}"[:200],
     )
 
 
@@ -109,6 +109,10 @@ def where(placement: Placement) -> str:
     indices = ", ".join(str(index) for index in placement.gpu_indices)
     plural = "s" if len(placement.gpu_indices) > 1 else ""
     return f"{placement.node_id} GPU{plural} {indices}"
+
+
+def _of_gang(placement: Placement) -> str:
+    return f", rank {placement.rank} of {len(placement.ranks)}" if placement.ranks else ""
 
 
 async def give_up(task: "asyncio.Task[Any]") -> None:

@@ -82,6 +82,8 @@ class NodeRow(SQLModel, table=True):
     agent_id: str = Field(sa_type=Text)
     boot_id: str = Field(sa_type=Text)
     hostname: str = Field(sa_type=Text)
+    address: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """Where other nodes reach it."""
     agent_version: str = Field(sa_type=Text)
     simulated: bool
     gpu_type: str = Field(sa_type=Text)
@@ -178,17 +180,24 @@ class CycleRow(SQLModel, table=True):
 
 
 class PlacementRow(SQLModel, table=True):
-    """One attempt of a job on a node, with the decision's terms. Ends once, with its leases."""
+    """What one attempt of a job has of one node, with the decision's terms.
+
+    A gang has one on each of its nodes, told apart by rank. Ends once, with its leases.
+    """
 
     __tablename__: ClassVar[str] = "placements"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (
         Index("placements_by_cycle", "cycle_id"),
         Index("placements_by_node", "node_id", "epoch"),
-        Index("placements_live", "job_id", unique=True, postgresql_where=text("ended_at IS NULL")),
-    )
+        Index("placements_live", "job_id", "rank", unique=True,
+              postgresql_where=text("ended_at IS NULL")),
+        Index("placements_one_rank_per_node", "job_id", "attempt", "node_id", unique=True),
+    )  # fmt: skip
 
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
     attempt: int = Field(primary_key=True)
+    rank: int = Field(default=0, primary_key=True, sa_column_kwargs={"server_default": text("0")})
+    """Of the node in its gang; 0 where there is no other."""
     cycle_id: str = Field(foreign_key="cycles.id", sa_type=Text)
     node_id: str = Field(foreign_key="nodes.id", sa_type=Text)
     epoch: int
@@ -212,8 +221,11 @@ class LeaseRow(SQLModel, table=True):
     __table_args__ = (
         Index("leases_one_per_gpu", "node_id", "gpu_index", unique=True,
               postgresql_where=text("ended_at IS NULL")),
-        Index("leases_by_job", "job_id", "attempt"),
-        ForeignKeyConstraint(["job_id", "attempt"], ["placements.job_id", "placements.attempt"]),
+        Index("leases_by_job", "job_id", "attempt", "rank"),
+        ForeignKeyConstraint(
+            ["job_id", "attempt", "rank"],
+            ["placements.job_id", "placements.attempt", "placements.rank"],
+        ),
     )  # fmt: skip
 
     id: int | None = Field(
@@ -221,6 +233,7 @@ class LeaseRow(SQLModel, table=True):
     )
     job_id: str = Field(sa_type=Text)
     attempt: int
+    rank: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     node_id: str = Field(foreign_key="nodes.id", sa_type=Text)
     epoch: int
     gpu_index: int

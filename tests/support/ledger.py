@@ -242,7 +242,8 @@ _DRIFT = """
     UNION ALL
     SELECT p.node_id, NULL, cardinality(p.gpu_indices), count(l.id)
       FROM placements p LEFT JOIN leases l
-        ON l.job_id = p.job_id AND l.attempt = p.attempt AND l.ended_at IS NULL
+        ON l.job_id = p.job_id AND l.attempt = p.attempt AND l.rank = p.rank
+       AND l.ended_at IS NULL
      WHERE p.ended_at IS NULL
-     GROUP BY p.job_id, p.attempt HAVING count(l.id) <> cardinality(p.gpu_indices)
+     GROUP BY p.job_id, p.attempt, p.rank HAVING count(l.id) <> cardinality(p.gpu_indices)
 """

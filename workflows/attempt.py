@@ -1,0 +1,117 @@
+"""One attempt of a job: its processes, one on each of its nodes, until none of them runs.
+
+All or none: when one rank fails, is lost, or the job is to stop, the others are stopped, and the
+attempt is over only when nothing of it runs on any node that is left.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from temporalio import workflow
+
+from models.job import FailureClass, JobSpec
+from models.messages import ProcessReport
+from models.placement import Placement
+from workflows import steps
+
+Process = workflow.ActivityHandle[ProcessReport]
+
+
+class Attempt:
+    """The processes of one placement. `run` it once."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        spec: JobSpec,
+        stop_reason: Callable[[], str | None],
+        loss_of: Callable[[Placement], str],
+    ) -> None:
+        """`stop_reason` says why the job is to stop, if so; `loss_of` how a node was lost."""
+        self._ranks = placement.by_rank
+        self._spec = spec
+        self._stop_reason = stop_reason
+        self._loss_of = loss_of
+        self._processes: Sequence[Process] = ()
+
+    async def run(self, stopping: Callable[[str], None]) -> ProcessReport:
+        """Return how it ended; `stopping` hears why, where the processes have to be stopped."""
+        self._processes = [steps.start_process(rank, self._spec) for rank in self._ranks]
+        await workflow.wait_condition(lambda: self._none_runs() or self._why_stop() is not None)
+        if any(map(self._runs, range(len(self._ranks)))):
+            reason = self._why_stop() or ""
+            stopping(reason)
+            await self._stop_all(reason)
+        return self._summary([await self._report(rank) for rank in range(len(self._ranks))])
+
+    async def _stop_all(self, reason: str) -> None:
+        """Stop what runs, on every node at the same time, and wait until it has ended or is lost."""
+        running = [rank for rank in range(len(self._ranks)) if self._runs(rank)]
+        stops = {
+            rank: asyncio.create_task(steps.stop_process(self._ranks[rank], self._spec, reason))
+            for rank in running
+        }
+        await workflow.wait_condition(
+            lambda: all(
+                (self._processes[rank].done() and stop.done()) or self._lost(rank)
+                for rank, stop in stops.items()
+            )
+        )
+        for stop in stops.values():
+            await steps.give_up(stop)
+
+    async def _report(self, rank: int) -> ProcessReport:
+        process = self._processes[rank]
+        if process.done():
+            return await steps.report_of(process)
+        await steps.give_up(process)
+        return ProcessReport(failure=FailureClass.NODE, message=self._loss_of(self._ranks[rank]))
+
+    def _summary(self, reports: Sequence[ProcessReport]) -> ProcessReport:
+        """Return what is to be said of the whole: of a gang, what ended it first."""
+        if len(reports) == 1:
+            return reports[0]
+        failed = [rank for rank, report in enumerate(reports) if report.failure is not None]
+        by_itself = [rank for rank in failed if reports[rank].stopped_for is None]
+        for rank in sorted(by_itself, key=lambda rank: _ended(reports[rank])):
+            where = f"rank {rank} on {self._ranks[rank].node_id}"
+            return reports[rank].model_copy(
+                update={"message": f"{where}: {reports[rank].message or 'failed'}"}
+            )
+        stopped = [report for report in reports if report.stopped_for is not None]
+        return (stopped or reports)[0]
+
+    def _none_runs(self) -> bool:
+        return all(process.done() for process in self._processes)
+
+    def _runs(self, rank: int) -> bool:
+        return not self._processes[rank].done() and not self._lost(rank)
+
+    def _lost(self, rank: int) -> bool:
+        return bool(self._loss_of(self._ranks[rank]))
+
+    def _why_stop(self) -> str | None:
+        """Why no rank should go on, or None to let them."""
+        reason = self._stop_reason()
+        if reason is not None:
+            return reason
+        for rank, placement in enumerate(self._ranks):
+            if loss := self._loss_of(placement):
+                return loss
+            if _failed(self._processes[rank]):
+                return f"rank {rank} on {placement.node_id} has failed"
+        return None
+
+
+def _failed(process: Process) -> bool:
+    if not process.done():
+        return False
+    if process.cancelled() or process.exception() is not None:
+        return True
+    report = process.result()
+    return report.failure is not None or report.stopped_for is not None
+
+
+def _ended(report: ProcessReport) -> float:
+    """When it ended; a lost node's process, of which nobody knows, last."""
+    return report.ended_at.timestamp() if report.ended_at else float("inf")
