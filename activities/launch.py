@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from activities.rendezvous import command, rendezvous
 from models.job import JobSpec
 from models.messages import RunProcessRequest
 from models.node import Inventory, NodeIdentity
 from models.placement import PlacementKey
+from models.topology import Processes
 
 KEPT_ENV = [
     "PATH",
@@ -83,7 +85,13 @@ def prepare(
     env = spec.env | _own_env(request, identity, inventory, run_folder / "public", checkpoints)
     base = clean_env(os.environ)
     if not spec.image:
-        return Launch(spec.argv, base | env, cwd)
+        return Launch(command(spec.argv, spec), base | env, cwd)
+    if spec.gang and spec.gang.processes is Processes.GPU:
+        raise LaunchError(
+            126,
+            "a process for each GPU cannot be started inside an image: leave out gang.processes "
+            "and start them there, with torchrun for example",
+        )
     return _in_container(request, inventory, base, env, cwd, checkpoints, run_folder / "public")
 
 
@@ -129,6 +137,7 @@ def _own_env(
         "LONGSHORE_TENANT": spec.tenant,
         "LONGSHORE_POOL": spec.pool,
         "LONGSHORE_PROGRESS_FILE": str(public / "progress"),
+        **rendezvous(placement, spec),
     }
     if checkpoints:
         env["LONGSHORE_CHECKPOINT_DIR"] = str(checkpoints)

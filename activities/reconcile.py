@@ -233,7 +233,7 @@ class ReconcileActivities:
 
 
 async def _runs_on(connection: AsyncConnection, job_id: str) -> Sequence[RowMapping]:
-    """Return attempt, node and spec of a job that may have a process now, for each of its nodes."""
+    """Return attempt, node and spec of a job that may have processes now, a row for each node."""
     rows = await connection.execute(text(_RUNS_ON), {"id": job_id})
     return rows.mappings().all()
 

@@ -152,11 +152,13 @@ class RegistryActivities:
                 "id": identity.node_id, "pool": identity.pool, "block": identity.block_id,
                 "provider": identity.provider, "tier": identity.tier.value,
                 "agent": identity.agent_id, "boot": identity.boot_id,
-                "hostname": inventory.hostname, "address": inventory.address, "version": inventory.agent_version,
+                "hostname": inventory.hostname, "address": inventory.address,
+                "version": inventory.agent_version,
                 "simulated": inventory.simulated, "gpu_type": inventory.gpu_type,
                 "container": inventory.container_runtime, "cpu": to_milli(inventory.cpus),
                 "ram": to_mb(inventory.ram), "labels": json.dumps(identity.labels),
-                "expires_at": identity.expires_at,
+                "expires_at": identity.expires_at, "conformance": inventory.conformance,
+                "topology": inventory.topology and inventory.topology.model_dump_json(),
             },
         )  # fmt: skip
         await connection.execute(
@@ -203,10 +205,11 @@ async def _end_leases(connection: AsyncConnection, node_id: str, epoch: int, rea
 _ADMIT = """
     INSERT INTO nodes (id, pool, block_id, provider, tier, state, state_reason, epoch, agent_id,
                        boot_id, hostname, address, agent_version, simulated, gpu_type,
-                       container_runtime, cpu_milli, ram_mb, labels, expires_at)
+                       container_runtime, cpu_milli, ram_mb, labels, topology, conformance,
+                       expires_at)
     VALUES (:id, :pool, :block, :provider, :tier, 'READY', '', 1, :agent, :boot, :hostname,
             :address, :version, :simulated, :gpu_type, :container, :cpu, :ram,
-            CAST(:labels AS jsonb), :expires_at)
+            CAST(:labels AS jsonb), CAST(:topology AS jsonb), :conformance, :expires_at)
     ON CONFLICT (id) DO UPDATE
        SET pool = excluded.pool, block_id = excluded.block_id, provider = excluded.provider,
            tier = excluded.tier,
@@ -218,7 +221,9 @@ _ADMIT = """
            agent_version = excluded.agent_version,
            simulated = excluded.simulated, gpu_type = excluded.gpu_type,
            container_runtime = excluded.container_runtime, cpu_milli = excluded.cpu_milli,
-           ram_mb = excluded.ram_mb, labels = excluded.labels, expires_at = excluded.expires_at,
+           ram_mb = excluded.ram_mb, labels = excluded.labels,
+           topology = excluded.topology, conformance = excluded.conformance,
+           expires_at = excluded.expires_at,
            registered_at = clock_timestamp()
     RETURNING epoch
 """

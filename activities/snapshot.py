@@ -10,6 +10,7 @@ from models.job import Tier
 from models.node import GPU, Node, NodeState
 from models.placement import JobRequest, RunningJob
 from models.pool import PoolSpec
+from models.topology import NodeTopology
 
 
 class QueueEntry(Wire):
@@ -100,12 +101,14 @@ def _node(row: RowMapping, gpus: tuple[GPU, ...]) -> Node:
         ram_used=row["ram_mb_used"] / 1000, expires_at=row["expires_at"],
         state=NodeState(row["state"]),
         container_runtime=row["container_runtime"], labels=row["labels"], epoch=row["epoch"],
+        conformance=row["conformance"],
+        topology=row["topology"] and NodeTopology.model_validate(row["topology"]),
     )  # fmt: skip
 
 
 _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,
-           expires_at, state, container_runtime, labels, epoch
+           expires_at, state, container_runtime, labels, epoch, topology, conformance
       FROM nodes WHERE pool = :pool AND state <> 'GONE' ORDER BY id
 """
 

@@ -135,6 +135,7 @@ _JOBS = """
                 ELSE 'RETRYING' END AS state,
            greatest(coalesce(q.attempt, 0), coalesce(p.attempt, 0)) AS attempt,
            p.node_id, coalesce(p.gpu_indices, '{}') AS gpu_indices,
+           coalesce(r.nodes, '{}') AS nodes,
            coalesce(n.simulated, false) AS simulated, j.submitted_at,
            p.placed_at AS started_at, f.placed_at AS first_started_at, j.ended_at, j.failure,
            j.exit_code,
@@ -147,7 +148,9 @@ _JOBS = """
       FROM jobs j
       LEFT JOIN queue q ON q.job_id = j.id
       LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id
-                          ORDER BY attempt DESC LIMIT 1) p ON true
+                          ORDER BY attempt DESC, ended_at IS NOT NULL, rank LIMIT 1) p ON true
+      LEFT JOIN LATERAL (SELECT array_agg(node_id ORDER BY rank) AS nodes FROM placements
+                          WHERE job_id = j.id AND attempt = p.attempt) r ON true
       LEFT JOIN LATERAL (SELECT placed_at FROM placements WHERE job_id = j.id
                           ORDER BY attempt LIMIT 1) f ON true
       LEFT JOIN nodes n ON n.id = p.node_id
@@ -204,7 +207,7 @@ _POOLS = """
              WHERE n.pool = p.name AND l.ended_at IS NULL) AS gpus_used,
            (SELECT count(*) FROM queue q WHERE q.pool = p.name AND NOT q.held) AS queued,
            (SELECT count(*) FROM queue q WHERE q.pool = p.name AND q.held) AS held,
-           (SELECT count(*) FROM placements l JOIN nodes n ON n.id = l.node_id
+           (SELECT count(DISTINCT l.job_id) FROM placements l JOIN nodes n ON n.id = l.node_id
              WHERE n.pool = p.name AND l.ended_at IS NULL) AS running,
            c.committed_at AS last_cycle_at, c.took_ms AS last_cycle_ms
       FROM pools p

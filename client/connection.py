@@ -23,8 +23,7 @@ async def connect(
     server or it does not answer, StackError when traces are wanted and cannot be made.
     """
     config = ClientConfig.load_client_connect_config()
-    address = config.get("target_host") or settings.stack().temporal_address
-    config["target_host"] = address
+    address = config["target_host"] = server_address(settings)
     try:
         return await Client.connect(
             **config,
@@ -36,6 +35,12 @@ async def connect(
         raise UnavailableError(
             f"Temporal at {address} does not answer ({_cause(error)}). {_what_to_do()}"
         ) from error
+
+
+def server_address(settings: Settings) -> str:
+    """Return HOST:PORT of the Temporal server. Raises UnavailableError when nothing names one."""
+    config = ClientConfig.load_client_connect_config()
+    return config.get("target_host") or settings.stack().temporal_address
 
 
 def _cause(error: RuntimeError) -> str:

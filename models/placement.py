@@ -196,7 +196,6 @@ class Decision(Frozen):
     gang: GangPlan | None = None
     """For a gang: its groups and what is left of each domain, or why it does not fit."""
 
-
     @property
     def by_node(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The nodes of a placement by rank, each once, with all of its GPUs; none for a job that

@@ -20,6 +20,9 @@ class JobView(Wire):
     attempt: int = 0
     node_id: str | None = None
     gpu_indices: tuple[int, ...] = ()
+    """Of that node."""
+    nodes: tuple[str, ...] = ()
+    """All nodes of the attempt, by rank: of a gang there are several."""
     simulated: bool = False
     """True where it runs, or ran last, on simulated GPUs."""
     submitted_at: Instant

@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import logging
 import signal
+import socket
 import uuid
 from collections.abc import Coroutine, Iterator
 from datetime import timedelta
@@ -24,8 +25,9 @@ from activities.outcome import AGENT_STOPPED, CUT_OFF
 from activities.process import NodeActivities
 from activities.processes import Processes
 from activities.pruning import Keeping, Pruner, is_job_over
+from client.connection import server_address
 from models.base import Frozen, Instant, Name
-from models.errors import NodeTakenError
+from models.errors import NodeTakenError, UnavailableError
 from models.job import Tier
 from models.messages import node_task_queue
 from models.node import Inventory, NodeIdentity
@@ -58,6 +60,8 @@ class AgentOptions(Frozen):
     simulated: SimulatedGPUs | None = None
     cpus: float | None = None
     ram: float | None = None
+    address: str | None = None
+    """Where other nodes reach this one; found out when left out."""
 
 
 async def run_agent(options: AgentOptions, settings: Settings) -> None:
@@ -72,6 +76,8 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         inventory = await asyncio.to_thread(
             take_inventory, options.simulated, options.cpus, options.ram
         )
+        address = options.address or await asyncio.to_thread(own_address, settings)
+        inventory = inventory.model_copy(update={"address": address})
         identity = _identity(options)
         _announce(identity, inventory)
         fence = Fence()
@@ -209,6 +215,22 @@ async def _end_processes(processes: Processes, stop: StopSignals) -> None:
     if not ending.done():
         await processes.stop_all(AGENT_STOPPED, grace=0)
     await ending
+
+
+def own_address(settings: Settings) -> str:
+    """Return the address of this machine on the way to the Temporal server.
+
+    The hostname when there is no way to be seen: the gangs of other nodes may resolve it.
+    """
+    with contextlib.suppress(OSError, UnavailableError):
+        host, _, port = server_address(settings).rpartition(":")
+        family, kind, _, _, target = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)  # sends nothing: the system chooses the way
+            return str(probe.getsockname()[0])
+    return socket.gethostname()
 
 
 def _identity(options: AgentOptions) -> NodeIdentity:

@@ -54,6 +54,13 @@ def agent(
     ram: Annotated[
         str | None, typer.Option(help="Memory to offer, such as 512GB, in place of that found.")
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Where other nodes reach this one, for jobs that span nodes; by default its "
+            "address on the way to the Temporal server."
+        ),
+    ] = None,
     work_dir: Annotated[
         Path | None,
         typer.Option(help="Where runs, logs and checkpoints go; by default in the state folder."),
@@ -85,6 +92,7 @@ def agent(
                 "simulated": parse_simulated(simulate) if simulate else None,
                 "cpus": cpus,
                 "ram": _ram(ram),
+                "address": address,
             }
         )
         logs.set_up(settings, node=name, pool=pool)

@@ -45,7 +45,7 @@ class Attempt:
         return self._summary([await self._report(rank) for rank in range(len(self._ranks))])
 
     async def _stop_all(self, reason: str) -> None:
-        """Stop what runs, on every node at the same time, and wait until it has ended or is lost."""
+        """Stop what runs, on every node at once, and wait until it has ended or is lost."""
         running = [rank for rank in range(len(self._ranks)) if self._runs(rank)]
         stops = {
             rank: asyncio.create_task(steps.stop_process(self._ranks[rank], self._spec, reason))

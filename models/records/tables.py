@@ -97,6 +97,8 @@ class NodeRow(SQLModel, table=True):
         default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
     )
     labels: dict[str, str] = Field(sa_column=_json())
+    topology: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
+    conformance: str | None = Field(default=None, sa_type=Text)
     expires_at: datetime | None = Field(sa_column=_time(nullable=True))
     registered_at: datetime = Field(sa_column=_time(default=True))
 

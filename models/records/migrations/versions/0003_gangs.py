@@ -16,7 +16,11 @@ def upgrade() -> None:
 
 
 COLUMNS = (
-    "ALTER TABLE nodes ADD COLUMN address text NOT NULL DEFAULT ''",
+    """
+    ALTER TABLE nodes
+        ADD COLUMN address text NOT NULL DEFAULT '',
+        ADD COLUMN topology jsonb,
+        ADD COLUMN conformance text""",
     """
     ALTER TABLE placements
         ADD COLUMN rank integer NOT NULL DEFAULT 0 CHECK (rank >= 0)""",
