@@ -20,10 +20,11 @@ from activities.progress import read_progress
 from activities.runs import RunRecord, RunStore
 from activities.shipping import Shipper
 from activities.supervision import Nursery, Plan, Supervised
-from models.job import FailureClass
+from models.job import FailureClass, JobSpec
 from models.messages import ProcessReport, Progress, RunProcessRequest, StopProcessRequest
 from models.node import Inventory, NodeIdentity
 from models.placement import PlacementKey
+from models.topology import Processes
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Processes:
             attempt=placement.attempt,
             epoch=placement.epoch,
             claimed_at=datetime.now(UTC),
-            indirect=bool(request.spec.image) or isinstance(request.spec.command, str),
+            indirect=_is_indirect(request.spec),
             checkpoints=request.spec.checkpoint is not None,
         )
         folder = self._store.claim(record)
@@ -245,6 +246,12 @@ class Processes:
             _log.error("the record of %s cannot be stored: %s", run.record.key, error)
             return False
         return True
+
+
+def _is_indirect(spec: JobSpec) -> bool:
+    """Return whether something else than the system looks for the command."""
+    per_gpu = spec.gang is not None and spec.gang.processes is Processes.GPU
+    return bool(spec.image) or isinstance(spec.command, str) or per_gpu
 
 
 def _signal_number(name: str) -> int:

@@ -66,6 +66,11 @@ class Gang(Frozen):
             raise ValueError("spares_per_group needs group_gpus: spares stand by for a group")
         return self
 
+    @property
+    def per_gpu(self) -> bool:
+        """Whether each GPU has a process of its own."""
+        return self.processes is Processes.GPU
+
     def check_total(self, gpus: int) -> None:
         """Raise ValueError where a job of so many GPUs cannot have these groups."""
         if self.group_gpus is not None and self.group_gpus > gpus:

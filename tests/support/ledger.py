@@ -149,7 +149,7 @@ class Ledger:
     async def place(self, job: str, gpus: Sequence[int] = (0,), **fields: Any) -> None:
         """Write a placement with its leases as a cycle does, unless the database refuses."""
         values = {
-            "job": job, "attempt": 1, "node": "node-a", "epoch": 1, "gpus": list(gpus),
+            "job": job, "attempt": 1, "rank": 0, "node": "node-a", "epoch": 1, "gpus": list(gpus),
             "cpu": 1000, "ram": 1000, "vram": 1000, "cycle": f"by-hand/{uuid.uuid4().hex}",
             "pool": self.pool, **fields,
         }  # fmt: skip
@@ -217,11 +217,11 @@ def registration(
 _PLACE_BY_HAND = (
     "INSERT INTO cycles (id, pool, queued, placed, refused, took_ms)"
     " VALUES (:cycle, :pool, 1, 1, 0, 0)",
-    "INSERT INTO placements (job_id, attempt, cycle_id, node_id, epoch, gpu_indices, cpu_milli,"
-    " ram_mb, vram_mb, expected_seconds, decision)"
-    " VALUES (:job, :attempt, :cycle, :node, :epoch, :gpus, :cpu, :ram, :vram, 60, '{}')",
-    "INSERT INTO leases (job_id, attempt, node_id, epoch, gpu_index, vram_mb, tenant)"
-    " SELECT :job, :attempt, :node, :epoch, g, :vram, 'default'"
+    "INSERT INTO placements (job_id, attempt, rank, cycle_id, node_id, epoch, gpu_indices,"
+    " cpu_milli, ram_mb, vram_mb, expected_seconds, decision)"
+    " VALUES (:job, :attempt, :rank, :cycle, :node, :epoch, :gpus, :cpu, :ram, :vram, 60, '{}')",
+    "INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, tenant)"
+    " SELECT :job, :attempt, :rank, :node, :epoch, g, :vram, 'default'"
     "   FROM unnest(CAST(:gpus AS integer[])) AS g",
 )
 

@@ -63,6 +63,7 @@ class ScriptedNode:
         *,
         gpus: int = 8,
         node_id: str | None = None,
+        labels: dict[str, str] | None = None,
         task_queue: str = CONTROL_TASK_QUEUE,
     ) -> None:
         """Describe a node; `task_queue` is where the workflow that watches it runs."""
@@ -79,10 +80,10 @@ class ScriptedNode:
         self._task_queue = task_queue
         self._identity = NodeIdentity(
             node_id=self.id, agent_id=f"agent-of-{self.id}", boot_id=f"boot-1-of-{self.id}",
-            pool=pool,
+            pool=pool, labels=labels or {},
         )  # fmt: skip
         self._inventory = Inventory(
-            gpu_type="H100", simulated=True, cpus=64, ram=512, hostname="scripted",
+            gpu_type="H100", simulated=True, cpus=64, ram=512, hostname="scripted", address=f"{self.id}.test",
             gpus=tuple(GPUInventory(index=i, model="H100", vram=80) for i in range(gpus)),
         )  # fmt: skip
         self._runs: dict[tuple[str, int], asyncio.Future[ProcessReport]] = {}

@@ -1,0 +1,147 @@
+"""A job on several nodes: all ranks or none, and one end for all of them."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+from temporalio.client import Client
+
+from activities.database import Database
+from client.api import Longshore
+from models.job import FailureClass, JobState
+from models.messages import ProcessReport
+from models.settings import Settings
+from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
+from tests.support.control import a_spec, lease_ends, reaches
+from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode
+from tests.support.waiting import eventually
+
+FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
+AGAIN = {"node": {"max_retries": None, "backoff": 0}}
+
+Pair = tuple[ScriptedNode, ScriptedNode]
+
+
+@pytest.fixture
+async def pair(
+    temporal: Client, settings: Settings, control: Database, pool: str
+) -> AsyncIterator[Pair]:
+    """Two nodes of 8 GPUs in one fabric domain."""
+    token = settings.resolve_agent_token()
+    nodes = [
+        ScriptedNode(temporal, pool, token, node_id=f"{name}-of-{pool}", labels=FABRIC)
+        for name in "ab"
+    ]
+    async with AsyncExitStack() as stack:
+        for node in nodes:
+            await stack.enter_async_context(node.serving())
+            await node.register()
+        yield nodes[0], nodes[1]
+
+
+@pytest.fixture
+async def gang(longshore: Longshore, pair: Pair, pool: str) -> str:
+    """A job of 16 GPUs that runs on both nodes."""
+    spec = a_spec(pool, gpus=16, cpus=16, ram=32, gang={}, retry=AGAIN)
+    job_id = (await longshore.submit(spec)).job_id
+    for node in pair:
+        await node.started(job_id)
+    return job_id
+
+
+async def test_each_rank_is_told_of_all_and_the_job_ends_with_the_last(
+    longshore: Longshore, pair: Pair, gang: str, control: Database
+):
+    placements = [(await node.started(gang)).placement for node in pair]
+    assert sorted(placement.rank for placement in placements) == [0, 1]
+    for node, placement in zip(pair, placements, strict=True):
+        assert placement.node_id == node.id
+        assert placement.gpu_indices == tuple(range(8))
+        assert {rank.address for rank in placement.ranks} == {f"{n.id}.test" for n in pair}
+    await pair[0].end(gang)
+    status = await reaches(longshore, gang, JobState.RUNNING)
+    assert {status.attempts[-1].node_id, *status.attempts[-1].other_nodes} == {
+        node.id for node in pair
+    }
+    await pair[1].end(gang)
+    assert (await longshore.wait(gang)).state is JobState.SUCCEEDED
+    assert await lease_ends(control, gang) == ["finished"] * 16
+    assert not pair[0].stops
+    assert not pair[1].stops
+
+
+async def test_the_failure_of_one_rank_ends_the_others_and_is_what_is_told(
+    longshore: Longshore, pair: Pair, gang: str, control: Database
+):
+    await pair[1].end(gang, report=USER_ERROR)
+    result = await longshore.wait(gang)
+    assert (result.state, result.failure, result.exit_code) == (
+        JobState.FAILED, FailureClass.USER, 3,
+    )  # fmt: skip
+    assert f"on {pair[1].id}: exit code 3" in result.message
+    assert [stop.reason for stop in pair[0].stops] == [
+        f"rank {(await pair[1].started(gang)).placement.rank} on {pair[1].id} has failed"
+    ]
+    assert await lease_ends(control, gang) == ["failed"] * 16
+
+
+async def test_no_gpu_is_given_up_before_the_last_rank_has_stopped(
+    longshore: Longshore, pair: Pair, gang: str, control: Database
+):
+    pair[0].slow_to_stop = True
+    await longshore.cancel(gang, "enough")
+    await eventually(lambda: pair[0].stops and pair[1].stops)
+    await reaches(longshore, gang, JobState.STOPPING)
+    assert await lease_ends(control, gang) == [None] * 16
+    await pair[0].end(gang, report=ProcessReport(exit_code=143, stopped_for="enough"))
+    result = await longshore.wait(gang)
+    assert (result.state, result.message) == (JobState.CANCELLED, "enough")
+    assert await lease_ends(control, gang) == ["cancelled"] * 16
+
+
+async def test_with_a_lost_node_the_others_stop_and_the_whole_gang_waits_again(
+    longshore: Longshore, pair: Pair, gang: str, control: Database
+):
+    pair[0].slow_to_stop = True
+    pair[1].leave()
+    await eventually(lambda: pair[0].stops)
+    # The lost node's leases have ended; those of the other hold until its process has.
+    assert sorted(await lease_ends(control, gang), key=str) == [None] * 8 + ["node-lost"] * 8
+    await pair[0].end(gang, report=ProcessReport(exit_code=143, stopped_for="lost"))
+    status = await reaches(longshore, gang, JobState.QUEUED)
+    assert status.attempts[-1].failure is FailureClass.NODE
+    assert pair[1].id in status.attempts[-1].message
+    assert None not in await lease_ends(control, gang)
+    await pair[1].register(boot_id="boot-2")
+
+
+async def test_a_rank_that_is_refused_keeps_none_of_the_others_running(
+    longshore: Longshore, pair: Pair, pool: str
+):
+    pair[1].refusal = "it is fenced off"
+    spec = a_spec(pool, gpus=16, gang={}, retry={"node": {"max_retries": 0}})
+    job_id = (await longshore.submit(spec)).job_id
+    result = await longshore.wait(job_id)
+    assert (result.state, result.failure) == (JobState.FAILED, FailureClass.NODE)
+    assert "it is fenced off" in result.message
+
+
+async def test_a_gang_that_does_not_fit_waits_and_takes_nothing(
+    longshore: Longshore, pair: Pair, pool: str, control: Database
+):
+    small = (await longshore.submit(a_spec(pool, gpus=4))).job_id
+    await reaches(longshore, small, JobState.RUNNING)
+    wide = (await longshore.submit(a_spec(pool, gpus=16, gang={}))).job_id
+    await eventually(lambda: longshore_reason(longshore, wide), timeout=20)
+    assert await lease_ends(control, wide) == []
+    for node in pair:
+        if (small, 1) in node.runs():
+            await node.end(small, report=SUCCESS)
+    for node in pair:
+        await node.end(wide)
+    assert (await longshore.wait(wide)).state is JobState.SUCCEEDED
+
+
+async def longshore_reason(longshore: Longshore, job_id: str) -> None:
+    job = await longshore.job(job_id)
+    assert "together" in job.reason, job.reason
