@@ -10,7 +10,6 @@ from models.job import JobSpec
 from models.messages import RunProcessRequest
 from models.node import Inventory, NodeIdentity
 from models.placement import PlacementKey
-from models.topology import Processes
 
 KEPT_ENV = [
     "PATH",
@@ -86,7 +85,7 @@ def prepare(
     base = clean_env(os.environ)
     if not spec.image:
         return Launch(command(spec.argv, spec), base | env, cwd)
-    if spec.gang and spec.gang.processes is Processes.GPU:
+    if spec.gang and spec.gang.per_gpu:
         raise LaunchError(
             126,
             "a process for each GPU cannot be started inside an image: leave out gang.processes "

@@ -24,7 +24,6 @@ from models.job import FailureClass, JobSpec
 from models.messages import ProcessReport, Progress, RunProcessRequest, StopProcessRequest
 from models.node import Inventory, NodeIdentity
 from models.placement import PlacementKey
-from models.topology import Processes
 
 _log = logging.getLogger(__name__)
 
@@ -250,7 +249,7 @@ class Processes:
 
 def _is_indirect(spec: JobSpec) -> bool:
     """Return whether something else than the system looks for the command."""
-    per_gpu = spec.gang is not None and spec.gang.processes is Processes.GPU
+    per_gpu = spec.gang is not None and spec.gang.per_gpu
     return bool(spec.image) or isinstance(spec.command, str) or per_gpu
 
 

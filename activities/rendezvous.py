@@ -13,7 +13,6 @@ from pathlib import Path
 from activities import per_gpu
 from models.job import JobSpec
 from models.placement import Placement, Rank
-from models.topology import Processes
 
 FIRST_PORT, PORTS = 20_000, 10_000
 """Below the range from which systems give ports to clients."""
@@ -29,7 +28,7 @@ def rendezvous(placement: Placement, spec: JobSpec) -> dict[str, str]:
     ranks = placement.ranks or (_alone(placement),)
     here = ranks[placement.rank]
     per_node = [len(rank.gpu_indices) for rank in ranks]
-    if spec.gang.processes is Processes.GPU:
+    if spec.gang.per_gpu:
         world, local_world = sum(per_node), len(here.gpu_indices)
         first = sum(per_node[: here.rank])
     else:
@@ -55,7 +54,7 @@ def rendezvous(placement: Placement, spec: JobSpec) -> dict[str, str]:
 
 def command(argv: Sequence[str], spec: JobSpec) -> tuple[str, ...]:
     """Return what to start on a node: the job's command, or what starts it for each GPU."""
-    if spec.gang is None or spec.gang.processes is Processes.NODE:
+    if spec.gang is None or not spec.gang.per_gpu:
         return tuple(argv)
     grace = str(spec.grace.total_seconds())
     return (sys.executable, "-I", "-S", str(Path(per_gpu.__file__)), grace, *argv)

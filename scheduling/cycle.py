@@ -20,7 +20,10 @@ from models.placement import (
     RunningJob,
 )
 from scheduling.columns import Columns
-from scheduling.gpus import choose
+from scheduling.gang_decision import place_gang
+from scheduling.gang_start import first_gang_start
+from scheduling.gpus import choose, mask_of
+from scheduling.offers import need_of_share
 from scheduling.packer import ALTERNATIVES, format_gpus, placing, waiting
 from scheduling.reservations import first_start, gpus_open_from
 from scheduling.scan import Scan, Scanner
@@ -64,12 +67,16 @@ class _Cycle:
         self.now = now
         self.columns = Columns(view_nodes(nodes, running, now), now)
         self.reservations: list[Reservation] = []
+        self._position = {view.node.id: i for i, view in enumerate(self.columns.views)}
         self._scanner = Scanner(self.columns, policy)
         self._reserved_by_tier: Counter[Tier] = Counter()
         self._no_start: dict[Need, int] = {}
         """Needs that can start at no known time, with the version of the columns."""
 
     def decide(self, job: JobRequest) -> Decision:
+        return self._decide_gang(job) if job.gang else self._decide_one(job)
+
+    def _decide_one(self, job: JobRequest) -> Decision:
         need = Need.of(job, self.policy)
         scan = self._scanner.scan(need)
         best = scan.best(1 + ALTERNATIVES)
@@ -86,6 +93,39 @@ class _Cycle:
         )
         self.columns.take(best[0], hold, need.vram)
         return decision
+
+    def _decide_gang(self, job: JobRequest) -> Decision:
+        decision = place_gang(job, self.columns.views, self.policy, self.now, explain=False)
+        if not decision.members:
+            return self._defer_gang(job, decision)
+        need = Need.of(job, self.policy)
+        for node_id, gpu_indices in decision.by_node:
+            hold = _hold_of_share(job, need, gpu_indices, self.now)
+            self.columns.take(self._position[node_id], hold, need.vram)
+        return decision
+
+    def _defer_gang(self, job: JobRequest, decision: Decision) -> Decision:
+        if self._reserved_by_tier[job.tier] >= self.policy.max_reservations:
+            return decision
+        found = first_gang_start(job, self.columns.views, self.policy, self.now)
+        if found is None:
+            return decision
+        start, shares = found
+        need = Need.of(job, self.policy)
+        self._reserved_by_tier[job.tier] += 1
+        for node_id, gpu_indices in shares:
+            hold = _hold_of_share(job, need, gpu_indices, start)
+            self.columns.reserve(self._position[node_id], hold)
+            self.reservations.append(
+                Reservation(
+                    job_id=job.id, node_id=node_id, gpu_indices=gpu_indices, start=start,
+                    end=hold.end,
+                )
+            )  # fmt: skip
+        until = f"it waits for {len(shares)} nodes until about {start:%Y-%m-%d %H:%M:%S} UTC"
+        return decision.model_copy(
+            update={"reason": f"{decision.reason}; {until}", "estimated_start": start}
+        )
 
     def _defer(self, job: JobRequest, scan: Scan) -> Decision:
         if not len(scan.holders):
@@ -131,6 +171,14 @@ class _Cycle:
         )
         self.reservations.append(reservation)
         return reservation
+
+
+def _hold_of_share(
+    job: JobRequest, whole: Need, gpu_indices: Sequence[int], start: datetime
+) -> Hold:
+    """Return what a gang has of one node."""
+    need = need_of_share(whole, len(gpu_indices))
+    return Hold(job.id, mask_of(gpu_indices), need.cpus, need.ram, start, whole.end_from(start))
 
 
 def _queue_key(job: JobRequest) -> tuple[int, bool, float, str, int]:

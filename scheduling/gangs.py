@@ -15,7 +15,7 @@ from models.topology import Gang, SameConformance
 from scheduling.gang_packing import Assigned, Shelf, assign, group_sizes
 from scheduling.gang_words import refuse
 from scheduling.links import choose_gpus
-from scheduling.offers import Offer, Offers, offers_now, offers_when_empty
+from scheduling.offers import Offer, Offers, offers_from, offers_now, offers_when_empty
 from scheduling.state import NodeView
 from scheduling.topology import Domain, DomainKey, domains_of, rack_of
 
@@ -23,14 +23,20 @@ Kind = tuple[str, str | None]
 
 
 def plan_gang(
-    job: JobRequest, views: Sequence[NodeView], policy: PackingPolicy, now: datetime
+    job: JobRequest,
+    views: Sequence[NodeView],
+    policy: PackingPolicy,
+    now: datetime,
+    *,
+    later: bool = False,
 ) -> tuple[GangPlan, Offers]:
     """Return the plan for a job with a gang on nodes as they are, and what each node offered.
 
-    The order of `views` does not matter to the plan. Raises ValueError for a job without a gang.
+    With `later`, `now` is a time to come, and the nodes are as they will probably be then. The
+    order of `views` does not matter to the plan. Raises ValueError for a job without a gang.
     """
     gang = gang_of(job)
-    offers = offers_now(job, gang, views, policy, now)
+    offers = (offers_from if later else offers_now)(job, gang, views, policy, now)
     domains = domains_of(views, unlabelled=gang.unlabelled_nodes)
     # Names settle every tie, so the order of the input does not.
     made = sorted(offers.made, key=lambda offer: offer.view.node.id)

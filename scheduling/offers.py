@@ -62,6 +62,26 @@ def offers_now(
     return offers
 
 
+def offers_from(
+    job: JobRequest, gang: Gang, views: Sequence[NodeView], policy: PackingPolicy, start: datetime
+) -> Offers:
+    """Return what the nodes could give from `start` on, by what is known of the holds there."""
+    whole = Need.of(job, policy)
+    offers = Offers([], [])
+    for position, view in enumerate(views):
+        domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
+        found = (
+            _unsuited(view, whole, gang, domain)
+            or _no_time(view, whole, start)
+            or _open_from(view, whole, start)
+        )
+        if isinstance(found, RejectionCode):
+            offers.refused.append((position, found))
+        elif domain is not None:
+            offers.made.append(Offer(position, view, domain, *found))
+    return offers
+
+
 def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) -> list[Offer]:
     """Return what the nodes could give without any job, and with time left."""
     whole = Need.of(job, PackingPolicy())
@@ -148,6 +168,15 @@ def _beside_reserved(
         if usable:
             return fewer, usable
     return RejectionCode.RESERVED
+
+
+def _open_from(view: NodeView, whole: Need, start: datetime) -> tuple[int, int] | RejectionCode:
+    most = (view.rooms.roomy(whole.vram) & ~view.stuck).bit_count()
+    for gpus in range(min(most, whole.gpus), 0, -1):
+        usable = gpus_open_from(view, need_of_share(whole, gpus), start)
+        if usable:
+            return gpus, usable
+    return RejectionCode.GPUS_BUSY
 
 
 def _gpus_for(amount: float, wanted: float, gpus: int) -> int:

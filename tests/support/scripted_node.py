@@ -83,7 +83,8 @@ class ScriptedNode:
             pool=pool, labels=labels or {},
         )  # fmt: skip
         self._inventory = Inventory(
-            gpu_type="H100", simulated=True, cpus=64, ram=512, hostname="scripted", address=f"{self.id}.test",
+            gpu_type="H100", simulated=True, cpus=64, ram=512, hostname="scripted",
+            address=f"{self.id}.test",
             gpus=tuple(GPUInventory(index=i, model="H100", vram=80) for i in range(gpus)),
         )  # fmt: skip
         self._runs: dict[tuple[str, int], asyncio.Future[ProcessReport]] = {}
