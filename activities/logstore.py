@@ -55,13 +55,16 @@ class LogStore:
         stream: Stream = "stdout",
         from_offset: int = 0,
         limit: int = 64 * 2**20,
+        node_id: str | None = None,
     ) -> LogPiece:
         """Return about `limit` bytes from `from_offset` on; of the latest attempt without one.
+
+        Of a gang `node_id` says whose.
 
         Raises OSError when the store cannot be read.
         """
         attempt = self.latest_attempt(job_id) if attempt is None else attempt
-        folder = self._node_folder(job_id, attempt) if attempt is not None else None
+        folder = self._node_folder(job_id, attempt, node_id) if attempt is not None else None
         if folder is None:
             return LogPiece(b"", from_offset, attempt, ended=False)
         # The end marker is looked for first: what it promises is then in the list of parts.
@@ -84,6 +87,7 @@ class LogStore:
         stream: Stream = "stdout",
         from_offset: int = 0,
         *,
+        node_id: str | None = None,
         ended: Callable[[], Awaitable[bool]] | None = None,
         interval: float = 0.5,
     ) -> AsyncIterator[bytes]:
@@ -95,7 +99,9 @@ class LogStore:
         """
         while True:
             over = ended is not None and await ended()
-            piece = await asyncio.to_thread(self.read, job_id, attempt, stream, from_offset)
+            piece = await asyncio.to_thread(
+                self.read, job_id, attempt, stream, from_offset, node_id=node_id
+            )
             attempt, from_offset = piece.attempt, piece.next_offset
             if piece.data:
                 yield piece.data
@@ -110,6 +116,11 @@ class LogStore:
 
     def latest_attempt(self, job_id: str) -> int | None:
         return max(self.attempts(job_id), default=None)
+
+    def nodes(self, job_id: str, attempt: int | None = None) -> list[str]:
+        """Return the nodes from which something of an attempt is stored, by name."""
+        attempt = self.latest_attempt(job_id) if attempt is None else attempt
+        return sorted(self._names(self._path(job_id, attempt))) if attempt is not None else []
 
     def write(
         self, job_id: str, attempt: int, node_id: str, stream: Stream, offset: int, data: bytes
@@ -126,10 +137,11 @@ class LogStore:
         parts = self._parts(self._path(job_id, attempt, node_id), stream)
         return max((offset + size for offset, size, _ in parts), default=0)
 
-    def _node_folder(self, job_id: str, attempt: int) -> str | None:
-        folder = self._path(job_id, attempt)
-        nodes = sorted(self._names(folder))
-        return f"{folder}/{nodes[-1]}" if nodes else None
+    def _node_folder(self, job_id: str, attempt: int, node_id: str | None) -> str | None:
+        if node_id is not None:
+            return self._path(job_id, attempt, node_id)
+        nodes = self.nodes(job_id, attempt)
+        return self._path(job_id, attempt, nodes[-1]) if nodes else None
 
     def _parts(self, folder: str, stream: Stream) -> list[tuple[int, int, str]]:
         """Return (offset, size, path) of the stored parts of a stream, in order."""

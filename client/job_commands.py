@@ -99,13 +99,17 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Of this attempt; the latest without.")
     ] = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(min=0, help="Of a job on several nodes, the one of this rank; 0 without."),
+    ] = None,
 ) -> None:
     """Print what a job wrote to stdout, byte for byte."""
 
     async def copy(api: "Longshore") -> int:
         written = 0
         async for data in api.logs(
-            ref, stream="stderr" if stderr else "stdout", attempt=attempt, follow=follow
+            ref, stream="stderr" if stderr else "stdout", attempt=attempt, rank=rank, follow=follow
         ):
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()

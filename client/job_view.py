@@ -9,7 +9,17 @@ from rich.text import Text
 
 from client.live import progress_bar
 from client.terminal import WIDE, a_table, heading, pairs
-from client.words import SIMULATED, ago, clock, count, gpu_list, place_of, span, styled
+from client.words import (
+    SIMULATED,
+    ago,
+    and_others,
+    clock,
+    count,
+    gpu_list,
+    place_of,
+    span,
+    styled,
+)  # fmt: skip
 from models.job import AttemptRecord, JobSpec, JobState, JobStatus
 from models.messages import Progress
 from models.placement import Decision, Rejection
@@ -98,7 +108,7 @@ def _remark(job: JobView, now: datetime) -> str:
     match job.state:
         case JobState.RUNNING:
             again = f", attempt {job.attempt}" if job.attempt > 1 else ""
-            return f"{_where(job)} {gpu_list(job.gpu_indices)}{again}"
+            return f"{_where(job)} {gpu_list(job.gpu_indices)}{and_others(job.nodes[1:])}{again}"
         case JobState.SUCCEEDED:
             return f"{_where(job)} for {_ran(job)}"
         case JobState.FAILED:
@@ -131,7 +141,9 @@ def _facts(
     facts: list[tuple[str, RenderableType]] = []
     if job.node_id is not None:
         label = "runs on" if job.state is JobState.RUNNING else "ran last on"
-        where = place_of(job.node_id, job.gpu_indices, simulated=job.simulated)
+        where = place_of(
+            job.node_id, job.gpu_indices, others=job.nodes[1:], simulated=job.simulated
+        )
         facts.append((label, where))
     running = job.state is JobState.RUNNING
     reason = job.reason if running or status is None else status.reason or job.reason
@@ -194,7 +206,7 @@ def _attempts_table(attempts: Sequence[AttemptRecord], now: datetime) -> Table:
         lasted = (record.ended_at or now) - record.placed_at
         table.add_row(
             str(record.attempt),
-            record.node_id,
+            f"{record.node_id}{and_others(record.other_nodes)}",
             gpu_list(record.gpu_indices).removeprefix("GPUs ").removeprefix("GPU "),
             clock(record.placed_at, now),
             span(lasted),
@@ -240,7 +252,10 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
         )
     if explanation.position is None and job.node_id is not None:
         label = "runs on" if job.state is JobState.RUNNING else "ran last on"
-        facts.append((label, place_of(job.node_id, job.gpu_indices, simulated=job.simulated)))
+        where = place_of(
+            job.node_id, job.gpu_indices, others=job.nodes[1:], simulated=job.simulated
+        )
+        facts.append((label, where))
     return facts
 
 

@@ -150,7 +150,9 @@ class Lines(Silent):
 
     def placed(self, view: JobView) -> None:
         if view.simulated:
-            self._say(f"on {place_of(view.node_id or '', view.gpu_indices, simulated=True)}")
+            self._say(
+                f"on {place_of(view.node_id or '', view.gpu_indices, others=view.nodes[1:], simulated=True)}"
+            )
 
     def _say(self, text: str) -> None:
         self._write(f"{clock(now(), now())}  {text}")
@@ -201,7 +203,9 @@ def job_panel(
     if status.state in (JobState.RUNNING, JobState.STOPPING) and status.attempts:
         last = status.attempts[-1]
         simulated = view is not None and view.simulated and view.node_id == last.node_id
-        where = place_of(last.node_id, last.gpu_indices, simulated=simulated)
+        where = place_of(
+            last.node_id, last.gpu_indices, others=last.other_nodes, simulated=simulated
+        )
         retry = f", attempt {status.attempt}" if status.attempt > 1 else ""
         parts.append(Text(f"on {where}{retry}"))
     elif status.result is not None:

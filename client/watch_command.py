@@ -197,7 +197,10 @@ def _changed_nodes(before: Iterable[NodeView], after: Iterable[NodeView]) -> lis
 def _job_line(job: JobView) -> str:
     line = f"job {job.id} {job.state.value}"
     if job.state is JobState.RUNNING and job.node_id:
-        return f"{line} on {place_of(job.node_id, job.gpu_indices, simulated=job.simulated)}"
+        where = place_of(
+            job.node_id, job.gpu_indices, others=job.nodes[1:], simulated=job.simulated
+        )
+        return f"{line} on {where}"
     return f"{line}  {job.reason}".rstrip()
 
 

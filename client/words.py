@@ -75,10 +75,19 @@ def gpu_list(indices: Sequence[int]) -> str:
     return f"GPU{'s' if len(indices) > 1 else ''} {listed}"
 
 
-def place_of(node_id: str, indices: Sequence[int], *, simulated: bool) -> str:
-    """Return where a job is: ``local-1 GPUs 0-3 (simulated)``."""
+def place_of(
+    node_id: str, indices: Sequence[int], *, others: Sequence[str] = (), simulated: bool
+) -> str:
+    """Return where a job is: ``local-1 GPUs 0-3 (simulated)``, of a gang its other nodes too."""
     mark = f" ({SIMULATED})" if simulated else ""
-    return f"{node_id} {gpu_list(indices)}{mark}"
+    return f"{node_id} {gpu_list(indices)}{and_others(others)}{mark}"
+
+
+def and_others(nodes: Sequence[str]) -> str:
+    """Return `` and node-b``, `` and 3 more nodes``; nothing where there is none."""
+    if len(nodes) > 1:
+        return f" and {len(nodes)} more nodes"
+    return f" and {nodes[0]}" if nodes else ""
 
 
 def count(number: int, thing: str) -> str:

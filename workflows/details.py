@@ -38,7 +38,9 @@ def _needs(spec: JobSpec) -> str:
 def _attempt_line(attempt: AttemptRecord) -> str:
     gpus = ", ".join(str(index) for index in attempt.gpu_indices)
     plural = "s" if len(attempt.gpu_indices) > 1 else ""
-    return f"- {attempt.attempt} on {attempt.node_id} GPU{plural} {gpus}: {_course(attempt)}"
+    others = "".join(f", {node_id}" for node_id in attempt.other_nodes)
+    where = f"{attempt.node_id} GPU{plural} {gpus}{others}"
+    return f"- {attempt.attempt} on {where}: {_course(attempt)}"
 
 
 def _course(attempt: AttemptRecord) -> str:

@@ -33,7 +33,7 @@ _MUST_BE_EMPTY = {
         "SELECT node_id, index, vram_mb_used FROM gpus WHERE vram_mb_used <> 0"
     ),
     "a lease's placement ended at another time": (
-        "SELECT l.id FROM leases l JOIN placements p USING (job_id, attempt)"
+        "SELECT l.id FROM leases l JOIN placements p USING (job_id, attempt, rank)"
         " WHERE l.ended_at IS DISTINCT FROM p.ended_at"
     ),
 }
