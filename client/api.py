@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Self, TypeVar
 
 from temporalio.client import (
@@ -29,6 +28,7 @@ from activities.snapshot import load_nodes, load_pool
 from activities.views import Views, set_pool
 from client.connection import connect
 from client.explain import explain
+from client.logs import JobLogs
 from client.status import JobHandle, progress_of, status_of
 from client.submission import GENERATED_ID, details_of, new_job_id, preflight, summary_of
 from models.errors import (
@@ -189,38 +189,9 @@ class Longshore:
         """
         job_id = await self._resolve(ref)
         store = LogStore(self.settings.resolve_log_store())
-        node_id = None
-        if rank or follow or len(await asyncio.to_thread(store.nodes, job_id, attempt)) > 1:
-            node_id = await self._node_of_rank(job_id, attempt, rank or 0)
-        if not follow:
-            read = partial(store.read, node_id=node_id)
-            piece = await asyncio.to_thread(read, job_id, attempt, stream)
-            while piece.data:
-                yield piece.data
-                piece = await asyncio.to_thread(
-                    read, job_id, piece.attempt, stream, piece.next_offset
-                )
-            return
-
-        async def ended() -> bool:
-            return (await self._status_when_back(job_id)).state.ended
-
-        async for data in store.follow(job_id, attempt, stream, node_id=node_id, ended=ended):
+        logs = JobLogs(store, job_id, lambda: self._status_when_back(job_id))
+        async for data in logs.read(stream, attempt, rank, follow=follow):
             yield data
-
-    async def _node_of_rank(self, job_id: str, attempt: int | None, rank: int) -> str | None:
-        """Return the node of a rank of a gang; None where the job has no other node.
-
-        An attempt that is long over is not known any more: then None too.
-        """
-        records = (await self._status_when_back(job_id)).attempts
-        if attempt is not None:
-            records = tuple(record for record in records if record.attempt == attempt)
-        nodes = (records[-1].node_id, *records[-1].other_nodes) if records else ()
-        if rank >= max(len(nodes), 1):
-            ranks = f"ranks 0 to {len(nodes) - 1}" if len(nodes) > 1 else "one rank, 0"
-            raise NotFoundError(f"job {job_id} has no rank {rank}: it has {ranks}")
-        return nodes[rank] if len(nodes) > 1 else None
 
     async def cancel(self, ref: str, reason: str = "") -> str:
         """Ask a job to end; return its id. Its process gets its stop signal and its grace."""

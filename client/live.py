@@ -150,9 +150,10 @@ class Lines(Silent):
 
     def placed(self, view: JobView) -> None:
         if view.simulated:
-            self._say(
-                f"on {place_of(view.node_id or '', view.gpu_indices, others=view.nodes[1:], simulated=True)}"
+            where = place_of(
+                view.node_id or "", view.gpu_indices, others=view.nodes[1:], simulated=True
             )
+            self._say(f"on {where}")
 
     def _say(self, text: str) -> None:
         self._write(f"{clock(now(), now())}  {text}")

@@ -61,7 +61,7 @@ class Demo:
         self._state = state
         self._file = file
         self._view = view
-        self._specs = demo_jobs(state.jobs, state.seed, checkpoints(stack))
+        self._specs = demo_jobs(state.jobs, state.nodes, state.seed, checkpoints(stack))
         self._ids = tuple(new_job_id(spec, state.batch) for spec in self._specs)
         self._keeper = Keeper(stack, demo_nodes(stack, state), self._started_again)
         self._seen = Snapshot(datetime.now(UTC))
@@ -97,8 +97,9 @@ class Demo:
 
     async def _submit(self) -> None:
         """Submit every job; those that exist already are only found."""
-        first, *others = self._specs
-        created = await self._submit_one(first)  # it takes longest: placed before the rest comes
+        longest, widest, *others = self._specs
+        # Placed before the rest comes: the one takes long, the other much.
+        created = await self._submit_one(longest) + await self._submit_one(widest)
         for start in range(0, len(others), SUBMIT_AT_ONCE):
             batch = others[start : start + SUBMIT_AT_ONCE]
             created += sum(await asyncio.gather(*map(self._submit_one, batch)))
@@ -196,11 +197,11 @@ class Demo:
         return longest.node_id if longest else None
 
     def _long_running(self) -> list[JobView]:
-        """Return the jobs beside the training that run and have some time before them."""
+        """Return the jobs beside training and gang that run and have some time before them."""
         return [
             job
             for job in self._seen.in_state(JobState.RUNNING)
-            if job.id != self._ids[0] and self._time_left(job) > WORTH_IT
+            if job.id not in self._ids[:2] and self._time_left(job) > WORTH_IT
         ]
 
     def _time_left(self, job: JobView) -> timedelta:
@@ -250,7 +251,8 @@ class Demo:
         return report_on(
             self._state, statuses, self._seen.nodes,
             cycles=await self._cycles() - (self._state.cycles_before or 0),
-            training=await self._last_line(self._ids[0]), now=datetime.now(UTC),
+            training=await self._last_line(self._ids[0]),
+            gang=await self._last_line(self._ids[1]), now=datetime.now(UTC),
         )  # fmt: skip
 
     async def _status(self, job_id: str) -> JobStatus:

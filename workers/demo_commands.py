@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    jobs: Annotated[int, typer.Option(min=4, max=500, help="How many jobs.")] = 46,
+    jobs: Annotated[int, typer.Option(min=4, max=500, help="How many jobs.")] = 47,
     nodes: Annotated[
         int, typer.Option(min=2, max=16, help="How many simulated nodes of 8 GPUs.")
     ] = 3,

@@ -1,4 +1,4 @@
-"""The jobs of the demo: shapes from a public trace, and one training that really computes.
+"""The jobs of the demo: shapes from a public trace, one training that really computes, one gang.
 
 See `examples/trace/README.md` for where the shapes come from and what each column becomes.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from models.document import read_document
 from models.errors import StackError
 from models.job import CheckpointContract, JobSpec, Tier
+from models.topology import Gang
 
 POOL = "demo"
 GPUS_PER_NODE, VRAM_PER_GPU = 8, 80.0
@@ -22,6 +23,7 @@ NODE_CPUS, NODE_RAM = 128, 824
 NODE_FLAGS = (
     "--simulate", f"{GPUS_PER_NODE}xH100-{VRAM_PER_GPU:g}GB", "--pool", POOL,
     "--cpus", str(NODE_CPUS), "--ram", f"{NODE_RAM}GB",
+    "--label", "region=demo", "--label", "cluster=demo", "--label", "fabric.domain=switch-1",
 )  # fmt: skip
 
 SHORTEST, LONGEST = 1.0, 12.0
@@ -35,16 +37,16 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 Row = Mapping[str, str]
 
 
-def demo_jobs(count: int, seed: int, checkpoints: Path) -> tuple[JobSpec, ...]:
-    """Return `count` jobs, at least 1: the training first, the others with shapes of the trace.
+def demo_jobs(count: int, nodes: int, seed: int, checkpoints: Path) -> tuple[JobSpec, ...]:
+    """Return `count` jobs, at least 2: training, gang, and the others with shapes of the trace.
 
     The same arguments give the same jobs. `checkpoints` is the folder where the training saves.
     Raises StackError when the examples are not there.
     """
     rows = list(sample())
     random.Random(seed).shuffle(rows)
-    shaped = tuple(job_of(rows[i % len(rows)], i // len(rows)) for i in range(count - 1))
-    return (training(checkpoints), *shaped)
+    shaped = tuple(job_of(rows[i % len(rows)], i // len(rows)) for i in range(count - 2))
+    return (training(checkpoints), gang(nodes), *shaped)
 
 
 def sample() -> tuple[Row, ...]:
@@ -87,6 +89,25 @@ def run_seconds(lived: float) -> float:
     """
     share = math.log1p(min(max(lived, 0.0), TRACE_SECONDS)) / math.log1p(TRACE_SECONDS)
     return round(SHORTEST + (LONGEST - SHORTEST) * share, 1)
+
+
+def gang(nodes: int) -> JobSpec:
+    """Return the job of `examples/meet.yaml`, in the demo's pool and one fabric domain.
+
+    It takes two whole nodes where the training leaves so many.
+    """
+    spec = read_document(EXAMPLES / "meet.yaml", JobSpec)
+    free = GPUS_PER_NODE * nodes - 1
+    return spec.model_copy(
+        update={
+            "tenant": "demo",
+            "pool": POOL,
+            "gpus": min(2 * GPUS_PER_NODE, free),
+            "gang": Gang(allow_cross_group_spread=False),
+            "command": (sys.executable, "-I", "-S", str(EXAMPLES / "meet.py"), *spec.argv[2:]),
+            "workdir": None,
+        }
+    )
 
 
 def training(checkpoints: Path) -> JobSpec:

@@ -43,6 +43,8 @@ class DemoReport(Wire):
     declared_lost_after: float | None = None
     training: str = ""
     """The last line of its log."""
+    gang: str = ""
+    """The last line of the log of its rank 0."""
     interruptions: int = 0
     disturbances: int = 0
     """How often parts had to be started again that the demo had not ended itself."""
@@ -61,6 +63,7 @@ def report_on(
     *,
     cycles: int,
     training: str,
+    gang: str,
     now: datetime,
 ) -> DemoReport:
     """Return the summary of a demo whose jobs have all ended; `nodes` are those of its pool."""
@@ -90,6 +93,7 @@ def report_on(
         killed_node=state.killed_node,
         declared_lost_after=lost_after,
         training=training,
+        gang=gang,
         interruptions=state.interruptions,
         disturbances=state.disturbances,
         took=_seconds(now - state.began_at),

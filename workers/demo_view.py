@@ -121,6 +121,7 @@ def summary(report: DemoReport, info: StackInfo, *, kept: bool) -> tuple[Rendera
         ("GPUs in use", f"{report.utilization:.0%} of the time of {report.gpus} {SIMULATED} GPUs"),
         ("Killed with -9", f"{killed}; {report.retries} jobs were placed again"),
         ("Training", report.training),
+        ("Gang", report.gang),
         ("Took", f"{report.took:.0f} s" + _interrupted(report.interruptions)),
     ]
     if report.disturbances:

@@ -35,6 +35,7 @@ from models.messages import (
 from models.pool import Growth, PoolSpec
 from models.reconcile import ReconcileRequest
 from models.settings import Settings
+from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.control import a_spec, serving_control
 from tests.support.histories import runs
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
@@ -101,6 +102,29 @@ class Scenarios:
         async with self._database.transaction() as connection:
             await set_pool(connection, PoolSpec(name="fixed", growth=Growth.FIXED))
         await self._start_job("unsatisfiable", pool="fixed")
+
+    async def gangs(self) -> None:
+        fabric = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
+        wide: dict[str, Any] = {"gpus": 16, "gang": {}, "pool": "gangs"}
+        async with (
+            self._node("gang-a", pool="gangs", labels=fabric) as first,
+            self._node("gang-b", pool="gangs", labels=fabric) as second,
+        ):
+            await self._start_job("gang-success", **wide)
+            await first.end("gang-success")
+            await second.end("gang-success")
+            await self._start_job("gang-rank-failed", **wide)
+            await first.started("gang-rank-failed")
+            await second.end("gang-rank-failed", report=USER_ERROR)
+            cancelled = await self._start_job("gang-cancelled", **wide)
+            await first.started("gang-cancelled")
+            await second.started("gang-cancelled")
+            await cancelled.cancel(reason="no longer needed")
+            await self._start_job("gang-node-lost", retry={"node": {"max_retries": 0}}, **wide)
+            await first.started("gang-node-lost")
+            await second.started("gang-node-lost")
+            second.leave()
+            await eventually(lambda: first.stops[-1].key.job_id == "gang-node-lost")
 
     async def pools(self) -> None:
         for pool, cycles in (("cycles", 500), ("continued-as-new", 2)):
@@ -198,12 +222,17 @@ class Scenarios:
 
     @asynccontextmanager
     async def _node(
-        self, name: str, *, pool: str | None = None, recorded: bool = False
+        self,
+        name: str,
+        *,
+        pool: str | None = None,
+        labels: dict[str, str] | None = None,
+        recorded: bool = False,
     ) -> AsyncIterator[ScriptedNode]:
         if recorded:
             self._record(node_workflow_id(name))
         token = self._settings.resolve_agent_token()
-        node = ScriptedNode(self._temporal, pool or name, token, node_id=name)
+        node = ScriptedNode(self._temporal, pool or name, token, node_id=name, labels=labels)
         async with node.serving():
             await node.register()
             yield node
@@ -230,6 +259,7 @@ async def record() -> list[str]:
             await scenarios.reconciled()
             await scenarios.jobs_on_a_node()
             await scenarios.jobs_without_a_node()
+            await scenarios.gangs()
             await scenarios.pools()
             await scenarios.nodes()
             await scenarios.market_watched()

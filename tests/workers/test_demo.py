@@ -37,6 +37,7 @@ def test_it_cancels_kills_recovers_and_finds_all_as_it_should_be(home: Home) -> 
     assert report["retries"] >= 1
     assert report["placements"] >= 8 + report["retries"]
     assert report["training"].startswith("accuracy 0.9")
+    assert report["gang"].startswith("all 2 ranks met: 16 GPUs on demo-")
     assert 0 < report["utilization"] <= 1
     assert local_nodes(home.stack) == ()
     assert home.stack.remembered_nodes() == {}

@@ -42,7 +42,8 @@ NODE = Node(
 
 
 def test_every_job_fits_an_empty_node(tmp_path: Path) -> None:
-    for spec in demo_jobs(46, 1, tmp_path):
+    training, _, *others = demo_jobs(47, 3, 1, tmp_path)
+    for spec in (training, *others):
         need = JobRequest(
             id=spec.name, tier=spec.tier, gpus=spec.gpus, vram_per_gpu=spec.vram_per_gpu,
             cpus=spec.cpus, ram=spec.ram,
@@ -51,17 +52,26 @@ def test_every_job_fits_an_empty_node(tmp_path: Path) -> None:
         assert (spec.pool, spec.tier) == (POOL, Tier.FAST)
 
 
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_the_gang_fits_beside_the_training_on_as_many_nodes_as_there_are(
+    nodes: int, tmp_path: Path
+) -> None:
+    _, gang, *_ = demo_jobs(47, nodes, 1, tmp_path)
+    assert gang.gang is not None
+    assert GPUS_PER_NODE < gang.gpus < GPUS_PER_NODE * nodes
+
+
 def test_jobs_are_the_same_every_time_and_of_another_order_with_another_seed(
     tmp_path: Path,
 ) -> None:
-    first, again, other = (demo_jobs(46, seed, tmp_path) for seed in (1, 1, 2))
+    first, again, other = (demo_jobs(47, 3, seed, tmp_path) for seed in (1, 1, 2))
     assert first == again
     assert first != other
     assert sorted(job.name for job in first) == sorted(job.name for job in other)
 
 
 def test_more_jobs_than_pods_have_names_of_their_own(tmp_path: Path) -> None:
-    jobs = demo_jobs(120, 1, tmp_path)
+    jobs = demo_jobs(120, 3, 1, tmp_path)
     assert len({job.name for job in jobs}) == 120
 
 
@@ -93,7 +103,7 @@ def test_pods_that_lived_longer_become_jobs_that_run_longer(one: float, other: f
     assert SHORTEST <= run_seconds(shorter) <= run_seconds(longer) <= LONGEST
 
 
-@pytest.mark.parametrize("name", ["hello", "fail", "wide", "train", "job", "gang"])
+@pytest.mark.parametrize("name", ["hello", "fail", "wide", "train", "job", "gang", "meet"])
 def test_examples_are_job_files(name: str) -> None:
     assert read_document(EXAMPLES / f"{name}.yaml", JobSpec).expected_duration
 

@@ -70,7 +70,13 @@ STATE = DemoState(
 
 def report(*jobs: JobStatus, state: DemoState = STATE, node: NodeView | None = None) -> DemoReport:
     return report_on(
-        state, jobs, (node or a_node(),), cycles=4, training="accuracy 0.95", now=at(20)
+        state,
+        jobs,
+        (node or a_node(),),
+        cycles=4,
+        training="accuracy 0.95",
+        gang="all 2 ranks met",
+        now=at(20),
     )
 
 
