@@ -14,6 +14,7 @@ from activities.failpoints import Point
 from tests.faults import scenes
 from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
 from tests.faults.invariants import check
+from tests.support.waiting import eventually
 from workers.stack import agent_process
 
 pytestmark = pytest.mark.timeout(240)
@@ -94,7 +95,9 @@ async def _kill_at(fleet: Fleet, point: Point, victim: str) -> None:
     """Wait until a process has stopped at the point, and kill the victim exactly then."""
     pid = await fleet.reached(point)
     if victim == SUPERVISOR:
-        os.kill(fleet.supervisors()[0].pid, signal.SIGKILL)
+        # Not seen at times: it is being forked, or another ends while they are looked for.
+        supervisors = await eventually(fleet.supervisors)
+        os.kill(supervisors[0].pid, signal.SIGKILL)
     elif victim == AGENT:
         await _kill_an_agent(fleet, point, pid)
     else:

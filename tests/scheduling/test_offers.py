@@ -7,7 +7,7 @@ import pytest
 
 from models.job import JobSpec
 from models.node import Node, NodeState
-from models.placement import JobRequest, Member, Placement, PlacementKind, RejectionCode
+from models.placement import JobRequest, Placement, PlacementKind, Rank, RejectionCode
 from models.topology import Gang
 from scheduling.gang_decision import place_gang
 from scheduling.gangs import could_ever_hold, plan_gang
@@ -110,7 +110,7 @@ def test_a_request_carries_the_gang_of_its_spec():
     assert JobRequest.of("j", JobSpec(name="a", command="x"), NOW, 1).gang is None
 
 
-def test_a_placement_on_one_node_has_one_member():
+def test_a_placement_on_one_node_is_its_only_rank():
     alone = Placement(
         job_id="j",
         attempt=1,
@@ -120,14 +120,17 @@ def test_a_placement_on_one_node_has_one_member():
         cycle_id="c",
         placed_at=NOW,
     )
-    assert alone.all_members == (Member(node_id="n", epoch=2, gpu_indices=(0, 1)),)
-    members = (
-        Member(node_id="n", epoch=2, gpu_indices=(0, 1)),
-        Member(node_id="m", epoch=5, gpu_indices=(7,), group=1),
+    assert alone.by_rank == (alone,)
+    ranks = (
+        Rank(rank=0, node_id="n", epoch=2, gpu_indices=(0, 1)),
+        Rank(rank=1, node_id="m", epoch=5, gpu_indices=(7,)),
     )
-    wide = alone.model_copy(update={"members": members})
-    assert wide.all_members == members
+    wide = alone.model_copy(update={"ranks": ranks})
+    first, second = wide.by_rank
+    assert first == wide
+    assert (second.rank, second.node_id, second.epoch, second.gpu_indices) == (1, "m", 5, (7,))
+    assert second.key == wide.key
     assert Placement.model_validate_json(wide.model_dump_json()) == wide
     # As written before there were gangs.
-    old = alone.model_dump(mode="json", exclude={"members"})
+    old = alone.model_dump(mode="json", exclude={"ranks", "rank"})
     assert Placement.model_validate(old) == alone
