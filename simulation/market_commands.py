@@ -1,5 +1,6 @@
 """The command `longshore market simulate`."""
 
+import os
 import signal
 import sys
 from decimal import Decimal
@@ -88,8 +89,6 @@ def _run(
 
 
 def _announce(file: Path, url: str, token: str) -> None:
-    import os
-
     from workers.processes import write_atomically
 
     file.parent.mkdir(parents=True, exist_ok=True)

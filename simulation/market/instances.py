@@ -119,7 +119,12 @@ class Instances:
         self._allocate(instance.pool, instance.sku.id)
 
     def replace(self, old: Instance) -> Instance:
-        """End an instance and start a new one like it on the same node."""
+        """End an instance and start a new one like it on the same node.
+
+        Raises OverPoolError, and leaves it as it is, when its pool has no time left.
+        """
+        if not old.pool.of(old.sku.id).from_minute(self._world.clock.minute):
+            raise OverPoolError
         self._end(old, "terminated")
         return self.create(
             old.pool, old.sku, image=old.image, user_data=old.user_data, priority=old.priority,

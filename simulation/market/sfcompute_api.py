@@ -181,7 +181,10 @@ def _replace(call: Call) -> Answer:
     found = _instance(call)
     if found.over:
         raise ApiError(409, "the instance has ended")
-    return Answer(instance(call.market.instances.replace(found)), 201)
+    try:
+        return Answer(instance(call.market.instances.replace(found)), 201)
+    except OverPoolError:
+        raise ApiError(422, "the pool has no time left for a new instance") from None
 
 
 def _ssh(call: Call) -> Answer:

@@ -20,6 +20,7 @@ schedules = st.lists(rectangles, max_size=4).map(lambda parts: sum_of(parts))
 orders = st.lists(
     st.tuples(st.sampled_from(Side), st.integers(90, 110), rectangles, st.booleans()), max_size=14
 )
+quick = settings(max_examples=120, deadline=None)
 Entry = tuple[Side, int, Schedule, bool]
 
 
@@ -48,6 +49,7 @@ def play(entries: Sequence[Entry]) -> tuple[Book, list[Trade], dict[str, Schedul
     return book, trades, wanted
 
 
+@quick
 @given(schedules, schedules)
 def test_schedules_add_up_minute_by_minute(one: Schedule, other: Schedule):
     for minute in range(20):
@@ -58,11 +60,13 @@ def test_schedules_add_up_minute_by_minute(one: Schedule, other: Schedule):
     assert one.plus(other).node_minutes == one.node_minutes + other.node_minutes
 
 
+@quick
 @given(schedules, windows)
 def test_the_least_of_a_window_is_there_in_every_minute(nodes: Schedule, window: tuple[int, int]):
     assert nodes.least(*window) == min(nodes.at(minute) for minute in range(*window))
 
 
+@quick
 @given(schedules, st.integers(0, 20))
 def test_past_time_is_cut_off_and_nothing_else(nodes: Schedule, now: int):
     kept = nodes.from_minute(now)
@@ -74,7 +78,7 @@ def test_no_more_can_be_taken_than_there_is():
         Schedule.of(0, 5, 2).minus(Schedule.of(4, 6, 1))
 
 
-@settings(max_examples=120)
+@quick
 @given(orders)
 def test_quantity_is_conserved(entries: list[Entry]):
     book, trades, wanted = play(entries)
@@ -84,7 +88,7 @@ def test_quantity_is_conserved(entries: list[Entry]):
         assert traded.plus(resting.get(order_id, Schedule())) == whole
 
 
-@settings(max_examples=120)
+@quick
 @given(orders)
 def test_nobody_trades_through_their_limit_and_the_older_sets_the_price(entries: list[Entry]):
     for trade in play(entries)[1]:
@@ -93,7 +97,7 @@ def test_nobody_trades_through_their_limit_and_the_older_sets_the_price(entries:
         assert trade.cost == trade.price * trade.schedule.node_minutes
 
 
-@settings(max_examples=120)
+@quick
 @given(orders)
 def test_all_or_nothing_is_kept(entries: list[Entry]):
     book, trades, wanted = play(entries)
@@ -103,7 +107,7 @@ def test_all_or_nothing_is_kept(entries: list[Entry]):
     assert trades == play(entries)[1]  # and all of it again, the same
 
 
-@settings(max_examples=120)
+@quick
 @given(orders, rectangles, st.integers(90, 110))
 def test_a_taker_leaves_nothing_better_behind(entries: list[Entry], wanted: Schedule, limit: int):
     makers = [(Side.SELL, price, nodes, True) for _, price, nodes, _ in entries]

@@ -347,6 +347,21 @@ def test_an_instance_comes_up_on_bought_time_and_is_terminated(shop: Shop):
     assert shop.http.get(f"{V2}/instances/{instance_id}").status_code == 404
 
 
+def test_an_instance_is_replaced_on_its_node(shop: Shop):
+    shop.ask()
+    pool = shop.make_pool()
+    shop.buy(pool)
+    old = ok(shop.start_instance(pool))["id"]
+    shop.market.advance(130)
+    answer = shop.http.post(f"{V2}/instances/{old}/replace")
+    assert (answer.status_code, shop.instance(old)["status"]) == (201, "terminated")
+    shop.market.advance(130)
+    new = answer.json()["id"]
+    assert shop.instance(new)["status"] == "running"
+    shop.market.advance(5 * HOUR)
+    assert shop.http.post(f"{V2}/instances/{new}/replace").status_code == 409
+
+
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
