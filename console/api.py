@@ -152,11 +152,12 @@ def router(quotes: Quotes, past: Past, *, simulated: bool) -> APIRouter:
         A browser that asks for HTML gets the page at this address.
         """
         response.headers["Vary"] = "Accept"
+        market = quotes.provider(provider).name
         need = Need(
             instance_type=_instance_type(instance_type),
             nodes=node_count,
-            provider=quotes.provider(provider).name,
-            window=_window(start, hours, datetime.now(UTC)),
+            provider=market,
+            window=_window(start, hours, quotes.now(market)),
         )
         try:
             quote = await quotes.quote(need)

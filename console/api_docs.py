@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from console.formats import with_code
+
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -21,6 +23,7 @@ section {{ background: light-dark(#fff, #161c23); border: 1px solid light-dark(#
 table {{ border-collapse: collapse; width: 100%; font-size: .92rem; }}
 th, td {{ text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0;
   border-top: 1px solid light-dark(#eceff2, #212932); }}
+td:first-child {{ white-space: nowrap; }}
 th {{ font-weight: 600; color: light-dark(#5a6774, #96a3b1); border-top: 0; }}
 code, pre {{ font: .88rem ui-monospace, monospace; }} pre {{ white-space: pre-wrap; }}
 a {{ color: light-dark(#1f5fbf, #7db0ff); }}
@@ -37,12 +40,12 @@ def docs_page(openapi: Mapping[str, Any]) -> str:
         for path, methods in openapi["paths"].items()
         for method, operation in methods.items()
     )
-    return _PAGE.format(about=escape(openapi["info"]["description"]), operations=operations)
+    return _PAGE.format(about=with_code(openapi["info"]["description"]), operations=operations)
 
 
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
     about = "".join(
-        f"<p>{escape(paragraph)}</p>"
+        f"<p>{with_code(paragraph)}</p>"
         for paragraph in operation.get("description", "").split("\n\n")
     )
     return (
@@ -90,7 +93,7 @@ def _example(path: str, operation: Mapping[str, Any]) -> str:
 
 def _answers(responses: Mapping[str, Mapping[str, Any]]) -> str:
     rows = "".join(
-        f"<tr><td>{status}</td><td>{escape(each['description'])}</td></tr>"
+        f"<tr><td>{status}</td><td>{with_code(each['description'])}</td></tr>"
         for status, each in responses.items()
     )
     return f"<table><tr><th>Status</th><th>Meaning</th></tr>{rows}</table>"

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, RedirectResponse
 from nicegui import core, ui
+from starlette.requests import Request
 from starlette.routing import Match, Mount
 from starlette.types import Scope
 
@@ -17,6 +18,7 @@ from console.markets import Markets
 from console.past import Past
 from console.quotes import Quotes
 from console.security import HEALTH, Guard, SafeHeaders, wants_page
+from console.small_pages import missing_page
 from models.settings import Settings
 
 _ABOUT = (
@@ -29,6 +31,7 @@ def build(settings: Settings, token: str) -> FastAPI:
     """Return the application. One a process: its pages belong to NiceGUI's only application."""
     markets, past = Markets(settings), Past(settings)
     quotes = Quotes(markets.providers)
+    simulated = settings.market != "real"
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -45,9 +48,9 @@ def build(settings: Settings, token: str) -> FastAPI:
         lifespan=lifespan,
     )
     problems.install(app)
-    app.include_router(api.router(quotes, past, simulated=settings.market != "real"))
+    app.include_router(api.router(quotes, past, simulated=simulated))
     _add_small_routes(app)
-    orderbook_page.add(quotes, past)
+    orderbook_page.add(quotes, past, simulated=simulated)
     _add_pages(app)
     app.add_middleware(Guard, token=token)
     app.add_middleware(SafeHeaders)
@@ -91,6 +94,11 @@ def _add_pages(app: FastAPI) -> None:
         reconnect_timeout=10.0,
     )
     app.router.routes[-1] = _Pages("/", core.app)
+    core.app.add_exception_handler(404, _no_such_page)
+
+
+async def _no_such_page(_request: Request, _error: Exception) -> HTMLResponse:
+    return HTMLResponse(missing_page(), status_code=404)
 
 
 def _describe_token(app: FastAPI) -> None:

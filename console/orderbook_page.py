@@ -34,21 +34,25 @@ document.addEventListener("visibilitychange", () => emitEvent("seen", !document.
 """
 
 
-def add(quotes: Quotes, past: Past) -> None:
-    """Add the page to the pages of this process."""
+def add(quotes: Quotes, past: Past, *, simulated: bool) -> None:
+    """Add the page to the pages of this process. `simulated`: no real market is asked."""
 
     @ui.page(PATH, title="Order book · Longshore")
     def orderbook(request: Request) -> None:
         with frame(PATH, request) as badge:
-            OrderbookPage(quotes, past, badge, request)
+            OrderbookPage(quotes, past, badge, request, simulated)
 
 
 class OrderbookPage:
     """One browser's view. What it asks for is in its address, so that it can be passed on."""
 
-    def __init__(self, quotes: Quotes, past: Past, badge: Badge, request: Request) -> None:
+    def __init__(
+        self, quotes: Quotes, past: Past, badge: Badge, request: Request, simulated: bool
+    ) -> None:
         self._quotes = quotes
         self._badge = badge
+        self._simulated = simulated
+        badge.show(simulated)
         self._limit: int | None = None
         with ui.element("div").classes("title"):
             ui.html("<h1>Order book</h1>", sanitize=False)
@@ -148,7 +152,7 @@ class OrderbookPage:
         )
         window = None
         if hours := int(self._window.value or 0):
-            start = next_hour(datetime.now(UTC))
+            start = next_hour(self._quotes.now(self._market.value))
             window = Window(start=start, end=start + timedelta(hours=hours))
         return Need(instance_type=wanted, nodes=nodes, provider=self._market.value, window=window)
 
@@ -189,9 +193,9 @@ class OrderbookPage:
         self._book.set_visibility(False)
 
     def _show(self, quote: Quote) -> None:
-        if quote.book is not None:
-            self._badge.show(quote.book.simulated)
-            self._live.content = view.live_html(quote.book.observed_at, quote.now)
+        if quote.book is not None and quote.read_at is not None:
+            self._badge.show(self._simulated or quote.book.simulated)
+            self._live.content = view.live_html(quote.read_at, quote.now, quote.book.observed_at)
         if isinstance(quote.price, PriceAnswer):
             self._show_answer(quote.price)
         else:
@@ -231,7 +235,8 @@ class OrderbookPage:
         self._bids.remark(_remark(gpus))
 
     def _show_away(self, need: Need, sentence: str) -> None:
-        why = NoQuote(reason=NoQuoteReason.UNREACHABLE, detail=sentence)
+        detail = sentence.removeprefix(f"{need.provider}: ")
+        why = NoQuote(reason=NoQuoteReason.UNREACHABLE, detail=detail)
         self._show_no_quote(Quote(need, why, None, datetime.now(UTC)), why)
 
     def _show_trouble(self, head: str, sentence: str, advice: str) -> None:

@@ -119,17 +119,17 @@ def slippage_html(slippage: Iterable[Slippage], bought: int) -> str:
     )
 
 
-def live_html(observed_at: datetime | None, now: datetime) -> str:
-    """Return when the book was read."""
-    if observed_at is None:
+def live_html(read_at: datetime | None, now: datetime, observed_at: datetime | None = None) -> str:
+    """Return when the book was read, and the market's own time where it is another."""
+    if read_at is None:
         return '<span class="live old"><span class="dot"></span>no book</span>'
-    old = now - observed_at > timedelta(seconds=15)
-    words = f"updated {clock(observed_at)}"
-    if old:
-        words += f", {span(now - observed_at)} ago" if now - observed_at > _MINUTE else ""
+    old = now - read_at > timedelta(seconds=15)
+    words = f"updated {clock(read_at)}"
+    if observed_at is not None and abs(read_at - observed_at) > _MINUTE:
+        words += f"; at the market it was {observed_at:%d %B} {clock(observed_at)}"
     return (
         f'<span class="live{" old" if old else ""}"><span class="dot"></span>'
-        f'<time datetime="{observed_at.isoformat()}">{words}</time></span>'
+        f'<time datetime="{read_at.isoformat()}">{words}</time></span>'
     )
 
 
@@ -144,8 +144,8 @@ _PICK = ' class="pick" aria-current="true"'
 _NO_QUOTE = {
     NoQuoteReason.EMPTY: (
         "Nothing of {type} is for sale",
-        "The book is empty. It is looked at again every two seconds; choose another instance "
-        "type, window or market above.",
+        "It is looked at again every two seconds. Meanwhile choose another instance type, window "
+        "or market above.",
     ),
     NoQuoteReason.LEFT_OUT: (
         "No ask fits this need",

@@ -25,6 +25,8 @@ AT_ONCE = 4
 ANSWER_WITHIN = 5.0
 
 T = TypeVar("T")
+_Read = tuple[OrderBook | NoQuote, datetime]
+"""What a market answered, and when."""
 
 
 class Need(Frozen):
@@ -48,6 +50,8 @@ class Quote:
     price: PriceAnswer | NoQuote
     book: OrderBook | None
     now: datetime
+    read_at: datetime | None = None
+    """When the book was read, by our clock; a simulated market may have another."""
 
 
 class Quotes:
@@ -56,9 +60,8 @@ class Quotes:
     def __init__(self, providers: Callable[[], Mapping[str, Provider]]) -> None:
         """`providers` returns the markets that are configured now, by name, the first first."""
         self._providers = providers
-        self._books: Shared[tuple[str, str, Window | None], OrderBook | NoQuote] = Shared(
-            BOOK_KEPT
-        )
+        self._books: Shared[tuple[str, str, Window | None], _Read] = Shared(BOOK_KEPT)
+        self._ahead: dict[str, timedelta] = {}
         self._types: Shared[str, Sequence[InstanceType]] = Shared(TYPES_KEPT)
         self._turns: dict[str, asyncio.Semaphore] = {}
 
@@ -88,6 +91,10 @@ class Quotes:
             raise NotFoundError(f"there is no market {name!r} here; those configured: {names}.")
         return known[name]
 
+    def now(self, provider: str) -> datetime:
+        """Return the time at a market: a simulated one may run faster, as its last book told."""
+        return datetime.now(UTC) + self._ahead.get(provider, timedelta(0))
+
     async def types(self, provider: str) -> Sequence[InstanceType]:
         """Return what is traded at a market. Raises MarketAwayError and the MarketError tree."""
         market = self.provider(provider)
@@ -102,17 +109,18 @@ class Quotes:
         """
         market = self.provider(need.provider)
         key = (need.provider, str(need.instance_type), need.window)
-        book = await self._books.get(
-            key,
-            lambda: self._in_turn(market, lambda: market.book(need.instance_type, need.window)),
+        book, read_at = await self._books.get(
+            key, lambda: self._in_turn(market, lambda: _read(market, need))
         )
         now = datetime.now(UTC)
         if isinstance(book, NoQuote):
-            return Quote(need, book, None, now)
+            return Quote(need, book, None, now, read_at)
+        if book.simulated:
+            self._ahead[need.provider] = book.observed_at - read_at
         wanted = PriceNeed(
             gpus=need.gpus, instance_type=str(need.instance_type), window=need.window
         )
-        return Quote(need, price(book, wanted, now, levels=LEVELS), book, now)
+        return Quote(need, price(book, wanted, now, levels=LEVELS), book, now, read_at)
 
     async def _in_turn(self, market: Provider, ask: Callable[[], Awaitable[T]]) -> T:
         turns = self._turns.setdefault(market.name, asyncio.Semaphore(AT_ONCE))
@@ -123,6 +131,11 @@ class Quotes:
             raise MarketAwayError(
                 market.name, f"no answer within {ANSWER_WITHIN:.0f} seconds"
             ) from None
+
+
+async def _read(market: Provider, need: Need) -> _Read:
+    book = await market.book(need.instance_type, need.window)
+    return book, datetime.now(UTC)
 
 
 def next_hour(now: datetime) -> datetime:

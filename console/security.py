@@ -19,8 +19,8 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from console.login_page import entering_page, login_page
 from console.problems import problem
+from console.small_pages import entering_page, login_page
 from models.errors import UnavailableError
 from models.settings import Settings
 

@@ -185,6 +185,7 @@ async def test_a_market_that_is_away_and_comes_back(
     example.fault("unavailable", times=-1, provider="sfcompute")
     await expect(page.get_by_text("sfcompute does not answer")).to_be_visible(timeout=WITHIN)
     await expect(page.locator("table.asks")).not_to_be_visible()
+    await expect(page.get_by_text("Simulated market")).to_be_visible()
     example.clear_faults()
     await expect(the_limit(page)).to_be_visible(timeout=WITHIN)
 
@@ -237,6 +238,15 @@ async def seen(page: Page, visible: bool) -> None:
 def limit_of(console: RunningConsole) -> float | None:
     limit = console.get("/orderbook", instance_type="8xH100").json()["optimal_price"]
     return limit and round(limit, 2)
+
+
+async def test_a_wrong_address_says_so(browser: Browser, console: RunningConsole) -> None:
+    async with await browser.new_context(extra_http_headers=console.headers) as context:
+        page = await context.new_page()
+        answer = await page.goto(f"{console.url}/nothing/here")
+        assert answer
+        assert answer.status == 404
+        await expect(page.get_by_role("link", name="Go to the order book")).to_be_visible()
 
 
 async def open_and_expect(open_page: Open, query: str, text: str) -> Page:

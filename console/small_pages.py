@@ -1,4 +1,4 @@
-"""The form that asks a browser for the token, and the page that leads on after it."""
+"""Small pages without script: the form for the token, what leads on, what is missing."""
 
 from html import escape
 from urllib.parse import quote
@@ -49,3 +49,9 @@ def entering_page(target: str) -> str:
     return _PAGE.format(
         title="Signed in", head=head, body=f'<p>Signed in. <a href="{link}">Go on</a></p>'
     )
+
+
+def missing_page() -> str:
+    """Return what a browser gets at an address where nothing is."""
+    body = '<h1>There is nothing here</h1><p><a href="/">Go to the order book</a></p>'
+    return _PAGE.format(title="Nothing here", head="", body=body)
