@@ -3,6 +3,8 @@
 Every activity here may run twice: it is idempotent by (job, attempt).
 """
 
+from datetime import UTC, datetime
+
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
@@ -23,7 +25,7 @@ from models.messages import (
 )
 from models.placement import JobRequest, PlacementKey
 from models.pool import Growth, PoolSpec
-from scheduling.feasibility import could_ever_hold
+from scheduling.packer import could_ever_place
 
 
 class QueueActivities:
@@ -154,15 +156,12 @@ async def why_never(connection: AsyncConnection, job_id: str, spec: JobSpec) -> 
     if pool.growth is Growth.OPEN:
         return ""
     nodes = await load_nodes(connection, spec.pool)
-    job = JobRequest(
-        id=job_id, tier=spec.tier, gpus=spec.gpus, gpu_type=spec.gpu_type,
-        vram_per_gpu=spec.vram_per_gpu, cpus=spec.cpus, ram=spec.ram,
-        expected_duration=spec.expected_duration, needs_container=spec.image is not None,
-    )  # fmt: skip
-    if any(could_ever_hold(node, job) for node in nodes):
+    now = datetime.now(UTC)
+    if could_ever_place(JobRequest.of(job_id, spec, now, 1), nodes, now):
         return ""
+    what = "no nodes together" if spec.gang else "no node"
     return (
-        f"no node of pool {spec.pool} could ever hold {spec.gpus} x "
+        f"{what} of pool {spec.pool} could ever hold {spec.gpus} x "
         f"{spec.gpu_type or 'any GPU'} for it, and the pool is fixed: ask for less, or for "
         f"another pool (`longshore nodes` lists what there is)"
     )

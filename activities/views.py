@@ -73,11 +73,12 @@ class Views:
         """Return the nodes by id, with who holds each GPU."""
         where = {"pool": pool, "gone": with_gone}
         async with self._database.transaction() as connection:
+            # Nodes first: one that registers in between is not seen without its GPUs.
+            nodes = (await connection.execute(text(_NODES), where)).mappings().all()
             gpus: dict[str, list[GPUView]] = {}
             for row in (await connection.execute(text(_GPUS), where)).mappings():
                 gpus.setdefault(row["node_id"], []).append(_gpu(row))
-            rows = await connection.execute(text(_NODES), where)
-            return tuple(_node(row, tuple(gpus.get(row["id"], ()))) for row in rows.mappings())
+            return tuple(_node(row, tuple(gpus.get(row["id"], ()))) for row in nodes)
 
     async def pools(self) -> tuple[PoolView, ...]:
         async with self._database.transaction() as connection:

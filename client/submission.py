@@ -6,6 +6,7 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import yaml
 from sqlalchemy.exc import DBAPIError
@@ -18,7 +19,7 @@ from models.job import JobSpec
 from models.node import Node
 from models.placement import JobRequest
 from models.units import format_gb
-from scheduling.feasibility import could_ever_hold
+from scheduling.packer import could_ever_place
 
 _SUFFIX = 10
 GENERATED_ID = re.compile(rf"-[a-z2-7]{{{_SUFFIX}}}$")
@@ -91,13 +92,13 @@ def _warnings(spec: JobSpec, nodes: tuple[Node, ...]) -> list[str]:
             f"pool {spec.pool} has no nodes yet: the job waits until one joins "
             f"(`longshore agent --pool {spec.pool}`)"
         ]
-    job = JobRequest(
-        id="", tier=spec.tier, gpus=spec.gpus, gpu_type=spec.gpu_type, cpus=spec.cpus,
-        vram_per_gpu=spec.vram_per_gpu, ram=spec.ram, needs_container=spec.image is not None,
-    )  # fmt: skip
-    if any(could_ever_hold(node, job) for node in nodes):
+    now = datetime.now(UTC)
+    if could_ever_place(JobRequest.of("", spec, now, 1), nodes, now):
         return []
+    which = "the" if spec.gang else "none of the"
+    hold = "cannot" if spec.gang else "could"
+    together = "together " if spec.gang else ""
     return [
-        f"none of the {len(nodes)} nodes of pool {spec.pool} could hold the job even when empty: "
-        "it waits until a larger one joins (`longshore why` says what is missing)"
+        f"{which} {len(nodes)} nodes of pool {spec.pool} {hold} hold the job {together}even when "
+        "empty: it waits until a larger one joins (`longshore why` says what is missing)"
     ]

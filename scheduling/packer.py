@@ -13,8 +13,10 @@ from models.placement import (
     Rejection,
 )
 from scheduling.columns import Columns
+from scheduling.feasibility import could_ever_hold
 from scheduling.feasibility import explain as explain_rejection
 from scheduling.gang_decision import place_gang
+from scheduling.gangs import could_ever_hold as gang_could_ever_hold
 from scheduling.scan import Scan, Scanner
 from scheduling.scoring import provider_for
 from scheduling.state import Need, view_nodes
@@ -62,6 +64,13 @@ def check(node: Node, job: JobRequest, policy: PackingPolicy, now: datetime) -> 
     """
     rejections = place(job, [node], policy, now).rejections
     return rejections[0] if rejections else None
+
+
+def could_ever_place(job: JobRequest, nodes: Sequence[Node], now: datetime) -> bool:
+    """Return whether the nodes could hold the job when empty and with time left."""
+    if job.gang is not None:
+        return gang_could_ever_hold(job, view_nodes(nodes, (), now))
+    return any(could_ever_hold(node, job) for node in nodes)
 
 
 def placing(job: JobRequest, scan: Scan, best: Sequence[int]) -> Decision:
