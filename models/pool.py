@@ -4,6 +4,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from models.base import Frozen, Name
+from models.buying import BuyingPolicy
 from models.placement import PackingPolicy
 from models.units import Duration
 
@@ -23,3 +24,5 @@ class PoolSpec(Frozen):
     packing: PackingPolicy = PackingPolicy()
     interval: Duration = timedelta(seconds=30)
     """Run a cycle at least this often while jobs wait."""
+    buying: BuyingPolicy = BuyingPolicy()
+    """What it may buy; nothing, unless this is switched on (docs/buying.md)."""

@@ -1,0 +1,330 @@
+"""What a pool may buy, what it lacks, what the markets show, and what was decided about it.
+
+`scheduling.buying.decide` turns the middle of this page into its end. Prices are micro-dollars per
+GPU-hour, costs micro-dollars. All of it is frozen and can be stored: the same values give the same
+decision.
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from models.base import Frozen, Instant, Name
+from models.job import Tier
+from models.market import (
+    Capabilities,
+    NoQuote,
+    Offer,
+    OrderBook,
+    OrderRequest,
+    Window,
+)
+from models.money import MicroDollars
+from models.node import Node
+from models.placement import JobRequest, RunningJob
+from models.units import GB, Duration
+
+
+class BuyingRule(StrEnum):
+    """How it is chosen what to buy."""
+
+    SEED = "seed"
+    """By size: an offer below 8 GPUs, whole nodes from an order book from 8 on."""
+    LEAST_COST = "least-cost"
+    """What costs least in all: money committed, less what is left over, plus delay."""
+
+
+class Caps(Frozen):
+    """The most that may be committed, in micro-dollars; no limit where one is left out."""
+
+    per_purchase: MicroDollars | None = None
+    per_day: MicroDollars | None = None
+    """For the whole pool, by days in UTC."""
+    per_tier_day: dict[Tier, MicroDollars] = Field(default_factory=dict[Tier, MicroDollars])
+    per_tenant_day: MicroDollars | None = None
+    """For each tenant; a purchase counts for those whose jobs it serves, by their GPU-hours."""
+
+
+class BuyingPolicy(Frozen):
+    """What a pool may buy. Nothing is ever bought unless `enabled`."""
+
+    enabled: bool = False
+    rule: BuyingRule = BuyingRule.LEAST_COST
+    instance_types: tuple[str, ...] = ()
+    """Such as 8xH100: what may be bought; any type that a job can use when left out."""
+    spot: bool = False
+    """Whether machines that may be taken away before their time will do."""
+    caps: Caps = Caps()
+    max_price: dict[Tier, MicroDollars] = Field(
+        default_factory=lambda: {Tier.FLEX: 10_000_000},
+    )
+    """Micro-dollars per GPU-hour for each tier; no limit for a tier that is not named. A limit
+    order never offers more, and an offer above it is not taken."""
+
+    fast_safety_factor: float = Field(default=1.0, ge=0, le=10)
+    """Warm target of FAST: the whole part of (queued + used GPUs) times this."""
+    fast_warm_gpus: int = Field(default=0, ge=0, le=100_000)
+    """The warm target is never below this."""
+    fast_delay_price: MicroDollars = 10_000_000
+    """What it costs that a FAST job waits: for each of its GPUs, an hour."""
+    flex_price: MicroDollars = 2_000_000
+    """A FLEX job whose time costs no more than this for a GPU-hour starts now; else it waits."""
+    flex_deadline: Duration = timedelta(hours=24)
+    """A FLEX job starts at most this long after it was submitted, at any price within the cap."""
+
+    smoothing: Duration = timedelta(minutes=30)
+    """Demand counts as sustained when it was there for so long (consolidation)."""
+    cooldown: Duration = timedelta(0)
+    """Nothing is bought for so long after a purchase."""
+    startup_limit: Duration = timedelta(minutes=15)
+    """Machines that take longer to come up are not bought. Capacity that is there within this
+    time is waited for."""
+    usual_startup: Duration = timedelta(minutes=5)
+    """How long a machine takes to come up, where the market does not say."""
+    safety_margin: Duration = timedelta(seconds=300)
+    """Bought time must outlast a job's expected duration by this much."""
+
+    shortest_window: Duration = timedelta(hours=1)
+    longest_window: Duration = timedelta(hours=24)
+    seed_window: Duration = timedelta(hours=24)
+    """What the seed rule buys, at a market of fixed windows."""
+    prime_max_gpus: int = Field(default=8, ge=1, le=1024)
+    """The most GPUs that the seed rule takes as an offer."""
+
+    idle_after: Duration = timedelta(minutes=10)
+    """A machine that is billed as it runs is stopped when it was idle for so long."""
+    resale_share: float = Field(default=0.5, ge=0, le=1)
+    """How much of the highest bid is hoped for when time that is left over is sold again."""
+    resale_fee: float = Field(default=0.0, ge=0, le=1)
+    """What the market keeps of it."""
+    reuse_share: float = Field(default=0.5, ge=0, le=1)
+    """How much of its price time that is left over is worth while demand of late would use it."""
+
+    @model_validator(mode="after")
+    def _windows_in_order(self) -> Self:
+        if self.shortest_window > self.longest_window:
+            raise ValueError("shortest_window must not be longer than longest_window")
+        return self
+
+
+class UnmetJob(Frozen):
+    """A job that waits, with what the packer needs to know of it."""
+
+    request: JobRequest
+    tenant: Name = "default"
+    start_by: Instant | None = None
+    """The latest start of a FLEX job; submission plus the policy's `flex_deadline` without."""
+
+
+class DemandSample(Frozen):
+    """GPUs of one tier that were wanted, queued and running, from a moment on."""
+
+    at: Instant
+    tier: Tier = Tier.FAST
+    queued: int = Field(ge=0)
+    used: int = Field(default=0, ge=0)
+
+
+class Unmet(Frozen):
+    """What the queue wants. Jobs that a node can hold now may be among them: they are met."""
+
+    jobs: tuple[UnmetJob, ...] = ()
+    demand: tuple[DemandSample, ...] = ()
+    """Of late, oldest first: at least as far back as the policy's `smoothing`."""
+    last_bought_at: Instant | None = None
+
+
+class NodeShape(Frozen):
+    """What a machine to be bought will have."""
+
+    gpus: int = Field(ge=1)
+    gpu_type: str
+    vram: GB
+    cpus: float
+    ram: GB
+    container_runtime: str | None = "any"
+    """What runs images there; machines that are bought are set up with one."""
+
+
+class UnderWayState(StrEnum):
+    ORDERED = "ordered"
+    FILLING = "filling"
+    BOOTING = "booting"
+
+
+class CapacityUnderWay(Frozen):
+    """Machines that were bought and are no nodes yet. They count as capacity."""
+
+    id: str
+    """Of the purchase."""
+    state: UnderWayState = UnderWayState.ORDERED
+    tier: Tier = Tier.FAST
+    provider: str = ""
+    instance_type: str
+    nodes: int = Field(ge=1)
+    shape: NodeShape | None = None
+    """What each has; what its instance type says without."""
+    expected_at: Instant
+    until: Instant | None = None
+    """When its time ends; it runs until it is stopped when left out."""
+
+
+class Release(Frozen):
+    """A node of the pool, and when its jobs will probably give back what they hold."""
+
+    node: Node
+    running: tuple[RunningJob, ...] = ()
+
+
+class BookQuote(Frozen):
+    """What a market with an order book shows for a type of machine."""
+
+    instance_type: str
+    window: Window | None = None
+    """Asked for this window; without, its asks name their own times."""
+    answer: OrderBook | NoQuote
+    """The book in full: what any number of nodes costs follows from it (`scheduling.price`)."""
+    shape: NodeShape | None = None
+
+
+class MarketView(Frozen):
+    """One market as it was seen."""
+
+    provider: str
+    capabilities: Capabilities
+    quotes: tuple[BookQuote, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    observed_at: Instant
+    away: str = ""
+    """Why there is nothing to see; empty where the market answered."""
+
+
+class CapsLeft(Frozen):
+    """What is left of the caps now; no limit where one is left out."""
+
+    purchase: int | None = None
+    day: int | None = None
+    tiers: dict[Tier, int] = Field(default_factory=dict[Tier, int])
+    tenants: dict[str, int] = Field(default_factory=dict[str, int])
+    tenant: int | None = None
+    """For a tenant that `tenants` does not name."""
+    stopped: str = ""
+    """Why nothing may be bought at all: the stop-buying switch."""
+
+    @classmethod
+    def of(cls, caps: Caps) -> Self:
+        """Return what is left when nothing was bought yet."""
+        return cls(
+            purchase=caps.per_purchase, day=caps.per_day, tiers=dict(caps.per_tier_day),
+            tenant=caps.per_tenant_day,
+        )  # fmt: skip
+
+
+class OptionKind(StrEnum):
+    PODS = "pods"
+    """Machines that are billed as they run."""
+    BLOCK = "block"
+    """Nodes for a window that is just long enough."""
+    LONGER_BLOCK = "longer-block"
+    """Nodes for a longer window, which serves more of the queue."""
+    WAIT = "wait"
+    """For releases, for capacity under way, for a better price or for a market."""
+    NOTHING = "nothing"
+    """Nothing is lacking."""
+
+
+class PurchasePlan(Frozen):
+    """One order that is to be placed."""
+
+    provider: str
+    tier: Tier
+    instance_type: str
+    nodes: int = Field(ge=1)
+    gpus_per_node: int = Field(ge=1)
+    window: Window | None = None
+    """None where machines run until they are stopped."""
+    limit: MicroDollars
+    """Micro-dollars per GPU-hour."""
+    max_total: MicroDollars
+    """Micro-dollars: the most that it may cost. Where machines run until they are stopped, they
+    have to be stopped by then."""
+    expected_cost: MicroDollars
+    """Micro-dollars, at the prices seen."""
+    ready_at: Instant
+    """When its nodes are expected."""
+    shape: NodeShape
+    offer: Offer | None = None
+    serves: tuple[str, ...] = ()
+    """Jobs that are to run there."""
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    def order(
+        self, key: str, *, account: str | None = None, startup_script: str | None = None
+    ) -> OrderRequest:
+        """Return the order; `key` has to be stored before it is sent."""
+        return OrderRequest(
+            key=key, instance_type=self.instance_type, nodes=self.nodes, window=self.window,
+            limit=self.limit, partial=False, account=account, offer=self.offer,
+            startup_script=startup_script,
+        )  # fmt: skip
+
+
+class Served(Frozen):
+    """When a job starts under an option; never, by what is known, where there is no time."""
+
+    job_id: str
+    start: Instant | None
+
+
+class Option(Frozen):
+    """One way to serve the jobs of a tier, with all that it costs. Costs are micro-dollars."""
+
+    kind: OptionKind
+    tier: Tier
+    round: int = 0
+    """Options of one round were compared with each other; each round adds to what was chosen."""
+    title: str
+    plans: tuple[PurchasePlan, ...] = ()
+    committed: int = 0
+    """What it will probably cost in money."""
+    max_total: int = 0
+    """The most that it may cost."""
+    delay: int = 0
+    """What it costs that jobs wait, or are not served."""
+    leftover: int = 0
+    """What the time is worth that no job uses."""
+    starts: tuple[Served, ...] = ()
+    chosen: bool = False
+    lost: str = ""
+    """Why it was not chosen."""
+
+    @property
+    def total(self) -> int:
+        """What the options are compared by."""
+        return self.committed + self.delay - self.leftover
+
+
+class BuyDecision(Frozen):
+    """What to buy now, and every way that was looked at."""
+
+    at: Instant
+    rule: BuyingRule
+    plans: tuple[PurchasePlan, ...] = ()
+    options: tuple[Option, ...] = ()
+    reason: str
+    """The answer in one sentence."""
+    waits_for: tuple[NoQuote, ...] = ()
+    """Markets that are away or have no price, and why."""
+
+    @property
+    def max_total(self) -> int:
+        return sum(plan.max_total for plan in self.plans)
+
+    @property
+    def expected_cost(self) -> int:
+        return sum(plan.expected_cost for plan in self.plans)
