@@ -24,6 +24,7 @@ from models.market_memory import (
     Source,
 )
 from scheduling.book import BookColumns, Columns
+from scheduling.price import in_place
 from scheduling.recommendation_quality import HORIZON, judge, summarize
 
 MOST_POINTS = 2000
@@ -47,11 +48,12 @@ class MarketMemory:
     ) -> None:
         """Store a book and what was recommended on it, both or neither.
 
+        Of a market that fills an order in one place, the book of the place with the lowest ask.
         With a `look`, nothing is stored when that look has stored a book of this type before.
         Raises UnavailableError.
         """
         async with self._database.transaction() as connection:
-            book_id, new = await _insert_book(connection, book, look)
+            book_id, new = await _insert_book(connection, _where_it_is_cheapest(book), look)
             if look is not None and not new:
                 return
             for recommendation in recommendations:
@@ -60,7 +62,7 @@ class MarketMemory:
     async def store_book(self, book: OrderBook, *, look: str | None = None) -> int:
         """Store a book; return its id. Raises UnavailableError."""
         async with self._database.transaction() as connection:
-            return (await _insert_book(connection, book, look))[0]
+            return (await _insert_book(connection, _where_it_is_cheapest(book), look))[0]
 
     async def store_recommendation(
         self, recommendation: Recommendation, *, book_id: int | None = None
@@ -149,6 +151,13 @@ class MarketMemory:
         which: dict[str, Any] = {"provider": provider, "instance_type": instance_type}
         made = await self.recommendations(since, **which)
         return summarize(judge(made, await self.fills(since, **which), horizon))
+
+
+def _where_it_is_cheapest(book: OrderBook) -> OrderBook:
+    """Return the book of one place: together, the bids of one may stand above asks of another."""
+    asks = [ask for ask in book.asks if ask.price and ask.gpus]
+    cheapest = min(asks, key=lambda ask: ask.price, default=None)
+    return in_place(book, cheapest.place) if cheapest else book
 
 
 async def _insert_book(

@@ -51,7 +51,8 @@ def render_no_quote(answer: NoQuote, book: OrderBook) -> RenderableType:
 def _headline(answer: PriceAnswer) -> Text:
     style = "bold green" if answer.sufficient else "bold yellow"
     head = Text(f"{format_dollars(answer.limit)} per GPU-hour", style=style)
-    where = _provider(answer.provider, answer.simulated)
+    place = f" in {answer.place_name}" if answer.place_name else ""
+    where = _provider(answer.provider, answer.simulated) + place
     head.append(f"  for {answer.needed:,} GPUs of {answer.instance_type} at {where}", style="none")
     return head
 

@@ -135,7 +135,10 @@ def live_html(read_at: datetime | None, now: datetime, observed_at: datetime | N
 
 def left_out_words(left_out: dict[str, int]) -> str:
     """Return how many asks do not count, and why; nothing when all do."""
-    parts = [f"{number} for their {escape(reason)}" for reason, number in left_out.items()]
+    parts = [
+        f"{number} for their {escape(reason.replace('_', ' '))}"
+        for reason, number in left_out.items()
+    ]
     return f"left out: {', '.join(parts)}" if parts else ""
 
 
@@ -191,7 +194,7 @@ def _bought(answer: PriceAnswer) -> str:
     text = f"for {count(answer.bought)} GPUs"
     if answer.bought != answer.needed:
         text += f", as {count(answer.needed)} come in whole lots"
-    return text
+    return f"{text}, in {escape(answer.place_name)}" if answer.place_name else text
 
 
 def _spread(answer: PriceAnswer) -> str:

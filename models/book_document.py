@@ -103,6 +103,7 @@ class BookDocument(Frozen):
     bought_gpus: NotUsed = None
     cost_per_hour: NotUsed = None
     worst_per_hour: NotUsed = None
+    place: NotUsed = None
     left_out: NotUsed = None
     warnings: NotUsed = None
     reason: NotUsed = None

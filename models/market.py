@@ -94,6 +94,8 @@ class Level(Frozen):
     """Where it differs from its book's, or the book holds several."""
     lot: int | None = Field(default=None, ge=1, le=_MOST_GPUS)
     """GPUs that are sold together only; the book's lot when left out."""
+    place: str | None = None
+    """Where the machines are, at a market that fills an order in one place: its id there."""
 
     @property
     def ends_at(self) -> Instant | None:
@@ -116,6 +118,8 @@ class OrderBook(Wire):
     simulated: bool = False
     window: Window | None = None
     """The window that was asked for, where the market keeps a book for each."""
+    places: dict[str, str] = Field(default_factory=dict[str, str])
+    """What people call the places of its levels, by their ids."""
 
 
 class Capabilities(Frozen):
@@ -202,6 +206,8 @@ class OrderRequest(Wire):
     """Fewer nodes, or a part of the window, will do."""
     account: str | None = None
     """Where bought time goes, or sold time comes from (a pool at SFCompute)."""
+    place: str | None = None
+    """Where, at a market that fills an order in one place; where it is cheapest when left out."""
     offer: Offer | None = None
     """The row to take, at a market with an offer list."""
     startup_script: str | None = Field(default=None, repr=False)

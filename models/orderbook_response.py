@@ -71,6 +71,8 @@ class OrderbookResponse(Wire):
     worst_per_hour: float | None = None
     """Dollars an hour at the recommended limit."""
     provider: str = ""
+    place: str = ""
+    """Where, at a market that fills an order in one place; asks elsewhere are left out."""
     simulated: bool = False
     left_out: dict[str, int] = Field(default_factory=dict[str, int])
     """How many asks do not count, by reason."""
@@ -122,6 +124,7 @@ class OrderbookResponse(Wire):
             cost_per_hour=_dollars(answer.cost_per_hour),
             worst_per_hour=_dollars(answer.worst_per_hour),
             provider=answer.provider,
+            place=answer.place_name,
             simulated=answer.simulated,
             left_out=answer.left_out,
             warnings=answer.warnings,

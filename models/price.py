@@ -29,6 +29,8 @@ class LeftOut(StrEnum):
     """It asks nothing: a placeholder, no offer."""
     LOT = "lot"
     """It has fewer GPUs than are sold together."""
+    PLACE = "place"
+    """It is elsewhere: an order is filled in one place."""
 
 
 class ScoredLevel(Wire):
@@ -72,6 +74,10 @@ class PriceAnswer(Wire):
 
     provider: str
     instance_type: str
+    place: str | None = None
+    """Where, at a market that fills an order in one place: its id there."""
+    place_name: str = ""
+    """What people call it."""
     needed: int
     """GPUs asked for."""
     bought: int

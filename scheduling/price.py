@@ -12,7 +12,7 @@ import numpy as np
 from models.market import Level, NoQuote
 from models.market import OrderBook as Book
 from models.money import format_dollars
-from models.price import CountedLevel, PriceAnswer, PriceNeed, Slippage
+from models.price import CountedLevel, LeftOut, PriceAnswer, PriceNeed, Slippage
 from scheduling.book import BookColumns, Columns
 from scheduling.limit import Priced, Walk, find_limit, walk
 
@@ -30,20 +30,51 @@ def price(
     Asks count when they hold for the whole window, are of the type, and have whole lots. `now` is
     the moment from which asks last that name no start. `levels` cuts the lists of the answer to so
     many, never the ask that the limit comes from; all its numbers are of the whole book.
+
+    Where a market fills an order in one place, the places are priced by themselves, and the one
+    where the need is met at the least cost is taken; of none that meets it, the one with most.
     """
-    priced = find_limit(BookColumns.of(book), need, now)
-    return priced if isinstance(priced, NoQuote) else answer(priced, levels=levels)
+    places = sorted({level.place for level in book.asks if level.place is not None})
+    if len(places) < 2:
+        priced = find_limit(BookColumns.of(book), need, now)
+        return priced if isinstance(priced, NoQuote) else answer(priced, levels=levels)
+    found: list[PriceAnswer] = []
+    for place in places:
+        there = price(in_place(book, place), need, now, levels=levels)
+        if isinstance(there, PriceAnswer):
+            found.append(there)
+    if not found:
+        nowhere = find_limit(BookColumns.of(book), need, now)
+        assert isinstance(nowhere, NoQuote)
+        return nowhere
+    best = min(found, key=_by_cost)
+    elsewhere = sum(level.place not in (None, best.place) for level in book.asks)
+    return best.model_copy(update={"left_out": {**best.left_out, LeftOut.PLACE.value: elsewhere}})
+
+
+def in_place(book: Book, place: str | None) -> Book:
+    """Return the part of a book that an order in one place can meet; all of it without a place."""
+    if place is None:
+        return book
+    asks, bids = (
+        tuple(level for level in side if level.place in (None, place))
+        for side in (book.asks, book.bids)
+    )
+    return book.model_copy(update={"asks": asks, "bids": bids})
 
 
 def answer(priced: Priced, *, levels: int | None = None) -> PriceAnswer:
     """Return the answer in full. `levels` as for `price`."""
     book, need, walked = priced.columns.book, priced.need, priced.walked
+    place = next((level.place for level in book.asks if level.place is not None), None)
     bids = _counting_bids(priced.columns.bids, need)
     spread = int(priced.asks.price[0] - bids.price[0]) if len(bids) else None
     most_asks = None if levels is None else max(levels, priced.index + 1)
     return PriceAnswer(
         provider=book.provider,
         instance_type=need.instance_type or book.instance_type,
+        place=place,
+        place_name=book.places.get(place, place) if place else "",
         needed=need.gpus,
         bought=priced.bought,
         asks=_counted(priced.asks.taken(slice(most_asks))),
@@ -66,6 +97,11 @@ def answer(priced: Priced, *, levels: int | None = None) -> PriceAnswer:
         simulated=book.simulated,
         reason=_reason(priced),
     )
+
+
+def _by_cost(answer: PriceAnswer) -> tuple[bool, int, str]:
+    cost = -answer.ask_liquidity if answer.cost_per_hour is None else answer.cost_per_hour
+    return not answer.sufficient, cost, answer.place or ""
 
 
 def _counting_bids(bids: Columns, need: PriceNeed) -> Columns:

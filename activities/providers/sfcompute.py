@@ -285,6 +285,7 @@ class SFCompute:
             observed_at=units.moment(depth.requested_at),
             simulated=answer.simulated,
             window=window,
+            places={sku.id: sku.name for sku in skus},
         )
 
     def _type_of(self, request: OrderRequest) -> InstanceType:
@@ -307,6 +308,12 @@ class SFCompute:
         pool has the time.
         """
         skus = await self._places.skus_of(self._type_of(request))
+        if request.place is not None:
+            skus = [sku for sku in skus if sku.id == request.place]
+            if not skus:
+                raise GoneError(
+                    self.name, f"{request.instance_type} is not traded in {request.place} any more"
+                )
         if len(skus) < 2:
             return skus
         if request.side is Side.SELL:

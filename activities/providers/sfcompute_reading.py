@@ -68,7 +68,7 @@ def levels(level: PriceLevel, sku: Sku, side: Side) -> list[Level]:
     to_price = units.ask_price if side is Side.SELL else units.bid_price
     price = to_price(level.dollars_per_node_hour, gpus)
     return [
-        Level(price=price, gpus=piece.nodes * gpus, start=piece.start, end=piece.end)
+        Level(price=price, gpus=piece.nodes * gpus, start=piece.start, end=piece.end, place=sku.id)
         for piece in units.rectangles(level.allocation_schedule_delta)
     ]
 

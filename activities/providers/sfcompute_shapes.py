@@ -60,6 +60,13 @@ class Sku(Wire):
     alias: str = ""
     accelerator: Text | None = None
     num_accelerators: Count | None = None
+    region: Text | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call the place where its machines are."""
+        where = self.region.value if self.region else ""
+        return " ".join(filter(None, (where, f"({self.alias})" if self.alias else ""))) or self.id
 
 
 class SkuRef(Wire):

@@ -68,7 +68,7 @@ def test_the_books_of_all_markets_are_shown_as_plain_lines(
     assert "\x1b" not in ran.out
     lines = ran.out.splitlines()
     (head,) = [line for line in lines if " per GPU-hour  for " in line]
-    assert head.endswith("for 64 GPUs of 8xH100 at sfcompute (simulated)")
+    assert "for 64 GPUs of 8xH100 at sfcompute (simulated) in us-west" in head
     (marked,) = [line for line in lines if line.endswith("← limit")]
     assert " 224 " in marked
     assert "NO QUOTE  8xH100 at prime: prime does not trade 8xH100" in lines
