@@ -9,12 +9,13 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from models.base import Frozen, Instant, Name
 from models.job import Tier
 from models.market import (
     Capabilities,
+    InstanceType,
     NoQuote,
     Offer,
     OrderBook,
@@ -91,7 +92,9 @@ class BuyingPolicy(Frozen):
     seed_window: Duration = timedelta(hours=24)
     """What the seed rule buys, at a market of fixed windows."""
     prime_max_gpus: int = Field(default=8, ge=1, le=1024)
-    """The most GPUs that the seed rule takes as an offer."""
+    """The most GPUs that the seed rule takes from a list of offers."""
+    prime_max_price: MicroDollars | None = None
+    """The most that the seed rule pays there, for a GPU-hour; no limit when left out."""
 
     idle_after: Duration = timedelta(minutes=10)
     """A machine that is billed as it runs is stopped when it was idle for so long."""
@@ -101,6 +104,11 @@ class BuyingPolicy(Frozen):
     """What the market keeps of it."""
     reuse_share: float = Field(default=0.5, ge=0, le=1)
     """How much of its price time that is left over is worth while demand of late would use it."""
+
+    @field_validator("instance_types")
+    @classmethod
+    def _types_can_be_read(cls, types: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(InstanceType.parse(named)) for named in types)
 
     @model_validator(mode="after")
     def _windows_in_order(self) -> Self:

@@ -1,0 +1,186 @@
+"""What to buy now: from a queue, what is coming and what the markets show, to orders or a wait.
+
+`decide` is the whole way. It is pure: the same arguments give the same decision, with every option
+that was looked at and its price. docs/buying.md tells the rules.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from models.buying import (
+    BuyDecision,
+    BuyingPolicy,
+    BuyingRule,
+    CapacityUnderWay,
+    CapsLeft,
+    MarketView,
+    Option,
+    OptionKind,
+    Release,
+    Unmet,
+    UnmetJob,
+)
+from models.job import Tier
+from models.placement import JobRequest
+from scheduling.buying_costs import Scene, after, costed, usual_demand, waiting, warm_target
+from scheduling.buying_fleet import Fleet, fleet_of
+from scheduling.buying_options import candidates
+from scheduling.buying_prices import away, block_sources, pod_sources
+from scheduling.buying_seed import seed_options, shortfall
+from scheduling.buying_words import cost_of_difference, sentence
+from scheduling.cycle import queue_order
+
+MOST_JOBS = 64
+"""Of each tier, in queue order; those behind them have their turn when these are served."""
+MOST_ROUNDS = 8
+
+
+def decide(
+    unmet: Unmet,
+    under_way: Sequence[CapacityUnderWay],
+    releases: Sequence[Release],
+    markets: Sequence[MarketView],
+    policy: BuyingPolicy,
+    caps_left: CapsLeft,
+    now: datetime,
+) -> BuyDecision:
+    """Return what to buy for the jobs that neither the nodes nor what is coming can hold.
+
+    Nothing is bought while buying is off or stopped, within the cooldown, or over a cap.
+    """
+    hindrance = _hindrance(unmet, policy, caps_left, now)
+    if hindrance:
+        return _nothing(policy, markets, now, hindrance)
+    fleet = fleet_of(releases, under_way, policy)
+    options: list[Option] = []
+    for tier in (Tier.FAST, Tier.FLEX):
+        scene = _scene(tier, unmet, fleet, policy, caps_left, now)
+        lacking = _lacking(scene)
+        seed = policy.rule is BuyingRule.SEED
+        if not lacking and not (seed and shortfall(scene, lacking) > 0):
+            continue
+        if seed:
+            found, scene = seed_options(scene, lacking, unmet, markets)
+        else:
+            found, scene = _least_cost(scene, markets)
+        options += found
+        caps_left = scene.caps
+    if not options:
+        return _nothing(policy, markets, now, "nothing is lacking")
+    plans = tuple(plan for option in options if option.chosen for plan in option.plans)
+    missing = away(markets)
+    return BuyDecision(
+        at=now,
+        rule=policy.rule,
+        plans=plans,
+        options=tuple(options),
+        reason=sentence(options, missing),
+        waits_for=missing,
+    )
+
+
+def _hindrance(unmet: Unmet, policy: BuyingPolicy, caps_left: CapsLeft, now: datetime) -> str:
+    if not policy.enabled:
+        return "buying is off for this pool"
+    if caps_left.stopped:
+        return f"buying is stopped: {caps_left.stopped}"
+    bought_at = unmet.last_bought_at
+    if bought_at is not None and now < bought_at + policy.cooldown:
+        until = bought_at + policy.cooldown
+        return f"within the cooldown: the next purchase may be at {until:%H:%M:%S} UTC"
+    return ""
+
+
+def _scene(
+    tier: Tier,
+    unmet: Unmet,
+    fleet: Fleet,
+    policy: BuyingPolicy,
+    caps_left: CapsLeft,
+    now: datetime,
+) -> Scene:
+    by_id = {job.request.id: job for job in unmet.jobs if job.request.tier is tier}
+    ordered = [by_id[request.id] for request in queue_order(j.request for j in by_id.values())]
+    demand = usual_demand(unmet.demand, tier, now)
+    scene = Scene(tier, tuple(ordered[:MOST_JOBS]), fleet, policy, caps_left, demand, now)
+    warm = _warm(scene, ordered) if policy.rule is BuyingRule.LEAST_COST else ()
+    return Scene(tier, (*scene.jobs, *warm), fleet, policy, caps_left, demand, now)
+
+
+def _warm(scene: Scene, queued: Sequence[UnmetJob]) -> tuple[UnmetJob, ...]:
+    """Return the warm target beyond the demand of now as jobs: idle nodes can hold them."""
+    if scene.tier is not Tier.FAST:
+        return ()
+    wanted = sum(job.request.gpus for job in queued) + scene.fleet.used_of(Tier.FAST)
+    beyond = max(warm_target(wanted, scene.policy) - wanted, 0)
+    sizes = [8] * (beyond // 8) + [beyond % 8] * (beyond % 8 > 0)
+    last = scene.policy.shortest_window / 2
+    return tuple(
+        UnmetJob(
+            request=JobRequest(
+                id=f"(warm {number})", tier=Tier.FAST, priority=0, gpus=gpus,
+                expected_duration=last, submitted_at=scene.now,
+            )
+        )
+        for number, gpus in enumerate(sizes[:MOST_JOBS], 1)
+    )  # fmt: skip
+
+
+def _lacking(scene: Scene) -> list[UnmetJob]:
+    """Return the jobs that nothing holds within the start-up limit.
+
+    What is there by then comes no later than what is bought now.
+    """
+    starts = scene.outlook(scene.fleet).starts
+    soon = scene.now + scene.policy.startup_limit
+    found: list[UnmetJob] = []
+    for job in scene.jobs:
+        start = starts[job.request.id]
+        if start is None or start > soon:
+            found.append(job)
+    return found
+
+
+def _least_cost(scene: Scene, markets: Sequence[MarketView]) -> tuple[list[Option], Scene]:
+    """Choose in rounds: each adds what lowers the cost of all most, until nothing does."""
+    blocks = list(block_sources(markets, scene.policy))
+    pods = pod_sources(markets, scene.tier, scene.policy)
+    options: list[Option] = []
+    while True:
+        lacking = _lacking(scene)
+        best = waiting(scene)
+        looked_at = [best]
+        if lacking and scene.round < MOST_ROUNDS:
+            looked_at += [costed(scene, c) for c in candidates(scene, lacking, blocks, pods)]
+            best = cheapest(looked_at)
+        options += marked(looked_at, best)
+        if best.kind is OptionKind.WAIT:
+            return options, scene
+        scene = after(scene, best)
+        if not _lacking(scene):
+            return options, scene
+
+
+def cheapest(options: Iterable[Option]) -> Option:
+    """Return the option with the least cost that no cap forbids; of equal ones, the first."""
+    return min((option for option in options if not option.lost), key=lambda o: o.total)
+
+
+def marked(options: Iterable[Option], best: Option) -> list[Option]:
+    """Return the options with the chosen one marked, and why the others were not."""
+    found: list[Option] = []
+    for option in options:
+        if option is best:
+            found.append(option.model_copy(update={"chosen": True}))
+        elif option.lost:
+            found.append(option)
+        else:
+            lost = cost_of_difference(option.total - best.total)
+            found.append(option.model_copy(update={"lost": lost}))
+    return found
+
+
+def _nothing(
+    policy: BuyingPolicy, markets: Sequence[MarketView], now: datetime, why: str
+) -> BuyDecision:
+    return BuyDecision(at=now, rule=policy.rule, reason=why, waits_for=away(markets))

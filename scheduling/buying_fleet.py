@@ -1,0 +1,187 @@
+"""What a pool has, what is coming and what might be bought, as nodes that the packer understands.
+
+A machine that is not there yet is a node of which all is held until it comes. So one plan of
+`scheduling.cycle` says for every job when it starts: now, when something ends, when a machine
+comes up, or never by what is known.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from models.buying import BuyingPolicy, CapacityUnderWay, NodeShape, PurchasePlan, Release
+from models.job import Tier
+from models.market import InstanceType
+from models.node import GPU, Node, NodeState
+from models.placement import JobRequest, PackingPolicy, RunningJob
+from scheduling.cycle import plan
+
+MOST_RESERVATIONS = 1_000
+_COMING = "(coming)"
+_CPUS_PER_GPU, _RAM_PER_GPU = 8.0, 64.0
+"""Where a market does not say: the node of 8 GPUs, 64 cores and 512 GB."""
+_VRAM = {
+    "A100": 80.0, "A10": 24.0, "B200": 180.0, "B300": 288.0, "H100": 80.0, "H200": 141.0,
+    "L4": 24.0, "L40S": 48.0, "RTX4090": 24.0, "RTX5090": 32.0, "V100": 32.0,
+}  # fmt: skip
+"""GB, where neither type nor market says it."""
+
+
+class Use(NamedTuple):
+    """So many GPUs of a node are used from one time to another."""
+
+    job_id: str
+    gpus: int
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """When each job starts, by what is known, and how that uses each node."""
+
+    starts: Mapping[str, datetime | None]
+    uses: Mapping[str, Sequence[Use]]
+    """By node."""
+
+    def ends_on(self, node_id: str) -> datetime | None:
+        return max((use.end for use in self.uses.get(node_id, ())), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Nodes, and what is held of them."""
+
+    nodes: tuple[Node, ...] = ()
+    running: tuple[RunningJob, ...] = ()
+
+    def with_bought(self, bought: PurchasePlan, name: str) -> "Fleet":
+        """Return the fleet with the nodes of a purchase, named by `names_of`."""
+        expires_at = bought.window.end if bought.window else None
+        return self.with_coming(
+            names_of(bought, name), bought.shape, bought.tier, bought.provider,
+            bought.ready_at, expires_at,
+        )  # fmt: skip
+
+    def with_coming(
+        self,
+        names: Sequence[str],
+        shape: NodeShape,
+        tier: Tier,
+        provider: str,
+        ready_at: datetime,
+        expires_at: datetime | None,
+    ) -> "Fleet":
+        gpus = tuple(GPU(index=index, vram=shape.vram) for index in range(shape.gpus))
+        # Nodes of one purchase are taken to be in one fabric domain: a gang is bought together.
+        labels = {"region": provider, "cluster": provider, "fabric.domain": names[0]}
+        nodes = tuple(
+            Node(
+                id=name, provider=provider, tier=tier, gpu_type=shape.gpu_type, gpus=gpus,
+                cpus=shape.cpus, ram=shape.ram, expires_at=expires_at, labels=labels,
+                container_runtime=shape.container_runtime, conformance=names[0],
+            )
+            for name in names
+        )  # fmt: skip
+        held = tuple(
+            RunningJob(
+                job_id=_COMING, node_id=name, gpu_indices=tuple(range(shape.gpus)),
+                cpus=shape.cpus, ram=shape.ram, expected_end=ready_at,
+            )
+            for name in names
+        )  # fmt: skip
+        return Fleet(self.nodes + nodes, self.running + held)
+
+    def gpus_of(self, tier: Tier) -> int:
+        """Return the GPUs of nodes that take work of a tier, now or when they have come."""
+        return sum(
+            len(node.gpus)
+            for node in self.nodes
+            if node.tier is tier and node.state is NodeState.READY
+        )
+
+    def used_of(self, tier: Tier) -> int:
+        """Return the GPUs of a tier that jobs hold now."""
+        nodes = {node.id for node in self.nodes if node.tier is tier}
+        return sum(
+            len(job.gpu_indices)
+            for job in self.running
+            if job.node_id in nodes and job.job_id != _COMING
+        )
+
+    def outlook(self, jobs: Iterable[JobRequest], policy: BuyingPolicy, now: datetime) -> Outlook:
+        """Return when each job starts if nothing more is bought."""
+        wanted = {job.id: job for job in jobs}
+        packing = PackingPolicy(
+            safety_margin=policy.safety_margin, max_reservations=MOST_RESERVATIONS
+        )
+        planned = plan(wanted.values(), self.nodes, self.running, packing, now)
+        starts: dict[str, datetime | None] = dict.fromkeys(wanted)
+        uses: dict[str, list[Use]] = {}
+        for decision in planned.placements:
+            starts[decision.job_id] = now
+            end = now + _lasts(wanted[decision.job_id])
+            for node_id, gpus in decision.by_node:
+                uses.setdefault(node_id, []).append(Use(decision.job_id, len(gpus), now, end))
+        for kept in planned.reservations:
+            starts[kept.job_id] = kept.start
+            use = Use(kept.job_id, len(kept.gpu_indices), kept.start, kept.end)
+            uses.setdefault(kept.node_id, []).append(use)
+        return Outlook(starts, uses)
+
+
+def fleet_of(
+    releases: Iterable[Release], under_way: Iterable[CapacityUnderWay], policy: BuyingPolicy
+) -> Fleet:
+    """Return what there is and what was bought already."""
+    known = list(releases)
+    fleet = Fleet(
+        tuple(release.node for release in known),
+        tuple(job for release in known for job in release.running),
+    )
+    for coming in under_way:
+        shape = coming.shape or shape_of(coming.instance_type)
+        if shape is None:
+            continue
+        names = [f"{coming.id}-{number}" for number in range(coming.nodes)]
+        fleet = fleet.with_coming(
+            names, shape, coming.tier, coming.provider, coming.expected_at, coming.until
+        )
+    return fleet
+
+
+def names_of(bought: PurchasePlan, name: str) -> list[str]:
+    return [f"{name}-{number}" for number in range(bought.nodes)]
+
+
+def shape_of(
+    instance_type: str, *, cpus: float | None = None, ram: float | None = None
+) -> NodeShape | None:
+    """Return what a machine of a type has; None for a type that cannot be read."""
+    try:
+        kind = InstanceType.parse(instance_type)
+    except ValueError:  # a market's own name for something
+        return None
+    vram = kind.vram if kind.vram is not None else _VRAM.get(kind.gpu_type, 0.0)
+    return NodeShape(
+        gpus=kind.gpus,
+        gpu_type=kind.gpu_type,
+        vram=vram,
+        cpus=cpus if cpus is not None else kind.gpus * _CPUS_PER_GPU,
+        ram=ram if ram is not None else kind.gpus * _RAM_PER_GPU,
+    )
+
+
+def holds(shape: NodeShape, job: JobRequest) -> bool:
+    """Return whether machines of a shape could hold a job: one alone, or several for a gang."""
+    of_type = job.gpu_type is None or job.gpu_type.casefold() == shape.gpu_type.casefold()
+    if not of_type or job.vram_per_gpu > shape.vram:
+        return False
+    if job.gang is not None:
+        return True
+    return job.gpus <= shape.gpus and job.cpus <= shape.cpus and job.ram <= shape.ram
+
+
+def _lasts(job: JobRequest) -> timedelta:
+    return max(job.expected_duration, timedelta(seconds=1))

@@ -1,0 +1,51 @@
+"""A decision about buying in words."""
+
+from collections.abc import Iterable, Sequence
+
+from models.buying import Option, OptionKind
+from models.market import NoQuote
+from models.money import MICRO
+
+
+def sentence(options: Sequence[Option], missing: Sequence[NoQuote]) -> str:
+    """Return what was decided and why, in one sentence."""
+    bought = [option for option in options if option.chosen and option.plans]
+    if bought:
+        return "; then ".join(_bought(option, options) for option in bought)
+    refused = [option for option in options if not option.chosen]
+    why = "it costs least" if refused else "nothing on the markets can serve these jobs"
+    if refused and all(_by_cap(option) for option in refused):
+        why = refused[0].lost
+    away = f" ({'; '.join(quote.detail for quote in missing[:2])})" if missing else ""
+    return f"wait: {why}{away}"
+
+
+def cost_of_difference(more: int) -> str:
+    """Return why an option lost against one that costs so much less, in micro-dollars."""
+    return f"costs {about(more)} more" if more else "costs the same, and comes later in the list"
+
+
+def about(micro: int) -> str:
+    """Return an amount rounded to cents: ``$2.10``."""
+    sign = "-" if micro < 0 else ""
+    return f"{sign}${round(abs(micro) / MICRO, 2):,.2f}"
+
+
+def _bought(option: Option, options: Iterable[Option]) -> str:
+    served = dict.fromkeys(job_id for plan in option.plans for job_id in plan.serves)
+    jobs = "1 job" if len(served) == 1 else f"{len(served)} jobs"
+    text = f"buy {option.title} for {about(option.committed)}, for {jobs}"
+    others = [
+        other
+        for other in options
+        if (other.tier, other.round) == (option.tier, option.round) and other is not option
+    ]
+    waited = next((other for other in others if other.kind is OptionKind.WAIT), None)
+    if waited is None:
+        return text
+    against = f"against {about(waited.total)} for waiting"
+    return f"{text}; with delay {about(option.total)} in all, {against}"
+
+
+def _by_cap(option: Option) -> bool:
+    return " over " in option.lost

@@ -1,0 +1,121 @@
+"""Queues, markets and policies for tests of buying. Prices are dollars per GPU-hour."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from models.buying import (
+    BookQuote,
+    BuyDecision,
+    BuyingPolicy,
+    CapacityUnderWay,
+    CapsLeft,
+    MarketView,
+    Release,
+    Unmet,
+    UnmetJob,
+)
+from models.job import Tier
+from models.market import Capabilities, Level, NoQuote, NoQuoteReason, Offer, OrderBook
+from models.money import micro_of
+from models.node import GPU, Node
+from models.placement import JobRequest, RunningJob
+from scheduling.buying import decide
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+EXCHANGE = Capabilities(
+    order_book=True, fixed_window=True, resellable=True, idempotent=True, lot_gpus=8,
+    grain=timedelta(minutes=1),
+)  # fmt: skip
+CLOUD = Capabilities(offer_list=True, interruptible=True)
+
+
+def a_job(name: str = "a", gpus: int = 1, hours: float = 1, **fields: Any) -> UnmetJob:
+    of_job = {key: fields.pop(key) for key in ("tenant", "start_by") if key in fields}
+    defaults: dict[str, Any] = {
+        "tier": Tier.FAST, "gpu_type": "H100", "vram_per_gpu": 80, "submitted_at": NOW,
+    }  # fmt: skip
+    request = JobRequest(
+        id=name, gpus=gpus, expected_duration=timedelta(hours=hours), **{**defaults, **fields}
+    )
+    return UnmetJob(request=request, **of_job)
+
+
+def exchange(
+    *asks: tuple[str, int], bids: Sequence[tuple[str, int]] = (), **fields: Any
+) -> MarketView:
+    """Return a market of 8xH100 in whole nodes; asks and bids are dollars and GPUs."""
+    book = OrderBook(
+        provider="exchange", instance_type="8xH100-80GB", lot=8, observed_at=NOW,
+        asks=tuple(Level(price=micro_of(price), gpus=gpus) for price, gpus in asks),
+        bids=tuple(Level(price=micro_of(price), gpus=gpus) for price, gpus in bids),
+    )  # fmt: skip
+    quote = BookQuote(instance_type="8xH100-80GB", answer=book)
+    return MarketView(
+        provider="exchange", capabilities=EXCHANGE, quotes=(quote,), observed_at=NOW, **fields
+    )
+
+
+def cloud(*offers: tuple[str, int], startup: timedelta | None = None, **fields: Any) -> MarketView:
+    """Return a market with offers of H100: dollars per GPU-hour, and GPUs."""
+    return MarketView(
+        provider="cloud", capabilities=CLOUD, observed_at=NOW,
+        offers=tuple(
+            Offer(
+                provider="cloud", id=f"o{number}", instance_type=f"{gpus}xH100-80GB", gpus=gpus,
+                price=micro_of(price), startup=startup, **fields,
+            )
+            for number, (price, gpus) in enumerate(offers)
+        ),
+    )  # fmt: skip
+
+
+def away_exchange() -> MarketView:
+    return MarketView(
+        provider="exchange", capabilities=EXCHANGE, observed_at=NOW, away="no answer within 15 s"
+    )
+
+
+def empty_exchange() -> MarketView:
+    answer = NoQuote(reason=NoQuoteReason.EMPTY, detail="the book has no asks")
+    quote = BookQuote(instance_type="8xH100-80GB", answer=answer)
+    return MarketView(provider="exchange", capabilities=EXCHANGE, quotes=(quote,), observed_at=NOW)
+
+
+def a_release(
+    name: str = "n1", gpus: int = 8, busy_hours: float | None = None, **fields: Any
+) -> Release:
+    """Return a node of H100; all of it is held for so many hours."""
+    node = Node(
+        id=name, gpu_type="H100", gpus=tuple(GPU(index=i, vram=80) for i in range(gpus)),
+        cpus=64, ram=512, **fields,
+    )  # fmt: skip
+    if busy_hours is None:
+        return Release(node=node)
+    job = RunningJob(
+        job_id=f"on-{name}", node_id=name, gpu_indices=tuple(range(gpus)), vram_per_gpu=80,
+        cpus=1, ram=1, expected_end=NOW + timedelta(hours=busy_hours),
+    )  # fmt: skip
+    return Release(node=node, running=(job,))
+
+
+def decided(
+    jobs: Iterable[UnmetJob],
+    *markets: MarketView,
+    under_way: Sequence[CapacityUnderWay] = (),
+    releases: Sequence[Release] = (),
+    caps: CapsLeft | None = None,
+    now: datetime = NOW,
+    unmet: dict[str, Any] | None = None,
+    **policy: Any,
+) -> BuyDecision:
+    """Decide with buying switched on; `policy` are fields of the policy."""
+    return decide(
+        Unmet(jobs=tuple(jobs), **(unmet or {})),
+        under_way,
+        releases,
+        markets,
+        BuyingPolicy(**{"enabled": True, **policy}),
+        caps or CapsLeft(),
+        now,
+    )
