@@ -22,7 +22,13 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from activities.providers.access import Access, check_allowed
 from activities.providers.http_errors import date_of, error_of, is_away, said_in, wait_asked_for
-from models.errors import AnswerError, MarketAwayError, RefusedError
+from models.errors import (
+    AnswerError,
+    MarketAwayError,
+    MarketError,
+    OrderConflictError,
+    RefusedError,
+)
 from models.problems import describe
 
 SIMULATED_HEADER = "X-Longshore-Simulated"
@@ -171,7 +177,7 @@ class MarketHTTP:
         ends = time.monotonic() + self.patience.total
         tries = (request.tries or self.patience.tries) if request.repeatable else 1
         number, uncertain = 1, False
-        while isinstance(outcome := await self._try(request, ends - time.monotonic()), _Away):
+        while isinstance(outcome := await self._tried(request, ends, uncertain), _Away):
             uncertain = uncertain or (request.creates and outcome.arrived)
             wait = self._wait(number, outcome.retry_after)
             if number >= tries or time.monotonic() + wait >= ends:
@@ -185,6 +191,21 @@ class MarketHTTP:
             await self.sleep(wait)
             number += 1
         return outcome
+
+    async def _tried(self, request: "_Request", ends: float, uncertain: bool) -> "Answer | _Away":
+        """Return what came of one try. A refusal says nothing of an earlier one that may have
+        arrived, unless it is of the key itself."""
+        try:
+            return await self._try(request, ends - time.monotonic())
+        except OrderConflictError:
+            raise
+        except MarketError as error:
+            if not uncertain:
+                raise
+            said = f"an earlier try may have arrived; the last was refused: {error}"
+            raise MarketAwayError(
+                self.provider, said, status=error.status, uncertain=True
+            ) from error
 
     async def _try(self, request: "_Request", time_left: float) -> "Answer | _Away":
         asked = request.asked

@@ -43,6 +43,10 @@ _BY_STATUS: dict[int, type[MarketError]] = {
     410: GoneError,
     426: CredentialsError,
 }
+_BY_WORDS: dict[str, type[MarketError]] = {
+    "no longer available": GoneError,
+}
+"""By a part of what a market says, in small letters, where its status tells too little."""
 
 
 def is_away(status: int) -> bool:
@@ -53,8 +57,8 @@ def is_away(status: int) -> bool:
 def error_of(provider: str, status: int, body: Any, asked: str, token_name: str) -> MarketError:
     """Return the error for a final status of 400 and above. `body` is JSON, or text."""
     code = code_of(body)
-    kind = _BY_CODE.get(code) or _BY_STATUS.get(status, InvalidOrderError)
     said = said_in(body) or f"status {status}"
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or _by_words(said)
     if kind is CredentialsError:
         said = f"{said} {_what_to_do(status, token_name)}"
     elif kind is FundsError:
@@ -97,6 +101,11 @@ def date_of(headers: Mapping[str, str]) -> datetime | None:
         return parsedate_to_datetime(headers["date"]).astimezone(UTC)
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _by_words(said: str) -> type[MarketError]:
+    found = (kind for words, kind in _BY_WORDS.items() if words in said.casefold())
+    return next(found, InvalidOrderError)
 
 
 def _error_objects(body: Any) -> Iterator[dict[str, Any]]:

@@ -2,28 +2,95 @@
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from activities.providers.http import MarketHTTP
-from models.errors import MarketAwayError
+from models.errors import AnswerError, MarketAwayError, MarketError
 
 T = TypeVar("T")
+
+
+class Creations(Generic[T]):
+    """What has been created under which name, where a market has no idempotency keys.
+
+    `find` looks a name up in the market's list, `read` reads a thing by its id. What this client
+    made itself is known even where the list does not have it yet.
+    """
+
+    def __init__(
+        self,
+        http: MarketHTTP,
+        find: Callable[[str], Awaitable[T | None]],
+        read: Callable[[str], Awaitable[T]],
+    ) -> None:
+        self._http = http
+        self._find = find
+        self._read = read
+        self._made: dict[str, str] = {}
+        self._unsure: set[str] = set()
+
+    def made(self, name: str, thing_id: str) -> None:
+        """Remember what was created under a name."""
+        self._made[name] = thing_id
+
+    async def known(self, name: str) -> T | None:
+        """Return what has this name; look for a while when a request for it may have arrived.
+
+        Raises MarketAwayError when the market does not say, `uncertain` after such a request:
+        only with None may the name be sent (again).
+        """
+        found = await (self._sought(name) if name in self._unsure else self._find(name))
+        if found is None and name in self._made:
+            found = await self._read(self._made[name])
+        if found is not None:
+            self._unsure.discard(name)
+        return found
+
+    async def after(self, name: str, error: MarketAwayError | MarketError) -> T:
+        """Return what came of a request that ended with `error`; raise that when nothing did."""
+        try:
+            found = await self._come_of(name, error)
+        except (MarketAwayError, MarketError):
+            found = None
+        if found is None:
+            raise error
+        self._unsure.discard(name)
+        return found
+
+    async def _come_of(self, name: str, error: MarketAwayError | MarketError) -> T | None:
+        if isinstance(error, MarketError):  # another call with this name may have come first
+            return await self._find(name)
+        if not error.uncertain:
+            return None
+        self._unsure.add(name)
+        return await self._sought(name)
+
+    async def _sought(self, name: str) -> T | None:
+        try:
+            return await look_until(lambda: self._find(name), self._http)
+        except MarketAwayError as error:
+            error.uncertain = True
+            raise
 
 
 async def look_until(find: Callable[[], Awaitable[T | None]], http: MarketHTTP) -> T | None:
     """Call `find` until it returns something, and return that; None when patience ends.
 
-    A market that is away meanwhile is asked again. `Patience.looks` says for how long.
+    A market that is away meanwhile, or answers nonsense, is asked again. Raises its error when
+    the last look ended so: what was not seen then may be there. `Patience.looks` says for how
+    long.
     """
     ends = time.monotonic() + http.patience.looks
     looks = max(int(http.patience.looks / http.patience.look_every), 1)
-    for number in range(looks):
-        if number:
-            await http.sleep(http.patience.look_every)
+    for number in range(1, looks + 1):
+        last = number == looks or time.monotonic() >= ends
         try:
             found = await find()
-        except MarketAwayError:
+        except (MarketAwayError, AnswerError):
+            if last:
+                raise
             found = None
-        if found is not None or time.monotonic() >= ends:
+        if found is not None or last:
             return found
+        await http.sleep(http.patience.look_every)
     return None

@@ -14,7 +14,7 @@ from typing import Any
 from activities.providers import prime_reading as reading
 from activities.providers.access import Access, access
 from activities.providers.http import MarketHTTP, Patience, in_path
-from activities.providers.looking import look_until
+from activities.providers.looking import Creations
 from activities.providers.prime_rows import all_rows, known_types
 from activities.providers.prime_shapes import Pod, Pods, Wallet, Who, WhoAmI
 from models.errors import (
@@ -83,7 +83,7 @@ class Prime:
         )
         self._team = team
         self._template = template
-        self._unsure: set[str] = set()
+        self._creations = Creations(self._http, self.find_order, self.order_by_id)
 
     async def account(self) -> Account:
         answer = await self._http.get(f"{_API}/user/whoami")
@@ -156,8 +156,7 @@ class Prime:
         before anything is sent for a sale, without an offer, or above the limit.
         """
         offer = self._offer_of(request)
-        known = await self._find(request.key)
-        if known is not None:
+        if (known := await self._creations.known(request.key)) is not None:
             return known
         body = self._order_body(request, offer)
         script = _encoded(request.startup_script)
@@ -166,12 +165,8 @@ class Prime:
             answer = await self._http.create(f"{_API}/pods/", body, secrets=secrets)
             pod = answer.read(Pod)
         except MarketAwayError as error:
-            if not error.uncertain:
-                raise
-            self._unsure.add(request.key)
-            if (found := await self._find(request.key)) is None:
-                raise
-            return found
+            return await self._creations.after(request.key, error)
+        self._creations.made(request.key, pod.id)
         return reading.order(pod, simulated=answer.simulated)
 
     async def find_order(self, key: str) -> Order | None:
@@ -267,15 +262,6 @@ class Prime:
             pod["envVars"] = [{"key": STARTUP_VARIABLE, "value": script}]
         body: dict[str, Any] = {"pod": pod, "provider": offer.native["provider"]}
         return body | ({"team": {"teamId": self._team}} if self._team else {})
-
-    async def _find(self, key: str) -> Order | None:
-        """Return the order of a key; look for a while when a request for it may have arrived."""
-        if key not in self._unsure:
-            return await self.find_order(key)
-        found = await look_until(lambda: self.find_order(key), self._http)
-        if found is not None:
-            self._unsure.discard(key)
-        return found
 
     async def _pod_named(self, name: str) -> tuple[Pod, bool] | None:
         for pods, simulated in (await self._live(), await self._history()):

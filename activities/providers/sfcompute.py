@@ -11,7 +11,7 @@ from activities.providers import sfcompute_reading as reading
 from activities.providers import sfcompute_units as units
 from activities.providers.access import Access, access
 from activities.providers.http import Answer, MarketHTTP, Patience, in_path
-from activities.providers.looking import look_until
+from activities.providers.looking import Creations
 from activities.providers.sfcompute_places import Places
 from activities.providers.sfcompute_shapes import (
     Balances,
@@ -96,6 +96,7 @@ class SFCompute:
         )
         self._prefix = "/" + prefix.strip("/")
         self._places = Places(self._http, self._prefix, workspace, image)
+        self._machines = Creations(self._http, self._machine_named, self.machine)
 
     async def account(self) -> Account:
         answer = await self._http.get(f"{self._prefix}/me")
@@ -201,7 +202,7 @@ class SFCompute:
         script = base64.b64encode(request.startup_script.encode()).decode()
         if len(script) > _LARGEST_SCRIPT:
             raise InvalidOrderError(self.name, "the start-up script is over 64 KB in base64")
-        if (known := await self._machine_named(request.name)) is not None:
+        if (known := await self._machines.known(request.name)) is not None:
             return known
         wanted = InstanceType.parse(request.instance_type)
         sku = await self._places.sku_held(request.account, wanted)
@@ -217,11 +218,8 @@ class SFCompute:
             answer = await self._http.create(f"{self._prefix}/instances", body, secrets=secrets)
             shape = answer.read(Instance)
         except (MarketAwayError, InvalidOrderError, OrderConflictError) as error:
-            # It may have arrived, or another call with this name came first.
-            found = await self._look_for_machine(request.name, error)
-            if found is None:
-                raise
-            return found
+            return await self._machines.after(request.name, error)
+        self._machines.made(request.name, shape.id)
         return reading.machine(shape, sku, simulated=answer.simulated)
 
     async def machine(self, machine_id: str) -> Machine:
@@ -352,13 +350,6 @@ class SFCompute:
 
     async def _machine_named(self, name: str) -> Machine | None:
         return next((m for m in await self._all_machines() if m.name == name), None)
-
-    async def _look_for_machine(self, name: str, error: Exception) -> Machine | None:
-        if not isinstance(error, MarketAwayError):
-            return await self._machine_named(name)
-        if not error.uncertain:
-            return None
-        return await look_until(lambda: self._machine_named(name), self._http)
 
 
 def _preview_body(request: OrderRequest, window: Window, sku: Sku) -> dict[str, object]:

@@ -4,13 +4,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from pydantic import BaseModel
-
 from activities.providers import sfcompute_reading as reading
 from activities.providers import sfcompute_units as units
 from activities.providers.http import MarketHTTP, Params, in_path
-from activities.providers.looking import look_until
-from activities.providers.sfcompute_shapes import Image, Instance, Named, Page, Pool, Sku
+from activities.providers.looking import Creations
+from activities.providers.sfcompute_shapes import Image, Instance, Listed, Named, Page, Pool, Sku
 from models.errors import (
     AnswerError,
     InvalidOrderError,
@@ -24,7 +22,7 @@ _SKUS_HOLD = 300.0
 _PAGE = 200
 _PUBLIC_IMAGES = "sfc:workspace:sfcompute:public"
 _OVER = ("terminated", "failed")
-T = TypeVar("T", bound=BaseModel)
+T = TypeVar("T", bound=Listed)
 
 
 class Places:
@@ -39,6 +37,7 @@ class Places:
         self._image = image
         self._skus: tuple[Sku, ...] = ()
         self._skus_until = 0.0
+        self._pools = Creations(http, self._pool_named, self._pool)
 
     async def skus(self) -> tuple[Sku, ...]:
         """Return every SKU on the market."""
@@ -88,23 +87,15 @@ class Places:
 
     async def make_pool(self, name: str) -> Pool:
         """Return the pool of that name, made if need be."""
-        if (known := await self._pool_named(name)) is not None:
+        if (known := await self._pools.known(name)) is not None:
             return known
         body = {"workspace": await self._home(), "name": name}
         try:
-            return (await self._http.create(f"{self._prefix}/pools", body)).read(Pool)
-        except (InvalidOrderError, OrderConflictError):
-            found = await self._pool_named(name)  # another call made it meanwhile
-            if found is None:
-                raise
-            return found
-        except MarketAwayError as error:
-            if not error.uncertain:
-                raise
-            found = await look_until(lambda: self._pool_named(name), self._http)
-            if found is None:
-                raise
-            return found
+            pool = (await self._http.create(f"{self._prefix}/pools", body)).read(Pool)
+        except (MarketAwayError, InvalidOrderError, OrderConflictError) as error:
+            return await self._pools.after(name, error)
+        self._pools.made(name, pool.id)
+        return pool
 
     async def image(self) -> str:
         """Return the image of new instances: the setting, else the account's first, else a
@@ -129,19 +120,19 @@ class Places:
     async def all(
         self, path: str, page: type[Page[T]], params: Params | None = None
     ) -> tuple[list[T], bool]:
-        """Return the items of all pages, and whether a simulated market gave them.
+        """Return the items of all pages, each once, and whether a simulated market gave them.
 
         Raises AnswerError when the pages have no end: more without a cursor, or one twice.
         """
-        items: list[T] = []
+        items: dict[str, T] = {}
         seen: set[str] = set()
         query: dict[str, str | int | Sequence[str]] = {**(params or {}), "limit": _PAGE}
         while True:
             answer = await self._http.get(path, query)
             found = answer.read(page)
-            items.extend(found.data)
+            items |= {item.id: item for item in found.data if item.id not in items}
             if not found.has_more:
-                return items, answer.simulated
+                return list(items.values()), answer.simulated
             if not found.cursor or found.cursor in seen:
                 what = "a cursor twice" if found.cursor else "more pages and no cursor"
                 raise AnswerError(self._http.provider, f"its list at {path} gives {what}")

@@ -19,6 +19,10 @@ Rate = Annotated[Decimal, BeforeValidator(_as_decimal), Field(ge=0, allow_inf_na
 """Dollars per node-hour."""
 
 
+class Listed(Wire):
+    id: str
+
+
 class Page(Wire, Generic[T]):
     data: tuple[T, ...]
     has_more: bool = False
@@ -33,8 +37,7 @@ class Balances(Wire):
     available_balance_cents: int | None = None
 
 
-class Named(Wire):
-    id: str
+class Named(Listed):
     name: str = ""
 
 
@@ -55,8 +58,7 @@ class Count(Wire):
     value: int
 
 
-class Sku(Wire):
-    id: str
+class Sku(Listed):
     alias: str = ""
     accelerator: Text | None = None
     num_accelerators: Count | None = None
@@ -115,8 +117,7 @@ class OrderFill(Wire):
     price_dollars_per_node_hour: Rate
 
 
-class OrderShape(Wire):
-    id: str
+class OrderShape(Listed):
     side: str
     status: str
     pool: Named | None = Field(default=None, validation_alias=AliasChoices("pool", "capacity"))
@@ -136,21 +137,18 @@ class AllocationSchedule(Wire):
     by_instance_sku: dict[str, Schedule] = Field(default_factory=dict[str, Schedule])
 
 
-class Pool(Wire):
-    id: str
+class Pool(Listed):
     name: str
     kind: str = "market"
     allocation_schedule: AllocationSchedule = AllocationSchedule()
 
 
-class Image(Wire):
-    id: str
+class Image(Listed):
     name: str = ""
     upload_status: str = "completed"
 
 
-class Instance(Wire):
-    id: str
+class Instance(Listed):
     name: str
     status: str
     instance_sku: SkuRef
