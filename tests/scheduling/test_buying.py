@@ -1,0 +1,275 @@
+"""What is bought by least cost: worked cases in dollars."""
+
+from datetime import timedelta
+
+import pytest
+
+from models.buying import (
+    BuyDecision,
+    CapacityUnderWay,
+    CapsLeft,
+    DemandSample,
+    OptionKind,
+)
+from models.job import Tier
+from models.market import InstanceType, Level, NoQuoteReason, Window
+from models.money import micro_of
+from models.topology import Gang
+from scheduling.buying_costs import usual_demand
+from tests.support.buying import (
+    NOW,
+    a_job,
+    a_release,
+    away_exchange,
+    cloud,
+    decided,
+    empty_exchange,
+    exchange,
+)
+
+HOUR = timedelta(hours=1)
+BOOK = exchange(("2.00", 64), ("2.20", 64))
+OFFERS = cloud(("2.40", 1), ("2.30", 2), ("2.20", 4), ("2.50", 8))
+
+
+def chosen(decision: BuyDecision):
+    return [option for option in decision.options if option.chosen and option.plans]
+
+
+def test_one_small_job_takes_the_smallest_offer_and_pays_it_while_used():
+    decision = decided([a_job()], BOOK, OFFERS)
+    (plan,) = decision.plans
+    # 5 min to come up, 1 h of work, 10 min idle before it is stopped: 75 min at $2.40.
+    assert plan.offer is not None
+    assert plan.offer.id == "o0"
+    assert plan.expected_cost == micro_of("3.00")
+    assert plan.max_total == micro_of("3.20")  # and the margin of 5 minutes
+    assert plan.window is None
+    assert plan.serves == ("a",)
+
+
+def test_a_full_node_of_work_takes_a_block_that_is_just_long_enough():
+    decision = decided([a_job(gpus=8, hours=4)], BOOK, OFFERS)
+    (plan,) = decision.plans
+    assert plan.provider == "exchange"
+    assert plan.window == Window(start=NOW, end=NOW + 4.25 * HOUR)
+    assert plan.expected_cost == micro_of("2.00") * 8 * 17 // 4
+    assert plan.limit >= micro_of("2.00")
+    order = plan.order("buy-1")
+    assert (order.nodes, order.window, order.limit) == (1, plan.window, plan.limit)
+
+
+def test_a_longer_block_is_taken_where_it_serves_more_of_the_queue_for_less():
+    # Two jobs of a whole node, one after the other, on the only node that there is at $1.00.
+    book = exchange(("1.00", 8), ("9.00", 8))
+    jobs = [a_job("a", 8, 2), a_job("b", 8, 2)]
+    decision = decided(jobs, book, fast_delay_price=micro_of("0.50"))
+    (option,) = chosen(decision)
+    assert option.kind is OptionKind.LONGER_BLOCK
+    assert option.plans[0].serves == ("a", "b")
+    assert option.plans[0].nodes == 1
+
+
+def test_jobs_share_what_is_bought_as_the_packer_packs_them():
+    # 3 + 3 + 3 GPUs are 9, and fit two nodes; 5 + 5 + 5 are 15, and need three.
+    small = decided([a_job(name, 3, 4) for name in "abc"], BOOK)
+    large = decided([a_job(name, 5, 4) for name in "abc"], BOOK)
+    assert sum(plan.nodes for plan in small.plans) == 2
+    assert sum(plan.nodes for plan in large.plans) == 3
+
+
+def test_jobs_of_two_types_are_bought_for_in_rounds():
+    jobs = [a_job("a", 8, 4), a_job("b", 1, 1, gpu_type="L40S", vram_per_gpu=48)]
+    market = cloud(("0.90", 1)).model_copy(update={"provider": "other"})
+    offer = market.offers[0].model_copy(update={"instance_type": "1xL40S-48GB"})
+    decision = decided(jobs, BOOK, market.model_copy(update={"offers": (offer,)}))
+    assert [plan.provider for plan in decision.plans] == ["exchange", "other"]
+    assert [option.round for option in chosen(decision)] == [0, 1]
+
+
+def test_a_fast_job_waits_for_a_release_when_that_costs_less():
+    jobs, node = [a_job(gpus=8, hours=1)], a_release(busy_hours=0.5)
+    dear = decided(jobs, BOOK, OFFERS, releases=[node])
+    cheap = decided(jobs, BOOK, OFFERS, releases=[node], fast_delay_price=micro_of("1.00"))
+    # Half an hour of 8 GPUs is $40.00 of delay at $10.00, and $4.00 at $1.00.
+    assert dear.plans
+    assert cheap.plans == ()
+    assert cheap.reason.startswith("wait: it costs least")
+    assert cheap.options[0].delay == micro_of("4.00")
+
+
+def test_what_a_flex_job_costs_decides_when_it_starts():
+    job = a_job(gpus=8, hours=4, tier=Tier.FLEX)
+    assert decided([job], BOOK, flex_price=micro_of("2.00")).plans == ()
+    (plan,) = decided([job], BOOK, flex_price=micro_of("2.50")).plans
+    assert plan.tier is Tier.FLEX
+
+
+def test_a_flex_job_that_cannot_wait_is_bought_for_within_the_cap():
+    late = NOW + timedelta(minutes=10)
+    job = a_job(gpus=8, hours=4, tier=Tier.FLEX, start_by=late)
+    patient = a_job(gpus=8, hours=4, tier=Tier.FLEX, start_by=NOW + 10 * HOUR)
+    prices = {"flex_price": micro_of("1.00")}
+    assert decided([job], BOOK, **prices).plans
+    assert decided([patient], BOOK, **prices).plans == ()
+    capped = decided([job], BOOK, max_price={Tier.FLEX: micro_of("1.50")}, **prices)
+    assert capped.plans == ()
+
+
+def test_offers_that_come_up_too_late_or_may_be_taken_away_are_not_bought():
+    slow = cloud(("1.00", 1), startup=timedelta(minutes=20))
+    spot = cloud(("1.00", 1), spot=True)
+    assert decided([a_job()], slow).plans == ()
+    assert decided([a_job()], spot).plans == ()
+    assert decided([a_job()], spot, spot=True).plans
+    assert decided([a_job()], slow, startup_limit=timedelta(minutes=20)).plans
+
+
+def test_prepaid_hours_are_paid_whatever_is_used():
+    prepaid = cloud(("2.00", 1), prepaid=10 * HOUR)
+    (plan,) = decided([a_job()], prepaid).plans
+    assert plan.expected_cost == micro_of("20.00")
+
+
+def test_time_that_is_sold_again_counts_at_a_share_of_the_bid_less_the_fee():
+    book = exchange(("2.00", 64), bids=[("1.60", 8)])
+    job = a_job(gpus=8, hours=1)
+    only = Window(start=NOW, end=NOW + 5 * HOUR)
+    quote = book.quotes[0].model_copy(update={"window": only})
+    market = book.model_copy(update={"quotes": (quote,)})
+    decision = decided([job], market, resale_share=0.5, resale_fee=0.1)
+    (option,) = chosen(decision)
+    # It comes up at 12:05, is used until 13:05: 3 h 55 min of 8 GPUs at half of $1.60 less 10 %.
+    assert option.leftover == pytest.approx(micro_of("0.72") * 8 * 235 / 60, rel=1e-6)
+    assert option.committed == micro_of("80.00")
+
+
+def test_demand_of_late_makes_unused_time_worth_something():
+    demand = (DemandSample(at=NOW - HOUR, queued=2, used=6), DemandSample(at=NOW, queued=8))
+    jobs = [a_job(gpus=2, hours=1), a_job("b", gpus=2, hours=1)]
+    alone = decided(jobs, BOOK)
+    busy = decided(jobs, BOOK, unmet={"demand": demand})
+    block = [o for o in alone.options if o.kind is OptionKind.BLOCK][0]
+    same = next(o for o in busy.options if o.title == block.title)
+    assert block.leftover == 0
+    assert 0 < same.leftover < same.committed
+    assert usual_demand(demand, Tier.FAST, NOW) == 8.0
+
+
+@pytest.mark.parametrize(
+    ("caps", "why"),
+    [
+        (CapsLeft(purchase=micro_of("1.00")), "cap of a purchase"),
+        (CapsLeft(day=micro_of("1.00")), "cap of today"),
+        (CapsLeft(tiers={Tier.FAST: 0}), "for FAST"),
+        (CapsLeft(tenants={"default": 1}), "for default"),
+        (CapsLeft(stopped="too dear today"), "buying is stopped: too dear today"),
+    ],
+)
+def test_nothing_is_bought_over_a_cap_and_the_reason_says_which(caps: CapsLeft, why: str):
+    decision = decided([a_job()], BOOK, OFFERS, caps=caps)
+    assert decision.plans == ()
+    assert why in decision.reason
+
+
+def test_caps_are_used_up_by_what_was_chosen_before():
+    jobs = [a_job("a", 8, 4), a_job("b", 8, 4, tier=Tier.FLEX)]
+    prices = {"flex_price": micro_of("3.00")}
+    both = decided(jobs, BOOK, **prices)
+    one = decided(jobs, BOOK, caps=CapsLeft(day=both.plans[0].max_total), **prices)
+    assert [plan.tier for plan in both.plans] == [Tier.FAST, Tier.FLEX]
+    assert [plan.tier for plan in one.plans] == [Tier.FAST]
+
+
+def test_nothing_is_bought_for_what_is_there_or_comes_in_time():
+    coming = CapacityUnderWay(
+        id="p1", instance_type="8xH100-80GB", nodes=1, expected_at=NOW + timedelta(minutes=10)
+    )
+    jobs = [a_job("a", 8, 2)]
+    for there in (
+        decided(jobs, BOOK, OFFERS, under_way=[coming]),
+        decided(jobs, BOOK, OFFERS, releases=[a_release()]),
+        decided(jobs, BOOK, OFFERS, releases=[a_release(busy_hours=0.2)]),
+    ):
+        assert there.plans == ()
+        assert there.reason == "nothing is lacking"
+    more = decided([*jobs, a_job("b", 8, 2)], BOOK, OFFERS, under_way=[coming])
+    assert [plan.gpus for plan in more.plans] == [8]
+
+
+def test_capacity_that_ends_too_soon_holds_nobody():
+    ends = NOW + 2 * HOUR
+    coming = CapacityUnderWay(
+        id="p1", instance_type="8xH100-80GB", nodes=1, expected_at=NOW, until=ends
+    )
+    assert decided([a_job(gpus=8, hours=2)], BOOK, under_way=[coming]).plans
+    assert not decided([a_job(gpus=8, hours=1.9)], BOOK, under_way=[coming]).plans
+
+
+@pytest.mark.parametrize(
+    ("market", "reason", "words"),
+    [
+        (away_exchange(), NoQuoteReason.UNREACHABLE, "exchange is away: no answer within 15 s"),
+        (empty_exchange(), NoQuoteReason.EMPTY, "the book has no asks"),
+    ],
+)
+def test_a_market_without_a_price_is_waited_for(market, reason: NoQuoteReason, words: str):
+    decision = decided([a_job()], market)
+    assert decision.plans == ()
+    assert [quote.reason for quote in decision.waits_for] == [reason]
+    assert decision.reason.startswith("wait: ")
+    assert words in decision.reason
+    assert [option.kind for option in decision.options] == [OptionKind.WAIT]
+
+
+def test_a_gang_gets_its_nodes_together():
+    job = a_job(gpus=16, hours=3, gang=Gang())
+    (plan,) = decided([job], BOOK, OFFERS).plans
+    assert (plan.provider, plan.nodes) == ("exchange", 2)
+
+
+def test_the_warm_target_counts_idle_nodes():
+    assert decided([], BOOK, OFFERS, fast_warm_gpus=8).plans
+    assert not decided([], BOOK, OFFERS, fast_warm_gpus=8, enabled=False).plans
+    assert not decided([], BOOK, OFFERS, fast_warm_gpus=8, releases=[a_release()]).plans
+
+
+def test_nothing_is_bought_by_a_pool_that_was_not_allowed_to_or_within_the_cooldown():
+    off = decided([a_job()], BOOK, OFFERS, enabled=False)
+    assert (off.plans, off.reason) == ((), "buying is off for this pool")
+    bought = {"last_bought_at": NOW - timedelta(minutes=1)}
+    cooling = decided([a_job()], BOOK, unmet=bought, cooldown=timedelta(minutes=5))
+    assert cooling.plans == ()
+    assert "12:04:00" in cooling.reason
+    assert decided([a_job()], BOOK, unmet=bought, cooldown=timedelta(seconds=30)).plans
+
+
+def test_only_allowed_types_are_bought():
+    assert not decided([a_job(gpu_type=None)], BOOK, instance_types=("8xH200",)).plans
+    assert decided([a_job()], BOOK, instance_types=("8xh100",)).plans
+    assert decided([a_job()], OFFERS, instance_types=("8xH100",)).plans
+    with pytest.raises(ValueError, match="instance type"):
+        decided([], instance_types=("many",))
+
+
+def test_asks_must_hold_for_the_whole_window():
+    short = Level(price=micro_of("1.00"), gpus=64, start=NOW, end=NOW + 2 * HOUR)
+    book = exchange(("3.00", 64))
+    answer = book.quotes[0].answer.model_copy(
+        update={"asks": (short, *book.quotes[0].answer.asks)}
+    )  # pyright: ignore[reportAttributeAccessIssue]
+    quote = book.quotes[0].model_copy(update={"answer": answer})
+    market = book.model_copy(update={"quotes": (quote,)})
+    (within,) = decided([a_job(gpus=8, hours=1)], market).plans
+    (beyond,) = decided([a_job(gpus=8, hours=3)], market).plans
+    assert within.expected_cost == micro_of("1.00") * 8 * 5 // 4
+    assert beyond.expected_cost == micro_of("3.00") * 8 * 13 // 4
+
+
+def test_a_decision_can_be_stored_and_is_the_same_again():
+    jobs = [a_job(str(number), 3, 2) for number in range(9)]
+    first = decided(jobs, BOOK, OFFERS)
+    again = decided(reversed(jobs), BOOK, OFFERS)
+    assert again.model_dump_json() == first.model_dump_json()
+    assert BuyDecision.model_validate_json(first.model_dump_json()) == first
+    assert all(InstanceType.parse(plan.instance_type) for plan in first.plans)
