@@ -1,8 +1,9 @@
 """What the processes of jobs write down of themselves, and whether two of a job ran at once.
 
-Each process locks a file of its job for its whole life; what it starts inherits the lock. So a
-second process of the job that comes while anything of the first one lives finds the lock taken,
-and says so. Lines are ``WORD JOB ATTEMPT PID SECONDS`` with seconds since the machine's boot.
+Each process locks a file of its job's attempt and rank for its whole life; what it starts inherits
+the lock. So a second process that comes while anything of the first one lives, or of any rank of
+another attempt, finds a lock taken, and says so. Lines are ``WORD JOB ATTEMPT RANK PID SECONDS``
+with seconds since the machine's boot.
 """
 
 import shlex
@@ -14,9 +15,13 @@ from models.job import JobSpec
 
 _SCRIPT = """
 say() { read -r up _ < /proc/uptime; \
-echo "$1 $LONGSHORE_JOB_ID $LONGSHORE_ATTEMPT $$ $up" >> "$JOURNAL/lines"; }
-exec 9>> "$JOURNAL/$LONGSHORE_JOB_ID.lock"
+echo "$1 $LONGSHORE_JOB_ID $LONGSHORE_ATTEMPT ${RANK:-0} $$ $up" >> "$JOURNAL/lines"; }
+exec 9>> "$JOURNAL/$LONGSHORE_JOB_ID.$LONGSHORE_ATTEMPT.${RANK:-0}.lock"
 flock --nonblock 9 || say TWICE
+for other in "$JOURNAL/$LONGSHORE_JOB_ID".*.lock; do
+  case "$other" in "$JOURNAL/$LONGSHORE_JOB_ID.$LONGSHORE_ATTEMPT."*) continue ;; esac
+  flock --shared --nonblock "$other" true || say TWICE
+done
 say start
 [ "$LONGSHORE_ATTEMPT" -gt 1 ] || sleep "$MORE_AT_FIRST"
 sleep "$SECONDS_TO_RUN"
@@ -28,6 +33,7 @@ class Line(NamedTuple):
     word: str
     job_id: str
     attempt: int
+    rank: int
     pid: int
     at: float
     """Seconds since boot."""
@@ -68,8 +74,8 @@ class Journal:
             return []
         found: list[Line] = []
         for line in text.splitlines():
-            word, job_id, attempt, pid, at = shlex.split(line)
-            found.append(Line(word, job_id, int(attempt), int(pid), float(at)))
+            word, job_id, attempt, rank, pid, at = shlex.split(line)
+            found.append(Line(word, job_id, int(attempt), int(rank), int(pid), float(at)))
         return found
 
     def running(self, job_id: str) -> bool:
@@ -81,10 +87,10 @@ class Journal:
         """Return where two processes of a job ran at once, or an attempt was started twice."""
         mine = [line for line in self.lines() if line.job_id == job_id]
         problems = [f"{line} ran beside another" for line in mine if line.word == "TWICE"]
-        starts: dict[int, list[Line]] = defaultdict(list)
+        starts: dict[tuple[int, int], list[Line]] = defaultdict(list)
         for line in mine:
             if line.word == "start":
-                starts[line.attempt].append(line)
+                starts[line.attempt, line.rank].append(line)
         problems += [f"attempt started twice: {many}" for many in starts.values() if len(many) > 1]
         for end in (line for line in mine if line.word == "end"):
             later = [s for many in starts.values() for s in many if s.attempt > end.attempt]
@@ -92,8 +98,9 @@ class Journal:
         return problems
 
     def ended(self, job_id: str, attempt: int) -> bool:
-        """Return whether the process of an attempt came to its own end."""
-        return any(
-            (line.word, line.job_id, line.attempt) == ("end", job_id, attempt)
-            for line in self.lines()
-        )
+        """Return whether every process of an attempt came to its own end."""
+        ranks: dict[str, set[int]] = {"start": set(), "end": set()}
+        for line in self.lines():
+            if (line.job_id, line.attempt) == (job_id, attempt) and line.word in ranks:
+                ranks[line.word].add(line.rank)
+        return bool(ranks["end"]) and ranks["end"] == ranks["start"]

@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psutil
 import pytest
@@ -56,9 +57,10 @@ async def _submit(fleet: Fleet, chance: random.Random, count: int) -> tuple[list
     submitted: list[str] = []
     cancelled: list[str] = []
     for number in range(count):
-        spec = fleet.journal.job(
-            f"job-{number}", round(chance.uniform(0.1, 1.5), 2), gpus=chance.randint(1, 3)
-        )
+        size: dict[str, Any] = {"gpus": chance.randint(1, 3)}
+        if number % 5 == 4:  # more than a node has
+            size = {"gpus": chance.randint(5, 8), "gang": {"unlabelled_nodes": True}}
+        spec = fleet.journal.job(f"job-{number}", round(chance.uniform(0.1, 1.5), 2), **size)
         job_id = await scenes.submit(fleet, spec)
         if number % 10 == 9:
             await scenes.tell(lambda job_id=job_id: fleet.longshore.cancel(job_id))
