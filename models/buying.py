@@ -22,7 +22,7 @@ from models.market import (
     OrderRequest,
     Window,
 )
-from models.money import MicroDollars
+from models.money import Money
 from models.node import Node
 from models.placement import JobRequest, RunningJob
 from models.units import GB, Duration
@@ -40,11 +40,11 @@ class BuyingRule(StrEnum):
 class Caps(Frozen):
     """The most that may be committed, in micro-dollars; no limit where one is left out."""
 
-    per_purchase: MicroDollars | None = None
-    per_day: MicroDollars | None = None
+    per_purchase: Money | None = None
+    per_day: Money | None = None
     """For the whole pool, by days in UTC."""
-    per_tier_day: dict[Tier, MicroDollars] = Field(default_factory=dict[Tier, MicroDollars])
-    per_tenant_day: MicroDollars | None = None
+    per_tier_day: dict[Tier, Money] = Field(default_factory=dict[Tier, Money])
+    per_tenant_day: Money | None = None
     """For each tenant; a purchase counts for those whose jobs it serves, by their GPU-hours."""
 
 
@@ -58,7 +58,7 @@ class BuyingPolicy(Frozen):
     spot: bool = False
     """Whether machines that may be taken away before their time will do."""
     caps: Caps = Caps()
-    max_price: dict[Tier, MicroDollars] = Field(
+    max_price: dict[Tier, Money] = Field(
         default_factory=lambda: {Tier.FLEX: 10_000_000},
     )
     """Micro-dollars per GPU-hour for each tier; no limit for a tier that is not named. A limit
@@ -68,9 +68,9 @@ class BuyingPolicy(Frozen):
     """Warm target of FAST: the whole part of (queued + used GPUs) times this."""
     fast_warm_gpus: int = Field(default=0, ge=0, le=100_000)
     """The warm target is never below this."""
-    fast_delay_price: MicroDollars = 10_000_000
+    fast_delay_price: Money = 10_000_000
     """What it costs that a FAST job waits: for each of its GPUs, an hour."""
-    flex_price: MicroDollars = 2_000_000
+    flex_price: Money = 2_000_000
     """A FLEX job whose time costs no more than this for a GPU-hour starts now; else it waits."""
     flex_deadline: Duration = timedelta(hours=24)
     """A FLEX job starts at most this long after it was submitted, at any price within the cap."""
@@ -93,7 +93,7 @@ class BuyingPolicy(Frozen):
     """What the seed rule buys, at a market of fixed windows."""
     prime_max_gpus: int = Field(default=8, ge=1, le=1024)
     """The most GPUs that the seed rule takes from a list of offers."""
-    prime_max_price: MicroDollars | None = None
+    prime_max_price: Money | None = None
     """The most that the seed rule pays there, for a GPU-hour; no limit when left out."""
 
     idle_after: Duration = timedelta(minutes=10)
@@ -249,16 +249,18 @@ class PurchasePlan(Frozen):
     provider: str
     tier: Tier
     instance_type: str
+    place: str | None = None
+    """Where, at a market that fills an order in one place."""
     nodes: int = Field(ge=1)
     gpus_per_node: int = Field(ge=1)
     window: Window | None = None
     """None where machines run until they are stopped."""
-    limit: MicroDollars
+    limit: Money
     """Micro-dollars per GPU-hour."""
-    max_total: MicroDollars
+    max_total: Money
     """Micro-dollars: the most that it may cost. Where machines run until they are stopped, they
     have to be stopped by then."""
-    expected_cost: MicroDollars
+    expected_cost: Money
     """Micro-dollars, at the prices seen."""
     ready_at: Instant
     """When its nodes are expected."""
@@ -277,8 +279,8 @@ class PurchasePlan(Frozen):
         """Return the order; `key` has to be stored before it is sent."""
         return OrderRequest(
             key=key, instance_type=self.instance_type, nodes=self.nodes, window=self.window,
-            limit=self.limit, partial=False, account=account, offer=self.offer,
-            startup_script=startup_script,
+            limit=self.limit, partial=False, account=account, place=self.place,
+            offer=self.offer, startup_script=startup_script,
         )  # fmt: skip
 
 

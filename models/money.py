@@ -7,13 +7,25 @@ units; their clients convert at the edge with these functions, with decimals and
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal, InvalidOperation
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 MICRO = 1_000_000
 """Micro-dollars in a dollar."""
 
 MicroDollars = Annotated[int, Field(ge=0, le=10**15)]
 """An amount in micro-dollars: at most a thousand million dollars."""
+
+
+def _micro_of_text(value: object) -> object:
+    if isinstance(value, str) and value.startswith("$"):
+        return micro_of(value[1:].replace(",", ""))
+    return value
+
+
+Money = Annotated[
+    MicroDollars, BeforeValidator(_micro_of_text, json_schema_input_type=MicroDollars | str)
+]
+"""The same, and in a document also dollars as text: ``$2.10``."""
 
 _ROUNDING = {"nearest": ROUND_HALF_EVEN, "down": ROUND_FLOOR, "up": ROUND_CEILING}
 

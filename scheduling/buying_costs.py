@@ -238,13 +238,15 @@ def _leftover(
         used = sum(((use.end - use.start) * use.gpus for use in uses), timedelta(0))
         free += (plan.window.end - plan.ready_at) * plan.gpus_per_node - used
     paid = plan.expected_cost / (plan.gpus * plan.window.hours)
-    return int(max(_resold(scene, source, paid, tail), _reused(scene, plan, paid, free)))
+    return int(max(_resold(scene, source, plan, paid, tail), _reused(scene, plan, paid, free)))
 
 
-def _resold(scene: Scene, source: BlockSource, paid: float, tail: timedelta) -> float:
+def _resold(
+    scene: Scene, source: BlockSource, plan: PurchasePlan, paid: float, tail: timedelta
+) -> float:
     if not source.market.capabilities.resellable or tail < _HOUR:
         return 0.0
-    hoped = source.best_bid * scene.policy.resale_share * (1 - scene.policy.resale_fee)
+    hoped = source.best_bid(plan.place) * scene.policy.resale_share * (1 - scene.policy.resale_fee)
     return min(hoped, paid) * (tail / _HOUR)
 
 

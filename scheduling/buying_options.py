@@ -6,16 +6,16 @@ each job, and larger ones that several share. At most 96 in a round.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 
-from models.buying import OptionKind, UnmetJob
+from models.buying import BuyingPolicy, BuyingRule, OptionKind, UnmetJob
 from models.market import NoQuote, Window
 from models.placement import JobRequest
 from models.units import format_duration
 from scheduling.buying_costs import Candidate, Scene
 from scheduling.buying_fleet import holds
-from scheduling.buying_prices import BlockSource, PodSource, whole_quarters
+from scheduling.buying_prices import BlockSource, PodSource, whole_quarters, window_from
 
 MOST_OPTIONS = 96
 _MOST_KINDS = 4
@@ -37,11 +37,23 @@ def candidates(
     yield from islice(_different(everything), MOST_OPTIONS)
 
 
+def windows_to_ask(
+    jobs: Iterable[JobRequest], policy: BuyingPolicy, grain: timedelta, now: datetime
+) -> tuple[Window, ...]:
+    """Return the windows to ask a market with a book for each, at most five."""
+    wanted = list(jobs)
+    if policy.rule is BuyingRule.SEED:
+        return (window_from(grain, now, policy.seed_window),)
+    if not wanted:
+        return (window_from(grain, now, policy.shortest_window),)
+    lengths = window_lengths(wanted[0], wanted, policy)
+    return tuple(window_from(grain, now, length) for length in lengths)
+
+
 def window_lengths(
-    first: JobRequest, jobs: Iterable[JobRequest], scene: Scene
+    first: JobRequest, jobs: Iterable[JobRequest], policy: BuyingPolicy
 ) -> tuple[timedelta, ...]:
     """Return how long a window may be: for the first job, the longest, and twice and more."""
-    policy = scene.policy
     overhead = policy.usual_startup + policy.safety_margin + timedelta(minutes=1)
     least = whole_quarters(first.expected_duration + overhead)
     longest = max((job.expected_duration for job in jobs), default=first.expected_duration)
@@ -94,8 +106,10 @@ def _windows(
     policy = scene.policy
     asked = source.quote.window
     if asked is None:
-        lengths = window_lengths(first, fitting, scene)
-        return [source.window_from(scene.now, length) for length in lengths]
+        lengths = window_lengths(first, fitting, policy)
+        return [
+            window_from(source.market.capabilities.grain, scene.now, length) for length in lengths
+        ]
     ready_at = max(asked.start, scene.now) + policy.usual_startup
     fits = ready_at + first.expected_duration + policy.safety_margin <= asked.end
     within = policy.shortest_window <= asked.length <= policy.longest_window

@@ -4,18 +4,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from typing import NamedTuple
 
 from models.buying import BookQuote, BuyingPolicy, MarketView, NodeShape, PurchasePlan
 from models.job import Tier
 from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
+from models.money import format_dollars
 from models.price import PriceNeed
 from scheduling.book import BookColumns
 from scheduling.buying_fleet import shape_of
-from scheduling.limit import Priced, find_limit
+from scheduling.limit import Priced, Walk, find_limit
+from scheduling.price import in_place
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE = timedelta(minutes=1)
 _QUARTER = timedelta(minutes=15)
+
+
+class _Order(NamedTuple):
+    place: str | None
+    limit: int
+    walked: Walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,55 +36,41 @@ class BlockSource:
     shape: NodeShape
 
     @cached_property
-    def columns(self) -> BookColumns | None:
-        answer = self.quote.answer
-        return None if isinstance(answer, NoQuote) else BookColumns.of(answer)
+    def places(self) -> dict[str | None, BookColumns]:
+        """The book of each place: an order is filled in one. One book, without a place, where the
+        market names none; none at all where there is no quote."""
+        book = self.quote.answer
+        if isinstance(book, NoQuote):
+            return {}
+        named = sorted({level.place for level in book.asks if level.place is not None})
+        places = named or [None]
+        return {place: BookColumns.of(in_place(book, place)) for place in places}
 
-    @cached_property
-    def best_bid(self) -> int:
-        """The highest bid for a whole node, in micro-dollars per GPU-hour; 0 without."""
-        if self.columns is None:
-            return 0
-        bids = self.columns.bids
-        return max(
-            (
-                int(price)
-                for price, gpus in zip(bids.price, bids.gpus, strict=True)
-                if int(gpus) >= self.shape.gpus
-            ),
-            default=0,
-        )
-
-    def window_from(self, now: datetime, length: timedelta) -> Window:
-        """Return the window that begins as soon as the market sells, of at least `length`."""
-        grain = max(self.market.capabilities.grain, _MINUTE)
-        start = round_up(now, grain)
-        return Window(start=start, end=round_up(start + length, grain))
+    def best_bid(self, place: str | None) -> int:
+        """Return the highest bid for a whole node, in micro-dollars per GPU-hour; 0 without."""
+        bids = self.places[place].bids
+        whole = zip(bids.price, bids.gpus, strict=True)
+        return max((int(price) for price, gpus in whole if gpus >= self.shape.gpus), default=0)
 
     def plan(
         self, nodes: int, window: Window, tier: Tier, policy: BuyingPolicy, now: datetime
     ) -> PurchasePlan | NoQuote:
-        """Return the order for at least so many nodes, or why there is no price for it."""
-        if self.columns is None:
-            assert isinstance(self.quote.answer, NoQuote)
+        """Return the order for at least so many nodes where they cost least, or why there is no
+        price for it."""
+        if isinstance(self.quote.answer, NoQuote):
             return self.quote.answer
-        priced = self._whole_nodes(nodes, window, now)
-        if isinstance(priced, NoQuote):
-            return priced
-        walked = priced.walked
-        if walked is None:
-            short = f"the asks hold {priced.total} of {priced.bought} GPUs"
-            return NoQuote(reason=NoQuoteReason.LEFT_OUT, detail=short)
         cap = policy.max_price.get(tier)
-        if cap is not None and walked.marginal > cap:
-            over = f"the last GPU costs {walked.marginal}, over the cap of {cap} for {tier}"
-            return NoQuote(reason=NoQuoteReason.LEFT_OUT, detail=over)
-        limit = priced.limit if cap is None else min(priced.limit, cap)
+        found = [self._order(place, nodes, window, now, cap) for place in self.places]
+        priced = [quote for quote in found if not isinstance(quote, NoQuote)]
+        if not priced:
+            return next(quote for quote in found if isinstance(quote, NoQuote))
+        place, limit, walked = min(priced, key=lambda quote: quote.walked.cost_per_hour)
         seconds = -(-window.length // timedelta(seconds=1))
         return PurchasePlan(
             provider=self.market.provider,
             tier=tier,
             instance_type=self.quote.instance_type,
+            place=place,
             nodes=walked.bought // self.shape.gpus,
             gpus_per_node=self.shape.gpus,
             window=window,
@@ -86,11 +81,29 @@ class BlockSource:
             shape=self.shape,
         )
 
-    def _whole_nodes(self, nodes: int, window: Window, now: datetime) -> Priced | NoQuote:
+    def _order(
+        self, place: str | None, nodes: int, window: Window, now: datetime, cap: int | None
+    ) -> _Order | NoQuote:
+        priced = self._whole_nodes(self.places[place], nodes, window, now)
+        if isinstance(priced, NoQuote):
+            return priced
+        walked = priced.walked
+        if walked is None:
+            short = f"the asks hold {priced.total} of {priced.bought} GPUs"
+            return NoQuote(reason=NoQuoteReason.LEFT_OUT, detail=short)
+        if cap is not None and walked.marginal > cap:
+            over = (
+                f"the last GPU costs {format_dollars(walked.marginal)} an hour, over the cap of "
+                f"{format_dollars(cap)}"
+            )
+            return NoQuote(reason=NoQuoteReason.LEFT_OUT, detail=over)
+        return _Order(place, priced.limit if cap is None else min(priced.limit, cap), walked)
+
+    def _whole_nodes(
+        self, columns: BookColumns, nodes: int, window: Window, now: datetime
+    ) -> Priced | NoQuote:
         """Price nodes; more of them where the lot is more, until nothing is cut off."""
-        columns, gpus = self.columns, nodes * self.shape.gpus
-        assert columns is not None
-        lot = self.market.capabilities.lot_gpus
+        gpus, lot = nodes * self.shape.gpus, self.market.capabilities.lot_gpus
         while True:
             gpus = -(-gpus // lot) * lot
             need = PriceNeed(gpus=gpus, instance_type=self.quote.instance_type, window=window)
@@ -192,6 +205,13 @@ def away(markets: Sequence[MarketView]) -> tuple[NoQuote, ...]:
                 detail = f"{market.provider}, {quote.instance_type}: {quote.answer.detail}"
                 found.append(quote.answer.model_copy(update={"detail": detail}))
     return tuple(found)
+
+
+def window_from(grain: timedelta, now: datetime, length: timedelta) -> Window:
+    """Return the window that begins as soon as a market sells, of at least `length`."""
+    grain = max(grain, _MINUTE)
+    start = round_up(now, grain)
+    return Window(start=start, end=round_up(start + length, grain))
 
 
 def round_up(moment: datetime, grain: timedelta) -> datetime:

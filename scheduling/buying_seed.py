@@ -21,7 +21,13 @@ from scheduling.buying_costs import (
     waiting,
     warm_target,
 )
-from scheduling.buying_prices import BlockSource, PodSource, block_sources, pod_sources
+from scheduling.buying_prices import (
+    BlockSource,
+    PodSource,
+    block_sources,
+    pod_sources,
+    window_from,
+)
 
 WHOLE_NODE = 8
 """GPUs."""
@@ -117,7 +123,7 @@ def _block(
         length = scene.policy.seed_window
         if asked is not None and asked.length != length:
             continue
-        window = asked or source.window_from(scene.now, length)
+        window = asked or window_from(source.market.capabilities.grain, scene.now, length)
         nodes = -(-short // source.shape.gpus)
         plan = source.plan(nodes, window, scene.tier, scene.policy, scene.now)
         if not isinstance(plan, NoQuote):

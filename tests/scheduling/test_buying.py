@@ -21,10 +21,12 @@ from tests.support.buying import (
     a_job,
     a_release,
     away_exchange,
+    book_of,
     cloud,
     decided,
     empty_exchange,
     exchange,
+    with_book,
 )
 
 HOUR = timedelta(hours=1)
@@ -110,9 +112,9 @@ def test_a_flex_job_that_cannot_wait_is_bought_for_within_the_cap():
     job = a_job(gpus=8, hours=4, tier=Tier.FLEX, start_by=late)
     patient = a_job(gpus=8, hours=4, tier=Tier.FLEX, start_by=NOW + 10 * HOUR)
     prices = {"flex_price": micro_of("1.00")}
-    assert decided([job], BOOK, **prices).plans
-    assert decided([patient], BOOK, **prices).plans == ()
-    capped = decided([job], BOOK, max_price={Tier.FLEX: micro_of("1.50")}, **prices)
+    assert decided([job], BOOK, policy=prices).plans
+    assert decided([patient], BOOK, policy=prices).plans == ()
+    capped = decided([job], BOOK, max_price={Tier.FLEX: micro_of("1.50")}, policy=prices)
     assert capped.plans == ()
 
 
@@ -149,7 +151,7 @@ def test_demand_of_late_makes_unused_time_worth_something():
     jobs = [a_job(gpus=2, hours=1), a_job("b", gpus=2, hours=1)]
     alone = decided(jobs, BOOK)
     busy = decided(jobs, BOOK, unmet={"demand": demand})
-    block = [o for o in alone.options if o.kind is OptionKind.BLOCK][0]
+    block = next(o for o in alone.options if o.kind is OptionKind.BLOCK)
     same = next(o for o in busy.options if o.title == block.title)
     assert block.leftover == 0
     assert 0 < same.leftover < same.committed
@@ -175,8 +177,8 @@ def test_nothing_is_bought_over_a_cap_and_the_reason_says_which(caps: CapsLeft, 
 def test_caps_are_used_up_by_what_was_chosen_before():
     jobs = [a_job("a", 8, 4), a_job("b", 8, 4, tier=Tier.FLEX)]
     prices = {"flex_price": micro_of("3.00")}
-    both = decided(jobs, BOOK, **prices)
-    one = decided(jobs, BOOK, caps=CapsLeft(day=both.plans[0].max_total), **prices)
+    both = decided(jobs, BOOK, policy=prices)
+    one = decided(jobs, BOOK, caps=CapsLeft(day=both.plans[0].max_total), policy=prices)
     assert [plan.tier for plan in both.plans] == [Tier.FAST, Tier.FLEX]
     assert [plan.tier for plan in one.plans] == [Tier.FAST]
 
@@ -254,16 +256,25 @@ def test_only_allowed_types_are_bought():
 
 def test_asks_must_hold_for_the_whole_window():
     short = Level(price=micro_of("1.00"), gpus=64, start=NOW, end=NOW + 2 * HOUR)
-    book = exchange(("3.00", 64))
-    answer = book.quotes[0].answer.model_copy(
-        update={"asks": (short, *book.quotes[0].answer.asks)}
-    )  # pyright: ignore[reportAttributeAccessIssue]
-    quote = book.quotes[0].model_copy(update={"answer": answer})
-    market = book.model_copy(update={"quotes": (quote,)})
+    dear = exchange(("3.00", 64))
+    market = with_book(dear, asks=(short, *book_of(dear).asks))
     (within,) = decided([a_job(gpus=8, hours=1)], market).plans
     (beyond,) = decided([a_job(gpus=8, hours=3)], market).plans
     assert within.expected_cost == micro_of("1.00") * 8 * 5 // 4
     assert beyond.expected_cost == micro_of("3.00") * 8 * 13 // 4
+
+
+def test_an_order_is_filled_in_one_place():
+    here, there = (
+        Level(price=micro_of(price), gpus=gpus, place=place)
+        for price, gpus, place in (("1.00", 8, "west"), ("1.50", 16, "east"))
+    )
+    market = with_book(exchange(("9.00", 8)), asks=(here, there))
+    (one,) = decided([a_job(gpus=8, hours=3)], market).plans
+    (two,) = decided([a_job(gpus=16, hours=3, gang=Gang())], market).plans
+    assert (one.place, one.nodes) == ("west", 1)
+    assert (two.place, two.nodes) == ("east", 2)
+    assert two.order("k").place == "east"
 
 
 def test_a_decision_can_be_stored_and_is_the_same_again():

@@ -19,7 +19,17 @@ from models.job import Tier
 from models.market import NoQuote
 from models.money import MICRO
 from scheduling.buying_costs import UNSERVED, shares
-from tests.support.buying import NOW, a_job, a_release, away_exchange, cloud, decided, exchange
+from tests.support.buying import (
+    NOW,
+    a_job,
+    a_release,
+    away_exchange,
+    book_of,
+    cloud,
+    decided,
+    exchange,
+    with_book,
+)
 
 HOUR = timedelta(hours=1)
 STARTUP, MARGIN, IDLE = timedelta(minutes=5), timedelta(minutes=5), timedelta(minutes=10)
@@ -183,10 +193,8 @@ def money(plan, seen: list[MarketView]) -> int:
     """Return what a purchase costs, walking the asks one node at a time."""
     if plan.offer is not None:
         return plan.expected_cost
-    (answer,) = (quote.answer for market in seen for quote in market.quotes)
-    nodes = sorted(
-        ask.price for ask in answer.asks for _ in range(ask.gpus // 8)
-    )  # fmt: skip
+    (book,) = (book_of(market) for market in seen if market.quotes)
+    nodes = sorted(ask.price for ask in book.asks for _ in range(ask.gpus // 8))
     hours = Fraction(plan.window.length // timedelta(seconds=1), 3600)
     return -int(-(sum(nodes[: plan.nodes]) * 8 * hours) // 1)
 
@@ -205,17 +213,9 @@ def cheaper(market: MarketView, percent: int) -> MarketView:
     def lower(item):
         return item.model_copy(update={"price": max(item.price * percent // 100, 1)})
 
-    def book_of(quote):
-        asks = tuple(map(lower, quote.answer.asks))
-        answer = quote.answer.model_copy(update={"asks": asks})
-        return quote.model_copy(update={"answer": answer})
-
-    return market.model_copy(
-        update={
-            "quotes": tuple(map(book_of, market.quotes)),
-            "offers": tuple(map(lower, market.offers)),
-        }
-    )
+    if market.quotes:
+        return with_book(market, asks=tuple(map(lower, book_of(market).asks)))
+    return market.model_copy(update={"offers": tuple(map(lower, market.offers))})
 
 
 def gpu_hours(decision: BuyDecision, tier: Tier) -> float:

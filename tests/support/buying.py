@@ -70,6 +70,19 @@ def cloud(*offers: tuple[str, int], startup: timedelta | None = None, **fields: 
     )  # fmt: skip
 
 
+def book_of(market: MarketView) -> OrderBook:
+    (quote,) = market.quotes
+    assert isinstance(quote.answer, OrderBook)
+    return quote.answer
+
+
+def with_book(market: MarketView, **changes: Any) -> MarketView:
+    """Return the market with other fields of its one book."""
+    book = book_of(market).model_copy(update=changes)
+    quote = market.quotes[0].model_copy(update={"answer": book})
+    return market.model_copy(update={"quotes": (quote,)})
+
+
 def away_exchange() -> MarketView:
     return MarketView(
         provider="exchange", capabilities=EXCHANGE, observed_at=NOW, away="no answer within 15 s"
@@ -107,15 +120,16 @@ def decided(
     caps: CapsLeft | None = None,
     now: datetime = NOW,
     unmet: dict[str, Any] | None = None,
-    **policy: Any,
+    policy: dict[str, Any] | None = None,
+    **fields: Any,
 ) -> BuyDecision:
-    """Decide with buying switched on; `policy` are fields of the policy."""
+    """Decide with buying switched on; `policy` and the rest are fields of the policy."""
     return decide(
         Unmet(jobs=tuple(jobs), **(unmet or {})),
         under_way,
         releases,
         markets,
-        BuyingPolicy(**{"enabled": True, **policy}),
+        BuyingPolicy(**{"enabled": True, **(policy or {}), **fields}),
         caps or CapsLeft(),
         now,
     )
