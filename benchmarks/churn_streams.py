@@ -69,9 +69,8 @@ def trace_stream(path: Path, nodes: int, replicate: int) -> Stream:
 
     Replicate 0 is the trace itself; the others move every submit time at random.
     """
-    opened = path.open(newline="") if path.suffix != ".gz" else gzip.open(path, "rt", newline="")
-    with opened as file:
-        rows = list(csv.DictReader(file))
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    rows = list(csv.DictReader(text.decode().splitlines()))
     rows.sort(key=lambda row: float(row["submit_s"]))
     first = float(rows[0]["submit_s"])
     rows = [row for row in rows if int(row["num_gpu"]) <= 8]
@@ -87,7 +86,7 @@ def trace_stream(path: Path, nodes: int, replicate: int) -> Stream:
 
 
 def refusals(stream: Stream, policy: Policy) -> Refusals:
-    """Play a stream: a job that finds no room when it comes is refused, and does not come again."""
+    """Play a stream: a job that finds no room when it comes is refused for good."""
     fleet = stream.fleet.copy()
     running: list[tuple[float, int, Choice]] = []
     asked = refused = 0.0

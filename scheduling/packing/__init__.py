@@ -1,1 +1,1 @@
-"""Where requests for GPUs go in a fleet of nodes: state, mixes learnt from the stream, policies."""
+"""Where requests for GPUs go in a fleet: its state, mixes learnt from the stream, policies."""

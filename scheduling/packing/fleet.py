@@ -139,7 +139,7 @@ class Fleet:
         self.taken += 1
 
     def give_back(self, request: Request, choice: Choice) -> None:
-        """Undo a `take`: the job has ended. Raises `ValueError` when more would be free than is."""
+        """Undo a `take`: the job has ended. Raises `ValueError` when nothing such was taken."""
         at, c, gpus = choice.node, self.columns, list(choice.gpus)
         if (
             c.jobs[at] < 1

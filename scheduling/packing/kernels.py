@@ -1,4 +1,4 @@
-"""Compiled rules that ask every node once. Import only where a decision is made: numba is slow to load.
+"""Compiled rules that ask every node once. Import where a decision is made: numba loads slowly.
 
 Each function takes the fleet's columns, a request as a tuple, and returns the row of the chosen
 node (-1 for none) and its GPUs as a bit mask. Among equals the first node wins.
@@ -136,8 +136,7 @@ def best_fit(fleet, n, request):
 @njit(cache=True)
 def pack_to_empty(fleet, n, request):
     """Shared GPUs first, the fullest; then idle GPUs of used nodes; then idle nodes."""
-    _, _, gpus, milli, _, _ = request
-    if gpus == 0:
+    if request[2] == 0:
         return 0.0
     idle = 0
     for j in range(fleet.gpus[n]):

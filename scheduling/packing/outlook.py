@@ -1,4 +1,4 @@
-"""What is to be expected of a stream of requests, and what `keep-room` therefore keeps room for."""
+"""What is to be expected of a stream of requests, and what to keep room for."""
 
 from typing import NamedTuple
 
@@ -16,15 +16,14 @@ class Outlook(NamedTuple):
 
     need: Column
     pressure: Weights
-    """How much a milli that a kind can use is worth: more for kinds that find little of it.
-    Sums to 1."""
+    """How much a milli that a kind can use is worth: more for kinds that find little of it."""
     demand: Weights
-    """Share of the GPU-milli asked for. Sums to 1."""
+    """Share of the GPU-milli asked for, with the bonus for width. Sums to 1."""
     cpu_per_milli: float
     """Milli-cores asked for with each milli of GPU, on average."""
     ram_per_milli: float
     churn: float
-    """Jobs ended for each job started: 0 while a fleet fills, near 1 when jobs come and go."""
+    """Jobs that have ended for each that runs, at most 1: 0 while a fleet only fills."""
 
 
 class OutlookKeeper:
@@ -49,35 +48,44 @@ class OutlookKeeper:
 
 def make_outlook(mix: Mix, fleet: Fleet) -> Outlook:
     """Return what to expect of a mix on a fleet as it is now."""
-    from scheduling.packing.room_kernels import usable_by_kind
+    from scheduling.packing.room_kernels import usable_by_kind  # pyright: ignore[reportUnknownVariableType]  # compiled
 
     kinds = mix.kinds()
     if not len(kinds.weight):
         return _empty()
-    size = size_of(kinds.need)
-    usable = np.asarray(usable_by_kind(fleet.columns, kinds.need))
-    demand = kinds.weight * size
+    usable = np.asarray(usable_by_kind(fleet.columns, kinds.need), np.int64)
+    running = fleet.taken - fleet.given_back
+    churn = min(fleet.given_back / max(1, running), 1.0)
+    demand = kinds.weight * size_of(kinds.need) * width_bonus(kinds.need)
     return Outlook(
         need=kinds.need,
-        pressure=pressure_of(kinds, usable, fleet.free_milli()),
+        pressure=pressure_of(kinds, usable, fleet.free_milli(), churn),
         demand=demand / demand.sum(),
         cpu_per_milli=max(mix.cpu / mix.gpu_milli, 1e-9),
         ram_per_milli=max(mix.ram / mix.gpu_milli, 1e-9),
-        churn=min(fleet.given_back / fleet.taken, 1.0) if fleet.taken else 0.0,
+        churn=churn,
     )
 
 
-def pressure_of(kinds: Kinds, usable: Column, free: int) -> Weights:
+def pressure_of(kinds: Kinds, usable: Column, free: int, churn: float) -> Weights:
     """Return frequency x root of size x scarcity for each kind, scaled to a sum of 1.
 
     Scarcity is the free milli of the fleet over those that the kind can use. A kind that can use
-    none has no pressure: there is nothing left to keep for it.
+    none has no pressure: there is nothing left to keep for it. With churn the pressure of kinds
+    of whole GPUs fades, because lasting room counts for them, and wide room comes back.
     """
     least = kinds.need[:, 2] * WHOLE
     scarcity = np.where(usable > 0, free / np.maximum(usable, least), 0.0)
-    pressure = kinds.weight * np.sqrt(size_of(kinds.need)) * scarcity
+    pressure = kinds.weight * width_bonus(kinds.need) * scarcity
     total = float(pressure.sum())
-    return pressure / total if total > 0 else pressure
+    if total > 0:
+        pressure /= total
+    return np.where(kinds.need[:, 3] == WHOLE, pressure * (1.0 - churn), pressure)
+
+
+def width_bonus(need: Column) -> Weights:
+    """Return the root of the size: between counting requests and counting their GPUs."""
+    return np.sqrt(size_of(need))
 
 
 def _empty() -> Outlook:

@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# What numba has compiled has no types of its own; `Kernel` says what comes back.
 """Named policies: which node and which GPUs a request gets, one request at a time.
 
     policy = KeepRoom()
@@ -10,13 +12,16 @@ imports numba before a policy is made.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
 from scheduling.packing.fleet import Choice, Column, Fleet, Request
 from scheduling.packing.outlook import OutlookKeeper
 from scheduling.packing.shapes import Weights, typical
+
+Kernel = Callable[..., tuple[int, int]]
+"""A compiled choice: a row, or -1, and a mask of GPUs."""
 
 
 class Policy(Protocol):
@@ -45,7 +50,7 @@ class Rule:
 
         self._name = name
         self._rule = self.NAMES.index(name)
-        self._choose = kernels.choose_by_rule
+        self._choose = cast(Kernel, kernels.choose_by_rule)
 
     @property
     def name(self) -> str:
@@ -68,7 +73,7 @@ class FragmentationDescent:
         from scheduling.packing import kernels
 
         self._typical = typical(requests)
-        self._choose = kernels.choose_fgd
+        self._choose = cast(Kernel, kernels.choose_fgd)
         self._memory: dict[Request, tuple[Column, Weights, Column]] = {}
 
     def choose(self, fleet: Fleet, request: Request) -> Choice | None:
@@ -103,7 +108,7 @@ class KeepRoom:
         from scheduling.packing import room_kernels
 
         self.keeper = OutlookKeeper()
-        self._choose = room_kernels.choose_keep_room
+        self._choose = cast(Kernel, room_kernels.choose_keep_room)
         self._rows: dict[Request, int] = {}
         self._memory: Memory | None = None
 

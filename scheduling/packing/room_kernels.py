@@ -10,8 +10,6 @@ from numba import njit
 
 from scheduling.packing.kernels import FULL, fits, free_milli, fullest_gpus
 
-ROOM_WEIGHT = 3.0
-"""How much lasting room counts beside room for the next request, when jobs end as they come."""
 EMPTIER = 0.02
 """Milli that one free milli of a node costs: nearly equal nodes are taken fullest first."""
 
@@ -33,7 +31,7 @@ def worth(fleet, n, cpu, ram, milli, vram, jobs, outlook):
         value -= (1.0 - outlook.churn) * max(0.0, idle - served)
     if outlook.churn > 0.0:
         room = lasting_room(fleet, n, cpu, ram, milli, vram, jobs, outlook)
-        value += ROOM_WEIGHT * outlook.churn * room
+        value += outlook.churn * room
     return value
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scheduling.packing.fleet import WHOLE, Column, Request
 
 Weights = NDArray[np.float64]
+Key = tuple[int, ...]
 
 
 class Kinds(NamedTuple):
@@ -77,12 +78,12 @@ def typical(requests: Iterable[Request], share: float = 0.95) -> Typical:
 
     These are the "typical pods" of fragmentation gradient descent: rare shapes are left out.
     """
-    seen: Mapping[tuple[int, ...], int] = Counter(
+    seen = Counter(
         (request.cpu, request.milli, request.gpus, request.models) for request in requests
     )
     ranked = sorted(seen.items(), key=lambda item: (-item[1], *(-part for part in item[0])))
     wanted = share * sum(seen.values())
-    kept: list[tuple[tuple[int, ...], int]] = []
+    kept: list[tuple[Key, int]] = []
     covered = 0
     for shape, count in ranked:
         if covered >= wanted:
