@@ -2,26 +2,33 @@
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from activities.providers.http import MarketHTTP
-from models.errors import AnswerError, MarketAwayError, MarketError
+from models.errors import AnswerError, GoneError, MarketAwayError, MarketError
 
+
+class Created(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+C = TypeVar("C", bound=Created)
 T = TypeVar("T")
 
 
-class Creations(Generic[T]):
+class Creations(Generic[C]):
     """What has been created under which name, where a market has no idempotency keys.
 
-    `find` looks a name up in the market's list, `read` reads a thing by its id. What this client
-    made itself is known even where the list does not have it yet.
+    `find` looks a name up in the market's list, `read` reads a thing by its id. What was made or
+    found once is known even where the list does not have it yet.
     """
 
     def __init__(
         self,
         http: MarketHTTP,
-        find: Callable[[str], Awaitable[T | None]],
-        read: Callable[[str], Awaitable[T]],
+        find: Callable[[str], Awaitable[C | None]],
+        read: Callable[[str], Awaitable[C]],
     ) -> None:
         self._http = http
         self._find = find
@@ -32,21 +39,22 @@ class Creations(Generic[T]):
     def made(self, name: str, thing_id: str) -> None:
         """Remember what was created under a name."""
         self._made[name] = thing_id
+        self._unsure.discard(name)
 
-    async def known(self, name: str) -> T | None:
+    async def known(self, name: str) -> C | None:
         """Return what has this name; look for a while when a request for it may have arrived.
 
-        Raises MarketAwayError when the market does not say, `uncertain` after such a request:
-        only with None may the name be sent (again).
+        Raises MarketAwayError when the market does not say, `uncertain` after such a request, and
+        GoneError for what was made and has gone: only with None may the name be sent (again).
         """
         found = await (self._sought(name) if name in self._unsure else self._find(name))
         if found is None and name in self._made:
-            found = await self._read(self._made[name])
+            found = await self._remembered(name)
         if found is not None:
-            self._unsure.discard(name)
+            self.made(name, found.id)
         return found
 
-    async def after(self, name: str, error: MarketAwayError | MarketError) -> T:
+    async def after(self, name: str, error: MarketAwayError | MarketError) -> C:
         """Return what came of a request that ended with `error`; raise that when nothing did."""
         try:
             found = await self._come_of(name, error)
@@ -54,10 +62,17 @@ class Creations(Generic[T]):
             found = None
         if found is None:
             raise error
-        self._unsure.discard(name)
+        self.made(name, found.id)
         return found
 
-    async def _come_of(self, name: str, error: MarketAwayError | MarketError) -> T | None:
+    async def _remembered(self, name: str) -> C:
+        try:
+            return await self._read(self._made[name])
+        except GoneError:
+            del self._made[name]  # somebody removed it: the next call may make another
+            raise
+
+    async def _come_of(self, name: str, error: MarketAwayError | MarketError) -> C | None:
         if isinstance(error, MarketError):  # another call with this name may have come first
             return await self._find(name)
         if not error.uncertain:
@@ -65,7 +80,7 @@ class Creations(Generic[T]):
         self._unsure.add(name)
         return await self._sought(name)
 
-    async def _sought(self, name: str) -> T | None:
+    async def _sought(self, name: str) -> C | None:
         try:
             return await look_until(lambda: self._find(name), self._http)
         except MarketAwayError as error:

@@ -1,7 +1,8 @@
-"""A scripted market on a real socket, and clients of it that do not wait."""
+"""A scripted market on a real socket, clients of it that do not wait, and a simulated market."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
+import httpx
 import pytest
 from pydantic import SecretStr
 
@@ -9,7 +10,12 @@ from activities.providers.access import Access
 from activities.providers.http import MarketHTTP, Patience
 from activities.providers.prime import Prime
 from activities.providers.sfcompute import SFCompute
+from models.money import MICRO
+from simulation.market.market import Market as SimulatedMarket
+from simulation.market.market import Options
+from simulation.market.server import MarketServer
 from tests.providers.told import NOW, TOKEN, Sleeps
+from tests.support.market_contract import Room
 from tests.support.scripted_http import ScriptedHTTP
 
 HASTY = Patience(
@@ -53,3 +59,26 @@ async def prime(access: Access, sleeps: Sleeps) -> AsyncIterator[Prime]:
     client = Prime(access, patience=HASTY, sleep=sleeps)
     yield client
     await client.aclose()
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+@pytest.fixture
+def running(room: Room) -> Iterator[MarketServer]:
+    """A simulated market whose clock stands still until it is moved."""
+    simulated = SimulatedMarket(Options(seed=7, speed=0, balance=100_000 * MICRO), room)
+    simulated.world.knobs = simulated.world.knobs.model_copy(update={"pod_trouble": 0.0})
+    server = MarketServer(simulated)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def controls(running: MarketServer) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"Authorization": f"Bearer {running.token}"}
+    async with httpx.AsyncClient(base_url=running.url, headers=headers, trust_env=False) as client:
+        yield client

@@ -7,7 +7,7 @@ of a market that has stock of `TYPE`. What is asked follows from the client's ca
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import pytest
@@ -98,6 +98,23 @@ class Market:
         return await self._until(
             lambda: self.provider.machine(machine_id), lambda machine: machine.state is state
         )
+
+    async def start(self) -> Machine:
+        """Return a machine of a filled order; its start is repeated with the same name."""
+        request = await self.request(key=self.key())
+        order = await self.settled((await self.provider.order(request)).id)
+        if not self.provider.capabilities.fixed_window:
+            return await self.provider.machine(order.id)
+        assert request.account
+        assert request.window
+        await self.control.advance(request.window.start - await self.control.now())
+        wanted = MachineRequest(
+            name=self.key(), account=request.account, instance_type=str(TYPE),
+            startup_script=SCRIPT,
+        )  # fmt: skip
+        machine = await self.provider.start_machine(wanted)
+        assert (await self.provider.start_machine(wanted)).id == machine.id
+        return machine
 
     async def _until(self, read: Callable[[], Awaitable[Any]], done: Callable[[Any], bool]) -> Any:
         found = await read()
@@ -213,7 +230,7 @@ class ProviderContract:
         await market.provider.cancel_order(placed.id)
 
     async def test_a_machine_is_started_once_and_stopped(self, market: Market):
-        machine = await self.start(market)
+        machine = await market.start()
         ready = await market.reached(machine.id, MachineState.READY)
         assert ready.gpus == TYPE.gpus
         assert ready.simulated
@@ -223,23 +240,6 @@ class ProviderContract:
         assert ended.id == machine.id
         assert machine.id not in {each.id for each in await market.provider.machines()}
         await market.provider.stop_machine(machine.id)
-
-    async def start(self, market: Market) -> Machine:
-        """Return a machine of a filled order; its start is repeated with the same name."""
-        request = await market.request(key=market.key())
-        order = await market.settled((await market.provider.order(request)).id)
-        if not market.provider.capabilities.fixed_window:
-            return await market.provider.machine(order.id)
-        assert request.account
-        assert request.window
-        await market.control.advance(request.window.start - await market.control.now())
-        wanted = MachineRequest(
-            name=market.key(), account=request.account, instance_type=str(TYPE),
-            startup_script=SCRIPT,
-        )  # fmt: skip
-        machine = await market.provider.start_machine(wanted)
-        assert (await market.provider.start_machine(wanted)).id == machine.id
-        return machine
 
     async def test_an_account_of_a_name_is_one(self, market: Market):
         if not market.provider.capabilities.fixed_window:
@@ -300,7 +300,3 @@ class ProviderContract:
         assert not order.state.final
         assert order.native_state
         assert (await market.settled(placed.id)).state is OrderState.FILLED
-
-
-def utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
