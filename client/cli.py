@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup, TyperOption
 
 from client import (
+    buy_command,
     deployment_commands,
     file_commands,
     job_commands,
@@ -92,6 +93,7 @@ node_commands.register(app)
 file_commands.register(app)
 market_commands.register(app)
 market_group.register(app)
+buy_command.register(app)
 deployment_commands.register(app)
 
 

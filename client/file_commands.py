@@ -14,6 +14,7 @@ from client.calls import call, known_job
 from client.terminal import JSON, now, out, print_json, show
 from models.addresses import url_of
 from models.book_document import BookDocument
+from models.buying_document import BuyingDocument
 from models.errors import UnavailableError
 from models.job import JobSpec
 from models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW, job_workflow_id
@@ -29,12 +30,14 @@ class Document(StrEnum):
     JOB = "job"
     STATE = "state"
     BOOK = "book"
+    BUYING = "buying"
 
 
 _MODELS: dict[Document, tuple[type[BaseModel], str]] = {
     Document.JOB: (JobSpec, "Longshore job"),
     Document.STATE: (ClusterState, "Longshore cluster state"),
     Document.BOOK: (BookDocument, "Longshore order book"),
+    Document.BUYING: (BuyingDocument, "Longshore queue and markets"),
 }
 
 

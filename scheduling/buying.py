@@ -5,6 +5,7 @@ that was looked at and its price. docs/buying.md tells the rules.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from models.buying import (
@@ -24,8 +25,15 @@ from models.job import Tier
 from models.placement import JobRequest
 from scheduling.buying_costs import Scene, after, costed, usual_demand, waiting, warm_target
 from scheduling.buying_fleet import Fleet, fleet_of
-from scheduling.buying_options import candidates
-from scheduling.buying_prices import away, block_sources, pod_sources
+from scheduling.buying_options import MOST_EXTENDED, candidates, extended
+from scheduling.buying_prices import (
+    BlockSource,
+    PodSource,
+    Taken,
+    away,
+    block_sources,
+    pod_sources,
+)
 from scheduling.buying_seed import seed_options, shortfall
 from scheduling.buying_words import cost_of_difference, sentence
 from scheduling.cycle import queue_order
@@ -53,8 +61,9 @@ def decide(
         return _nothing(policy, markets, now, hindrance)
     fleet = fleet_of(releases, under_way, policy)
     options: list[Option] = []
+    taken: Taken = {}
     for tier in (Tier.FAST, Tier.FLEX):
-        scene = _scene(tier, unmet, fleet, policy, caps_left, now)
+        scene = _scene(tier, unmet, fleet, policy, caps_left, now, taken)
         lacking = _lacking(scene)
         seed = policy.rule is BuyingRule.SEED
         if not lacking and not (seed and shortfall(scene, lacking) > 0):
@@ -64,7 +73,7 @@ def decide(
         else:
             found, scene = _least_cost(scene, markets)
         options += found
-        caps_left = scene.caps
+        caps_left, taken = scene.caps, scene.taken
     if not options:
         return _nothing(policy, markets, now, "nothing is lacking")
     plans = tuple(plan for option in options if option.chosen for plan in option.plans)
@@ -98,13 +107,17 @@ def _scene(
     policy: BuyingPolicy,
     caps_left: CapsLeft,
     now: datetime,
+    taken: Taken,
 ) -> Scene:
     by_id = {job.request.id: job for job in unmet.jobs if job.request.tier is tier}
     ordered = [by_id[request.id] for request in queue_order(j.request for j in by_id.values())]
     demand = usual_demand(unmet.demand, tier, now)
-    scene = Scene(tier, tuple(ordered[:MOST_JOBS]), fleet, policy, caps_left, demand, now)
-    warm = _warm(scene, ordered) if policy.rule is BuyingRule.LEAST_COST else ()
-    return Scene(tier, (*scene.jobs, *warm), fleet, policy, caps_left, demand, now)
+    scene = Scene(
+        tier, tuple(ordered[:MOST_JOBS]), fleet, policy, caps_left, demand, now, taken=taken
+    )
+    if policy.rule is not BuyingRule.LEAST_COST:
+        return scene
+    return replace(scene, jobs=(*scene.jobs, *_warm(scene, ordered)))
 
 
 def _warm(scene: Scene, queued: Sequence[UnmetJob]) -> tuple[UnmetJob, ...]:
@@ -151,7 +164,7 @@ def _least_cost(scene: Scene, markets: Sequence[MarketView]) -> tuple[list[Optio
         best = waiting(scene)
         looked_at = [best]
         if lacking and scene.round < MOST_ROUNDS:
-            looked_at += [costed(scene, c) for c in candidates(scene, lacking, blocks, pods)]
+            looked_at += _compared(scene, lacking, blocks, pods)
             best = cheapest(looked_at)
         options += marked(looked_at, best)
         if best.kind is OptionKind.WAIT:
@@ -159,6 +172,37 @@ def _least_cost(scene: Scene, markets: Sequence[MarketView]) -> tuple[list[Optio
         scene = after(scene, best)
         if not _lacking(scene):
             return options, scene
+
+
+def _compared(
+    scene: Scene,
+    lacking: Sequence[UnmetJob],
+    blocks: Sequence[BlockSource],
+    pods: Sequence[PodSource],
+) -> list[Option]:
+    """Return what might be bought with its costs: what stands alone, then what goes together."""
+    found = [(c, costed(scene, c)) for c in candidates(scene, lacking, blocks, pods)]
+    partial = [
+        (candidate, rest)
+        for candidate, option in sorted(found, key=lambda pair: pair[1].total)
+        if not option.lost and (rest := _left(lacking, option, scene))
+    ]
+    options = [option for _, option in found]
+    of_pods = [pair for pair in partial if not pair[0].blocks][: MOST_EXTENDED // 2]
+    of_blocks = [pair for pair in partial if pair[0].blocks][: MOST_EXTENDED // 2]
+    for first, rest in (*of_pods, *of_blocks):
+        options += [costed(scene, c) for c in extended(scene, first, rest, blocks, pods)]
+    by_title: dict[str, Option] = {}
+    for option in options:
+        by_title.setdefault(option.title, option)
+    return list(by_title.values())
+
+
+def _left(lacking: Sequence[UnmetJob], option: Option, scene: Scene) -> list[UnmetJob]:
+    """Return the jobs that an option does not start within the start-up limit."""
+    starts = {served.job_id: served.start for served in option.starts}
+    soon = scene.now + scene.policy.startup_limit
+    return [job for job in lacking if (start := starts[job.request.id]) is None or start > soon]
 
 
 def cheapest(options: Iterable[Option]) -> Option:

@@ -16,7 +16,8 @@ from models.buying import (
 )
 from models.job import Tier
 from scheduling.buying_fleet import Fleet, Outlook, names_of
-from scheduling.buying_prices import BlockSource, PodSource
+from scheduling.buying_prices import BlockSource, PodSource, Taken, taken_by
+from scheduling.buying_words import title_of
 
 UNSERVED = timedelta(hours=24)
 """A job that starts at no known time counts as waiting so long."""
@@ -37,6 +38,8 @@ class Scene:
     """GPUs of the tier that were wanted of late, on average."""
     now: datetime
     round: int = 0
+    taken: Taken = field(default_factory=dict[tuple[str, str, str | None], int])
+    """What was chosen before, and is in the books no more."""
 
     def outlook(self, fleet: Fleet) -> Outlook:
         return fleet.outlook((job.request for job in self.jobs), self.policy, self.now)
@@ -47,7 +50,6 @@ class Candidate:
     """Machines that might be bought together, before it is known what they are used for."""
 
     kind: OptionKind
-    title: str
     blocks: tuple[tuple[BlockSource, PurchasePlan], ...] = ()
     pods: tuple[PodSource, ...] = field(default=())
 
@@ -71,13 +73,16 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
         (source, source.plan(scene.now + UNSERVED, scene.tier, scene.policy, scene.now))
         for source in candidate.pods
     ]
+    machines: list[tuple[Source, PurchasePlan]] = [*candidate.blocks, *tentative]
+    # Of machines that come at one time the packer fills the first: small jobs go to small ones.
+    machines.sort(key=lambda machine: machine[1].gpus_per_node)
     fleet = scene.fleet
-    for number, (_, plan) in enumerate((*candidate.blocks, *tentative)):
+    for number, (_, plan) in enumerate(machines):
         fleet = fleet.with_bought(plan, _name(scene, number))
     outlook = scene.outlook(fleet)
     plans: list[PurchasePlan] = []
     leftover = 0
-    for number, (source, plan) in enumerate((*candidate.blocks, *tentative)):
+    for number, (source, plan) in enumerate(machines):
         names = names_of(plan, _name(scene, number))
         served = dict.fromkeys(use.job_id for name in names for use in outlook.uses.get(name, ()))
         if not served:
@@ -92,7 +97,7 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
         kind=candidate.kind,
         tier=scene.tier,
         round=scene.round,
-        title=candidate.title,
+        title=title_of(plans or [plan for _, plan in machines]),
         plans=tuple(plans),
         committed=sum(plan.expected_cost for plan in plans),
         max_total=sum(plan.max_total for plan in plans),
@@ -139,7 +144,8 @@ def after(scene: Scene, option: Option) -> Scene:
     }
     day = None if left.day is None else left.day - option.max_total
     caps = left.model_copy(update={"day": day, "tiers": tiers, "tenants": tenants})
-    return replace(scene, fleet=fleet, caps=caps, round=scene.round + 1)
+    taken = taken_by(option.plans, scene.taken)
+    return replace(scene, fleet=fleet, caps=caps, taken=taken, round=scene.round + 1)
 
 
 def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[str, int]:

@@ -2,22 +2,25 @@
 
 For each of at most four kinds of job that wait: from each book up to five windows, each with up to
 four numbers of nodes; from the offers the cheapest machine that holds the first job, one for
-each job, and larger ones that several share. At most 96 in a round.
+each job, and larger ones that several share. At most 96 in a round. The best of those that leave
+jobs without a machine are then filled up from the same list for the rest: a block for the large
+jobs and small machines for the others are one option together. At most 36 of these.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 
 from models.buying import BuyingPolicy, BuyingRule, OptionKind, UnmetJob
 from models.market import NoQuote, Window
 from models.placement import JobRequest
-from models.units import format_duration
 from scheduling.buying_costs import Candidate, Scene
 from scheduling.buying_fleet import holds
-from scheduling.buying_prices import BlockSource, PodSource, whole_quarters, window_from
+from scheduling.buying_prices import BlockSource, PodSource, taken_by, whole_quarters, window_from
 
 MOST_OPTIONS = 96
+MOST_EXTENDED, MOST_EXTENSIONS = 6, 6
 _MOST_KINDS = 4
 _MOST_SIZES = 4
 
@@ -34,7 +37,22 @@ def candidates(
         for first in _one_of_each_kind(unmet)
         for candidate in (*_pods(first, unmet, pods), *_blocks(scene, first, unmet, blocks))
     )
-    yield from islice(_different(everything), MOST_OPTIONS)
+    yield from islice(everything, MOST_OPTIONS)
+
+
+def extended(
+    scene: Scene,
+    first: Candidate,
+    rest: Sequence[UnmetJob],
+    blocks: Sequence[BlockSource],
+    pods: Sequence[PodSource],
+) -> Iterator[Candidate]:
+    """Yield a candidate with something more for the jobs that it leaves."""
+    taken = taken_by((plan for _, plan in first.blocks), scene.taken)
+    beside = replace(scene, taken=taken)
+    for more in islice(candidates(beside, rest, blocks, pods), MOST_EXTENSIONS):
+        kind = first.kind if first.blocks else more.kind
+        yield Candidate(kind, first.blocks + more.blocks, first.pods + more.pods)
 
 
 def windows_to_ask(
@@ -88,15 +106,11 @@ def _blocks(
         windows = _windows(scene, source, first, fitting)
         for number, window in enumerate(windows):
             for nodes in _node_counts(source, first, fitting):
-                plan = source.plan(nodes, window, scene.tier, scene.policy, scene.now)
+                plan = source.plan(nodes, window, scene.tier, scene.policy, scene.now, scene.taken)
                 if isinstance(plan, NoQuote):
                     continue
                 kind = OptionKind.LONGER_BLOCK if number else OptionKind.BLOCK
-                title = (
-                    f"{plan.provider}: {plan.nodes} x {plan.instance_type} for "
-                    f"{format_duration(window.length)}"
-                )
-                yield Candidate(kind, title, blocks=((source, plan),))
+                yield Candidate(kind, blocks=((source, plan),))
 
 
 def _windows(
@@ -163,20 +177,4 @@ def _one_for_each(unmet: Sequence[UnmetJob], sources: Sequence[PodSource]) -> li
 
 
 def _pods_of(sources: Sequence[PodSource]) -> Candidate:
-    names: dict[str, int] = {}
-    for source in sources:
-        name = f"{source.offer.instance_type} ({source.market.provider} {source.offer.id})"
-        names[name] = names.get(name, 0) + 1
-    shown = [f"{count} x {name}" for name, count in list(names.items())[:3]]
-    more = f" and {len(names) - 3} kinds more" if len(names) > 3 else ""
-    title = ", ".join(shown) + more + ", while used"
-    return Candidate(OptionKind.PODS, title, pods=tuple(sources))
-
-
-def _different(everything: Iterable[Candidate]) -> Iterator[Candidate]:
-    seen: set[tuple[str, int]] = set()
-    for candidate in everything:
-        key = candidate.title, len(candidate.pods)
-        if key not in seen:
-            seen.add(key)
-            yield candidate
+    return Candidate(OptionKind.PODS, pods=tuple(sources))

@@ -1,6 +1,6 @@
 """What a purchase would cost: so many nodes for a window from a book, or offers as they run."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -13,12 +13,16 @@ from models.money import format_dollars
 from models.price import PriceNeed
 from scheduling.book import BookColumns
 from scheduling.buying_fleet import shape_of
-from scheduling.limit import Priced, Walk, find_limit
+from scheduling.limit import Priced, Walk, find_limit, walk
 from scheduling.price import in_place
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE = timedelta(minutes=1)
 _QUARTER = timedelta(minutes=15)
+
+
+Taken = Mapping[tuple[str, str, str | None], int]
+"""GPUs that are bought already, by provider, instance type and place."""
 
 
 class _Order(NamedTuple):
@@ -53,14 +57,23 @@ class BlockSource:
         return max((int(price) for price, gpus in whole if gpus >= self.shape.gpus), default=0)
 
     def plan(
-        self, nodes: int, window: Window, tier: Tier, policy: BuyingPolicy, now: datetime
+        self,
+        nodes: int,
+        window: Window,
+        tier: Tier,
+        policy: BuyingPolicy,
+        now: datetime,
+        taken: Taken | None = None,
     ) -> PurchasePlan | NoQuote:
         """Return the order for at least so many nodes where they cost least, or why there is no
-        price for it."""
+        price for it. What was `taken` before is the cheapest of the book, and is there no more."""
         if isinstance(self.quote.answer, NoQuote):
             return self.quote.answer
         cap = policy.max_price.get(tier)
-        found = [self._order(place, nodes, window, now, cap) for place in self.places]
+        found = [
+            self._order(place, nodes, window, now, cap, (taken or {}).get(self._key(place), 0))
+            for place in self.places
+        ]
         priced = [quote for quote in found if not isinstance(quote, NoQuote)]
         if not priced:
             return next(quote for quote in found if isinstance(quote, NoQuote))
@@ -81,10 +94,20 @@ class BlockSource:
             shape=self.shape,
         )
 
+    def _key(self, place: str | None) -> tuple[str, str, str | None]:
+        return self.market.provider, self.quote.instance_type, place
+
     def _order(
-        self, place: str | None, nodes: int, window: Window, now: datetime, cap: int | None
+        self,
+        place: str | None,
+        nodes: int,
+        window: Window,
+        now: datetime,
+        cap: int | None,
+        taken: int,
     ) -> _Order | NoQuote:
-        priced = self._whole_nodes(self.places[place], nodes, window, now)
+        columns = self.places[place]
+        priced = self._whole_nodes(columns, nodes + taken // self.shape.gpus, window, now)
         if isinstance(priced, NoQuote):
             return priced
         walked = priced.walked
@@ -97,6 +120,12 @@ class BlockSource:
                 f"{format_dollars(cap)}"
             )
             return NoQuote(reason=NoQuoteReason.LEFT_OUT, detail=over)
+        if taken:
+            before = walk(priced.asks, priced.cumulative, taken)
+            walked = walked._replace(
+                bought=walked.bought - taken,
+                cost_per_hour=walked.cost_per_hour - before.cost_per_hour,
+            )
         return _Order(place, priced.limit if cap is None else min(priced.limit, cap), walked)
 
     def _whole_nodes(
@@ -153,6 +182,16 @@ class PodSource:
 
     def startup(self, policy: BuyingPolicy) -> timedelta:
         return self.offer.startup if self.offer.startup is not None else policy.usual_startup
+
+
+def taken_by(plans: Iterable[PurchasePlan], before: Taken) -> Taken:
+    """Return what is taken from the books after these purchases."""
+    taken = dict(before)
+    for plan in plans:
+        if plan.window is not None:
+            key = plan.provider, plan.instance_type, plan.place
+            taken[key] = taken.get(key, 0) + plan.gpus
+    return taken
 
 
 def block_sources(markets: Iterable[MarketView], policy: BuyingPolicy) -> Iterator[BlockSource]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from models.buying import MarketView, Option, OptionKind, Unmet, UnmetJob
 from models.job import Tier
 from models.market import NoQuote
-from models.units import format_duration
 from scheduling.buying_costs import (
     Candidate,
     Scene,
@@ -48,13 +47,10 @@ def seed_options(
     short = shortfall(scene, lacking)
     ways = _Ways(_pod(scene, short, lacking, markets), _block(scene, short, lacking, markets))
     large = short >= WHOLE_NODE or sustained(scene, unmet)
-    order = [ways.block] if large else [ways.pod, ways.block]
-    options = [waiting(scene)]
-    options += [_whole(scene, c) for c in (ways.pod, ways.block) if c is not None]
-    wanted = [candidate.title for candidate in order if candidate is not None]
-    choice = next(
-        (o for title in wanted for o in options if o.title == title and not o.lost), options[0]
-    )
+    pod, block = (way and _whole(scene, way) for way in (ways.pod, ways.block))
+    order = [block] if large else [pod, block]
+    options = [waiting(scene), *(option for option in (pod, block) if option is not None)]
+    choice = next((option for option in order if option and not option.lost), options[0])
     why = f"the rule takes {choice.title} for {short} GPUs"
     options = [
         option.model_copy(
@@ -107,8 +103,7 @@ def _pod(
     if not enough:
         return None
     best = min(enough, key=lambda source: (source.shape.gpus, source.offer.price))
-    title = f"1 x {best.offer.instance_type} ({best.market.provider} {best.offer.id}), while used"
-    return Candidate(OptionKind.PODS, title, pods=(best,))
+    return Candidate(OptionKind.PODS, pods=(best,))
 
 
 def _block(
@@ -125,13 +120,9 @@ def _block(
             continue
         window = asked or window_from(source.market.capabilities.grain, scene.now, length)
         nodes = -(-short // source.shape.gpus)
-        plan = source.plan(nodes, window, scene.tier, scene.policy, scene.now)
+        plan = source.plan(nodes, window, scene.tier, scene.policy, scene.now, scene.taken)
         if not isinstance(plan, NoQuote):
-            title = (
-                f"{plan.provider}: {plan.nodes} x {plan.instance_type} for "
-                f"{format_duration(window.length)}"
-            )
-            found.append(Candidate(OptionKind.BLOCK, title, blocks=((source, plan),)))
+            found.append(Candidate(OptionKind.BLOCK, blocks=((source, plan),)))
     return min(found, key=lambda c: c.blocks[0][1].expected_cost, default=None)
 
 

@@ -1,10 +1,15 @@
 """A decision about buying in words."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from models.buying import Option, OptionKind
+from models.buying import Option, OptionKind, PurchasePlan
 from models.market import NoQuote
 from models.money import MICRO
+from models.units import format_duration
+
+_MOST = 3
+"""Kinds of machine that are named."""
 
 
 def sentence(options: Sequence[Option], missing: Sequence[NoQuote]) -> str:
@@ -20,6 +25,15 @@ def sentence(options: Sequence[Option], missing: Sequence[NoQuote]) -> str:
     return f"wait: {why}{away}"
 
 
+def title_of(plans: Sequence[PurchasePlan]) -> str:
+    """Return what is bought, in a line: ``2 x 1xH100 (prime row-1), while used + ...``."""
+    pods = Counter(_machine(plan) for plan in plans if plan.window is None)
+    parts = [f"{count} x {machine}, while used" for machine, count in list(pods.items())[:_MOST]]
+    if len(pods) > _MOST:
+        parts.append(f"{len(pods) - _MOST} kinds more")
+    return " + ".join([*parts, *(_block(plan) for plan in plans if plan.window is not None)])
+
+
 def cost_of_difference(more: int) -> str:
     """Return why an option lost against one that costs so much less, in micro-dollars."""
     return f"costs {about(more)} more" if more else "costs the same, and comes later in the list"
@@ -29,6 +43,17 @@ def about(micro: int) -> str:
     """Return an amount rounded to cents: ``$2.10``."""
     sign = "-" if micro < 0 else ""
     return f"{sign}${round(abs(micro) / MICRO, 2):,.2f}"
+
+
+def _machine(plan: PurchasePlan) -> str:
+    row = f" {plan.offer.id}" if plan.offer else ""
+    return f"{plan.instance_type} ({plan.provider}{row})"
+
+
+def _block(plan: PurchasePlan) -> str:
+    assert plan.window is not None
+    length = format_duration(plan.window.length)
+    return f"{plan.provider}: {plan.nodes} x {plan.instance_type} for {length}"
 
 
 def _bought(option: Option, options: Iterable[Option]) -> str:

@@ -85,8 +85,33 @@ def test_jobs_of_two_types_are_bought_for_in_rounds():
     market = cloud(("0.90", 1)).model_copy(update={"provider": "other"})
     offer = market.offers[0].model_copy(update={"instance_type": "1xL40S-48GB"})
     decision = decided(jobs, BOOK, market.model_copy(update={"offers": (offer,)}))
-    assert [plan.provider for plan in decision.plans] == ["exchange", "other"]
-    assert [option.round for option in chosen(decision)] == [0, 1]
+    assert {plan.provider: plan.serves for plan in decision.plans} == {
+        "exchange": ("a",),
+        "other": ("b",),
+    }
+
+
+def test_large_jobs_get_a_block_and_small_ones_machines_beside_it():
+    jobs = [a_job("large", 8, 8), a_job("small", 1, 1)]
+    (option,) = chosen(decided(jobs, BOOK, OFFERS))
+    assert {plan.gpus: plan.serves for plan in option.plans} == {8: ("large",), 1: ("small",)}
+
+
+def test_one_ask_is_not_bought_twice():
+    # Of the cheap node there is one; a second one, for another window, costs the next ask.
+    book = exchange(("1.00", 8), ("2.00", 8))
+    decision = decided(
+        [a_job("a", 8, 1.5), a_job("b", 8, 20)], book, fast_delay_price=micro_of("100.00")
+    )
+    hours = sorted(
+        (plan.window.hours, plan.expected_cost) for plan in decision.plans if plan.window
+    )
+    assert len(hours) == 2
+    dear = max(cost / length for length, cost in hours)
+    assert dear == pytest.approx(micro_of("16.00"))
+    tiers = [a_job("a", 8, 2), a_job("b", 8, 2, tier=Tier.FLEX)]
+    fast, flex = decided(tiers, book, flex_price=micro_of("9.00")).plans
+    assert flex.expected_cost == 2 * fast.expected_cost
 
 
 def test_a_fast_job_waits_for_a_release_when_that_costs_less():

@@ -138,17 +138,19 @@ def test_the_chosen_option_costs_least_and_its_terms_are_right(
 ):
     decision = decided(jobs, *seen)
     by_id = {job.request.id: job for job in jobs}
-    rounds = {(option.tier, option.round) for option in decision.options}
+    taken = 0
+    rounds = dict.fromkeys((option.tier, option.round) for option in decision.options)
     for tier, number in rounds:
         listed = [o for o in decision.options if (o.tier, o.round) == (tier, number)]
         (best,) = (option for option in listed if option.chosen)
         assert best.total == min(option.total for option in listed)
         for option in listed:
-            assert option.committed == sum(money(plan, seen) for plan in option.plans)
+            assert option.committed == money(option, seen, taken)
             assert 0 <= option.leftover <= option.committed
             assert option.delay == sum(
                 delay(by_id[served.job_id], served.start) for served in option.starts
             )
+        taken += blocks_of(best)
 
 
 @given(
@@ -189,14 +191,24 @@ def test_lower_prices_never_buy_less_for_more(
         assert not (fewer and total(low, tier) > total(high, tier) + 1)
 
 
-def money(plan, seen: list[MarketView]) -> int:
-    """Return what a purchase costs, walking the asks one node at a time."""
-    if plan.offer is not None:
-        return plan.expected_cost
+def money(option: Option, seen: list[MarketView], taken: int) -> int:
+    """Return what an option costs, walking the asks one node at a time from `taken` on."""
     (book,) = (book_of(market) for market in seen if market.quotes)
     nodes = sorted(ask.price for ask in book.asks for _ in range(ask.gpus // 8))
-    hours = Fraction(plan.window.length // timedelta(seconds=1), 3600)
-    return -int(-(sum(nodes[: plan.nodes]) * 8 * hours) // 1)
+    cost = 0
+    for plan in option.plans:
+        if plan.window is None:
+            cost += plan.expected_cost
+            continue
+        hours = Fraction(plan.window.length // timedelta(seconds=1), 3600)
+        cost -= -sum(nodes[taken : taken + plan.nodes]) * 8 * hours // 1
+        taken += plan.nodes
+    return cost
+
+
+def blocks_of(option: Option) -> int:
+    """Return how many nodes are bought from the book."""
+    return sum(plan.nodes for plan in option.plans if plan.window is not None)
 
 
 def delay(job: UnmetJob, start) -> int:

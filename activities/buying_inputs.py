@@ -1,0 +1,113 @@
+"""What a decision about buying is made from: the pool's queue and nodes, and the markets now."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from activities.providers.base import Provider
+from activities.snapshot import load_nodes, load_queue, load_running
+from models.base import Frozen
+from models.buying import BookQuote, BuyingPolicy, MarketView, Release, Unmet, UnmetJob
+from models.errors import LongshoreError
+from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook, Window
+from models.placement import JobRequest
+from scheduling.buying_fleet import holds, shape_of
+from scheduling.buying_options import windows_to_ask
+
+ANSWER_WITHIN = 30.0
+"""Seconds that a market has for all of its answers."""
+_MOST_TYPES = 4
+
+
+class PoolNeed(Frozen):
+    """What a pool's queue wants, and what the pool has."""
+
+    unmet: Unmet
+    releases: tuple[Release, ...]
+
+
+async def read_need(connection: AsyncConnection, pool: str) -> PoolNeed:
+    """Return the pool's queue, without jobs that are held, and its nodes with what runs there."""
+    tenants = await connection.execute(
+        text(
+            "SELECT j.id, j.tenant FROM jobs j JOIN queue q ON q.job_id = j.id"
+            " WHERE q.pool = :pool"
+        ),
+        {"pool": pool},
+    )
+    tenant_of: dict[str, str] = dict(tenants.tuples())
+    jobs = tuple(
+        UnmetJob(request=entry.request, tenant=tenant_of.get(entry.request.id, "default"))
+        for entry in await load_queue(connection, pool)
+        if not entry.held
+    )
+    running = await load_running(connection, pool)
+    releases = tuple(
+        Release(node=node, running=tuple(job for job in running if job.node_id == node.id))
+        for node in await load_nodes(connection, pool)
+    )
+    return PoolNeed(unmet=Unmet(jobs=jobs), releases=releases)
+
+
+async def look_at(
+    markets: Sequence[Provider], unmet: Unmet, policy: BuyingPolicy, now: datetime
+) -> tuple[MarketView, ...]:
+    """Return what each market shows for the jobs that wait; one that is away says so."""
+    jobs = [job.request for job in unmet.jobs]
+    return tuple(await asyncio.gather(*(_look(market, jobs, policy, now) for market in markets)))
+
+
+async def _look(
+    market: Provider, jobs: Sequence[JobRequest], policy: BuyingPolicy, now: datetime
+) -> MarketView:
+    view = MarketView(provider=market.name, capabilities=market.capabilities, observed_at=now)
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN):
+            if not market.capabilities.fixed_window:
+                return view.model_copy(update={"offers": tuple(await market.offers())})
+            return view.model_copy(update={"quotes": await _quotes(market, jobs, policy, now)})
+    except TimeoutError:
+        return view.model_copy(update={"away": f"no answer within {ANSWER_WITHIN:g} seconds"})
+    except LongshoreError as error:
+        return view.model_copy(update={"away": str(error)})
+
+
+async def _quotes(
+    market: Provider, jobs: Sequence[JobRequest], policy: BuyingPolicy, now: datetime
+) -> tuple[BookQuote, ...]:
+    """Return the books of each type that could serve a job, for the windows worth a look."""
+    grain = market.capabilities.grain
+    quotes: list[BookQuote] = []
+    for kind in await _types(market, jobs, policy):
+        shape = shape_of(str(kind))
+        fitting = [job for job in jobs if shape is not None and holds(shape, job)]
+        windows = windows_to_ask(fitting, policy, grain, now)
+        quotes += [await _quote(market, kind, window) for window in windows]
+    return tuple(quotes)
+
+
+async def _types(
+    market: Provider, jobs: Sequence[JobRequest], policy: BuyingPolicy
+) -> list[InstanceType]:
+    allowed = [InstanceType.parse(named) for named in policy.instance_types]
+    traded = {str(kind): kind for kind in await market.instance_types()}
+    found: list[InstanceType] = []
+    for name, kind in sorted(traded.items()):
+        shape = shape_of(name)
+        if shape is None or (allowed and not any(wanted.takes(kind) for wanted in allowed)):
+            continue
+        if any(holds(shape, job) for job in jobs):
+            found.append(kind)
+    return found[:_MOST_TYPES]
+
+
+async def _quote(market: Provider, kind: InstanceType, window: Window) -> BookQuote:
+    answer: OrderBook | NoQuote
+    try:
+        answer = await market.book(kind, window)
+    except LongshoreError as error:
+        answer = NoQuote(reason=NoQuoteReason.UNREACHABLE, detail=str(error))
+    return BookQuote(instance_type=str(kind), window=window, answer=answer)

@@ -1,0 +1,72 @@
+"""How a decision about buying looks: every option with its price, and the chosen ones first."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from client.buying import DryRun
+from client.terminal import a_table, heading
+from client.words import SIMULATED
+from models.buying import Option, PurchasePlan
+from models.money import format_dollars
+from scheduling.buying_words import about
+
+_COLUMNS = ("", "option", "money", "delay", "left over", "in all", "why not")
+_NUMBERS = ("money", "delay", "left over", "in all")
+
+
+def render_dry_run(ran: DryRun, *, most: int | None = None) -> RenderableType:
+    """Return the decision for a Rich console; of the options of a round, at most so many."""
+    decision = ran.decision
+    simulated = f"  {SIMULATED}" if ran.simulated else ""
+    parts: list[RenderableType] = [
+        heading(f"{decision.reason}{simulated}"),
+        Text(f"{ran.source}, {_jobs(ran)}, rule {decision.rule.value}", style="dim"),
+    ]
+    for (tier, number), options in groupby(
+        decision.options, key=lambda option: (option.tier, option.round)
+    ):
+        parts += [Text(), heading(f"{tier.value}, round {number + 1}")]
+        parts.append(_table(list(options), most))
+    for plan in decision.plans:
+        parts += [Text(), Text(_order(plan))]
+    for quote in decision.waits_for:
+        parts.append(Text(f"no price: {quote.detail}", style="yellow"))
+    return Group(*parts)
+
+
+def _table(options: Sequence[Option], most: int | None) -> RenderableType:
+    ordered = sorted(options, key=lambda option: (not option.chosen, option.total, option.title))
+    table = a_table(_COLUMNS, right=_NUMBERS, fold=("option", "why not"))
+    for option in ordered[:most]:
+        amounts = (option.committed, option.delay, option.leftover, option.total)
+        table.add_row(
+            "→" if option.chosen else "",
+            option.title,
+            *(about(amount) for amount in amounts),
+            option.lost,
+            style="bold" if option.chosen else "",
+        )
+    if most is not None and len(ordered) > most:
+        table.add_row("", f"and {len(ordered) - most} more", "", "", "", "", "")
+    return table
+
+
+def _order(plan: PurchasePlan) -> str:
+    what = f"order: {plan.nodes} x {plan.instance_type} at {plan.provider}"
+    if plan.place:
+        what += f" in {plan.place}"
+    when = "until it is stopped"
+    if plan.window is not None:
+        when = f"{plan.window.start:%Y-%m-%d %H:%M} to {plan.window.end:%Y-%m-%d %H:%M} UTC"
+    return (
+        f"{what}, {when}, at most {format_dollars(plan.limit)} a GPU-hour and "
+        f"{about(plan.max_total)} in all; for {', '.join(plan.serves) or 'the warm target'}"
+    )
+
+
+def _jobs(ran: DryRun) -> str:
+    waiting = len(ran.jobs)
+    return "1 job in the queue" if waiting == 1 else f"{waiting} jobs in the queue"

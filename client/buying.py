@@ -1,0 +1,81 @@
+"""Deciding what to buy without buying it: for a pool and the markets now, or for a file."""
+
+from datetime import datetime
+from pathlib import Path
+
+from activities.buying_inputs import look_at, read_need
+from activities.database import Database
+from activities.snapshot import load_pool
+from client.markets import open_markets
+from models.base import Frozen
+from models.buying import BuyDecision, BuyingPolicy, CapsLeft, UnmetJob
+from models.buying_document import BuyingDocument
+from models.document import read_document
+from models.settings import Settings
+from scheduling.buying import decide
+
+
+class DryRun(Frozen):
+    """A decision that nothing was done about."""
+
+    source: str
+    """The file, or the pool."""
+    decision: BuyDecision
+    jobs: tuple[UnmetJob, ...]
+    switched_on: bool
+    """Whether the pool's policy allows it to buy."""
+    simulated: bool = False
+
+
+def decide_on_file(path: str | Path, now: datetime) -> DryRun:
+    """Return what would be bought for a file. Raises SpecError."""
+    document = read_document(path, BuyingDocument)
+    at = document.now or now
+    unmet = document.unmet(at)
+    caps = CapsLeft.of(document.policy.caps).model_copy(update={"day": document.left_today})
+    decision = decide(
+        unmet,
+        document.under_way,
+        [node.release() for node in document.nodes],
+        [market.view(at) for market in document.markets],
+        _as_if_on(document.policy),
+        caps,
+        at,
+    )
+    return DryRun(
+        source=str(path),
+        decision=decision,
+        jobs=unmet.jobs,
+        switched_on=document.policy.enabled,
+        simulated=any(book.simulated for market in document.markets for book in market.books),
+    )
+
+
+async def decide_on_pool(pool: str, now: datetime) -> DryRun:
+    """Return what would be bought for a pool's queue at the configured markets.
+
+    Raises UnavailableError without a database, NotFoundError without a market.
+    """
+    settings = Settings()
+    database = Database(settings.resolve_database_url(), pool_size=1)
+    try:
+        async with database.transaction() as connection:
+            spec = await load_pool(connection, pool)
+            need = await read_need(connection, pool)
+    finally:
+        await database.close()
+    policy = _as_if_on(spec.buying)
+    async with open_markets(settings) as markets:
+        views = await look_at(markets, need.unmet, policy, now)
+    decision = decide(need.unmet, (), need.releases, views, policy, CapsLeft.of(policy.caps), now)
+    return DryRun(
+        source=f"pool {pool}",
+        decision=decision,
+        jobs=need.unmet.jobs,
+        switched_on=spec.buying.enabled,
+        simulated=settings.market == "simulated",
+    )
+
+
+def _as_if_on(policy: BuyingPolicy) -> BuyingPolicy:
+    return policy.model_copy(update={"enabled": True})

@@ -1,0 +1,164 @@
+"""A queue, nodes and books in a file, for `longshore buy --dry-run --state`."""
+
+from datetime import datetime, timedelta
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from models.base import Frozen, Instant, Name
+from models.book_document import BookDocument, Dollars
+from models.buying import (
+    BookQuote,
+    BuyingPolicy,
+    CapacityUnderWay,
+    DemandSample,
+    MarketView,
+    Release,
+    Unmet,
+    UnmetJob,
+)
+from models.market import Capabilities, Offer
+from models.node import Node
+from models.placement import JobRequest, RunningJob
+from models.statefile import NodeEntry
+from models.units import GB, Duration
+
+
+class WaitingJob(JobRequest):
+    """A job that waits, as the packer needs it."""
+
+    tenant: Name = "default"
+    start_by: Instant | None = None
+    """The latest start of a FLEX job."""
+
+    def unmet(self, now: datetime) -> UnmetJob:
+        request = JobRequest(**{name: getattr(self, name) for name in JobRequest.model_fields})
+        if request.submitted_at is None:
+            request = request.model_copy(update={"submitted_at": now})
+        return UnmetJob(request=request, tenant=self.tenant, start_by=self.start_by)
+
+
+class NodeInUse(NodeEntry):
+    """A node, and when the jobs on it will probably end."""
+
+    ends: dict[str, Instant] = Field(default_factory=dict[str, Instant])
+    """By job; a job that is not named is not expected to end."""
+
+    def release(self) -> Release:
+        node = self.node(None)
+        return Release(
+            node=node, running=tuple(self._running(node, job) for job in sorted(self.ends))
+        )
+
+    def _running(self, node: Node, job: str) -> RunningJob:
+        held = [gpu for gpu in node.gpus if gpu.job_id == job]
+        share = len(held) / max(sum(gpu.job_id is not None for gpu in node.gpus), 1)
+        return RunningJob(
+            job_id=job,
+            node_id=node.id,
+            gpu_indices=tuple(gpu.index for gpu in held),
+            vram_per_gpu=max((gpu.vram_used for gpu in held), default=0.0),
+            cpus=node.cpus_used * share,
+            ram=node.ram_used * share,
+            expected_end=self.ends[job],
+        )
+
+    @model_validator(mode="after")
+    def _jobs_are_there(self) -> Self:
+        there = {gpu.job_id for gpu in self.node(None).gpus}
+        for job in self.ends:
+            if job not in there:
+                raise ValueError(f"ends: the job {job} holds no GPU of {self.id}")
+        return self
+
+
+class OfferEntry(Frozen):
+    """A row of an offer list, taken whole and paid while it runs."""
+
+    id: str
+    instance_type: str
+    gpus: int = Field(ge=1)
+    price: Dollars
+    """Dollars per GPU-hour."""
+    spot: bool = False
+    stock: str = ""
+    prepaid: Duration = timedelta(0)
+    startup: Duration | None = None
+    cpus: float | None = None
+    ram: GB | None = None
+
+
+class MarketEntry(Frozen):
+    """What one market shows: books of fixed windows, or offers."""
+
+    provider: str = Field(min_length=1)
+    books: tuple[BookDocument, ...] = ()
+    offers: tuple[OfferEntry, ...] = ()
+    resellable: bool = True
+    """Whether time of a book can be sold again."""
+    away: str = ""
+    """Why it does not answer."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.books and self.offers:
+            raise ValueError("give books or offers: a market has one of them")
+        return self
+
+    def view(self, now: datetime) -> MarketView:
+        offers = tuple(Offer(provider=self.provider, **dict(entry)) for entry in self.offers)
+        quotes = tuple(
+            BookQuote(instance_type=book.instance_type, answer=self._named(book, now))
+            for book in self.books
+        )
+        return MarketView(
+            provider=self.provider, capabilities=self._capabilities(), quotes=quotes,
+            offers=offers, observed_at=now, away=self.away,
+        )  # fmt: skip
+
+    def _named(self, book: BookDocument, now: datetime):
+        return book.book(now).model_copy(update={"provider": self.provider})
+
+    def _capabilities(self) -> Capabilities:
+        if self.offers:
+            return Capabilities(offer_list=True)
+        return Capabilities(
+            order_book=True,
+            fixed_window=True,
+            resellable=self.resellable,
+            lot_gpus=max((book.lot for book in self.books), default=1),
+            grain=timedelta(minutes=1),
+        )
+
+
+class BuyingDocument(Frozen):
+    """A whole file: what waits, what there is, what the markets show, and what may be bought."""
+
+    now: Instant | None = None
+    """The time to decide at; the clock's when left out."""
+    policy: BuyingPolicy = BuyingPolicy()
+    queue: tuple[WaitingJob, ...] = ()
+    nodes: tuple[NodeInUse, ...] = ()
+    under_way: tuple[CapacityUnderWay, ...] = ()
+    demand: tuple[DemandSample, ...] = ()
+    markets: tuple[MarketEntry, ...] = ()
+    spent_today: Dollars = 0
+    """Dollars that count against the cap of the day already."""
+
+    def unmet(self, now: datetime) -> Unmet:
+        jobs = tuple(job.unmet(now) for job in self.queue)
+        return Unmet(jobs=jobs, demand=self.demand)
+
+    @property
+    def left_today(self) -> int | None:
+        """Micro-dollars."""
+        cap = self.policy.caps.per_day
+        return None if cap is None else max(cap - self.spent_today, 0)
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        for ids in ([job.id for job in self.queue], [node.id for node in self.nodes]):
+            for name in ids:
+                if ids.count(name) > 1:
+                    raise ValueError(f"the id {name} is given twice")
+        return self
