@@ -1,4 +1,4 @@
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 # What numba has compiled has no types of its own.
 """A queue placed as a whole: in whatever order serves it best, before any of it is committed."""
 

@@ -18,7 +18,7 @@ MOST_WAITING = 24
 
 @njit(cache=True)
 def place_all(fleet, requests, outlook, tries, seed):
-    """Place the rows of `requests`, the largest first, then empty and refill a few nodes at a time.
+    """Place the rows of `requests`, largest first, then empty and refill a few nodes at a time.
 
     A refill stays when it places more GPU-milli, or as many on nodes that are worth more after.
     Changes the columns. Returns the node (-1 for none) and the mask of GPUs of each row.
@@ -68,7 +68,7 @@ def sizes_of(requests, outlook):
 
 @njit(cache=True)
 def refill(fleet, requests, sizes, outlook, nodes, group, where, masks, state):
-    """Take a group of requests out, put it back in another order, and keep the better of the two."""
+    """Take a group of requests out, put it back in another order, and keep the better state."""
     old_where, old_masks = where[group].copy(), masks[group].copy()
     before = value_of(fleet, requests, outlook, nodes, group, where)
     for r in group:
@@ -136,7 +136,7 @@ def put(fleet, request, n, mask, sign):
 
 @njit(cache=True)
 def some_nodes(state, where, count):
-    """Draw two to four nodes: the first has a request of the queue, when one of a few drawn has."""
+    """Draw two to four nodes, most of them with requests of the queue on them."""
     state, more = draw(state, MOST_NODES - 1)
     wanted = min(2 + more, count)
     nodes = np.full(wanted, -1)
@@ -155,10 +155,7 @@ def some_nodes(state, where, count):
 
 @njit(cache=True)
 def is_in(nodes, n):
-    for other in nodes:
-        if other == n:
-            return True
-    return False
+    return (nodes == n).any()
 
 
 @njit(cache=True)
