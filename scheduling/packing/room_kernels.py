@@ -122,7 +122,7 @@ def loss_on(fleet, n, request, outlook, before):
         )  # fmt: skip
         if before - after < best:
             best, best_mask = before - after, mask
-    best += EMPTIER * free_milli(fleet, n) + 1e-6 * fleet.cpu[n]
+    best += EMPTIER * free_milli(fleet, n) + 1e-6 * fleet.cpu[n] + 1e-9 * fleet.ram[n]
     return best, best_mask
 
 
