@@ -38,7 +38,7 @@ async def read_need(connection: AsyncConnection, pool: str) -> PoolNeed:
         ),
         {"pool": pool},
     )
-    tenant_of: dict[str, str] = dict(tenants.tuples())
+    tenant_of: dict[str, str] = {row.id: row.tenant for row in tenants}
     jobs = tuple(
         UnmetJob(request=entry.request, tenant=tenant_of.get(entry.request.id, "default"))
         for entry in await load_queue(connection, pool)

@@ -126,6 +126,14 @@ def pool_set(
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="A cycle at least so often while jobs wait.")
     ] = None,
+    buying: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Of what it may buy, such as enabled=true or 'caps.per_day=$500'; may be given "
+            "several times.",
+        ),
+    ] = None,
     as_json: JSON = False,
 ) -> None:
     """Change a pool's settings; what is not named stays as it is."""
@@ -141,7 +149,7 @@ def pool_set(
         )
         if value is not None
     ]
-    changes += _weights(weights)
+    changes += [*_weights(weights), *_buying(buying)]
     if not changes:
         raise typer.BadParameter("say what to change, such as --growth fixed")
 
@@ -166,6 +174,16 @@ def _weights(text: str | None) -> list[Override]:
         if not (name and equals):
             raise typer.BadParameter(f"--weights {text}: give NAME=NUMBER, as in expiry=-0.3")
         changes.append(Override(f"packing.weights.{name}", number, f"--weights {part.strip()}"))
+    return changes
+
+
+def _buying(texts: list[str] | None) -> list[Override]:
+    changes: list[Override] = []
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"--buying {text}: give NAME=VALUE, as in enabled=true")
+        changes.append(Override(f"buying.{name.strip()}", value, f"--buying {text}"))
     return changes
 
 

@@ -10,6 +10,8 @@ from rich.text import Text
 
 from client.terminal import WIDE, a_table
 from client.words import SIMULATED, ago, styled
+from models.buying import BuyingPolicy
+from models.money import format_dollars
 from models.node import NodeState
 from models.units import format_duration
 from models.views import NodeView, PoolView
@@ -93,6 +95,7 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("gang packing", packing.gang_packing.value),
         ("reservations", f"at most {packing.max_reservations}"),
         ("interval", format_duration(pool.spec.interval)),
+        ("buying", _buying(pool.spec.buying)),
     ]
 
 
@@ -101,6 +104,14 @@ def node_line(node: NodeView) -> str:
     mark = f" ({SIMULATED})" if node.simulated else ""
     running = _jobs(node).plain
     return f"node {node.id}{mark} {node.state.value} {cells(node).plain} {running}".rstrip()
+
+
+def _buying(policy: BuyingPolicy) -> str:
+    if not policy.enabled:
+        return "off"
+    caps = (("a purchase", policy.caps.per_purchase), ("a day", policy.caps.per_day))
+    most = ", ".join(f"at most {format_dollars(cap)} {of}" for of, cap in caps if cap is not None)
+    return f"by {policy.rule.value}, {most or 'without a cap'}"
 
 
 def _name(node: NodeView, wide: bool) -> Text:

@@ -68,7 +68,7 @@ class BuyingPolicy(Frozen):
     """Warm target of FAST: the whole part of (queued + used GPUs) times this."""
     fast_warm_gpus: int = Field(default=0, ge=0, le=100_000)
     """The warm target is never below this."""
-    fast_delay_price: Money = 10_000_000
+    fast_delay_price: Money = 30_000_000
     """What it costs that a FAST job waits: for each of its GPUs, an hour."""
     flex_price: Money = 2_000_000
     """A FLEX job whose time costs no more than this for a GPU-hour starts now; else it waits."""

@@ -129,7 +129,9 @@ def decided(
         under_way,
         releases,
         markets,
-        BuyingPolicy(**{"enabled": True, **(policy or {}), **fields}),
+        BuyingPolicy(
+            **{"enabled": True, "fast_delay_price": "$10.00", **(policy or {}), **fields}
+        ),
         caps or CapsLeft(),
         now,
     )

@@ -1,0 +1,132 @@
+"""`longshore buy --dry-run`, for a file and for a pool with a simulated market."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from client.buying import DryRun
+from models.buying import OptionKind
+from models.money import micro_of
+from tests.client.conftest import Command, Ran
+from tests.support.market import RunningMarket, running_market
+from tests.support.waiting import eventually
+
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "buying.yaml")
+CLI = Callable[..., Ran]
+
+
+@pytest.fixture
+def market(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningMarket]:
+    """A simulated market with the worked example on its book; the command line uses it."""
+    with running_market() as market:
+        market.book(worked_example=True)
+        settings = market.settings()
+        for name in ("sfcompute", "prime"):
+            token = getattr(settings, f"{name}_token")
+            assert isinstance(token, SecretStr)
+            monkeypatch.setenv(f"LONGSHORE_{name.upper()}_URL", market.url)
+            monkeypatch.setenv(f"LONGSHORE_{name.upper()}_TOKEN", token.get_secret_value())
+        yield market
+
+
+def test_the_example_buys_a_block_and_a_machine_beside_it(cli: CLI) -> None:
+    ran = cli("buy", "--dry-run", "--state", EXAMPLE)
+    assert (ran.code, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert lines[0].startswith(
+        "buy 1 x 4xH100-80GB (prime row-4), while used + sfcompute: 1 x 8xH100-80GB for 4h15m "
+        "for $85.30, for 3 jobs"
+    )
+    assert lines[1] == f"{EXAMPLE}, 4 jobs in the queue, rule least-cost"
+    assert sum(line.startswith("→") for line in lines) == 2
+    assert sum("costs $" in line for line in lines) > 10
+    assert [line.split(",")[0] for line in lines if line.startswith("order: ")] == [
+        "order: 1 x 4xH100-80GB at prime",
+        "order: 1 x 8xH100-80GB at sfcompute",
+    ]
+
+
+def test_the_example_as_json_holds_every_option(cli: CLI) -> None:
+    ran = DryRun.model_validate_json(cli("buy", "--dry-run", "--state", EXAMPLE, "--json").out)
+    decision = ran.decision
+    assert decision.expected_cost == micro_of("85.30")
+    assert {option.kind for option in decision.options} >= {
+        OptionKind.PODS, OptionKind.BLOCK, OptionKind.LONGER_BLOCK, OptionKind.WAIT,
+    }  # fmt: skip
+    assert all(option.chosen or option.lost for option in decision.options)
+
+
+def test_a_mistake_names_its_line(cli: CLI, tmp_path: Path) -> None:
+    file = tmp_path / "buying.yaml"
+    file.write_text("queue:\n- {id: a, gpus: 0}\n")
+    ran = cli("buy", "--dry-run", "--state", str(file))
+    assert (ran.code, ran.out) == (65, "")
+    assert "buying.yaml:2: " in ran.err
+    assert "gpus: must be at least 1, got 0" in ran.err
+
+
+def test_a_policy_that_is_off_is_shown_as_if_on_and_said(cli: CLI, tmp_path: Path) -> None:
+    file = tmp_path / "off.yaml"
+    file.write_text(Path(EXAMPLE).read_text().replace("enabled: true", "enabled: false"))
+    ran = cli("buy", "--dry-run", "--state", str(file))
+    assert ran.out.startswith("buy ")
+    assert ran.err == f"note: buying is off for {file}: nothing is bought (docs/buying.md).\n"
+
+
+def test_without_dry_run_nothing_is_bought(cli: CLI) -> None:
+    ran = cli("buy")
+    assert (ran.code, ran.out) == (64, "")
+    assert "buying is done by the pool's workflow" in ran.err
+    assert "longshore buy --dry-run" in ran.err
+
+
+async def test_a_pool_is_decided_for_at_the_markets(
+    longshore: Command, pool: str, market: RunningMarket
+) -> None:
+    changed = await longshore(
+        "pool", "set", pool, "--buying", "enabled=true", "--buying", "caps.per_day=$1000",
+        "--buying", "max_price.FAST=$30",
+    )  # fmt: skip
+    assert (changed.code, changed.err) == (0, "")
+    shown = await longshore("pool", "show", pool)
+    assert "by least-cost, at most $1,000.00 a day" in shown.out
+    job_id = await queued(longshore, pool)
+    ran = await longshore("buy", "--dry-run", "--pool", pool, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    found = DryRun.model_validate_json(ran.out)
+    assert (found.simulated, found.switched_on) == (True, True)
+    assert [job.request.id for job in found.jobs] == [job_id]
+    (plan,) = found.decision.plans
+    assert (plan.gpus, plan.serves) == (8, (job_id,))
+    assert (plan.provider, plan.limit) == ("sfcompute", micro_of("24.00"))
+    assert plan.window is not None
+
+
+async def test_a_market_that_is_away_is_named(
+    longshore: Command, pool: str, market: RunningMarket
+) -> None:
+    await queued(longshore, pool)
+    market.fault("forbidden", times=100)
+    ran = await longshore("buy", "--dry-run", "--pool", pool)
+    assert ran.code == 0
+    assert ran.out.startswith("wait: ")
+    assert "no price: sfcompute is away: " in ran.out
+    assert "no price: prime is away: " in ran.out
+    assert f"buying is off for pool {pool}" in ran.err
+
+
+async def queued(longshore: Command, pool: str) -> str:
+    """Return the id of a job of 8 GPUs that waits in the pool's queue."""
+    job = ("--gpus", "8", "--set", "gpu_type=H100", "--", "true")
+    ran = await longshore("submit", "-q", "--pool", pool, *job)
+    assert ran.code == 0, ran.err
+
+    async def waits() -> bool:
+        shown = await longshore("jobs", "--pool", pool, "--state", "queued", "--json")
+        return [view["id"] for view in json.loads(shown.out)] == [ran.out.strip()]
+
+    await eventually(waits)
+    return ran.out.strip()
