@@ -15,6 +15,7 @@ from tests.faults import scenes
 from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
 from tests.faults.invariants import check
 from tests.support.waiting import eventually
+from workers.processes import Recorded
 from workers.stack import agent_process
 
 pytestmark = pytest.mark.timeout(240)
@@ -68,8 +69,10 @@ async def test_nothing_is_lost_or_doubled(fleet: Fleet, point: Point, victim: st
     scene = scenes.submit_and_hold if point.startswith(HOLDING) else scenes.submit_some
     jobs = asyncio.create_task(scene(fleet))
     try:
-        await _provoke(fleet, point, jobs)
+        leaving = await _provoke(fleet, point, jobs)
         await _kill_at(fleet, point, victim)
+        if leaving:  # started again only when it has gone
+            await eventually(lambda: leaving.find() is None, timeout=PATIENCE)
         await asyncio.to_thread(fleet.start_what_is_missing)
         async with asyncio.timeout(PATIENCE):
             submitted = await jobs
@@ -80,15 +83,18 @@ async def test_nothing_is_lost_or_doubled(fleet: Fleet, point: Point, victim: st
         await asyncio.to_thread(fleet.start_what_is_missing)
 
 
-async def _provoke(fleet: Fleet, point: Point, jobs: asyncio.Task[list[str]]) -> None:
-    """Have a node end or register, where the point is a step of that."""
+async def _provoke(fleet: Fleet, point: Point, jobs: asyncio.Task[list[str]]) -> Recorded | None:
+    """Have a node end or register, where the point is a step of that; return an agent that ends."""
     agent = agent_process(fleet.nodes[0])
     if point.startswith("register"):
         await asyncio.to_thread(fleet.kill, agent)
         await asyncio.to_thread(fleet.start, agent)
     elif point.startswith("end_node"):
         await jobs  # submitted, so that some may run there
+        leaving = fleet.stack.processes.running(agent)
         fleet.signal(agent, signal.SIGTERM)
+        return leaving
+    return None
 
 
 async def _kill_at(fleet: Fleet, point: Point, victim: str) -> None:
