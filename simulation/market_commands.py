@@ -77,7 +77,8 @@ def _run(
     options = Options(seed=seed, profile=profile, speed=speed, balance=balance)
     server = MarketServer(Market(options, room, _line), port)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # the server has handled it by then
+        # The server takes them while it runs; one that comes earlier must not be lost.
+        signal.signal(number, lambda *_: server.end())
     _announce(settings.market_file, server.url, server.token)
     try:
         _say_what_it_is(settings, server.url, server.token, balance)

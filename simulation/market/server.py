@@ -50,6 +50,10 @@ class MarketServer:
         """Serve until SIGINT or SIGTERM, then switch all machines off."""
         self._server.run(sockets=[self._socket])
 
+    def end(self) -> None:
+        """Have `run` end; one that has not begun ends at once."""
+        self._server.should_exit = True
+
     def start(self) -> None:
         """Serve in a thread, for tests."""
         self._thread = threading.Thread(target=self.run, name="simulated market", daemon=True)
@@ -57,7 +61,7 @@ class MarketServer:
 
     def stop(self) -> None:
         """End what `start` began, and wait until it has ended."""
-        self._server.should_exit = True
+        self.end()
         if self._thread:
             self._thread.join(20)
         self._socket.close()
