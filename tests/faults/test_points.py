@@ -84,7 +84,7 @@ async def test_nothing_is_lost_or_doubled(fleet: Fleet, point: Point, victim: st
 
 
 async def _provoke(fleet: Fleet, point: Point, jobs: asyncio.Task[list[str]]) -> Recorded | None:
-    """Have a node end or register, where the point is a step of that; return an agent that ends."""
+    """Have a node end or register, where the point is of that; return an agent that ends."""
     agent = agent_process(fleet.nodes[0])
     if point.startswith("register"):
         await asyncio.to_thread(fleet.kill, agent)
