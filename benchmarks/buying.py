@@ -1,6 +1,6 @@
 """What to buy: five ways to serve the same jobs from the same markets, in dollars and waits.
 
-    python -m benchmarks.buying [--days 1] [--seed 1] [--json]
+    python -m benchmarks.buying [--days 0.5] [--seed 1] [--json]
 
 Books come from the strangers of the simulated exchange (calm, with spikes, thin), beside an offer
 list that is 12 % dearer on average and billed while used. Jobs of 1 to 8 GPUs arrive by day more
@@ -51,7 +51,7 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--days", type=float, default=1.0, help="days of arrivals")
+    parser.add_argument("--days", type=float, default=0.5, help="days of arrivals")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()

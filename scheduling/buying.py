@@ -112,6 +112,7 @@ def _scene(
     by_id = {job.request.id: job for job in unmet.jobs if job.request.tier is tier}
     ordered = [by_id[request.id] for request in queue_order(j.request for j in by_id.values())]
     demand = usual_demand(unmet.demand, tier, now)
+    fleet = fleet.of_tier(tier)
     scene = Scene(
         tier, tuple(ordered[:MOST_JOBS]), fleet, policy, caps_left, demand, now, taken=taken
     )

@@ -93,6 +93,12 @@ class Fleet:
         )  # fmt: skip
         return Fleet(self.nodes + nodes, self.running + held)
 
+    def of_tier(self, tier: Tier) -> "Fleet":
+        """Return what can take work of a tier, and what is held there."""
+        nodes = tuple(node for node in self.nodes if node.tier is tier)
+        names = {node.id for node in nodes}
+        return Fleet(nodes, tuple(job for job in self.running if job.node_id in names))
+
     def gpus_of(self, tier: Tier) -> int:
         """Return the GPUs of nodes that take work of a tier, now or when they have come."""
         return sum(
