@@ -43,10 +43,33 @@ Point = Literal[
     "watch_agent.after-heartbeat",
 ]
 
+BuyingPoint = Literal[
+    "open_purchase.before-commit",
+    "open_purchase.after-commit",
+    "intend_order.before-commit",
+    "intend_order.after-commit",
+    "place_order.before-call",
+    "place_order.after-call",
+    "place_order.after-commit",
+    "look_at_order.after-call",
+    "look_at_order.after-commit",
+    "start_machine.before-call",
+    "start_machine.after-call",
+    "start_machine.after-commit",
+    "await_agents.before-commit",
+    "await_agents.after-commit",
+    "settle_purchase.after-commit",
+    "stop_machines.after-call",
+    "stop_machines.after-commit",
+    "close_block.before-commit",
+    "close_block.after-commit",
+]
+"""Steps of a purchase and of a block."""
+
 _folder = os.environ.get(VARIABLE)
 
 
-async def failpoint(point: Point) -> None:
+async def failpoint(point: Point | BuyingPoint) -> None:
     """Stop here while a test wants it."""
     if _folder is None:
         return
@@ -56,7 +79,7 @@ async def failpoint(point: Point) -> None:
         await asyncio.sleep(0.01)
 
 
-def _reach(folder: Path, point: Point) -> Path | None:
+def _reach(folder: Path, point: str) -> Path | None:
     """Take the file of an armed point and say who has come; None where nobody wants a stop."""
     taken, reached = folder / f".{point}.{os.getpid()}", folder / f"{point}.reached"
     try:

@@ -163,6 +163,9 @@ class Settings(BaseSettings):
     """How often; `longshore setup` and `longshore up` pass it on to the schedule."""
     market_keep: Duration = timedelta(days=90)
     """For how long; what is older than a day is thinned out to one book an hour."""
+    market_list_lag: Duration = timedelta(minutes=1)
+    """How long a market's list may lack what was just made. After an order whose answer was lost,
+    at a market without idempotency keys, nothing is ordered again before that."""
 
     console_address: Address = Field(
         default="127.0.0.1:8484", examples=["0.0.0.0:8484"], validate_default=True

@@ -12,10 +12,13 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.blocks import BlockActivities
 from activities.cycle import CycleActivities
 from activities.database import Database
+from activities.machines import MachineActivities
 from activities.market_watch import MarketWatchActivities
 from activities.metrics import SILENT, Metrics
+from activities.purchasing import PurchasingActivities
 from activities.queue import QueueActivities
 from activities.reconcile import ReconcileActivities
 from activities.registry import RegistryActivities
@@ -87,6 +90,9 @@ def control_worker(
         database, temporal, signals, registry, settings.liveness, metrics
     )
     watch = MarketWatchActivities(database, settings, metrics)
+    purchasing = PurchasingActivities(database, temporal, settings)
+    machines = MachineActivities(database, temporal, settings)
+    blocks = BlockActivities(database, temporal, settings)
     return Worker(
         temporal,
         task_queue=task_queue,
@@ -97,6 +103,11 @@ def control_worker(
             registry.register_node, registry.drain_node, registry.end_node,
             reconcile.find_differences, reconcile.mend_difference,
             watch.watch_markets,
+            purchasing.open_purchase, purchasing.intend_order, purchasing.place_order,
+            purchasing.look_at_order, purchasing.cancel_order, purchasing.requote,
+            purchasing.mark_purchase, purchasing.settle_purchase,
+            machines.start_machine, machines.await_agents,
+            blocks.look_at_block, blocks.drain_block, blocks.stop_machines, blocks.close_block,
         ],
         workflow_runner=workflow_runner(strict=strict),
         # A bad input is the sender's error; without this its workflow would hang for ever.

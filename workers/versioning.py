@@ -16,16 +16,22 @@ from temporalio.worker import WorkerDeploymentConfig
 from client.deployments import Deployments
 from models.deployment import WorkerVersion
 from models.errors import LongshoreError
+from workflows.block import BlockWorkflow
 from workflows.job import JobWorkflow
 from workflows.market import MarketWatchWorkflow
 from workflows.node import NodeWorkflow
 from workflows.pinned import PinnedNodeWorkflow, PinnedPoolWorkflow
 from workflows.pool import PoolWorkflow
+from workflows.purchase import PurchaseWorkflow
 from workflows.reconcile import ReconcileWorkflow
 
-WORKFLOWS = (JobWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow)
+WORKFLOWS = (
+    JobWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
+    PurchaseWorkflow, BlockWorkflow,
+)  # fmt: skip
 VERSIONED_WORKFLOWS = (
     JobWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
+    PurchaseWorkflow, BlockWorkflow,
 )  # fmt: skip
 LOOK_EVERY = 10.0
 _KNOWN_WITHIN = 60.0

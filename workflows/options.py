@@ -20,3 +20,11 @@ PROCESS_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=5)
 )
 """A repeat reaches the same agent, which finds the process that already runs."""
+
+MARKET_TIMEOUT = timedelta(minutes=5)
+"""A market's client tries for a minute, and its lists may lag for another."""
+MARKET_HEARTBEAT_TIMEOUT = timedelta(seconds=15)
+MARKET_RETRY = RetryPolicy(
+    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30)
+)
+"""What was begun at a market has to be known to its end: try for ever."""

@@ -51,6 +51,7 @@ class BlockRow(SQLModel, table=True):
     """A contract with a provider."""
 
     __tablename__: ClassVar[str] = "blocks"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (Index("blocks_by_purchase", "purchase_id"),)
 
     id: str = Field(primary_key=True, sa_type=Text)
     provider: str = Field(sa_type=Text)
@@ -60,6 +61,19 @@ class BlockRow(SQLModel, table=True):
     ends_at: datetime | None = Field(sa_column=_time(nullable=True))
     price_micro_per_gpu_hour: int = Field(sa_type=BigInteger)
     created_at: datetime = Field(sa_column=_time(default=True))
+    purchase_id: str | None = Field(default=None, foreign_key="purchases.id", sa_type=Text)
+    pool: str | None = Field(default=None, sa_type=Text)
+    state: str = Field(
+        default="OPEN", sa_type=Text, sa_column_kwargs={"server_default": text("'OPEN'")}
+    )
+    reason: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """Why it ends, or ended."""
+    nodes: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    gpus_per_node: int = Field(default=8, sa_column_kwargs={"server_default": text("8")})
+    account: str | None = Field(default=None, sa_type=Text)
+    """Where the bought time is at its market."""
+    simulated: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    ended_at: datetime | None = Field(default=None, sa_column=_time(nullable=True))
 
 
 class NodeRow(SQLModel, table=True):

@@ -2,6 +2,7 @@
 
 from alembic import context
 
+import models.records.buying
 import models.records.market  # noqa: F401 (its tables)
 from models.records.tables import SQLModel
 

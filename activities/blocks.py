@@ -1,0 +1,238 @@
+"""The steps of a block after it was bought: looks, drain, the end of its machines, its account.
+
+Every step may run twice.
+"""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities import purchase_rows as rows
+from activities.beating import beating
+from activities.database import Database
+from activities.failpoints import failpoint
+from activities.ledger import book_cost, book_use
+from activities.providers import registry
+from activities.providers.base import Provider
+from activities.retrying import reports_errors
+from models.errors import GoneError, MarketAwayError
+from models.job import JobSpec
+from models.market import Machine, MachineState
+from models.messages import CommandReason, node_workflow_id
+from models.purchase import BlockEnd, BlockLook, BlockRef, PurchaseRequest
+from models.settings import Settings
+
+_TO_STOP = timedelta(seconds=30)
+"""What stopping takes beside the grace of a job."""
+
+
+class BlockActivities:
+    """Activities of `BlockWorkflow`."""
+
+    def __init__(self, database: Database, temporal: Client, settings: Settings) -> None:
+        self._database = database
+        self._temporal = temporal
+        self._settings = settings
+
+    @activity.defn
+    @reports_errors
+    async def look_at_block(self, ref: BlockRef) -> BlockLook:
+        """Look at the machines of a block: what they cost so far, and whether any can still run.
+
+        A market that is away changes nothing.
+        """
+        async with beating():
+            block, machines = await self._rows(ref.block_id)
+            if block["state"] == "ENDED":
+                return BlockLook(ends_at=block["ends_at"], drain_at=block["ends_at"], over=True)
+            async with aclosing(registry.connect(self._settings, block["provider"])) as market:
+                for row in machines:
+                    if row["state"] == "READY" and (found := await _read(market, row)) is not None:
+                        await self._record(row, found)
+        async with self._database.transaction() as connection:
+            left = await connection.scalar(
+                text("SELECT count(*) FROM machines WHERE block_id = :id AND state <> 'ENDED'"),
+                {"id": ref.block_id},
+            )
+            drain_at = await _drain_at(connection, block)
+        over = block["state"] != "STARTING" and not left
+        return BlockLook(ends_at=block["ends_at"], drain_at=drain_at, over=over)
+
+    @activity.defn
+    @reports_errors
+    async def drain_block(self, ref: BlockRef) -> None:
+        """Have the nodes of a block take no new job; what runs there finishes."""
+        _, machines = await self._rows(ref.block_id)
+        async with beating():
+            for row in machines:
+                await self._drain(row["name"], ref.reason)
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE blocks SET state = 'DRAINING', reason = :reason"
+                     " WHERE id = :id AND state IN ('STARTING', 'OPEN')"),
+                {"id": ref.block_id, "reason": ref.reason},
+            )  # fmt: skip
+
+    @activity.defn
+    @reports_errors
+    async def stop_machines(self, ref: BlockRef) -> None:
+        """End every machine of a block, also one whose start was never answered.
+
+        Raises MarketAwayError until the market says of each that it has ended.
+        """
+        async with beating():
+            block, machines = await self._rows(ref.block_id)
+            left = [row for row in machines if row["state"] != "ENDED"]
+            if not left:
+                return
+            async with aclosing(registry.connect(self._settings, block["provider"])) as market:
+                by_name = {each.name: each for each in await market.machines()}
+                for row in left:
+                    await self._stop(market, row, by_name.get(row["name"]))
+        await failpoint("stop_machines.after-commit")
+
+    @activity.defn
+    @reports_errors
+    async def close_block(self, ref: BlockRef) -> BlockEnd:
+        """Close a block's account: each job has its share, the rest was idle. Once."""
+        async with self._database.transaction() as connection:
+            order = await rows.lock_order(connection, ref.block_id)
+            found = await connection.execute(
+                text("SELECT * FROM blocks WHERE id = :id FOR UPDATE"), {"id": ref.block_id}
+            )
+            block = found.mappings().one()
+            if block["state"] != "ENDED":
+                await rows.close_order(connection, ref.block_id)
+                ended = await connection.execute(
+                    text(_END_BLOCK), {"id": ref.block_id, "reason": ref.reason}
+                )
+                await book_use(connection, ended.mappings().one(), order["spent"])
+                await rows.end_if_over(connection, order["purchase_id"])
+            used = await connection.scalar(text(_USED), {"id": ref.block_id}) or 0
+            await failpoint("close_block.before-commit")
+        await failpoint("close_block.after-commit")
+        cost = order["spent"]
+        return BlockEnd(
+            block_id=ref.block_id, cost=cost, used=used, idle=cost - used, reason=ref.reason
+        )
+
+    async def _rows(self, block_id: str) -> tuple[rows.Row, Sequence[rows.Row]]:
+        async with self._database.transaction() as connection:
+            block = await connection.execute(
+                text("SELECT * FROM blocks WHERE id = :id"), {"id": block_id}
+            )
+            machines = await connection.execute(
+                text("SELECT * FROM machines WHERE block_id = :id ORDER BY name"), {"id": block_id}
+            )
+            return block.mappings().one(), machines.mappings().all()
+
+    async def _record(self, row: rows.Row, found: Machine) -> None:
+        """Write what a machine has cost, and that it has ended, where the market says so."""
+        over = found.state in (MachineState.ENDED, MachineState.FAILED)
+        async with self._database.transaction() as connection:
+            order = await rows.lock_order(connection, row["block_id"])
+            if order["is_machine"] and found.billed is not None and order["state"] != "CLOSED":
+                await book_cost(connection, order, found.billed, simulated=found.simulated)
+            if over:
+                await connection.execute(
+                    text("UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),"
+                         " machine_id = coalesce(machine_id, :id), reason = :reason"
+                         " WHERE name = :name AND state <> 'ENDED'"),
+                    {
+                        "id": found.id, "name": row["name"],
+                        "reason": found.reason or f"the market says {found.native_state}",
+                    },
+                )  # fmt: skip
+            await rows.recount(connection, order["purchase_id"])
+
+    async def _stop(self, market: Provider, row: rows.Row, listed: Machine | None) -> None:
+        """Stop a machine, and book what it has cost in the end."""
+        machine_id = row["machine_id"] or (listed.id if listed else None)
+        if machine_id is None:
+            # Asked for, and never seen: the list may lag behind the answer that was lost.
+            if row["asked_at"] is not None and await self._may_lag(row["asked_at"]):
+                raise MarketAwayError(market.name, f"waits whether {row['name']} is listed")
+            await self._never_came(row["name"])
+            return
+        await market.stop_machine(machine_id)
+        await failpoint("stop_machines.after-call")
+        try:
+            found = await market.machine(machine_id)
+        except GoneError:
+            await self._never_came(row["name"])
+            return
+        await self._record(row, found)
+        if found.state not in (MachineState.ENDED, MachineState.FAILED):
+            raise MarketAwayError(market.name, f"{row['name']} has not ended yet")
+
+    async def _may_lag(self, since: datetime) -> bool:
+        async with self._database.transaction() as connection:
+            now = await connection.scalar(text("SELECT clock_timestamp()"))
+        return now is not None and now < since + self._settings.market_list_lag
+
+    async def _never_came(self, name: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),"
+                     " reason = 'the market does not know it'"
+                     " WHERE name = :name AND state <> 'ENDED'"),
+                {"name": name},
+            )  # fmt: skip
+
+    async def _drain(self, node_id: str, reason: str) -> None:
+        handle = self._temporal.get_workflow_handle(node_workflow_id(node_id))
+        try:
+            await handle.execute_update(
+                "drain", CommandReason(reason=reason), rpc_timeout=timedelta(seconds=10)
+            )
+        except WorkflowUpdateFailedError:
+            return  # it has no agent any more
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+
+
+async def _read(market: Provider, row: rows.Row) -> Machine | None:
+    try:
+        return await market.machine(row["machine_id"])
+    except (MarketAwayError, GoneError):
+        return None
+
+
+async def _drain_at(connection: AsyncConnection, block: rows.Row) -> datetime:
+    """Return when draining begins: early enough that the jobs there can be stopped with grace."""
+    request = await connection.scalar(
+        text("SELECT request FROM purchases WHERE id = :id"), {"id": block["purchase_id"]}
+    )
+    margin = PurchaseRequest.model_validate(request).drain_before
+    specs = await connection.scalars(text(_SPECS_ON_BLOCK), {"block": block["id"]})
+    graces = [JobSpec.model_validate(spec).grace + _TO_STOP for spec in specs]
+    # A short block would be draining from its start on.
+    longest = (block["ends_at"] - block["starts_at"]) / 4
+    return block["ends_at"] - min(max([margin, *graces]), longest)
+
+
+_SPECS_ON_BLOCK = """
+    SELECT j.spec FROM jobs j
+      JOIN placements p ON p.job_id = j.id AND p.ended_at IS NULL
+      JOIN nodes n ON n.id = p.node_id
+     WHERE n.block_id = :block
+"""
+
+_END_BLOCK = """
+    UPDATE blocks
+       SET state = 'ENDED', ended_at = least(clock_timestamp(), ends_at),
+           reason = CASE WHEN :reason = '' THEN reason ELSE :reason END
+     WHERE id = :id
+    RETURNING *
+"""
+
+_USED = """
+    SELECT sum(micro)::bigint FROM ledger WHERE block_id = :id AND debit LIKE 'job:%'
+"""

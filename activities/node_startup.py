@@ -1,0 +1,44 @@
+"""What a bought machine is told: where the servers are, the join token, which node it is.
+
+Made when a machine is asked for, from the settings of the control worker; never stored.
+"""
+
+import os
+
+from sqlalchemy import RowMapping
+from temporalio.client import Client
+
+from activities.providers.startup import Startup
+from models.settings import Settings
+
+_NOT_PASSED_ON = ("TEMPORAL_CONFIG_FILE", "TEMPORAL_PROFILE")
+
+
+def script_for(node_id: str, block: RowMapping, settings: Settings, temporal: Client) -> str:
+    """Return the start-up script of a machine of a block (its row). Raises UnavailableError."""
+    arguments = [
+        *("--node-id", node_id), *("--pool", block["pool"]), *("--tier", block["tier"]),
+        *("--provider", block["provider"]), *("--block", block["id"]),
+    ]  # fmt: skip
+    if block["ends_at"] is not None:
+        arguments += ["--expires-at", block["ends_at"].isoformat()]
+    return Startup(_environment(settings, temporal), tuple(arguments)).script()
+
+
+def _environment(settings: Settings, temporal: Client) -> dict[str, str]:
+    passed_on = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("TEMPORAL_") and name not in _NOT_PASSED_ON
+    }
+    stores = {}
+    if settings.log_store is not None or settings.market == "simulated":
+        # A simulated machine is this one: it finds the folder of the local stack.
+        stores["LONGSHORE_LOG_STORE"] = settings.resolve_log_store()
+    return {
+        **passed_on,
+        **stores,
+        "TEMPORAL_ADDRESS": temporal.service_client.config.target_host,
+        "TEMPORAL_NAMESPACE": temporal.namespace,
+        "LONGSHORE_AGENT_TOKEN": settings.resolve_agent_token(),
+    }

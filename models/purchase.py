@@ -1,0 +1,297 @@
+"""A purchase from its intent to its end: what its workflow is given, what travels, what it tells.
+
+A purchase makes orders one after the other, each under a key of its own; an order that bought
+something has a block of the same id, and a block has machines, which become nodes of their names.
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from models.base import Instant, Name, Wire
+from models.job import Tier
+from models.market import Offer, OrderState, Window
+from models.money import MicroDollars
+from models.units import Duration
+
+PURCHASE_WORKFLOW = "PurchaseWorkflow"
+BLOCK_WORKFLOW = "BlockWorkflow"
+
+
+def purchase_workflow_id(purchase_id: str) -> str:
+    return f"purchase-{purchase_id}"
+
+
+def block_workflow_id(block_id: str) -> str:
+    return f"block-{block_id}"
+
+
+def order_key(purchase_id: str, number: int) -> str:
+    """Return the key of an order of a purchase, by its number from 1."""
+    return f"{purchase_id}.{number}"
+
+
+def machine_name(block_id: str, number: int) -> str:
+    """Return the name of a machine of a block, and of its node, by its number from 1."""
+    return f"{block_id}.m{number}"
+
+
+def worst_cost(limit: int, gpus: int, length: timedelta) -> int:
+    """Return the most that so many GPUs can cost for so long, in micro-dollars.
+
+    `limit` is micro-dollars per GPU-hour.
+    """
+    hour_microseconds = timedelta(hours=1) // timedelta(microseconds=1)
+    return -(-limit * gpus * (length // timedelta(microseconds=1)) // hour_microseconds)
+
+
+class PurchaseState(StrEnum):
+    INTENT = "INTENT"
+    """Stored; nothing has been ordered."""
+    ORDERED = "ORDERED"
+    FILLED = "FILLED"
+    """Something was bought; its machines have not been asked for yet."""
+    STARTING = "STARTING"
+    READY = "READY"
+    """What was bought has agents."""
+    COMPENSATING = "COMPENSATING"
+    """What was bought is of no use and is being let go."""
+    ENDED = "ENDED"
+    """Nothing of it is left at any market; its account is closed."""
+    REFUSED = "REFUSED"
+    """The database refused it: buying is stopped, or a cap would be passed."""
+
+    @property
+    def over(self) -> bool:
+        return self in (PurchaseState.ENDED, PurchaseState.REFUSED)
+
+
+class PurchaseOption(Wire):
+    """One way to get the capacity; the next is tried for what this one did not bring."""
+
+    provider: str
+    instance_type: str
+    gpus_per_node: int = Field(ge=1)
+    length: Duration
+    """How long the time is bought for, or a machine runs that is billed as it runs."""
+    start: Instant | None = None
+    """At once when left out."""
+    limit: MicroDollars
+    """Micro-dollars per GPU-hour, of the first order."""
+    cap: MicroDollars | None = None
+    """No order of this option may have a higher limit; `limit` when left out."""
+    reprices: int = Field(default=0, ge=0, le=10)
+    """How often the market may be asked for a better limit when an order brought too little."""
+    standing_for: Duration = timedelta(0)
+    """How long an order may rest on the book; what is not filled at once is cancelled without."""
+    partial: bool = True
+    offer: Offer | None = None
+    """The row to take, at a market where an order is a machine."""
+
+    @model_validator(mode="after")
+    def _cap_is_no_less(self) -> Self:
+        if self.cap is not None and self.cap < self.limit:
+            raise ValueError(f"cap must be at least the limit, got {self.cap} below {self.limit}")
+        if self.length <= timedelta(0):
+            raise ValueError("length must be more than nothing")
+        return self
+
+    @property
+    def most(self) -> int:
+        """The highest limit, micro-dollars per GPU-hour."""
+        return self.limit if self.cap is None else self.cap
+
+
+class PurchaseRequest(Wire):
+    """Input of `PurchaseWorkflow`; the purchase's id is the workflow id without `purchase-`."""
+
+    pool: Name = "default"
+    tenant: str = "default"
+    tier: Tier = Tier.FAST
+    nodes: int = Field(default=1, ge=1, le=64)
+    options: tuple[PurchaseOption, ...] = Field(min_length=1)
+    ready_within: Duration = timedelta(minutes=20)
+    """A machine whose agent has not registered by then, after its time began, is let go."""
+    machine_tries: int = Field(default=2, ge=1, le=5)
+    """Machines that are started in turn for one node of bought time."""
+    drain_before: Duration = timedelta(minutes=5)
+    """Nodes take no new job for this long before their end, or for longer where the jobs need
+    more time to stop."""
+    decision: dict[str, Any] | None = None
+    """Why it is bought: every option with its price."""
+
+    @property
+    def planned(self) -> int:
+        """The most that it can cost, whichever option serves it, in micro-dollars."""
+        return max(worst_cost(o.most, o.gpus_per_node * self.nodes, o.length)
+                   for o in self.options)  # fmt: skip
+
+
+class Opened(Wire):
+    """What became of an intent."""
+
+    state: PurchaseState
+    reason: str = ""
+
+
+class OrderIntent(Wire):
+    """An order that is about to be made."""
+
+    purchase_id: str
+    number: int = Field(ge=1)
+    """Of the purchase's orders, from 1."""
+    option: int = Field(ge=0)
+    """Into the options."""
+    nodes: int = Field(ge=1)
+    limit: MicroDollars
+    offer: Offer | None = None
+
+    @property
+    def key(self) -> str:
+        return order_key(self.purchase_id, self.number)
+
+
+class Intended(Wire):
+    """Whether the order may be made."""
+
+    key: str
+    refused: str = ""
+    """Why the database refused it."""
+    is_machine: bool = False
+    """At this market an order is a machine."""
+
+
+class OrderRef(Wire):
+    key: str
+
+
+class OrderSeen(Wire):
+    """What is known of an order, as the database has it after the last look."""
+
+    key: str
+    state: OrderState | None = None
+    """None until the market knows it."""
+    nodes: int = 0
+    """That were bought."""
+    window: Window | None = None
+    """For which they are held."""
+    spent: int = 0
+    """Micro-dollars."""
+    refused: str = ""
+    """Why the market did not take it. It is over then."""
+
+    @property
+    def over(self) -> bool:
+        return bool(self.refused) or (self.state is not None and self.state.final)
+
+
+class RequoteRequest(Wire):
+    purchase_id: str
+    option: int
+    nodes: int
+
+
+class Requote(Wire):
+    """What to pay now; no limit where nothing is to be had within the cap."""
+
+    limit: MicroDollars | None = None
+    offer: Offer | None = None
+    reason: str = ""
+
+
+class MachineStart(Wire):
+    """Start one machine on the bought time of a block."""
+
+    block_id: str
+    number: int = Field(ge=1)
+
+    @property
+    def name(self) -> str:
+        return machine_name(self.block_id, self.number)
+
+
+class AgentsRequest(Wire):
+    """Wait for the agents of a block's machines."""
+
+    block_id: str
+    within: Duration
+
+
+class AgentsReport(Wire):
+    """The machines of a block by what became of them; names."""
+
+    ready: tuple[str, ...] = ()
+    failed: dict[str, str] = Field(default_factory=dict[str, str])
+    """With the reason. They have been stopped."""
+
+
+class StateChange(Wire):
+    """A purchase enters a state."""
+
+    purchase_id: str
+    state: PurchaseState
+    reason: str = ""
+
+
+class PurchaseStatus(Wire):
+    """Answer of the query `status`, and the result of the workflow."""
+
+    purchase_id: str
+    state: PurchaseState
+    reason: str = ""
+    orders: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    """That are ready."""
+    spent: int = 0
+    """Micro-dollars, as of the last look at each order."""
+
+
+class BlockState(StrEnum):
+    STARTING = "STARTING"
+    """Bought, or on order at a market where an order is a machine."""
+    OPEN = "OPEN"
+    """Some of its nodes are ready."""
+    DRAINING = "DRAINING"
+    ENDED = "ENDED"
+
+
+class BlockInput(Wire):
+    """Input of `BlockWorkflow`; what it knows beyond this is in the capacity database."""
+
+    block_id: str
+    let_go: str | None = None
+    """Why it ends before its time."""
+    draining: bool = False
+    look_every: Duration = timedelta(minutes=5)
+
+
+class BlockRef(Wire):
+    block_id: str
+    reason: str = ""
+
+
+class BlockLook(Wire):
+    """A look at a block at its market."""
+
+    ends_at: Instant
+    drain_at: Instant
+    over: bool = False
+    """No machine of it can run any more."""
+
+
+class BlockEnd(Wire):
+    """How a block's account was closed; micro-dollars."""
+
+    block_id: str
+    cost: int
+    used: int
+    idle: int
+    reason: str = ""
+
+
+class Refusal(Wire):
+    """Why something was not done; empty where it was."""
+
+    reason: str = ""

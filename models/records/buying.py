@@ -1,0 +1,175 @@
+"""The rows of buying: purchases, their orders and machines, what may be committed, the ledger.
+
+The constraints and triggers live in the migrations, as those of `models/records/tables.py`.
+Amounts are micro-dollars.
+"""
+
+from datetime import date, datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import BigInteger, Column, Date, DateTime, Identity, Index, Text, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlmodel import Field, SQLModel
+
+_NOW = text("clock_timestamp()")
+
+
+def _time(*, default: bool = False, nullable: bool = False) -> Any:
+    return Column(
+        DateTime(timezone=True), nullable=nullable, server_default=_NOW if default else None
+    )
+
+
+def _json(*, nullable: bool = False) -> Any:
+    return Column(JSONB(none_as_null=True), nullable=nullable)
+
+
+def _default(value: str) -> dict[str, Any]:
+    return {"server_default": text(value)}
+
+
+class MarketSwitchRow(SQLModel, table=True):
+    """One row: whether buying is stopped."""
+
+    __tablename__: ClassVar[str] = "market_switch"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    id: bool = Field(default=True, primary_key=True, sa_column_kwargs=_default("true"))
+    stopped: bool = Field(default=False, sa_column_kwargs=_default("false"))
+    reason: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
+    changed_at: datetime = Field(sa_column=_time(default=True))
+
+
+class PurchaseCapRow(SQLModel, table=True):
+    """The most that may be committed: for one purchase, or on one day in UTC."""
+
+    __tablename__: ClassVar[str] = "purchase_caps"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    scope: str = Field(primary_key=True, sa_type=Text)
+    name: str = Field(
+        default="*", primary_key=True, sa_type=Text, sa_column_kwargs=_default("'*'")
+    )
+    """The pool, tier or tenant; `*` for each that has none of its own."""
+    micro: int = Field(sa_type=BigInteger)
+
+
+class PurchaseSumRow(SQLModel, table=True):
+    """What was committed on a day; kept by trigger from the purchases of that day."""
+
+    __tablename__: ClassVar[str] = "purchase_sums"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    scope: str = Field(primary_key=True, sa_type=Text)
+    name: str = Field(primary_key=True, sa_type=Text)
+    day: date = Field(primary_key=True, sa_type=Date)
+    committed: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+
+
+class PurchaseRow(SQLModel, table=True):
+    """A durable intent to buy capacity, and what came of it."""
+
+    __tablename__: ClassVar[str] = "purchases"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (Index("purchases_by_time", "created_at"),)
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    pool: str = Field(foreign_key="pools.name", sa_type=Text)
+    tenant: str = Field(sa_type=Text)
+    tier: str = Field(sa_type=Text)
+    state: str = Field(sa_type=Text)
+    reason: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
+    request: dict[str, Any] = Field(sa_column=_json())
+    decision: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
+    planned: int = Field(sa_type=BigInteger)
+    """The most that it can cost, by its request."""
+    committed: int = Field(sa_type=BigInteger)
+    """The most that it can still cost, with what it has cost. Counts towards the caps."""
+    spent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    day: date = Field(
+        sa_type=Date, sa_column_kwargs=_default("(clock_timestamp() AT TIME ZONE 'UTC')::date")
+    )
+    simulated: bool = Field(default=False, sa_column_kwargs=_default("false"))
+    buying: bool = Field(default=True, sa_column_kwargs=_default("true"))
+    """More orders may come."""
+    created_at: datetime = Field(sa_column=_time(default=True))
+    changed_at: datetime = Field(sa_column=_time(default=True))
+    ended_at: datetime | None = Field(sa_column=_time(nullable=True))
+
+
+class PurchaseOrderRow(SQLModel, table=True):
+    """One order of a purchase, stored before it is sent."""
+
+    __tablename__: ClassVar[str] = "purchase_orders"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        Index("purchase_orders_numbers", "purchase_id", "number", unique=True),
+        Index("purchase_orders_at_market", "provider", "order_id", unique=True),
+    )
+
+    key: str = Field(primary_key=True, sa_type=Text)
+    """What the market knows it by; also the id of the block that comes of it."""
+    purchase_id: str = Field(foreign_key="purchases.id", sa_type=Text)
+    number: int
+    option: int
+    provider: str = Field(sa_type=Text)
+    request: dict[str, Any] = Field(sa_column=_json())
+    """The order as it is sent, but for the start-up script."""
+    state: str = Field(default="INTENT", sa_type=Text, sa_column_kwargs=_default("'INTENT'"))
+    is_machine: bool
+    gpus_per_node: int
+    account: str | None = Field(default=None, sa_type=Text)
+    sent_at: datetime | None = Field(sa_column=_time(nullable=True))
+    """When it was sent first; what is not known to the market by then may still come."""
+    order_id: str | None = Field(default=None, sa_type=Text)
+    order_state: str | None = Field(default=None, sa_type=Text)
+    nodes: int = Field(default=0, sa_column_kwargs=_default("0"))
+    starts_at: datetime | None = Field(sa_column=_time(nullable=True))
+    ends_at: datetime | None = Field(sa_column=_time(nullable=True))
+    committed: int = Field(sa_type=BigInteger)
+    spent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    refused: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
+    created_at: datetime = Field(sa_column=_time(default=True))
+    closed_at: datetime | None = Field(sa_column=_time(nullable=True))
+
+
+class MachineRow(SQLModel, table=True):
+    """A machine at a market, stored before it is asked for; its node has its name."""
+
+    __tablename__: ClassVar[str] = "machines"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        Index("machines_at_market", "provider", "machine_id", unique=True),
+        Index("machines_by_block", "block_id"),
+    )
+
+    name: str = Field(primary_key=True, sa_type=Text)
+    purchase_id: str = Field(foreign_key="purchases.id", sa_type=Text)
+    block_id: str = Field(foreign_key="blocks.id", sa_type=Text)
+    provider: str = Field(sa_type=Text)
+    machine_id: str | None = Field(default=None, sa_type=Text)
+    state: str = Field(default="INTENT", sa_type=Text, sa_column_kwargs=_default("'INTENT'"))
+    reason: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
+    asked_at: datetime | None = Field(sa_column=_time(nullable=True))
+    created_at: datetime = Field(sa_column=_time(default=True))
+    ended_at: datetime | None = Field(sa_column=_time(nullable=True))
+
+
+class LedgerRow(SQLModel, table=True):
+    """Money that went from the account `credit` to the account `debit`. Never rewritten."""
+
+    __tablename__: ClassVar[str] = "ledger"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        Index("ledger_once", "reference", unique=True),
+        Index("ledger_by_block", "block_id"),
+        Index("ledger_by_purchase", "purchase_id"),
+    )
+
+    id: int | None = Field(
+        default=None, sa_column=Column(BigInteger, Identity(), primary_key=True)
+    )
+    at: datetime = Field(sa_column=_time(default=True))
+    kind: str = Field(sa_type=Text)
+    debit: str = Field(sa_type=Text)
+    """`block:ID`, `job:ID`, `idle:BLOCK`, `market:PROVIDER`, `fee:PROVIDER`."""
+    credit: str = Field(sa_type=Text)
+    micro: int = Field(sa_type=BigInteger)
+    purchase_id: str | None = Field(default=None, foreign_key="purchases.id", sa_type=Text)
+    block_id: str | None = Field(default=None, foreign_key="blocks.id", sa_type=Text)
+    reference: str = Field(sa_type=Text)
+    """What it is for; makes a repeat of a step find it."""
+    simulated: bool

@@ -1,0 +1,170 @@
+"""Buys at a simulated market through the real workflows, and compares the ledger with the market."""
+
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import text
+from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError
+
+from activities.database import Database
+from models.market import Offer
+from models.messages import CONTROL_TASK_QUEUE, CommandReason
+from models.purchase import (
+    BlockEnd,
+    PurchaseOption,
+    PurchaseRequest,
+    PurchaseStatus,
+    block_workflow_id,
+    purchase_workflow_id,
+)
+from tests.support.control import new_pool
+from tests.support.market import RunningMarket
+from tests.support.waiting import eventually
+from workflows.block import BlockWorkflow
+from workflows.purchase import PurchaseWorkflow
+
+DOLLAR = 1_000_000
+READY_WITHIN = timedelta(seconds=40)
+
+Rows = Callable[[str], Awaitable[list[dict[str, Any]]]]
+Purchase = WorkflowHandle[PurchaseWorkflow, PurchaseStatus]
+
+
+class Buyer:
+    """One pool that buys, and looks at what came of it."""
+
+    def __init__(self, temporal: Client, database: Database, market: RunningMarket) -> None:
+        self.temporal = temporal
+        self.database = database
+        self.market = market
+        self.pool = new_pool()
+        self.purchases: list[str] = []
+        self._before = market.state()
+
+    def request(self, *options: PurchaseOption, **changes: Any) -> PurchaseRequest:
+        fields: dict[str, Any] = {
+            "pool": self.pool, "options": options or (block_option(),),
+            "ready_within": READY_WITHIN,
+        }  # fmt: skip
+        return PurchaseRequest.model_validate({**fields, **changes})
+
+    async def start(self, request: PurchaseRequest) -> Purchase:
+        purchase_id = f"p-{uuid.uuid4().hex[:10]}"
+        self.purchases.append(purchase_id)
+        return await self.temporal.start_workflow(
+            PurchaseWorkflow.run, request, id=purchase_workflow_id(purchase_id),
+            task_queue=CONTROL_TASK_QUEUE,
+        )  # fmt: skip
+
+    async def buy(self, *options: PurchaseOption, **changes: Any) -> PurchaseStatus:
+        """Buy, and return what came of it."""
+        return await (await self.start(self.request(*options, **changes))).result()
+
+    async def let_go(self, block_id: str) -> BlockEnd:
+        """End a block, and return how its account was closed."""
+        handle = self.temporal.get_workflow_handle_for(
+            BlockWorkflow.run, block_workflow_id(block_id)
+        )
+        await handle.signal(BlockWorkflow.let_go, CommandReason(reason="the test is over"))
+        return await handle.result()
+
+    async def let_all_go(self) -> None:
+        for purchase_id in self.purchases:
+            for row in await self.rows(
+                "SELECT id FROM blocks WHERE purchase_id = :id AND state <> 'ENDED'",
+                id=purchase_id,
+            ):
+                try:
+                    await self.let_go(row["id"])
+                except RPCError:
+                    continue  # it is ending by itself
+
+    async def rows(self, statement: str, **values: object) -> list[dict[str, Any]]:
+        async with self.database.transaction() as connection:
+            found = await connection.execute(text(statement), values)
+            return [dict(row) for row in found.mappings()] if found.returns_rows else []
+
+    async def purchase(self) -> dict[str, Any]:
+        """Return the row of the last purchase."""
+        return (await self.rows("SELECT * FROM purchases WHERE id = :id",
+                                id=self.purchases[-1]))[0]  # fmt: skip
+
+    async def agrees(self) -> None:
+        """Wait until every purchase has ended, and fail where ledger and market differ."""
+        await eventually(self._has_ended, timeout=60)
+        wrong = await differences(self.rows, self.pool, self._before, self.market.state())
+        assert not wrong, "\n".join(wrong)
+
+    async def _has_ended(self) -> bool:
+        row = await self.purchase()
+        assert row["state"] in ("ENDED", "REFUSED"), row
+        return True
+
+
+def block_option(**changes: Any) -> PurchaseOption:
+    """Return one node of 8 H100 for an hour at $2.50 at most."""
+    fields: dict[str, Any] = {
+        "provider": "sfcompute", "instance_type": "8xH100", "gpus_per_node": 8,
+        "length": timedelta(hours=1), "limit": 5 * DOLLAR // 2,
+    }  # fmt: skip
+    return PurchaseOption.model_validate({**fields, **changes})
+
+
+def pod_option(offer: Offer, **changes: Any) -> PurchaseOption:
+    """Return one machine of an offer, for an hour at most."""
+    fields: dict[str, Any] = {
+        "provider": "prime", "instance_type": offer.instance_type, "gpus_per_node": offer.gpus,
+        "length": timedelta(hours=1), "limit": offer.price, "offer": offer,
+    }  # fmt: skip
+    return PurchaseOption.model_validate({**fields, **changes})
+
+
+async def differences(rows: Rows, pool: str, before: Any, after: Any) -> list[str]:
+    """Return where what a pool has booked is not what the market's own accounts say.
+
+    `rows` returns what a query finds; `before` and `after` are states of the market between which
+    nobody else bought. Nothing of an ended purchase may be left anywhere.
+    """
+    wrong: list[str] = []
+    for provider in ("sfcompute", "prime"):
+        paid = before["money"][provider]["balance"] - after["money"][provider]["balance"]
+        spent = await rows(_SPENT.format(pool=pool, provider=provider))
+        if spent[0]["spent"] != paid or spent[0]["booked"] != paid:
+            wrong.append(f"{provider} was paid {paid}: {spent[0]}")
+    known = {row["order_id"] for row in await rows(_ORDERS.format(pool=pool))}
+    for thing in ("orders", "pods"):
+        old = {each["id"] for each in before[thing]}
+        wrong += [f"nobody here knows {each}" for each in after[thing]
+                  if each["id"] not in known | old]  # fmt: skip
+    machines = {row["machine_id"]: row["state"] for row in await rows(_MACHINES.format(pool=pool))}
+    old = {each["id"] for thing in ("instances", "pods") for each in before[thing]}
+    wrong += [
+        f"machine {each['id']} runs, and here it is {machines.get(each['id'])}"
+        for thing in ("instances", "pods")
+        for each in after[thing]
+        if each["id"] not in old and each["status"].lower() not in ("terminated", "failed")
+        and machines.get(each["id"]) in (None, "ENDED")
+    ]  # fmt: skip
+    wrong += [f"{row} is left of a block that ended" for row in await rows(_LEFT)]
+    wrong += [f"the ledger is off by {row}" for row in await rows(_SUM) if row["sum"]]
+    return wrong
+
+
+_OF_POOL = "purchase_id IN (SELECT id FROM purchases WHERE pool = '{pool}')"
+_ORDERS = f"SELECT order_id FROM purchase_orders WHERE {_OF_POOL}"
+_MACHINES = f"SELECT machine_id, state FROM machines WHERE {_OF_POOL}"
+_SPENT = f"""
+    SELECT (SELECT coalesce(sum(spent), 0) FROM purchase_orders
+             WHERE provider = '{{provider}}' AND {_OF_POOL})::bigint AS spent,
+           (SELECT coalesce(sum(CASE WHEN credit = 'market:{{provider}}' THEN micro
+                                     WHEN debit = 'market:{{provider}}' THEN -micro END), 0)
+              FROM ledger WHERE {_OF_POOL})::bigint AS booked
+"""
+_LEFT = """
+    SELECT account, micro FROM balances JOIN blocks ON account = 'block:' || id
+     WHERE state = 'ENDED' AND micro <> 0
+"""
+_SUM = "SELECT coalesce(sum(micro), 0)::bigint AS sum FROM balances"

@@ -1,0 +1,53 @@
+"""A simulated market at the time of day, with real agents, and a control worker that buys there."""
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+
+import pytest
+from temporalio.client import Client
+
+from activities.database import Database
+from models.settings import Settings
+from simulation.market.background import Profile
+from simulation.market.nodes import AgentRoom
+from tests.buying.buyer import Buyer
+from tests.support.control import serving_control
+from tests.support.market import RunningMarket, running_market
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMarket]:
+    room = AgentRoom(tmp_path_factory.mktemp("market"))
+    try:
+        with running_market(Profile.CALM, speed=1.0, machines=room) as market:
+            market.knobs(instance_start_seconds=0, pod_start_seconds=1, spot_loss_per_hour=0)
+            yield market
+    finally:
+        room.clear()
+
+
+@pytest.fixture(scope="module")  # one worker at a time may take from the task queue
+async def buying(
+    temporal: Client, settings: Settings, market: RunningMarket
+) -> AsyncIterator[Database]:
+    """The database of a control worker that buys at the market."""
+    changed = market.settings(
+        state_dir=settings.state_dir,
+        node_lost_after=timedelta(seconds=4),
+        market_list_lag=timedelta(seconds=2),
+    )
+    async with serving_control(temporal, changed) as database:
+        yield database
+
+
+@pytest.fixture
+async def buyer(
+    temporal: Client, buying: Database, market: RunningMarket
+) -> AsyncIterator[Buyer]:
+    """Buys at a market with 8 nodes for sale at $2; what it bought is let go at the end."""
+    market.clear_faults()
+    market.book({"side": "sell", "dollars_per_gpu_hour": "2.00", "nodes": 8})
+    buyer = Buyer(temporal, buying, market)
+    yield buyer
+    market.clear_faults()
+    await buyer.let_all_go()

@@ -1,0 +1,188 @@
+"""Purchases at a simulated market whose machines are real agents: each ends in the right ledger."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from activities.providers import registry
+from models.market import InstanceType, Offer
+from models.purchase import PurchaseState
+from tests.buying.buyer import DOLLAR, Buyer, block_option, pod_option
+
+NODE_HOUR = 16 * DOLLAR
+
+
+async def an_offer(buyer: Buyer) -> Offer:
+    """Return the cheapest offer of one H100 that is kept and not prepaid."""
+    provider = registry.connect(buyer.market.settings(), "prime")
+    try:
+        offers = await provider.offers(InstanceType.parse("1xH100"))
+    finally:
+        await provider.aclose()
+    return next(offer for offer in offers if not offer.spot and not offer.prepaid)
+
+
+async def test_bought_time_becomes_a_node_with_an_agent_and_a_closed_account(buyer: Buyer):
+    bought = await buyer.buy()
+    assert bought.state is PurchaseState.READY
+    (node,) = bought.nodes
+    (row,) = await buyer.rows("SELECT * FROM nodes WHERE id = :id", id=node)
+    (block,) = await buyer.rows("SELECT * FROM blocks WHERE id = :id", id=bought.orders[0])
+    assert (row["state"], row["pool"], row["block_id"]) == ("READY", buyer.pool, block["id"])
+    assert row["expires_at"] == block["ends_at"]
+    assert block["ends_at"] - block["starts_at"] == timedelta(hours=1)
+    assert (block["state"], block["price_micro_per_gpu_hour"]) == ("OPEN", 2 * DOLLAR)
+    assert bought.spent == NODE_HOUR
+    end = await buyer.let_go(bought.orders[0])
+    assert (end.cost, end.used, end.idle) == (NODE_HOUR, 0, NODE_HOUR)
+    await buyer.agrees()
+
+
+async def test_an_offer_becomes_a_node_that_is_paid_for_until_it_is_stopped(buyer: Buyer):
+    offer = await an_offer(buyer)
+    bought = await buyer.buy(pod_option(offer))
+    assert bought.state is PurchaseState.READY
+    assert bought.nodes == bought.orders
+    before = await buyer.purchase()
+    assert before["committed"] >= offer.price
+    buyer.market.advance(600)
+    end = await buyer.let_go(bought.orders[0])
+    assert 0 < end.cost < offer.price
+    await buyer.agrees()
+    after = await buyer.purchase()
+    assert after["committed"] == after["spent"] == end.cost
+
+
+@pytest.mark.parametrize(
+    ("fault", "where"),
+    [
+        ("dropped", {"route": "POST /orders"}),
+        ("malformed_json", {"route": "POST /orders"}),
+        ("dropped", {"route": "POST /instances"}),
+        ("rate_limited", {"provider": "sfcompute"}),
+        ("server_error", {"provider": "sfcompute"}),
+        ("unknown_status", {"provider": "sfcompute"}),
+        ("instance_failed", {}),
+    ],
+)
+async def test_passing_trouble_ends_in_one_purchase(buyer: Buyer, fault: str, where: Any):
+    buyer.market.fault(fault, **where)
+    bought = await buyer.buy()
+    assert buyer.market.happened(fault)
+    assert (bought.state, len(bought.nodes)) == (PurchaseState.READY, 1)
+    await buyer.let_go(bought.orders[0])
+    await buyer.agrees()
+    assert (await buyer.purchase())["spent"] == NODE_HOUR
+
+
+@pytest.mark.parametrize("fault", ["funds", "order_unfilled", "order_rejected", "order_invalid"])
+async def test_what_one_market_refuses_the_next_option_brings(buyer: Buyer, fault: str):
+    buyer.market.fault(fault, times=-1, provider="sfcompute")
+    offer = await an_offer(buyer)
+    bought = await buyer.buy(block_option(), pod_option(offer))
+    assert (bought.state, len(bought.orders)) == (PurchaseState.READY, 2)
+    (order,) = await buyer.rows(
+        "SELECT provider FROM purchase_orders WHERE nodes > 0 AND purchase_id = :id",
+        id=bought.purchase_id,
+    )
+    assert order["provider"] == "prime"
+    await buyer.let_go(bought.orders[1])
+    await buyer.agrees()
+
+
+async def test_nothing_that_can_be_had_costs_nothing(buyer: Buyer):
+    bought = await buyer.buy(block_option(limit=DOLLAR))
+    assert (bought.state, bought.spent, bought.nodes) == (PurchaseState.ENDED, 0, ())
+    assert "bought nothing" in bought.reason
+    await buyer.agrees()
+
+
+async def test_a_limit_is_raised_within_its_cap(buyer: Buyer):
+    bought = await buyer.buy(block_option(limit=DOLLAR, cap=3 * DOLLAR, reprices=1))
+    assert (bought.state, len(bought.orders), bought.spent) == (
+        PurchaseState.READY, 2, NODE_HOUR,
+    )  # fmt: skip
+    await buyer.let_go(bought.orders[1])
+    await buyer.agrees()
+
+
+async def test_a_limit_is_never_raised_above_its_cap(buyer: Buyer):
+    bought = await buyer.buy(block_option(limit=DOLLAR, cap=3 * DOLLAR // 2, reprices=3))
+    assert (bought.state, len(bought.orders)) == (PurchaseState.ENDED, 1)
+    assert "above the cap" in bought.reason
+    await buyer.agrees()
+
+
+async def test_a_part_that_was_filled_is_kept_and_the_rest_is_ordered_again(buyer: Buyer):
+    buyer.market.fault("order_partial")
+    bought = await buyer.buy(block_option(reprices=1), nodes=2)
+    assert (bought.state, len(bought.orders), len(bought.nodes)) == (PurchaseState.READY, 2, 2)
+    for order in bought.orders:
+        assert (await buyer.let_go(order)).cost == NODE_HOUR
+    await buyer.agrees()
+
+
+async def test_a_fill_that_overtakes_its_cancellation_is_paid_for_and_used(buyer: Buyer):
+    buyer.market.book({"side": "sell", "dollars_per_gpu_hour": "9.00", "nodes": 8})
+    buyer.market.fault("cancel_race")
+    bought = await buyer.buy(block_option(standing_for=timedelta(seconds=1), partial=False))
+    assert buyer.market.happened("cancel_race")
+    assert (bought.state, len(bought.nodes)) == (PurchaseState.READY, 1)
+    await buyer.let_go(bought.orders[0])
+    await buyer.agrees()
+
+
+@pytest.mark.parametrize("fault", ["pod_error", "machine_silent"])
+async def test_a_machine_that_never_works_is_let_go_and_another_way_is_taken(
+    buyer: Buyer, fault: str
+):
+    buyer.market.fault(fault, provider="prime")
+    offer = await an_offer(buyer)
+    bought = await buyer.buy(
+        pod_option(offer), block_option(), ready_within=timedelta(seconds=12)
+    )
+    assert (bought.state, len(bought.orders)) == (PurchaseState.READY, 2)
+    (pod,) = await buyer.rows("SELECT state, reason FROM machines WHERE name = :name",
+                              name=bought.orders[0])  # fmt: skip
+    assert pod["state"] == "ENDED"
+    await buyer.let_go(bought.orders[1])
+    await buyer.agrees()
+
+
+async def test_a_machine_that_is_taken_away_ends_its_block(buyer: Buyer):
+    offer = await an_offer(buyer)
+    bought = await buyer.buy(pod_option(offer))
+    buyer.market.advance(120)
+    buyer.market.fault("spot_lost")
+    await buyer.let_go(bought.orders[0])
+    await buyer.agrees()
+
+
+async def test_an_answer_that_was_lost_where_there_are_no_keys_makes_no_second_machine(
+    buyer: Buyer,
+):
+    offer = await an_offer(buyer)
+    buyer.market.fault("dropped", route="POST /pods/")
+    buyer.market.fault("list_lag", times=3, provider="prime")
+    bought = await buyer.buy(pod_option(offer))
+    assert (bought.state, len(bought.nodes)) == (PurchaseState.READY, 1)
+    await buyer.let_go(bought.orders[0])
+    await buyer.agrees()
+
+
+async def test_a_purchase_whose_caller_has_gone_is_one_purchase(buyer: Buyer):
+    """The same id again, by whoever retries, starts nothing."""
+    bought = await buyer.buy()
+    row = await buyer.purchase()
+    request = buyer.request()
+    again = await buyer.temporal.execute_workflow(
+        "PurchaseWorkflow", request, id=f"purchase-{row['id']}", task_queue="longshore"
+    )
+    assert again["state"] == row["state"] == "READY"
+    assert len(await buyer.rows("SELECT 1 FROM purchase_orders WHERE purchase_id = :id",
+                                id=row["id"])) == 1  # fmt: skip
+    await buyer.let_go(bought.orders[0])
+    await buyer.agrees()
+
+

@@ -1,0 +1,84 @@
+"""One block from its purchase to its end: looks, drain, the end of its machines, its account."""
+
+from datetime import datetime, timedelta
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from models.messages import CommandReason
+    from models.purchase import BLOCK_WORKFLOW, BlockEnd, BlockInput, BlockLook, BlockRef
+    from workflows import purchase_steps as steps
+
+
+@workflow.defn(name=BLOCK_WORKFLOW)
+class BlockWorkflow:
+    """Completes with how the block's account was closed; nothing of it is left then.
+
+    A block outlives the workflow of its purchase. What is known of it is in the capacity database.
+    """
+
+    @workflow.init
+    def __init__(self, block: BlockInput) -> None:
+        self._block = block
+        self._let_go = block.let_go
+        self._draining = block.draining
+
+    @workflow.run
+    async def run(self, block: BlockInput) -> BlockEnd:
+        while True:
+            look = await steps.look_at_block(self._ref())
+            reason = self._reason_to_end(look)
+            if reason:
+                break
+            if not self._draining and workflow.now() >= look.drain_at:
+                await self._drain(f"the block ends at {look.ends_at:%Y-%m-%d %H:%M} UTC")
+            await self._wait(look)
+            if workflow.info().is_continue_as_new_suggested():
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                workflow.continue_as_new(
+                    block.model_copy(update={"let_go": self._let_go, "draining": self._draining})
+                )
+        if not self._draining:
+            await self._drain(reason)
+        await steps.stop_machines(self._ref(reason))
+        end = await steps.close_block(self._ref(reason))
+        workflow.set_current_details(
+            f"Ended: {reason}. {end.cost} micro-dollars, of which {end.idle} idle."
+        )
+        return end
+
+    @workflow.signal
+    def let_go(self, command: CommandReason) -> None:
+        """End the block before its time: its machines are of no more use."""
+        self._let_go = command.reason or "let go by hand"
+
+    def _reason_to_end(self, look: BlockLook) -> str:
+        if self._let_go is not None:
+            return self._let_go
+        if look.over:
+            return "its machines have ended"
+        return "its time is over" if workflow.now() >= look.ends_at else ""
+
+    async def _drain(self, reason: str) -> None:
+        await steps.drain_block(self._ref(reason))
+        self._draining = True
+
+    async def _wait(self, look: BlockLook) -> None:
+        """Return when there is something to do: an end, a drain, a look, or a signal."""
+        moments = [look.ends_at, workflow.now() + self._block.look_every]
+        if not self._draining:
+            moments.append(look.drain_at)
+        left: timedelta = max(_first(moments) - workflow.now(), timedelta(0))
+        try:
+            await workflow.wait_condition(
+                lambda: self._let_go is not None, timeout=left, timeout_summary="next look"
+            )
+        except TimeoutError:
+            return
+
+    def _ref(self, reason: str = "") -> BlockRef:
+        return BlockRef(block_id=self._block.block_id, reason=reason)
+
+
+def _first(moments: list[datetime]) -> datetime:
+    return min(moments)

@@ -1,0 +1,206 @@
+"""One purchase: intent, orders, fills, machines with agents; or nothing is left of it."""
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.workflow import ParentClosePolicy
+
+with workflow.unsafe.imports_passed_through():
+    from models.market import Offer
+    from models.messages import CommandReason
+    from models.purchase import (
+        PURCHASE_WORKFLOW,
+        AgentsRequest,
+        BlockInput,
+        MachineStart,
+        OrderIntent,
+        OrderSeen,
+        PurchaseOption,
+        PurchaseRequest,
+        PurchaseState,
+        PurchaseStatus,
+        RequoteRequest,
+        StateChange,
+        block_workflow_id,
+    )
+    from workflows import purchase_steps as steps
+    from workflows.block import BlockWorkflow
+
+_LONGEST_AT_ONCE = timedelta(minutes=10)
+"""An order that was to fill at once and has not said so by then is cancelled."""
+_FIRST_LOOK, _LONGEST_LOOK = timedelta(milliseconds=500), timedelta(seconds=30)
+
+
+@workflow.defn(name=PURCHASE_WORKFLOW)
+class PurchaseWorkflow:
+    """Completes when what was bought has agents, or when nothing of it is left.
+
+    Each option is tried for the nodes that those before it did not bring.
+    """
+
+    @workflow.init
+    def __init__(self, request: PurchaseRequest) -> None:
+        self._request = request
+        self._id = workflow.info().workflow_id.removeprefix("purchase-")
+        self._state = PurchaseState.INTENT
+        self._reason = ""
+        self._stop: str | None = None
+        self._orders: dict[str, OrderSeen] = {}
+        self._nodes: list[str] = []
+
+    @workflow.run
+    async def run(self, request: PurchaseRequest) -> PurchaseStatus:
+        life = asyncio.create_task(self._live())
+        try:
+            return await asyncio.shield(life)
+        except asyncio.CancelledError:
+            # A request, not an order: what was begun at a market is known to its end first.
+            self._stop = workflow.cancellation_reason() or "cancelled"
+            await life
+            raise
+
+    @workflow.signal
+    def stop(self, command: CommandReason) -> None:
+        """Order nothing more; what has been bought is brought up all the same."""
+        self._stop = command.reason or "stopped by hand"
+
+    @workflow.query(description="Where the purchase is, what it ordered, which nodes it brought")
+    def status(self) -> PurchaseStatus:
+        return PurchaseStatus(
+            purchase_id=self._id, state=self._state, reason=self._reason,
+            orders=tuple(self._orders), nodes=tuple(self._nodes),
+            spent=sum(seen.spent for seen in self._orders.values()),
+        )  # fmt: skip
+
+    async def _live(self) -> PurchaseStatus:
+        opened = await steps.open_purchase(self._request)
+        self._enter(opened.state, opened.reason)
+        if opened.state.over:
+            return self.status()
+        for number, option in enumerate(self._request.options):
+            if self._missing and self._stop is None:
+                await self._try_option(number, option)
+        await self._settle()
+        return self.status()
+
+    @property
+    def _missing(self) -> int:
+        return max(self._request.nodes - len(self._nodes), 0)
+
+    async def _try_option(self, number: int, option: PurchaseOption) -> None:
+        """Order by one option, as often as its price may be asked for again."""
+        limit, offer, reprices = option.limit, option.offer, option.reprices
+        while self._missing and self._stop is None:
+            before = self._missing
+            await self._order(number, option, limit, offer)
+            if offer is not None and self._missing < before:
+                continue  # each machine is an order of its own
+            if not self._missing or not reprices or self._stop is not None:
+                return
+            reprices -= 1
+            quote = await steps.requote(
+                RequoteRequest(purchase_id=self._id, option=number, nodes=self._missing)
+            )
+            if quote.limit is None:
+                self._reason = quote.reason
+                return
+            limit, offer = quote.limit, quote.offer
+
+    async def _order(
+        self, number: int, option: PurchaseOption, limit: int, offer: Offer | None
+    ) -> None:
+        """Make one order, and bring up what it bought."""
+        intent = OrderIntent(
+            purchase_id=self._id, number=len(self._orders) + 1, option=number,
+            nodes=self._missing if offer is None else 1, limit=limit, offer=offer,
+        )  # fmt: skip
+        self._orders[intent.key] = OrderSeen(key=intent.key)
+        intended = await steps.intend_order(intent)
+        if intended.refused:
+            self._reason = intended.refused
+            return
+        self._enter(PurchaseState.ORDERED)
+        seen = await steps.place_order(intent.key)
+        if not intended.is_machine:
+            seen = await self._until_over(option, seen)
+        self._orders[intent.key] = seen
+        if not seen.nodes:
+            self._reason = seen.refused or f"order {intent.key} bought nothing"
+            return
+        await self._bring_up(seen, is_machine=intended.is_machine)
+
+    async def _until_over(self, option: PurchaseOption, seen: OrderSeen) -> OrderSeen:
+        """Read an order until it can bring nothing more; ask for its end when its time is up."""
+        until = workflow.now() + (option.standing_for or _LONGEST_AT_ONCE)
+        wait, asked = _FIRST_LOOK, False
+        while not seen.over:
+            if not asked and (workflow.now() >= until or self._stop is not None):
+                await steps.cancel_order(seen.key)
+                asked = True
+            left = wait if asked else min(wait, max(until - workflow.now(), timedelta(0)))
+            await workflow.sleep(left, summary=f"next look at {seen.key}")
+            wait = min(2 * wait, _LONGEST_LOOK)
+            seen = await steps.look_at_order(seen.key)
+        return seen
+
+    async def _bring_up(self, seen: OrderSeen, *, is_machine: bool) -> None:
+        """Turn what an order bought into nodes, or let it go."""
+        self._enter(PurchaseState.FILLED)
+        block = await workflow.start_child_workflow(
+            BlockWorkflow.run,
+            BlockInput(block_id=seen.key),
+            id=block_workflow_id(seen.key),
+            parent_close_policy=ParentClosePolicy.ABANDON,
+            static_summary=f"block {seen.key} of pool {self._request.pool}",
+        )
+        ready = await self._machines(seen, is_machine=is_machine)
+        self._nodes += ready
+        if ready:
+            return
+        self._enter(PurchaseState.COMPENSATING, self._reason)
+        await steps.mark_purchase(
+            StateChange(purchase_id=self._id, state=self._state, reason=self._reason)
+        )
+        await block.signal(BlockWorkflow.let_go, CommandReason(reason=self._reason))
+        end = await block
+        self._orders[seen.key] = seen.model_copy(update={"spent": end.cost})
+
+    async def _machines(self, seen: OrderSeen, *, is_machine: bool) -> tuple[str, ...]:
+        """Start a machine for each node, and another for one that failed; return the ready."""
+        if seen.window is not None and seen.window.start > workflow.now():
+            await workflow.sleep(seen.window.start - workflow.now(), summary="until its time")
+        self._enter(PurchaseState.STARTING)
+        ready: tuple[str, ...] = ()
+        started = 0
+        for _ in range(1 if is_machine else self._request.machine_tries):
+            if not is_machine:
+                more = seen.nodes - len(ready)
+                numbers = range(started + 1, started + more + 1)
+                started += more
+                await asyncio.gather(
+                    *(steps.start_machine(MachineStart(block_id=seen.key, number=each))
+                      for each in numbers)
+                )  # fmt: skip
+            report = await steps.await_agents(
+                AgentsRequest(block_id=seen.key, within=self._request.ready_within)
+            )
+            ready = report.ready
+            if len(ready) >= seen.nodes:
+                break
+            self._reason = "; ".join(f"{n}: {why}" for n, why in sorted(report.failed.items()))
+        return ready
+
+    async def _settle(self) -> None:
+        """Buy no more. What brought no node has been let go by now."""
+        state = PurchaseState.READY if self._nodes else PurchaseState.COMPENSATING
+        reason = self._stop or self._reason
+        await steps.settle_purchase(StateChange(purchase_id=self._id, state=state, reason=reason))
+        self._enter(state if self._nodes else PurchaseState.ENDED, reason)
+
+    def _enter(self, state: PurchaseState, reason: str = "") -> None:
+        self._state = state
+        self._reason = reason or self._reason
+        lines = [f"### {state.value}", "", self._reason, ""]
+        lines += [f"- node {node}" for node in self._nodes]
+        workflow.set_current_details("\n".join(lines))

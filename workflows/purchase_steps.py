@@ -1,0 +1,130 @@
+"""The steps of purchases and blocks as activities: timeouts, retries, their line in the UI."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from temporalio import workflow
+
+from activities.blocks import BlockActivities
+from activities.machines import MachineActivities
+from activities.purchasing import PurchasingActivities
+from models.purchase import (
+    AgentsReport,
+    AgentsRequest,
+    BlockEnd,
+    BlockLook,
+    BlockRef,
+    Intended,
+    MachineStart,
+    Opened,
+    OrderIntent,
+    OrderRef,
+    OrderSeen,
+    PurchaseRequest,
+    Refusal,
+    Requote,
+    RequoteRequest,
+    StateChange,
+)
+from models.units import format_duration
+from workflows.options import (
+    DATABASE_RETRY,
+    DATABASE_TIMEOUT,
+    MARKET_HEARTBEAT_TIMEOUT,
+    MARKET_RETRY,
+    MARKET_TIMEOUT,
+)
+
+S = TypeVar("S")
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+async def open_purchase(request: PurchaseRequest) -> Opened:
+    return await _store(PurchasingActivities.open_purchase, request, "store the intent")
+
+
+async def intend_order(intent: OrderIntent) -> Intended:
+    return await _store(
+        PurchasingActivities.intend_order, intent,
+        f"store order {intent.key}: {intent.nodes} nodes by option {intent.option + 1}",
+    )  # fmt: skip
+
+
+async def place_order(key: str) -> OrderSeen:
+    return await _at_market(PurchasingActivities.place_order, OrderRef(key=key), f"place {key}")
+
+
+async def look_at_order(key: str) -> OrderSeen:
+    return await _at_market(PurchasingActivities.look_at_order, OrderRef(key=key), f"read {key}")
+
+
+async def cancel_order(key: str) -> None:
+    await _at_market(PurchasingActivities.cancel_order, OrderRef(key=key), f"cancel {key}")
+
+
+async def requote(request: RequoteRequest) -> Requote:
+    return await _at_market(PurchasingActivities.requote, request, "ask for the price again")
+
+
+async def start_machine(start: MachineStart) -> Refusal:
+    return await _at_market(MachineActivities.start_machine, start, f"start {start.name}")
+
+
+async def await_agents(request: AgentsRequest) -> AgentsReport:
+    """Wait for agents as long as the request says, and a while for the market to answer."""
+    return await workflow.execute_activity_method(
+        MachineActivities.await_agents,
+        request,
+        start_to_close_timeout=request.within + MARKET_TIMEOUT,
+        heartbeat_timeout=MARKET_HEARTBEAT_TIMEOUT,
+        retry_policy=MARKET_RETRY,
+        summary=f"wait for agents, {format_duration(request.within)} at most",
+    )
+
+
+async def mark_purchase(change: StateChange) -> None:
+    await _store(PurchasingActivities.mark_purchase, change, change.state.value)
+
+
+async def settle_purchase(change: StateChange) -> None:
+    await _store(PurchasingActivities.settle_purchase, change, f"settle: {change.state.value}")
+
+
+async def look_at_block(ref: BlockRef) -> BlockLook:
+    return await _at_market(BlockActivities.look_at_block, ref, "look at its machines")
+
+
+async def drain_block(ref: BlockRef) -> None:
+    await _at_market(BlockActivities.drain_block, ref, f"drain: {ref.reason}"[:200])
+
+
+async def stop_machines(ref: BlockRef) -> None:
+    await _at_market(BlockActivities.stop_machines, ref, "stop its machines")
+
+
+async def close_block(ref: BlockRef) -> BlockEnd:
+    return await _store(BlockActivities.close_block, ref, "close its account")
+
+
+async def _store(step: Callable[[Any, A], Awaitable[R]], request: A, summary: str) -> R:
+    """Run a step that touches the capacity database alone."""
+    return await workflow.execute_activity_method(
+        step,
+        request,
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary=summary,
+    )
+
+
+async def _at_market(step: Callable[[Any, A], Awaitable[R]], request: A, summary: str) -> R:
+    """Run a step that talks to a market."""
+    return await workflow.execute_activity_method(
+        step,
+        request,
+        start_to_close_timeout=MARKET_TIMEOUT,
+        heartbeat_timeout=MARKET_HEARTBEAT_TIMEOUT,
+        retry_policy=MARKET_RETRY,
+        summary=summary,
+    )
