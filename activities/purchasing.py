@@ -52,6 +52,8 @@ from models.settings import Settings
 TRIES = 4
 """An order that cannot have arrived is given up after so many tries: there are other markets."""
 _LOOK_EVERY = 1.0
+_ON_THE_WAY = timedelta(seconds=5)
+"""An order takes so long to its market: time that has begun by then is refused there."""
 _SAYS_NOTHING_OF_AN_ORDER = (CredentialsError, RefusedError, NotFoundError, AnswerError)
 """Whoever may not ask does not learn whether an order arrived before."""
 
@@ -144,7 +146,7 @@ class PurchasingActivities:
                 if not await self._is_final(row, error, sent_before):
                     raise
                 await self._refuse(ref.key, str(error))
-                return await self._seen(ref.key)
+                return (await self._seen(ref.key)).model_copy(update={"late": _is_late(row)})
             await self._record(ref.key, order)
         await failpoint("place_order.after-commit")
         return await self._seen(ref.key)
@@ -317,9 +319,15 @@ def _capabilities(settings: Settings, provider: str) -> Any:
     return registry.connect(settings, provider).capabilities
 
 
+def _is_late(row: rows.Row) -> bool:
+    """Return whether the time of an order had begun before it could be refused for that."""
+    window = OrderRequest.model_validate(row["request"]).window
+    return window is not None and datetime.now(UTC) >= window.start + timedelta(minutes=1)
+
+
 def _window(option: PurchaseOption, now: datetime) -> Window:
     """Return what time to buy: whole minutes that begin now, or when the option says."""
-    start = max(option.start or now, now).replace(second=0, microsecond=0)
+    start = max(option.start or now, now + _ON_THE_WAY).replace(second=0, microsecond=0)
     minutes = -(-option.length // timedelta(minutes=1))
     return Window(start=start, end=start + timedelta(minutes=minutes))
 

@@ -181,6 +181,8 @@ class OrderSeen(Wire):
     """Micro-dollars."""
     refused: str = ""
     """Why the market did not take it. It is over then."""
+    late: bool = False
+    """It was refused after its time had begun: the same order for the time from now on may do."""
 
     @property
     def over(self) -> bool:

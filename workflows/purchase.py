@@ -29,6 +29,8 @@ with workflow.unsafe.imports_passed_through():
 
 _LONGEST_AT_ONCE = timedelta(minutes=10)
 """An order that was to fill at once and has not said so by then is cancelled."""
+_TIMES_LATE = 3
+"""An order that was held up until its time had begun is made anew so often."""
 _FIRST_LOOK, _LONGEST_LOOK = timedelta(milliseconds=500), timedelta(seconds=30)
 
 
@@ -76,8 +78,8 @@ class PurchaseWorkflow:
     async def _live(self) -> PurchaseStatus:
         opened = await steps.open_purchase(self._request)
         self._enter(opened.state, opened.reason)
-        if opened.state.over:
-            return self.status()
+        if opened.state is not PurchaseState.INTENT:
+            return self.status()  # refused; or an earlier run of this id has begun it
         for number, option in enumerate(self._request.options):
             if self._missing and self._stop is None:
                 await self._try_option(number, option)
@@ -91,9 +93,13 @@ class PurchaseWorkflow:
     async def _try_option(self, number: int, option: PurchaseOption) -> None:
         """Order by one option, as often as its price may be asked for again."""
         limit, offer, reprices = option.limit, option.offer, option.reprices
+        late = _TIMES_LATE if option.start is None else 0
         while self._missing and self._stop is None:
             before = self._missing
-            await self._order(number, option, limit, offer)
+            seen = await self._order(number, option, limit, offer)
+            if seen is not None and seen.late and late:
+                late -= 1
+                continue
             if offer is not None and self._missing < before:
                 continue  # each machine is an order of its own
             if not self._missing or not reprices or self._stop is not None:
@@ -109,8 +115,8 @@ class PurchaseWorkflow:
 
     async def _order(
         self, number: int, option: PurchaseOption, limit: int, offer: Offer | None
-    ) -> None:
-        """Make one order, and bring up what it bought."""
+    ) -> OrderSeen | None:
+        """Make one order, and bring up what it bought; None where it may not be made."""
         intent = OrderIntent(
             purchase_id=self._id, number=len(self._orders) + 1, option=number,
             nodes=self._missing if offer is None else 1, limit=limit, offer=offer,
@@ -119,7 +125,7 @@ class PurchaseWorkflow:
         intended = await steps.intend_order(intent)
         if intended.refused:
             self._reason = intended.refused
-            return
+            return None
         self._enter(PurchaseState.ORDERED)
         seen = await steps.place_order(intent.key)
         if not intended.is_machine:
@@ -127,8 +133,9 @@ class PurchaseWorkflow:
         self._orders[intent.key] = seen
         if not seen.nodes:
             self._reason = seen.refused or f"order {intent.key} bought nothing"
-            return
+            return seen
         await self._bring_up(seen, is_machine=intended.is_machine)
+        return seen
 
     async def _until_over(self, option: PurchaseOption, seen: OrderSeen) -> OrderSeen:
         """Read an order until it can bring nothing more; ask for its end when its time is up."""

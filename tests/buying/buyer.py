@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,8 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 
 from activities.database import Database
-from models.market import Offer
+from activities.providers import registry
+from models.market import InstanceType, Offer
 from models.messages import CONTROL_TASK_QUEUE, CommandReason
 from models.purchase import (
     BlockEnd,
@@ -50,6 +52,12 @@ class Buyer:
             "ready_within": READY_WITHIN,
         }  # fmt: skip
         return PurchaseRequest.model_validate({**fields, **changes})
+
+    async def an_offer(self) -> Offer:
+        """Return the cheapest offer of one H100 that is kept and not prepaid."""
+        async with aclosing(registry.connect(self.market.settings(), "prime")) as provider:
+            offers = await provider.offers(InstanceType.parse("1xH100"))
+        return next(offer for offer in offers if not offer.spot and not offer.prepaid)
 
     async def start(self, request: PurchaseRequest) -> Purchase:
         purchase_id = f"p-{uuid.uuid4().hex[:10]}"
@@ -164,7 +172,7 @@ _SPENT = f"""
               FROM ledger WHERE {_OF_POOL})::bigint AS booked
 """
 _LEFT = """
-    SELECT account, micro FROM balances JOIN blocks ON account = 'block:' || id
-     WHERE state = 'ENDED' AND micro <> 0
+    SELECT b.account, b.micro FROM balances b JOIN blocks k ON b.account = 'block:' || k.id
+     WHERE k.state = 'ENDED' AND b.micro <> 0
 """
 _SUM = "SELECT coalesce(sum(micro), 0)::bigint AS sum FROM balances"

@@ -41,12 +41,10 @@ async def buying(
 
 
 @pytest.fixture
-async def buyer(
-    temporal: Client, buying: Database, market: RunningMarket
-) -> AsyncIterator[Buyer]:
-    """Buys at a market with 8 nodes for sale at $2; what it bought is let go at the end."""
+async def buyer(temporal: Client, buying: Database, market: RunningMarket) -> AsyncIterator[Buyer]:
+    """Buys at a market with 8 nodes for sale at $2.10; what it bought is let go at the end."""
     market.clear_faults()
-    market.book({"side": "sell", "dollars_per_gpu_hour": "2.00", "nodes": 8})
+    market.book({"side": "sell", "dollars_per_gpu_hour": "2.10", "nodes": 8})
     buyer = Buyer(temporal, buying, market)
     yield buyer
     market.clear_faults()
