@@ -47,7 +47,7 @@ async def book_use(connection: AsyncConnection, block: RowMapping, cost: int) ->
     used = 0
     rows = await connection.execute(text(_GPU_TIME), {"block": block["id"]})
     for row in rows.mappings().all():
-        share = int(cost * row["micros"] // max(row["whole"], 1))
+        share = min(int(cost * row["micros"] // max(row["whole"], 1)), cost - used)
         used += share
         await _use(connection, block, f"job:{row['job_id']}", share)
     await _use(connection, block, f"idle:{block['id']}", cost - used)

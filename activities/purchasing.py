@@ -84,6 +84,7 @@ class PurchasingActivities:
             if refused is None:
                 raise
             async with self._database.transaction() as connection:
+                await ensure_pool(connection, request.pool)
                 await rows.insert_purchase(connection, purchase_id, request, refused=refused)
             return Opened(state=PurchaseState.REFUSED, reason=refused)
         await failpoint("open_purchase.after-commit")

@@ -1,0 +1,86 @@
+"""Whether anything may be bought, and how much: the switch and the caps in the database."""
+
+from sqlalchemy import text
+
+from activities.database import Database
+from models.base import Instant, Wire
+from models.errors import SpecError
+
+SCOPES = ("purchase", "day", "pool", "tier", "tenant")
+"""Of one purchase, and of one day in UTC: in all, for a pool, a tier, a tenant."""
+
+
+class Cap(Wire):
+    """The most that may be committed, in micro-dollars."""
+
+    scope: str
+    name: str
+    """The pool, tier or tenant; `*` for each that has no cap of its own."""
+    micro: int
+    committed: int | None = None
+    """Today, where the cap is for a day and for one name."""
+
+
+class SwitchState(Wire):
+    stopped: bool
+    reason: str
+    changed_at: Instant
+    caps: tuple[Cap, ...] = ()
+
+
+class BuyingSwitch:
+    """Stops and resumes buying, and sets caps. Every call may raise UnavailableError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def stop(self, reason: str) -> None:
+        """Refuse every purchase and order from now on. What was ordered before goes on."""
+        await self._set(stopped=True, reason=reason or "stopped by hand")
+
+    async def resume(self) -> None:
+        await self._set(stopped=False, reason="")
+
+    async def set_cap(self, scope: str, name: str, micro: int | None) -> None:
+        """Set a cap, or remove it (None). Raises SpecError for an unknown scope."""
+        if scope not in SCOPES:
+            raise SpecError("cap", (f"scope: must be one of {', '.join(SCOPES)}, not {scope}",))
+        name = "*" if scope in ("purchase", "day") else name
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text(_SET_CAP if micro is not None else _DROP_CAP),
+                {"scope": scope, "name": name, "micro": micro},
+            )
+
+    async def state(self) -> SwitchState:
+        async with self._database.transaction() as connection:
+            switch = (await connection.execute(text("SELECT * FROM market_switch"))).mappings()
+            caps = (await connection.execute(text(_CAPS))).mappings()
+            return SwitchState.model_validate(
+                {**switch.one(), "caps": [Cap.model_validate(dict(each)) for each in caps]}
+            )
+
+    async def _set(self, *, stopped: bool, reason: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE market_switch SET stopped = :stopped, reason = :reason,"
+                     " changed_at = clock_timestamp()"),
+                {"stopped": stopped, "reason": reason},
+            )  # fmt: skip
+
+
+_SET_CAP = """
+    INSERT INTO purchase_caps (scope, name, micro) VALUES (:scope, :name, :micro)
+    ON CONFLICT (scope, name) DO UPDATE SET micro = excluded.micro
+"""
+
+_DROP_CAP = "DELETE FROM purchase_caps WHERE scope = :scope AND name = :name"
+
+_CAPS = """
+    SELECT c.scope, c.name, c.micro, s.committed
+      FROM purchase_caps c
+      LEFT JOIN purchase_sums s
+        ON s.scope = c.scope AND s.day = (clock_timestamp() AT TIME ZONE 'UTC')::date
+       AND s.name = CASE WHEN c.scope = 'day' THEN 'all' ELSE c.name END
+     ORDER BY c.scope, c.name
+"""
