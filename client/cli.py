@@ -24,6 +24,7 @@ from client import (
     market_commands,
     market_group,
     node_commands,
+    purchase_commands,
     submit_command,
     watch_command,
 )
@@ -93,6 +94,7 @@ node_commands.register(app)
 file_commands.register(app)
 market_commands.register(app)
 market_group.register(app)
+purchase_commands.register(app)
 buy_command.register(app)
 deployment_commands.register(app)
 

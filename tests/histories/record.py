@@ -15,9 +15,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from activities.buying_switch import BuyingSwitch
 from activities.database import Database, upgrade
 from activities.views import set_pool
 from client.process import leave
@@ -33,19 +35,29 @@ from models.messages import (
     pool_workflow_id,
 )
 from models.pool import Growth, PoolSpec
+from models.purchase import (
+    PurchaseRequest,
+    PurchaseStatus,
+    block_workflow_id,
+    machine_name,
+    order_key,
+    purchase_workflow_id,
+)
 from models.reconcile import ReconcileRequest
 from models.settings import Settings
 from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.control import a_spec, serving_control
 from tests.support.histories import runs
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
-from tests.support.market import running_market
+from tests.support.market import RunningMarket, running_market
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
+from workflows.block import BlockWorkflow
 from workflows.job import JobWorkflow
 from workflows.market import MarketWatchWorkflow
 from workflows.node import NodeWorkflow
 from workflows.pool import PoolWorkflow
+from workflows.purchase import PurchaseWorkflow
 from workflows.reconcile import ReconcileWorkflow
 
 FOLDER = Path(__file__).parent
@@ -164,6 +176,70 @@ class Scenarios:
             MarketWatchWorkflow.run, id=self._record("market-watch"), task_queue=CONTROL_TASK_QUEUE
         )
 
+    async def bought(self, market: RunningMarket) -> None:
+        """Buy time that brings no agent, is refused, is cancelled too late, and is let go."""
+        sale: dict[str, Any] = {"side": "sell", "nodes": 8}
+        market.book({**sale, "dollars_per_gpu_hour": "2.10"})
+        for name, option, changes in (
+            ("refused", {"limit": 0}, {}),
+            ("repriced", {"limit": 1_000_000, "cap": 3_000_000, "reprices": 1}, {}),
+            ("silent", {}, {"machine_tries": 2}),
+        ):
+            await self._buy(name, option, **changes)
+        market.book({**sale, "dollars_per_gpu_hour": "9.00"})
+        market.fault("cancel_race")
+        await self._buy("late-fill", {"standing_for": "1s", "partial": False})
+        market.book({**sale, "dollars_per_gpu_hour": "2.10"})
+        await BuyingSwitch(self._database).stop("for the record")
+        await self._buy("stopped", {})
+        await BuyingSwitch(self._database).resume()
+        await self._buy_a_node(market)
+
+    async def _buy(self, name: str, option: dict[str, Any], **changes: Any) -> PurchaseStatus:
+        """Buy one node for an hour that nobody brings an agent to."""
+        fields: dict[str, Any] = {
+            "provider": "sfcompute", "instance_type": "8xH100", "gpus_per_node": 8,
+            "length": "1h", "limit": 2_500_000, **option,
+        }  # fmt: skip
+        request = PurchaseRequest.model_validate(
+            {"pool": "bought", "options": [fields], "ready_within": "2s", **changes}
+        )
+        bought = await self._temporal.execute_workflow(
+            PurchaseWorkflow.run,
+            request,
+            id=self._record(purchase_workflow_id(name)),
+            task_queue=CONTROL_TASK_QUEUE,
+        )
+        for row in await self._blocks_of(name):
+            self._record(block_workflow_id(row))
+        return bought
+
+    async def _buy_a_node(self, market: RunningMarket) -> None:
+        """Buy a node that gets an agent, and let it go by hand."""
+        buying = asyncio.create_task(self._buy("ready", {}, ready_within="60s"))
+        name = machine_name(order_key("ready", 1), 1)
+        await eventually(lambda: self._is_asked_for(name), timeout=30)
+        async with self._node(name, pool="bought"):
+            await buying
+            block = self._temporal.get_workflow_handle(block_workflow_id(order_key("ready", 1)))
+            await block.signal(BlockWorkflow.let_go, CommandReason(reason="no longer needed"))
+            await block.result()
+
+    async def _is_asked_for(self, name: str) -> bool:
+        async with self._database.transaction() as connection:
+            found = await connection.scalar(
+                text("SELECT state FROM machines WHERE name = :name"), {"name": name}
+            )
+        return found == "STARTING"
+
+    async def _blocks_of(self, purchase_id: str) -> list[str]:
+        async with self._database.transaction() as connection:
+            return list(
+                await connection.scalars(
+                    text("SELECT id FROM blocks WHERE purchase_id = :id"), {"id": purchase_id}
+                )
+            )
+
     async def ended(self) -> None:
         """Wait until every recorded job and node has ended; pools never do."""
         for workflow_id in self.recorded:
@@ -253,7 +329,9 @@ async def record() -> list[str]:
         temporal = await Client.connect(
             stack.temporal.address, data_converter=pydantic_data_converter, identity="recorder"
         )
-        settings = market.settings(state_dir=folder, node_lost_after=LOST_AFTER)
+        settings = market.settings(
+            state_dir=folder, node_lost_after=LOST_AFTER, market_list_lag=_AT_ONCE
+        )
         async with serving_control(temporal, settings) as database:
             scenarios = Scenarios(temporal, settings, database)
             await scenarios.reconciled()
@@ -263,6 +341,7 @@ async def record() -> list[str]:
             await scenarios.pools()
             await scenarios.nodes()
             await scenarios.market_watched()
+            await scenarios.bought(market)
             await scenarios.ended()
         for old in FOLDER.glob("*.json"):
             old.unlink()

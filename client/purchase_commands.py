@@ -1,0 +1,201 @@
+"""Commands on what is bought: purchases, blocks, costs, and the switch and caps of buying."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+import typer
+
+from client.market_group import market
+from client.terminal import JSON, a_table, note, print_json, show
+from models.money import format_dollars, micro_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from activities.database import Database
+
+# The rest is imported where it is needed: every command of `longshore` loads this module.
+
+_PANEL = "Markets"
+R = TypeVar("R")
+Pool = Annotated[str | None, typer.Option(help="Only this pool's.")]
+Ended = Annotated[bool, typer.Option("--all", "-a", help="Those that have ended too.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (purchases, blocks, costs):
+        app.command(rich_help_panel=_PANEL)(command)
+    for command in (stop, resume, caps):
+        market.command()(command)
+
+
+def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
+    """List purchases: what was committed and spent, and the nodes that came of each."""
+    from activities.purchase_views import PurchaseViews
+
+    found = _ask(lambda db: PurchaseViews(db).purchases(pool=pool, with_ended=everything))
+    if as_json:
+        return print_json(found)
+    if not found:
+        return note("Nothing is being bought. `longshore purchases --all` shows what was.")
+    table = a_table(("purchase", "pool", "tier", "state", "committed", "spent", "nodes", "why"),
+                    right=("committed", "spent"), fold=("nodes", "why"))  # fmt: skip
+    for each in found:
+        table.add_row(
+            each.id, each.pool, each.tier, each.state.value, _dollars(each.committed),
+            _dollars(each.spent), ", ".join(each.nodes), each.reason,
+        )  # fmt: skip
+    show(table)
+    return _say_simulated(any(each.simulated for each in found))
+
+
+def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
+    """List blocks: bought time or machines, until when, and what they cost."""
+    from activities.purchase_views import PurchaseViews
+
+    found = _ask(lambda db: PurchaseViews(db).blocks(pool=pool, with_ended=everything))
+    if as_json:
+        return print_json(found)
+    if not found:
+        return note("No block runs. `longshore blocks --all` shows those that have ended.")
+    table = a_table(
+        ("block", "market", "nodes", "type", "state", "from", "until", "GPU-hour", "cost", "why"),
+        right=("nodes", "GPU-hour", "cost"), fold=("why",),
+    )  # fmt: skip
+    for each in found:
+        table.add_row(
+            each.id, each.provider, str(each.nodes), each.instance_type, each.state.value,
+            f"{each.starts_at:%m-%d %H:%M}" if each.starts_at else "-",
+            f"{each.ends_at:%m-%d %H:%M}" if each.ends_at else "-",
+            format_dollars(each.price), _dollars(each.cost), each.reason,
+        )  # fmt: skip
+    show(table)
+    return _say_simulated(any(each.simulated for each in found))
+
+
+def costs(
+    by: Annotated[
+        Literal["pool", "tenant", "job", "block"], typer.Option(help="What is summed up.")
+    ] = "pool",
+    as_json: JSON = False,
+) -> None:
+    """Show what bought capacity cost: spent, used by jobs, idle, resold.
+
+    A job pays its share of its node's price for its time, once the node's block has ended.
+    """
+    from activities.purchase_views import PurchaseViews
+
+    found = _ask(lambda db: PurchaseViews(db).costs(by))
+    if as_json:
+        return print_json(found)
+    if not found:
+        return note("Nothing has been paid for yet.")
+    sums = ("spent", "used", "idle", "resold", "open")
+    table = a_table((by, *sums), right=sums)
+    for each in found:
+        table.add_row(each.name, *(_dollars(getattr(each, column)) for column in sums))
+    show(table)
+    return None
+
+
+def stop(
+    reason: Annotated[str, typer.Option(help="Why; shown with what is refused.")] = "",
+    as_json: JSON = False,
+) -> None:
+    """Stop buying: no purchase and no order is made from now on. What runs goes on."""
+    from activities.buying_switch import BuyingSwitch
+
+    async def change(database: Database):
+        await BuyingSwitch(database).stop(reason)
+        return await BuyingSwitch(database).state()
+
+    state = _ask(change)
+    if as_json:
+        return print_json(state)
+    print(f"buying is stopped: {state.reason}. Again: longshore market resume")
+    return None
+
+
+def resume(as_json: JSON = False) -> None:
+    """Let purchases and orders be made again."""
+    from activities.buying_switch import BuyingSwitch
+
+    async def change(database: Database):
+        await BuyingSwitch(database).resume()
+        return await BuyingSwitch(database).state()
+
+    state = _ask(change)
+    if as_json:
+        return print_json(state)
+    print("buying goes on")
+    return None
+
+
+def caps(
+    scope: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SCOPE]", help="purchase, day, pool=NAME, tier=NAME or tenant=NAME."
+        ),
+    ] = None,
+    dollars: Annotated[
+        str | None, typer.Argument(metavar="[DOLLARS]", help="The most; none removes the cap.")
+    ] = None,
+    as_json: JSON = False,
+) -> None:
+    """Show or set the most that may be committed: for one purchase, or on one day in UTC."""
+    from activities.buying_switch import BuyingSwitch
+
+    if (scope is None) != (dollars is None):
+        raise typer.BadParameter("say both: for what, and how many dollars (or none)")
+    try:
+        micro = None if dollars in (None, "none") else micro_of(dollars)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+    async def change(database: Database):
+        switch = BuyingSwitch(database)
+        if scope is not None:
+            kind, _, name = scope.partition("=")
+            await switch.set_cap(kind, name or "*", micro)
+        return await switch.state()
+
+    state = _ask(change)
+    if as_json:
+        return print_json(state)
+    if not state.caps:
+        return note("There is no cap but those of the pools' policies.")
+    table = a_table(("cap of", "name", "most", "committed today"),
+                    right=("most", "committed today"))  # fmt: skip
+    for each in state.caps:
+        today = "" if each.committed is None else _dollars(each.committed)
+        table.add_row(each.scope, each.name, _dollars(each.micro), today)
+    show(table)
+    return None
+
+
+def _ask(question: Callable[[Database], Awaitable[R]]) -> R:
+    """Return the answer of a question to the capacity database. Raises UnavailableError."""
+    from activities.database import Database
+    from client.process import run
+    from models.settings import Settings
+
+    async def ask() -> R:
+        database = Database(Settings().resolve_database_url(), pool_size=1)
+        try:
+            return await question(database)
+        finally:
+            await database.close()
+
+    return run(ask())
+
+
+def _dollars(micro: int) -> str:
+    """Return dollars and cents, as people add them up."""
+    return f"${micro / 1_000_000:,.2f}"
+
+
+def _say_simulated(simulated: bool) -> None:
+    if simulated:
+        note("note: bought at a simulated market: no money moves.")
