@@ -31,7 +31,7 @@ test: $(STAMP) ## Run the tests; PYTEST="-k stack -x" for options
 	@$(BIN)/python -m pytest $(PYTEST)
 
 faults: $(STAMP) ## Kill every process at every step, and at random; PYTEST="-k cycle" for some
-	@$(BIN)/python -m pytest tests/faults -m "exhaustive or not exhaustive" $(PYTEST)
+	@$(BIN)/python -m pytest tests/faults tests/buying -m "exhaustive or not exhaustive" $(PYTEST)
 
 histories: $(STAMP) ## Record anew the histories that the replay test goes through
 	@$(BIN)/python -m tests.histories.record

@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from psycopg import sql
 from sqlalchemy import create_engine, make_url
 
-import models.records.buying  # noqa: F401 (its tables)
+import models.records.buying
 import models.records.market  # noqa: F401 (its tables)
 from activities.database import current_revision, newest_revision, upgrade
 from models.errors import UnavailableError
