@@ -20,6 +20,9 @@ async def book_cost(
     if more == 0:
         return
     block, market = f"block:{order['key']}", f"market:{order['provider']}"
+    number = await connection.scalar(
+        text("SELECT count(*) FROM ledger WHERE block_id = :key"), {"key": order["key"]}
+    )
     await connection.execute(
         text(_BOOK),
         {
@@ -27,8 +30,7 @@ async def book_cost(
             "debit": block if more > 0 else market,
             "credit": market if more > 0 else block,
             "micro": abs(more), "purchase": order["purchase_id"], "block": order["key"],
-            # What was booked before makes it one row for one change.
-            "reference": f"cost/{order['key']}/{order['spent']}-{total}",
+            "reference": f"cost/{order['key']}/{number}",
             "simulated": simulated,
         },
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Buys at a simulated market through the real workflows, and compares the ledger with the market."""
+"""Buys at a simulated market by the real workflows, and compares the ledger with the market."""
 
 import uuid
 from collections.abc import Awaitable, Callable

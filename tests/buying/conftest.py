@@ -1,4 +1,4 @@
-"""A simulated market at the time of day, with real agents, and a control worker that buys there."""
+"""A simulated market at the time of day, with real agents; a control worker that buys there."""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Purchases at a simulated market whose machines are real agents: each ends in the right ledger."""
+"""Purchases at a simulated market with real agents: each ends in the right ledger."""
 
 from datetime import timedelta
 from typing import Any
