@@ -21,6 +21,8 @@ from scheduling.buying_words import title_of
 
 UNSERVED = timedelta(hours=24)
 """A job that starts at no known time counts as waiting so long."""
+SHORTEST_RESALE = timedelta(hours=1)
+"""Whole nodes that are idle for less until their end are not sold again."""
 _HOUR = timedelta(hours=1)
 Source = BlockSource | PodSource
 
@@ -240,7 +242,8 @@ def _leftover(
     for name in names:
         uses = outlook.uses.get(name, ())
         last = max((use.end for use in uses), default=plan.ready_at)
-        tail += max(plan.window.end - last, timedelta(0)) * plan.gpus_per_node
+        idle = plan.window.end - last
+        tail += idle * plan.gpus_per_node if idle >= SHORTEST_RESALE else timedelta(0)
         used = sum(((use.end - use.start) * use.gpus for use in uses), timedelta(0))
         free += (plan.window.end - plan.ready_at) * plan.gpus_per_node - used
     paid = plan.expected_cost / (plan.gpus * plan.window.hours)
@@ -250,7 +253,7 @@ def _leftover(
 def _resold(
     scene: Scene, source: BlockSource, plan: PurchasePlan, paid: float, tail: timedelta
 ) -> float:
-    if not source.market.capabilities.resellable or tail < _HOUR:
+    if not source.market.capabilities.resellable:
         return 0.0
     hoped = source.best_bid(plan.place) * scene.policy.resale_share * (1 - scene.policy.resale_fee)
     return min(hoped, paid) * (tail / _HOUR)
