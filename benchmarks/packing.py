@@ -63,7 +63,7 @@ class Result:
     failed_8: float
     """Pods of 8 GPUs dropped until 100 % was asked for."""
     us_per_decision: float
-    """Median; the first decision of a process may have to compile."""
+    """Of the processor, median; the first decision of a process may have to compile."""
     versus_fgd: float = 0.0
     """alloc@100 less that of `fgd` with the same arrivals."""
     error: float = 0.0
@@ -148,9 +148,9 @@ def watch(
     for pod in queue:
         request = pod.request
         asked += request.gpu_milli
-        begin = time.perf_counter()
+        begin = time.process_time()
         choice = policy.choose(fleet, request)
-        deciding.append(time.perf_counter() - begin)
+        deciding.append(time.process_time() - begin)
         choices.append(choice)
         if choice is not None:
             fleet.take(request, choice)
