@@ -141,16 +141,19 @@ def _warm(scene: Scene, queued: Sequence[UnmetJob]) -> tuple[UnmetJob, ...]:
 
 
 def _lacking(scene: Scene) -> list[UnmetJob]:
-    """Return the jobs that nothing holds within the start-up limit.
+    """Return the jobs that nothing holds in time.
 
-    What is there by then comes no later than what is bought now.
+    In time is what comes up within the start-up limit, and what is released before a machine that
+    is bought now would be there. For the others it is a matter of cost.
     """
-    starts = scene.outlook(scene.fleet).starts
-    soon = scene.now + scene.policy.startup_limit
+    outlook = scene.outlook(scene.fleet)
+    on_coming = outlook.jobs_on(scene.fleet.coming)
+    released = scene.now + scene.policy.usual_startup
+    up = scene.now + max(scene.policy.startup_limit, scene.policy.usual_startup)
     found: list[UnmetJob] = []
     for job in scene.jobs:
-        start = starts[job.request.id]
-        if start is None or start > soon:
+        start = outlook.starts[job.request.id]
+        if start is None or start > (up if job.request.id in on_coming else released):
             found.append(job)
     return found
 

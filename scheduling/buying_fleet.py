@@ -45,6 +45,9 @@ class Outlook:
     uses: Mapping[str, Sequence[Use]]
     """By node."""
 
+    def jobs_on(self, nodes: Iterable[str]) -> frozenset[str]:
+        return frozenset(use.job_id for node in nodes for use in self.uses.get(node, ()))
+
     def ends_on(self, node_id: str) -> datetime | None:
         return max((use.end for use in self.uses.get(node_id, ())), default=None)
 
@@ -92,6 +95,11 @@ class Fleet:
             for name in names
         )  # fmt: skip
         return Fleet(self.nodes + nodes, self.running + held)
+
+    @property
+    def coming(self) -> frozenset[str]:
+        """The nodes that are not there yet."""
+        return frozenset(job.node_id for job in self.running if job.job_id == _COMING)
 
     def of_tier(self, tier: Tier) -> "Fleet":
         """Return what can take work of a tier, and what is held there."""

@@ -216,7 +216,7 @@ def test_nothing_is_bought_for_what_is_there_or_comes_in_time():
     for there in (
         decided(jobs, BOOK, OFFERS, under_way=[coming]),
         decided(jobs, BOOK, OFFERS, releases=[a_release()]),
-        decided(jobs, BOOK, OFFERS, releases=[a_release(busy_hours=0.2)]),
+        decided(jobs, BOOK, OFFERS, releases=[a_release(busy_hours=0.08)]),
     ):
         assert there.plans == ()
         assert there.reason == "nothing is lacking"
