@@ -99,7 +99,8 @@ async def _types(
         shape = shape_of(name)
         if shape is None or (allowed and not any(wanted.takes(kind) for wanted in allowed)):
             continue
-        if any(holds(shape, job) for job in jobs):
+        warm = not jobs and bool(allowed)  # for the warm target
+        if warm or any(holds(shape, job) for job in jobs):
             found.append(kind)
     return found[:_MOST_TYPES]
 

@@ -6,6 +6,8 @@ import pytest
 
 from models.buying import (
     BuyDecision,
+    BuyingPolicy,
+    BuyingRule,
     CapacityUnderWay,
     CapsLeft,
     DemandSample,
@@ -16,6 +18,7 @@ from models.market import InstanceType, Level, NoQuoteReason, Window
 from models.money import micro_of
 from models.topology import Gang
 from scheduling.buying_costs import usual_demand
+from scheduling.buying_options import windows_to_ask
 from tests.support.buying import (
     NOW,
     a_job,
@@ -309,3 +312,20 @@ def test_a_decision_can_be_stored_and_is_the_same_again():
     assert again.model_dump_json() == first.model_dump_json()
     assert BuyDecision.model_validate_json(first.model_dump_json()) == first
     assert all(InstanceType.parse(plan.instance_type) for plan in first.plans)
+
+
+def test_markets_are_asked_for_the_windows_that_are_compared():
+    jobs = [a_job("a", 8, 2).request, a_job("b", 8, 5).request]
+    grain = timedelta(minutes=1)
+    asked = windows_to_ask(jobs, BuyingPolicy(), grain, NOW + timedelta(seconds=30))
+    assert {window.start for window in asked} == {NOW + grain}
+    assert [window.hours for window in asked] == [2.25, 4.5, 5.25, 9, 24]
+    seed = BuyingPolicy(rule=BuyingRule.SEED)
+    assert [window.hours for window in windows_to_ask(jobs, seed, grain, NOW)] == [24]
+    nobody = windows_to_ask([], BuyingPolicy(), grain, NOW)
+    assert [window.hours for window in nobody] == [1]
+    # What is asked for is what is decided on: each window of a book that names its own.
+    quotes = tuple(BOOK.quotes[0].model_copy(update={"window": window}) for window in asked)
+    market = BOOK.model_copy(update={"quotes": quotes})
+    (plan,) = decided([a_job("a", 8, 2)], market, now=NOW + timedelta(seconds=30)).plans
+    assert plan.window == asked[0]
