@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, WithJsonSchema, field_validator, model_validator
 
 from models.base import Frozen, Instant, Name, Wire
+from models.mig import MigProfile, profile_gb
 from models.topology import Gang
 from models.units import GB, Duration
 
@@ -107,7 +108,12 @@ class JobSpec(Frozen):
     gpu_type: str | None = Field(default=None, min_length=1, max_length=64)
     """Model of GPU, such as H100; any when left out. Compared without regard to case."""
     vram_per_gpu: GB = 0.0
-    """Memory needed on each GPU."""
+    """Memory needed on each GPU; of a GPU that is shared, the job's part of it."""
+    milli: int = Field(default=1000, ge=1, le=1000)
+    """Thousandths of one GPU that the job needs: below 1000 it shares the GPU with others, and
+    has to name its `vram_per_gpu`. See docs/sharing.md."""
+    mig: MigProfile | None = None
+    """A MIG profile such as 1g.10gb: the job gets one instance of it, on a GPU in MIG mode."""
     cpus: float = Field(default=1.0, ge=0, le=1_000_000)
     """CPU cores, in total; the nodes of a gang share them in proportion to its GPUs there."""
     ram: GB = 1.0
@@ -168,6 +174,11 @@ class JobSpec(Frozen):
             self.gang.check_total(self.gpus)
         return self
 
+    @model_validator(mode="after")
+    def _part_of_one_gpu(self) -> Self:
+        check_part(self.gpus, self.milli, self.mig, self.vram_per_gpu, in_gang=bool(self.gang))
+        return self
+
     @property
     def argv(self) -> tuple[str, ...]:
         """The command as an argument list; empty when only an image was given."""
@@ -183,6 +194,29 @@ class JobSpec(Frozen):
     def grace(self) -> timedelta:
         """Time to save or clean up between the stop signal and SIGKILL."""
         return self.checkpoint.grace if self.checkpoint else self.stop_grace
+
+
+def check_part(
+    gpus: int, milli: int, mig: str | None, vram_per_gpu: float, *, in_gang: bool
+) -> None:
+    """Raise ValueError where a job cannot have such a part of a GPU."""
+    if milli == 1000 and mig is None:
+        return
+    what = f"milli is {milli}" if mig is None else f"mig is {mig}"
+    if in_gang:
+        raise ValueError(f"{what}, but a gang takes whole GPUs: leave out one of the two")
+    if gpus != 1:
+        raise ValueError(f"{what}, a part of one GPU: gpus must be 1, not {gpus}")
+    if mig is None:
+        if not vram_per_gpu:
+            raise ValueError(f"{what}: say with vram_per_gpu how much memory of the GPU it needs")
+        return
+    if milli != 1000:
+        raise ValueError(f"{what}, which says its size: leave out milli")
+    if vram_per_gpu > profile_gb(mig):
+        raise ValueError(
+            f"{what}, which has {profile_gb(mig):g}GB: vram_per_gpu cannot be {vram_per_gpu:g}GB"
+        )
 
 
 class JobState(StrEnum):

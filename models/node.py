@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant, Name, Wire
 from models.job import Tier
+from models.mig import MigPositions, MigProfile
 from models.topology import NodeTopology
 from models.units import GB
 
@@ -37,19 +38,59 @@ class Block(Frozen):
     """Micro-dollars per GPU-hour."""
 
 
+class GPUParts(Frozen):
+    """What jobs have of a GPU that they share, or that is in MIG mode."""
+
+    milli_used: int = Field(default=0, ge=0, le=1000)
+    """Thousandths in use."""
+    mig: MigPositions | None = None
+    """Set in MIG mode: the profiles that it can have, with their positions."""
+    slices_used: int = Field(default=0, ge=0, lt=256)
+    """In MIG mode: the set of slices in use."""
+
+    @model_validator(mode="after")
+    def _in_one_way(self) -> Self:
+        if self.mig is None and self.slices_used:
+            raise ValueError("slices are in use, but the GPU is not in MIG mode")
+        if self.mig is not None and self.milli_used:
+            raise ValueError("the GPU is in MIG mode: jobs have slices of it, no thousandths")
+        return self
+
+
 class GPU(Frozen):
     """One GPU of a node, as the packer sees it."""
 
     index: int = Field(ge=0, lt=1024)
     vram: GB
     vram_used: GB = 0.0
-    """Memory that is not to be had: taken by the job there, or kept back on a free GPU."""
+    """Memory that is not to be had: taken by the jobs there, or kept back on a free GPU."""
     job_id: str | None = None
     """The job that holds it; a GPU with a job is exclusive."""
+    # One field for all that few GPUs have: a cycle reads thousands, and small ones faster.
+    parts: GPUParts | None = None
+    """Set where jobs share it, or in MIG mode."""
+
+    @model_validator(mode="after")
+    def _whole_or_in_parts(self) -> Self:
+        if self.job_id and self.parts and (self.parts.mig is not None or self.parts.milli_used):
+            raise ValueError(f"GPU {self.index} is held by {self.job_id}, and in parts")
+        return self
 
     @property
     def vram_free(self) -> float:
         return max(self.vram - self.vram_used, 0.0)
+
+    @property
+    def milli_used(self) -> int:
+        return self.parts.milli_used if self.parts else 0
+
+    @property
+    def mig(self) -> MigPositions | None:
+        return self.parts.mig if self.parts else None
+
+    @property
+    def slices_used(self) -> int:
+        return self.parts.slices_used if self.parts else 0
 
 
 class Node(Frozen):
@@ -94,6 +135,15 @@ class Node(Frozen):
         return round(self.ram - self.ram_used, 6)
 
 
+class MigInstance(Wire):
+    """One MIG instance that a GPU has."""
+
+    profile: MigProfile
+    slices: int
+    """The set of slices that it takes."""
+    uuid: str
+
+
 class GPUInventory(Wire):
     """One GPU as the agent found it."""
 
@@ -101,6 +151,10 @@ class GPUInventory(Wire):
     model: str
     vram: GB
     uuid: str = ""
+    mig: MigPositions | None = None
+    """Set in MIG mode: where jobs can have instances. Of a real GPU, where they are."""
+    mig_instances: tuple[MigInstance, ...] = ()
+    """Those that are there; none on a simulated GPU, where every position can be had."""
 
 
 class Inventory(Wire):

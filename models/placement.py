@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant, Name, Wire
 from models.gang import GangPacking, GangPlan
-from models.job import JobSpec, Tier
+from models.job import JobSpec, Tier, check_part
+from models.mig import MigProfile
 from models.topology import Gang
 from models.units import GB, Duration
 
@@ -41,6 +42,12 @@ class RejectionCode(StrEnum):
     """The node has fewer GPUs than the job wants, busy or not."""
     VRAM = "not-enough-vram"
     """Too few GPUs of the node have the memory, even when free of jobs."""
+    MIG_PROFILE = "no-mig-profile"
+    """For a MIG profile: no GPU of the node in MIG mode can have it."""
+    MIG_BUSY = "mig-slices-busy"
+    """For a MIG profile: every position of it is taken."""
+    SHARES_BUSY = "shares-busy"
+    """For a part of a GPU: no GPU has so many thousandths and so much memory left."""
     GPUS_BUSY = "gpus-busy"
     """It would fit, were other jobs not there."""
     RESERVED = "reserved"
@@ -71,6 +78,8 @@ class ScoreTerms(Frozen):
 class Candidate(Frozen):
     node_id: str
     gpu_indices: tuple[int, ...]
+    slices: int = 0
+    """For a MIG profile: the set of slices on its GPU."""
     terms: ScoreTerms
 
 
@@ -114,6 +123,10 @@ class JobRequest(Frozen):
     gpus: int = Field(ge=1)
     gpu_type: str | None = None
     vram_per_gpu: GB = 0.0
+    milli: int = Field(default=1000, ge=1, le=1000)
+    """Thousandths of its GPU; below 1000 it shares that with others."""
+    mig: MigProfile | None = None
+    """Wants one instance of this profile."""
     cpus: float = Field(default=0.0, ge=0)
     ram: GB = 0.0
     expected_duration: Duration = timedelta(hours=1)
@@ -129,6 +142,16 @@ class JobRequest(Frozen):
             self.gang.check_total(self.gpus)
         return self
 
+    @model_validator(mode="after")
+    def _part_of_one_gpu(self) -> Self:
+        check_part(self.gpus, self.milli, self.mig, self.vram_per_gpu, in_gang=bool(self.gang))
+        return self
+
+    @property
+    def whole(self) -> bool:
+        """Whether it wants its GPUs for itself."""
+        return self.milli == 1000 and self.mig is None
+
     def share_of(self, gpus: int) -> tuple[float, float]:
         """Return the cores, and the GB of RAM, of a node that has so many of the job's GPUs."""
         if gpus == self.gpus:
@@ -139,7 +162,8 @@ class JobRequest(Frozen):
     def of(cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int) -> "JobRequest":
         return cls(
             id=job_id, tier=spec.tier, priority=spec.priority, gpus=spec.gpus,
-            gpu_type=spec.gpu_type, vram_per_gpu=spec.vram_per_gpu, cpus=spec.cpus, ram=spec.ram,
+            gpu_type=spec.gpu_type, vram_per_gpu=spec.vram_per_gpu, milli=spec.milli,
+            mig=spec.mig, cpus=spec.cpus, ram=spec.ram,
             expected_duration=spec.expected_duration, needs_container=spec.image is not None,
             submitted_at=submitted_at, attempt=attempt, gang=spec.gang,
         )  # fmt: skip
@@ -152,6 +176,10 @@ class RunningJob(Frozen):
     node_id: str
     gpu_indices: tuple[int, ...]
     vram_per_gpu: GB = 0.0
+    milli: int = Field(default=1000, ge=0, le=1000)
+    """Below 1000 it has a part of one GPU; 0 with slices."""
+    slices: int = Field(default=0, ge=0, lt=256)
+    """Of a MIG instance, its set of slices."""
     cpus: float = Field(default=0.0, ge=0)
     ram: GB = 0.0
     expected_end: Instant
@@ -178,6 +206,8 @@ class Decision(Frozen):
     kind: PlacementKind
     node_id: str | None = None
     gpu_indices: tuple[int, ...] = ()
+    slices: int = 0
+    """For a MIG profile: the set of slices on its GPU."""
     terms: ScoreTerms | None = None
     provider_hint: str | None = None
     """Where to buy from, by size: sfcompute for 8 and more GPUs, prime below (seed)."""
@@ -214,6 +244,8 @@ class Reservation(Frozen):
     job_id: str
     node_id: str
     gpu_indices: tuple[int, ...]
+    slices: int = 0
+    """For a MIG profile: the set of slices on its GPU."""
     start: Instant
     end: Instant
 
@@ -264,6 +296,8 @@ class Placement(Wire):
     node_id: Name
     epoch: int
     gpu_indices: tuple[int, ...]
+    slices: int = 0
+    """Of a MIG instance, its set of slices on that GPU."""
     cycle_id: str
     placed_at: Instant
     node_expires_at: Instant | None = None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from models.job import Tier
 from models.node import NodeState
 from models.placement import RejectionCode
+from scheduling.parts import Parts
 from scheduling.state import EPSILON, Hold, Need, NodeView, Rooms
 
 Floats = NDArray[np.float64]
@@ -27,6 +28,8 @@ class Layout(NamedTuple):
 
     rooms: Rooms
     free: int
+    parts: Parts = ()
+    """What jobs have of GPUs that they share."""
 
 
 class Columns:
@@ -102,7 +105,7 @@ class Columns:
         self.changed_at[position] = self.version
 
     def _layout_number(self, view: NodeView) -> int:
-        layout = Layout(view.rooms, view.free)
+        layout = Layout(view.rooms, view.free, view.parts)
         number = self._layout_numbers.get(layout)
         if number is None:
             number = self._layout_numbers[layout] = len(self.layouts)

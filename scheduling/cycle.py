@@ -22,12 +22,14 @@ from models.placement import (
 from scheduling.columns import Columns
 from scheduling.gang_decision import place_gang
 from scheduling.gang_start import first_gang_start
-from scheduling.gpus import choose, mask_of
+from scheduling.gpus import Chosen, mask_of
 from scheduling.offers import need_of_share
-from scheduling.packer import ALTERNATIVES, format_gpus, placing, waiting
-from scheduling.reservations import first_start, gpus_open_from
+from scheduling.packer import ALTERNATIVES, placing, waiting
+from scheduling.parts import Part
+from scheduling.reservations import first_start, open_from
 from scheduling.scan import Scan, Scanner
 from scheduling.state import Hold, Need, view_nodes
+from scheduling.words import format_gpus, format_part
 
 
 def plan(
@@ -83,15 +85,9 @@ class _Cycle:
         if not best:
             return self._defer(job, scan)
         decision = placing(job, scan, best)
-        hold = Hold(
-            job_id=job.id,
-            mask=scan.chosen(best[0]).mask,
-            cpus=need.cpus,
-            ram=need.ram,
-            start=self.now,
-            end=need.end_from(self.now),
-        )
-        self.columns.take(best[0], hold, need.vram)
+        chosen = scan.chosen(best[0])
+        hold = _hold_of(job, need, chosen, self.now)
+        self.columns.take(best[0], hold, chosen.vram if need.mig else need.vram)
         return decision
 
     def _decide_gang(self, job: JobRequest) -> Decision:
@@ -138,8 +134,11 @@ class _Cycle:
             return waiting(job, scan, "what runs there is not known to end in time for it")
         position, start = found
         reservation = self._reserve(job, scan.need, position, start)
+        what = format_gpus(reservation.gpu_indices)
+        if not job.whole:
+            what = format_part(job, reservation.gpu_indices[0], reservation.slices)
         outlook = (
-            f"it waits for {format_gpus(reservation.gpu_indices)} of {reservation.node_id} "
+            f"it waits for {what} of {reservation.node_id} "
             f"until about {start:%Y-%m-%d %H:%M:%S} UTC"
         )
         return waiting(job, scan, outlook, start)
@@ -156,21 +155,30 @@ class _Cycle:
 
     def _reserve(self, job: JobRequest, need: Need, position: int, start: datetime) -> Reservation:
         view = self.columns.views[position]
-        usable = gpus_open_from(view, need, start)
-        chosen = choose(usable, usable, need.gpus, self.policy.gpu_choice)
-        end = need.end_from(start)
-        hold = Hold(job.id, chosen.mask, need.cpus, need.ram, start, end)
+        chosen = open_from(view, need, start, self.policy.gpu_choice)
+        assert chosen is not None  # that is how `start` was found
+        hold = _hold_of(job, need, chosen, start)
         self.columns.reserve(position, hold)
         self._reserved_by_tier[job.tier] += 1
         reservation = Reservation(
             job_id=job.id,
             node_id=view.node.id,
             gpu_indices=chosen.indices,
+            slices=chosen.slices,
             start=start,
-            end=end,
+            end=hold.end,
         )
         self.reservations.append(reservation)
         return reservation
+
+
+def _hold_of(job: JobRequest, need: Need, chosen: Chosen, start: datetime) -> Hold:
+    part = None
+    if not need.whole:
+        milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
+        part = Part(chosen.indices[0], milli, vram, chosen.slices)
+    end = need.end_from(start)
+    return Hold(job.id, chosen.mask, need.cpus, need.ram, start, end, part)
 
 
 def _hold_of_share(

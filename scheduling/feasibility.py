@@ -6,6 +6,7 @@ from models.node import Node, NodeState
 from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
 from models.topology import FLAVOR_LABEL
 from models.units import format_duration, format_gb
+from scheduling.parts import lefts_now
 from scheduling.state import EPSILON, Need, NodeView
 from scheduling.topology import missing_labels
 
@@ -27,8 +28,15 @@ def fits_when_empty(node: Node, need: Need) -> bool:
         and (not need.container or node.container_runtime is not None)
         and node.cpus + EPSILON >= need.cpus
         and node.ram + EPSILON >= need.ram
-        and sum(gpu.vram + EPSILON >= need.vram for gpu in node.gpus) >= need.gpus
+        and _gpus_suffice(node, need)
     )
+
+
+def _gpus_suffice(node: Node, need: Need) -> bool:
+    if need.mig is not None:
+        return any(gpu.mig is not None and gpu.mig.get(need.mig) for gpu in node.gpus)
+    whole = [gpu for gpu in node.gpus if gpu.mig is None]
+    return sum(gpu.vram + EPSILON >= need.vram for gpu in whole) >= need.gpus
 
 
 def explain(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> Rejection:
@@ -71,9 +79,17 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
                 f"has {_gb(view.ram_free)} of {_gb(node.ram)} RAM free, job wants {_gb(need.ram)}"
             )
         case RejectionCode.GPU_COUNT:
-            return f"has {_gpus(view.rooms.count)}, job wants {need.gpus}"
+            return f"has {_gpus(view.rooms.count)}{_in_mig(view)}, job wants {need.gpus}"
         case RejectionCode.VRAM:
             return _vram_reason(view, need)
+        case RejectionCode.MIG_PROFILE:
+            return _no_profile_reason(view, need)
+        case RejectionCode.MIG_BUSY:
+            return (
+                f"has no position for {need.mig} left on {_gpus(len(view.rooms.migs))} in MIG mode"
+            )
+        case RejectionCode.SHARES_BUSY:
+            return _no_share_reason(view, need)
         case RejectionCode.GPUS_BUSY:
             return _busy_reason(view, need)
         case RejectionCode.RESERVED:
@@ -106,6 +122,34 @@ def _busy_reason(view: NodeView, need: Need) -> str:
     usable = (view.rooms.roomy(need.vram) & view.free).bit_count()
     memory = f" with {_gb(need.vram)}" if need.vram else ""
     return f"has {usable} of {_gpus(view.rooms.count)}{memory} free, job wants {need.gpus}"
+
+
+def _no_profile_reason(view: NodeView, need: Need) -> str:
+    if not view.rooms.migs:
+        return f"has no GPU in MIG mode, job wants {need.mig}"
+    known = sorted({name for gpu in view.rooms.migs for name, masks in gpu.positions if masks})
+    return f"has {', '.join(known) or 'no instance'} on its GPUs in MIG mode, job wants {need.mig}"
+
+
+def _no_share_reason(view: NodeView, need: Need) -> str:
+    wants = f"job wants {need.milli}/1000 and {_gb(need.vram)} of one GPU"
+    lefts = lefts_now(view.rooms.room, view.free, view.parts)
+    roomy = [left for left in lefts if left.milli >= need.milli]
+    if roomy:
+        most = max(roomy, key=lambda left: (left.vram, -left.gpu))
+        return (
+            f"has {_gb(most.vram)} at most on a GPU with {need.milli}/1000 left "
+            f"(GPU {most.gpu}), {wants}"
+        )
+    most = max(lefts, key=lambda left: (left.milli, -left.gpu), default=None)
+    if most is None:
+        return f"has all GPUs held whole, {wants}"
+    return f"has {most.milli}/1000 left at most (GPU {most.gpu}), {wants}"
+
+
+def _in_mig(view: NodeView) -> str:
+    migs = len(view.rooms.migs)
+    return f" beside {_gpus(migs)} in MIG mode" if migs else ""
 
 
 def _reserved_reason(view: NodeView, need: Need, now: datetime) -> str:

@@ -19,6 +19,10 @@ class Chosen(NamedTuple):
     """Ascending."""
     gap: float
     """Average gap between neighbours: the fragmentation of the choice."""
+    slices: int = 0
+    """Of a MIG instance: its set of slices."""
+    vram: float = 0.0
+    """Of a MIG instance: its GB."""
 
 
 @lru_cache(maxsize=1 << 16)

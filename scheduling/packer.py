@@ -20,7 +20,7 @@ from scheduling.gangs import could_ever_hold as gang_could_ever_hold
 from scheduling.scan import Scan, Scanner
 from scheduling.scoring import provider_for
 from scheduling.state import Need, view_nodes
-from scheduling.words import count, format_gpus, format_rejected
+from scheduling.words import count, format_gpus, format_part, format_rejected
 
 ALTERNATIVES = 3
 """Candidates that a decision keeps beside the best one when it need not explain itself fully."""
@@ -77,16 +77,20 @@ def placing(job: JobRequest, scan: Scan, best: Sequence[int]) -> Decision:
     """Return the decision for the first of the `best` options, with the others beside it."""
     candidates = tuple([scan.candidate(position) for position in best])
     chosen = candidates[0]
+    where = format_gpus(chosen.gpu_indices)
+    if not job.whole:
+        where = format_part(job, chosen.gpu_indices[0], chosen.slices)
     return Decision(
         job_id=job.id,
         kind=PlacementKind.EXISTING_NODE,
         node_id=chosen.node_id,
         gpu_indices=chosen.gpu_indices,
+        slices=chosen.slices,
         terms=chosen.terms,
         candidates=candidates,
         rejected=scan.rejected,
         reason=(
-            f"{chosen.node_id}, {format_gpus(chosen.gpu_indices)}: the best of "
+            f"{chosen.node_id}, {where}: the best of "
             f"{count(scan.option_count, 'candidate')}, score {chosen.terms.total:.3f}"
         ),
     )

@@ -1,35 +1,81 @@
 """When a job that cannot start now could start, and on which GPUs, by what is known of holds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from models.node import NodeState
+from models.placement import GPUChoice
 from scheduling.columns import Columns
-from scheduling.state import EPSILON, Need, NodeView
+from scheduling.gpus import Chosen, choose, mask_of
+from scheduling.parts import WHOLE, Left, Part, choose_instance, choose_share, left_of
+from scheduling.state import EPSILON, Hold, Need, NodeView
+
+
+def open_from(
+    view: NodeView, need: Need, start: datetime, choice: GPUChoice, *, free: int | None = None
+) -> Chosen | None:
+    """Return the GPUs, or the part of one, that the job would get from `start` on.
+
+    `free` are the empty GPUs that the choice leaves as whole as can be; those that are open then
+    when left out. None where too little is open.
+    """
+    if need.mig is not None:
+        return instance_open_from(view, need, need.mig, start, choice)
+    if not need.whole:
+        found = shares_open_from(view, need, start)
+        empty = mask_of(left.gpu for left in found) if free is None else free
+        return choose_share(found, empty, choice) if found else None
+    usable = gpus_open_from(view, need, start)
+    return choose(usable, usable if free is None else free, need.gpus, choice) if usable else None
 
 
 def gpus_open_from(view: NodeView, need: Need, start: datetime) -> int:
-    """Return the GPUs that nobody else holds from `start` until the job would end.
+    """Return the GPUs that nobody else uses from `start` until the job would end.
 
     0 when they are too few, or when cores or RAM run short at some moment in between.
     """
-    end = need.end_from(start)
-    others = [
-        hold for hold in (*view.holds, *view.reserved) if hold.start < end and hold.end > start
-    ]
+    others = _others(view, need, start)
     gpus = view.rooms.roomy(need.vram) & ~view.stuck
     for hold in others:
         gpus &= ~hold.mask
-    if gpus.bit_count() < need.gpus:
+    if gpus.bit_count() < need.gpus or not _cpus_and_ram_suffice(view, need, start, others):
         return 0
-    # Use rises only where a hold starts, so these moments are all that need a look.
-    for moment in (start, *(hold.start for hold in others if hold.start > start)):
-        at_once = [hold for hold in others if hold.start <= moment < hold.end]
-        cpus = view.cpus_stuck + sum(hold.cpus for hold in at_once)
-        ram = view.ram_stuck + sum(hold.ram for hold in at_once)
-        if cpus + need.cpus > view.node.cpus + EPSILON or ram + need.ram > view.node.ram + EPSILON:
-            return 0
     return gpus
+
+
+def shares_open_from(view: NodeView, need: Need, start: datetime) -> list[Left]:
+    """Return the GPUs that have the job's thousandths and memory left until it would end.
+
+    Each with the least that is left of it in that time. None when cores or RAM run short.
+    """
+    others = _others(view, need, start)
+    if not _cpus_and_ram_suffice(view, need, start, others):
+        return []
+    stuck = {part.gpu: part for part in view.parts_stuck}
+    moments = _moments(start, others)
+    found: list[Left] = []
+    for index, room in view.rooms.room:
+        here = [hold for hold in others if hold.mask >> index & 1]
+        always = stuck.get(index, Part(index, 0, 0.0))
+        lefts = [_left_at(moment, always, room, here) for moment in moments]
+        milli = min(left.milli for left in lefts)
+        memory = min(left.vram for left in lefts)
+        if milli >= need.milli and memory + EPSILON >= need.vram:
+            found.append(Left(milli, memory, index))
+    return found
+
+
+def instance_open_from(
+    view: NodeView, need: Need, profile: str, start: datetime, choice: GPUChoice
+) -> Chosen | None:
+    """Return a position of a MIG profile that nobody has from `start` until the job would end."""
+    others = _others(view, need, start)
+    if not _cpus_and_ram_suffice(view, need, start, others):
+        return None
+    taken: dict[int, int] = {part.gpu: part.slices for part in view.parts_stuck}
+    for part in (hold.part for hold in others if hold.part is not None):
+        taken[part.gpu] = taken.get(part.gpu, 0) | part.slices
+    return choose_instance(view.rooms.migs, taken, profile, choice)
 
 
 def earliest_start(
@@ -41,7 +87,7 @@ def earliest_start(
     """
     if view.node.state is not NodeState.READY:
         return None
-    if (view.rooms.roomy(need.vram) & ~view.stuck).bit_count() < need.gpus:
+    if need.whole and (view.rooms.roomy(need.vram) & ~view.stuck).bit_count() < need.gpus:
         return None
     releases = {hold.end for hold in (*view.holds, *view.reserved)}
     for start in sorted({now, *releases}):
@@ -49,7 +95,7 @@ def earliest_start(
             return None
         if view.node.expires_at is not None and view.node.expires_at - start < need.must_last:
             return None
-        if gpus_open_from(view, need, start):
+        if _is_open(view, need, start):
             return start
     return None
 
@@ -68,3 +114,43 @@ def first_start(
         if start is not None:
             first = int(position), start
     return first
+
+
+def _is_open(view: NodeView, need: Need, start: datetime) -> bool:
+    if need.whole:
+        return gpus_open_from(view, need, start) != 0
+    return open_from(view, need, start, GPUChoice.FIRST_FREE) is not None
+
+
+def _others(view: NodeView, need: Need, start: datetime) -> list[Hold]:
+    """Return the holds that a job from `start` on would meet."""
+    end = need.end_from(start)
+    return [
+        hold for hold in (*view.holds, *view.reserved) if hold.start < end and hold.end > start
+    ]
+
+
+def _cpus_and_ram_suffice(
+    view: NodeView, need: Need, start: datetime, others: Sequence[Hold]
+) -> bool:
+    for moment in _moments(start, others):
+        at_once = [hold for hold in others if hold.start <= moment < hold.end]
+        cpus = view.cpus_stuck + sum(hold.cpus for hold in at_once)
+        ram = view.ram_stuck + sum(hold.ram for hold in at_once)
+        if cpus + need.cpus > view.node.cpus + EPSILON or ram + need.ram > view.node.ram + EPSILON:
+            return False
+    return True
+
+
+def _moments(start: datetime, others: Sequence[Hold]) -> list[datetime]:
+    """Return the moments to look at: use rises only where a hold starts."""
+    return [start, *(hold.start for hold in others if hold.start > start)]
+
+
+def _left_at(moment: datetime, stuck: Part, room: float, here: Sequence[Hold]) -> Left:
+    milli, vram = stuck.milli, stuck.vram
+    for hold in here:
+        if hold.start <= moment < hold.end:
+            milli += WHOLE if hold.part is None else hold.part.milli
+            vram += 0.0 if hold.part is None else hold.part.vram
+    return left_of(stuck.gpu, room, milli, vram)

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.placement import Candidate, PackingPolicy, RejectionCode, ScoreTerms
-from scheduling.columns import Bools, Columns, microseconds
-from scheduling.gpus import Chosen, choose
-from scheduling.layouts import CODE_NUMBER, CODES, FITS, Codes, LayoutAnswers
-from scheduling.reservations import gpus_open_from
+from scheduling.columns import Bools, Columns, Floats, microseconds
+from scheduling.gpus import Chosen
+from scheduling.layouts import CODE_NUMBER, CODES, FITS, Codes, LayoutAnswers, Wish
+from scheduling.reservations import open_from
 from scheduling.scoring import expiry_penalty, provider_bonus, totals, utilization
 from scheduling.state import EPSILON, Need
 
@@ -27,7 +27,7 @@ class Scanner:
         self.columns = columns
         self._policy = policy
         self._scans: dict[Need, Scan] = {}
-        self._layouts: dict[tuple[int, float], LayoutAnswers] = {}
+        self._layouts: dict[Wish, LayoutAnswers] = {}
 
     def scan(self, need: Need) -> "Scan":
         """Return the answers of all nodes as they are now."""
@@ -42,10 +42,10 @@ class Scanner:
         return scan
 
     def _layouts_for(self, need: Need) -> LayoutAnswers:
-        key = need.gpus, need.vram
-        if key not in self._layouts:
-            self._layouts[key] = LayoutAnswers(self.columns, *key, self._policy.gpu_choice)
-        return self._layouts[key]
+        wish = Wish(need.gpus, need.vram, need.milli, need.mig)
+        if wish not in self._layouts:
+            self._layouts[wish] = LayoutAnswers(self.columns, wish, self._policy.gpu_choice)
+        return self._layouts[wish]
 
 
 class Scan:
@@ -127,9 +127,11 @@ class Scan:
             provider=float(self._provider[position]),
             total=float(self._totals[position]),
         )
+        chosen = self.chosen(position)
         candidate = Candidate(
             node_id=self.columns.views[position].node.id,
-            gpu_indices=self.chosen(position).indices,
+            gpu_indices=chosen.indices,
+            slices=chosen.slices,
             terms=terms,
         )
         self._candidates[position] = changed_at, candidate
@@ -159,11 +161,11 @@ class Scan:
             if self._codes[position] != FITS:
                 continue
             view = self.columns.views[position]
-            open_gpus = gpus_open_from(view, self.need, self.columns.now)
-            if not open_gpus:
+            now, choice = self.columns.now, self._policy.gpu_choice
+            chosen = open_from(view, self.need, now, choice, free=view.free)
+            if chosen is None:
                 self._codes[position] = _NUMBERS[RejectionCode.RESERVED]
                 continue
-            chosen = choose(open_gpus, view.free, self.need.gpus, self._policy.gpu_choice)
             choices[position] = chosen
             self._gaps[position] = chosen.gap
         return choices
@@ -174,7 +176,8 @@ class Scan:
         return {code: count for code, count in zip(CODES, counts, strict=False) if count}
 
     def _score(self, fits: Bools) -> None:
-        self._used = utilization(self.columns, self.need)
+        added = self._instance_sizes(fits) if self.need.mig else None
+        self._used = utilization(self.columns, self.need, added)
         self._totals = totals(
             self._used,
             self._gaps,
@@ -183,6 +186,13 @@ class Scan:
             self._policy.weights,
         )
         self._ranking = np.where(fits, self._totals, _RULED_OUT)
+
+    def _instance_sizes(self, fits: Bools) -> Floats:
+        """Return the GB that the MIG instance of each option has."""
+        sizes = np.zeros(len(self.columns))
+        for position in np.flatnonzero(fits):
+            sizes[position] = self.chosen(int(position)).vram
+        return sizes
 
 
 def _lasting_codes(columns: Columns, need: Need) -> Codes:

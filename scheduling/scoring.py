@@ -64,12 +64,13 @@ def totals(
     return np.rint(total * 1e9) / 1e9
 
 
-def utilization(columns: Columns, need: Need) -> Floats:
+def utilization(columns: Columns, need: Need, added: Floats | None = None) -> Floats:
     """Return the share of each node's GPU memory in use after placement, 0 to 1.
 
-    On a node that names no memory it is the share of its GPUs.
+    On a node that names no memory it is the share of its GPUs. `added` is what the job takes of
+    each node, where that is not the same everywhere.
     """
-    used = columns.amount_used + columns.amount_added(need)
+    used = columns.amount_used + (columns.amount_added(need) if added is None else added)
     return np.minimum(used / columns.amount_total, 1.0)
 
 

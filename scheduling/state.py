@@ -8,25 +8,18 @@ while a cycle plans and never leave it.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import NamedTuple
 
 from models.job import Tier
-from models.node import Node
+from models.mig import slices_gb
+from models.node import GPU, GPUParts, Node
 from models.placement import JobRequest, PackingPolicy, RunningJob
 from scheduling.gpus import mask_of
-
-EPSILON = 1e-6
-"""Amounts of cores and GB closer than this are equal: sums of decimal fractions drift."""
+from scheduling.parts import WHOLE, Part, Parts, with_part
+from scheduling.slots import EPSILON, Rooms, part_of, slots_of
 
 _OVERDUE = timedelta(minutes=1)
 _SHORTEST = timedelta(seconds=1)
-_FREE, _STUCK = -1.0, -2.0
-"""In place of the memory that the holder of a GPU asked for: nobody holds it, or nobody known."""
-
-_Amounts = tuple[tuple[int, float], ...]
-_Facts = tuple[tuple[int, float, float, float], ...]
-"""For each GPU: index, memory, memory in use, and what its holder asked for."""
 
 
 class Need(NamedTuple):
@@ -43,6 +36,15 @@ class Need(NamedTuple):
     duration: timedelta
     must_last: timedelta
     """The node's time must not end earlier than this after the start."""
+    milli: int = WHOLE
+    """Below WHOLE it wants a part of one GPU."""
+    mig: str | None = None
+    """The MIG profile that it wants an instance of."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it wants its GPUs for itself."""
+        return self.milli == WHOLE and self.mig is None
 
     @classmethod
     def of(cls, job: JobRequest, policy: PackingPolicy) -> "Need":
@@ -56,6 +58,8 @@ class Need(NamedTuple):
             container=job.needs_container,
             duration=job.expected_duration,
             must_last=job.expected_duration + policy.safety_margin,
+            milli=job.milli,
+            mig=job.mig,
         )
 
     def end_from(self, start: datetime) -> datetime:
@@ -72,42 +76,8 @@ class Hold(NamedTuple):
     ram: float
     start: datetime
     end: datetime
-
-
-class Rooms:
-    """The memory of a node's GPUs. Nodes of one make share one object, so it compares by identity.
-
-    `sizes` and `room` have an entry for each GPU: its index, and the GB that it has, or that are
-    to be had there when no job holds it (memory kept back is not).
-    """
-
-    __slots__ = ("all_gpus", "count", "room", "sizes")
-
-    def __init__(self, sizes: _Amounts, room: _Amounts) -> None:
-        self.sizes = sizes
-        self.room = room
-        self.count = len(room)
-        self.all_gpus = mask_of(index for index, _ in room)
-
-    def roomy(self, vram: float) -> int:
-        """Return the GPUs with so many GB each, once no job holds them."""
-        return _roomy(self, vram)
-
-    def large(self, vram: float) -> int:
-        """Return the GPUs of at least this size."""
-        return _large(self, vram)
-
-
-class Slots(NamedTuple):
-    """The GPUs of a node as a plan begins."""
-
-    rooms: Rooms
-    free: int
-    """GPUs that no job holds."""
-    stuck: int
-    """GPUs whose holder is not known to end."""
-    vram_total: float
-    vram_used: float
+    part: Part | None = None
+    """What it has of its one GPU, where it has not the whole."""
 
 
 @dataclass(slots=True)
@@ -131,11 +101,17 @@ class NodeView:
     """Of jobs that run or are placed now."""
     reserved: list[Hold]
     """Of deferred jobs, from a later time on."""
+    parts: Parts = ()
+    """What jobs have now of GPUs that they share."""
+    parts_stuck: Parts = ()
+    """What of that is not known to end, a whole GPU included."""
 
     def take(self, hold: Hold, vram_per_gpu: float) -> None:
         """Give `hold` to its job from now on."""
         self.holds.append(hold)
         self.free &= ~hold.mask
+        if hold.part is not None:
+            self.parts = with_part(self.parts, hold.part)
         self.cpus_free -= hold.cpus
         self.ram_free -= hold.ram
         self.vram_used += vram_per_gpu * hold.mask.bit_count()
@@ -157,7 +133,7 @@ def view_nodes(
 
 def view_node(node: Node, running: Sequence[RunningJob], now: datetime) -> NodeView:
     """Return the view of one node; `running` are the jobs on it."""
-    slots = _slots(_gpu_facts(node, running))
+    slots = slots_of(node, running)
     cpus = ram = 0.0
     for job in running:
         cpus += job.cpus
@@ -176,17 +152,23 @@ def view_node(node: Node, running: Sequence[RunningJob], now: datetime) -> NodeV
         vram_used=slots.vram_used,
         holds=[_hold_of(job, now) for job in running],
         reserved=[],
+        parts=slots.parts,
+        parts_stuck=slots.parts_stuck,
     )
 
 
-def with_job(node: Node, job: JobRequest, gpu_indices: Sequence[int]) -> Node:
-    """Return the node as it is once `job` holds these GPUs of it."""
-    gpus = tuple(
-        gpu.model_copy(update={"job_id": job.id, "vram_used": gpu.vram_used + job.vram_per_gpu})
-        if gpu.index in gpu_indices
-        else gpu
-        for gpu in node.gpus
-    )
+def with_job(node: Node, job: JobRequest, gpu_indices: Sequence[int], slices: int = 0) -> Node:
+    """Return the node as it is once `job` holds these GPUs of it, or its part of one."""
+
+    def held(gpu: GPU) -> GPU:
+        vram = slices_gb(gpu.vram, slices) if job.mig else job.vram_per_gpu
+        mark: dict[str, object] = {"job_id": job.id}
+        if not job.whole:
+            milli = 0 if job.mig else job.milli
+            mark = {"parts": _with_parts(gpu, gpu.milli_used + milli, gpu.slices_used | slices)}
+        return gpu.model_copy(update={**mark, "vram_used": gpu.vram_used + vram})
+
+    gpus = tuple(held(gpu) if gpu.index in gpu_indices else gpu for gpu in node.gpus)
     return node.model_copy(
         update={
             "gpus": gpus,
@@ -198,14 +180,15 @@ def with_job(node: Node, job: JobRequest, gpu_indices: Sequence[int]) -> Node:
 
 def without_job(node: Node, job: RunningJob) -> Node:
     """Return the node as it is once `job` has left it."""
-    gpus = tuple(
-        gpu.model_copy(
-            update={"job_id": None, "vram_used": _less(gpu.vram_used, job.vram_per_gpu)}
-        )
-        if gpu.index in job.gpu_indices
-        else gpu
-        for gpu in node.gpus
-    )
+
+    def left(gpu: GPU) -> GPU:
+        mark: dict[str, object] = {"job_id": None}
+        if part_of(job) is not None:
+            milli, slices = max(gpu.milli_used - job.milli, 0), gpu.slices_used & ~job.slices
+            mark = {"parts": _with_parts(gpu, milli, slices)}
+        return gpu.model_copy(update={**mark, "vram_used": _less(gpu.vram_used, job.vram_per_gpu)})
+
+    gpus = tuple(left(gpu) if gpu.index in job.gpu_indices else gpu for gpu in node.gpus)
     return node.model_copy(
         update={
             "gpus": gpus,
@@ -217,70 +200,14 @@ def without_job(node: Node, job: RunningJob) -> Node:
 
 def _hold_of(job: RunningJob, now: datetime) -> Hold:
     end = job.expected_end if job.expected_end > now else now + _OVERDUE
-    return Hold(job.job_id, mask_of(job.gpu_indices), job.cpus, job.ram, now, end)
+    mask = mask_of(job.gpu_indices)
+    return Hold(job.job_id, mask, job.cpus, job.ram, now, end, part_of(job))
 
 
-def _gpu_facts(node: Node, running: Sequence[RunningJob]) -> _Facts:
-    if not running:
-        return tuple(
-            [
-                (gpu.index, gpu.vram, gpu.vram_used, _FREE if gpu.job_id is None else _STUCK)
-                for gpu in node.gpus
-            ]
-        )
-    known = {index: job.vram_per_gpu for job in running for index in job.gpu_indices}
-    return tuple(
-        [
-            (
-                gpu.index,
-                gpu.vram,
-                gpu.vram_used,
-                known.get(gpu.index, _FREE if gpu.job_id is None else _STUCK),
-            )
-            for gpu in node.gpus
-        ]
-    )
-
-
-@lru_cache(maxsize=1 << 14)
-def _slots(facts: _Facts) -> Slots:
-    """Kept, because most nodes of a pool are alike and each cycle begins by looking at them."""
-    free = mask_of(index for index, _, _, holder in facts if holder == _FREE)
-    stuck = mask_of(index for index, _, _, holder in facts if holder == _STUCK)
-    return Slots(
-        rooms=_rooms(
-            tuple((index, vram) for index, vram, _, _ in facts),
-            tuple((index, _room(vram, used, holder)) for index, vram, used, holder in facts),
-        ),
-        free=free,
-        stuck=stuck,
-        vram_total=sum(vram for _, vram, _, _ in facts),
-        vram_used=sum(used for _, _, used, _ in facts),
-    )
-
-
-@lru_cache(maxsize=1 << 14)
-def _rooms(sizes: _Amounts, room: _Amounts) -> Rooms:
-    return Rooms(sizes, room)
-
-
-@lru_cache(maxsize=1 << 14)
-def _roomy(rooms: Rooms, vram: float) -> int:
-    return mask_of(index for index, room in rooms.room if room + EPSILON >= vram)
-
-
-@lru_cache(maxsize=1 << 14)
-def _large(rooms: Rooms, vram: float) -> int:
-    return mask_of(index for index, size in rooms.sizes if size + EPSILON >= vram)
-
-
-def _room(vram: float, used: float, holder: float) -> float:
-    """Return the GB to be had on a GPU when its job has left."""
-    if holder == _FREE:
-        return max(vram - used, 0.0)
-    if holder in (_STUCK, 0.0):  # a holder that named no memory: all that is used may be its own
-        return vram
-    return vram - max(used - holder, 0.0)
+def _with_parts(gpu: GPU, milli: int, slices: int) -> GPUParts | None:
+    if gpu.mig is None and not milli:
+        return None
+    return GPUParts(milli_used=milli, mig=gpu.mig, slices_used=slices)
 
 
 def _less(used: float, given_back: float) -> float:

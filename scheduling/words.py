@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from models.placement import RejectionCode
+from models.mig import first_slice
+from models.placement import JobRequest, RejectionCode
 
 
 def format_gpus(indices: Sequence[int]) -> str:
@@ -15,6 +16,13 @@ def format_gpus(indices: Sequence[int]) -> str:
             runs.append([index])
     parts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
     return f"{'GPU' if len(indices) == 1 else 'GPUs'} {','.join(parts)}"
+
+
+def format_part(job: JobRequest, index: int, slices: int = 0) -> str:
+    """Return ``500/1000 of GPU 3``, or ``1g.10gb at slice 6 of GPU 3``."""
+    if job.mig is not None:
+        return f"{job.mig} at slice {first_slice(slices)} of GPU {index}"
+    return f"{job.milli}/1000 of GPU {index}"
 
 
 def format_rejected(rejected: Mapping[RejectionCode, int]) -> str:

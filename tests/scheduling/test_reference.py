@@ -1,13 +1,16 @@
 """The packer against the reference: other code, written from the description, same decisions."""
 
 import random
+from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.job import Tier
-from models.node import GPU, Node
+from models.mig import slices_gb
+from models.node import GPU, GPUParts, Node
 from models.placement import (
     CyclePlan,
     GPUChoice,
@@ -19,7 +22,7 @@ from models.placement import (
 )
 from scheduling.cycle import plan
 from tests.support.packing import NOW, a_job
-from tests.support.packing_scenes import Scene, scenes
+from tests.support.packing_scenes import H100, PROFILES, Scene, scenes
 from tests.support.reference_packer import reference_plan
 
 MINUTE = timedelta(minutes=1)
@@ -36,6 +39,35 @@ policies = st.builds(
 def test_every_plan_is_that_of_the_reference(scene: Scene, policy: PackingPolicy) -> None:
     expected = reference_plan(scene.queue, scene.nodes, scene.running, policy, NOW)
     assert plan_without_words(scene, policy) == expected
+
+
+@given(scenes(mixed=True), policies)
+def test_plans_of_whole_gpus_shares_and_mig_are_those_of_the_reference(
+    scene: Scene, policy: PackingPolicy
+) -> None:
+    expected = reference_plan(scene.queue, scene.nodes, scene.running, policy, NOW)
+    assert plan_without_words(scene, policy) == expected
+
+
+def test_long_mixed_queues_on_crowded_nodes_are_planned_as_by_the_reference() -> None:
+    placed: Counter[str] = Counter()
+    reserved: Counter[str] = Counter()
+    passed_over: set[RejectionCode] = set()
+    for seed in range(16):
+        scene = crowded_in_parts(random.Random(seed))
+        expected = reference_plan(scene.queue, scene.nodes, scene.running, PackingPolicy(), NOW)
+        assert plan_without_words(scene, PackingPolicy()) == expected
+        kinds = {job.id: "mig" if job.mig else str(job.whole) for job in scene.queue}
+        placed.update(kinds[decision.job_id] for decision in expected.placements)
+        reserved.update(kinds[reservation.job_id] for reservation in expected.reservations)
+        passed_over |= {code for d in expected.decisions for code in d.rejected}
+    # The comparison means something only where all of these happen.
+    assert min(placed[kind] for kind in ("True", "False", "mig")) > 20
+    assert min(reserved[kind] for kind in ("True", "False", "mig")) > 5
+    assert {
+        RejectionCode.MIG_BUSY, RejectionCode.MIG_PROFILE, RejectionCode.SHARES_BUSY,
+        RejectionCode.RESERVED,
+    } <= passed_over  # fmt: skip
 
 
 def test_long_queues_on_crowded_nodes_are_planned_as_by_the_reference() -> None:
@@ -66,6 +98,71 @@ def crowded(chance: random.Random) -> Scene:
     running = [job for _, jobs in pairs for job in jobs]
     queue = [queued_job(f"job-{i:02}", chance) for i in range(80)]
     return Scene([node for node, _ in pairs], running, queue)
+
+
+def crowded_in_parts(chance: random.Random) -> Scene:
+    """Return 10 nodes with shared GPUs and GPUs in MIG mode, and 90 jobs that want any."""
+    pairs = [shared_node(f"node-{i:02}", chance) for i in range(10)]
+    running = [job for _, jobs in pairs for job in jobs]
+    queue = [mixed_job(f"job-{i:02}", chance) for i in range(90)]
+    return Scene([node for node, _ in pairs], running, queue)
+
+
+def shared_node(name: str, chance: random.Random) -> tuple[Node, list[RunningJob]]:
+    """Return a node of 6 GPUs: in MIG mode, shared, held or empty; half of the use is known."""
+    gpus: list[GPU] = []
+    running: list[RunningJob] = []
+    for index in range(6):
+        kind = chance.choice(["mig", "mig", "shared", "shared", "held", "empty"])
+        known = chance.random() < 0.7
+        end = NOW + chance.randrange(-5, 200) * MINUTE
+        part: dict[str, Any] = {"milli": chance.choice([200, 500, 700]), "vram_per_gpu": 30}
+        if kind == "mig":
+            slices = chance.choice([0, 1, 64, 15, 240, 48])
+            parts = GPUParts(mig=H100, slices_used=slices)
+            used = slices_gb(80, slices)
+            gpus.append(GPU(index=index, vram=80, vram_used=used, parts=parts))
+            part = {"milli": 0, "slices": slices, "vram_per_gpu": slices_gb(80, slices)}
+            known = known and slices > 0
+        elif kind == "shared":
+            more = chance.choice([0, 0, 100])
+            gpus.append(
+                GPU(
+                    index=index,
+                    vram=80,
+                    vram_used=40,
+                    parts=GPUParts(milli_used=part["milli"] + more),
+                )
+            )
+        elif kind == "held":
+            gpus.append(GPU(index=index, vram=80, vram_used=30, job_id="somebody"))
+            part = {"vram_per_gpu": 30}
+        else:
+            gpus.append(GPU(index=index, vram=80))
+            known = False
+        if known:
+            running.append(RunningJob(job_id=f"{name}-{index}", node_id=name,
+                                      gpu_indices=(index,), expected_end=end, **part))  # fmt: skip
+    expires_at = chance.choice([None, None, NOW + chance.randrange(60, 600) * MINUTE])
+    return Node(id=name, gpus=tuple(gpus), cpus=64, ram=512, expires_at=expires_at), running
+
+
+def mixed_job(name: str, chance: random.Random) -> JobRequest:
+    wishes: list[dict[str, Any]] = [
+        {"gpus": chance.choice([1, 2, 3]), "vram_per_gpu": chance.choice([0, 40])},
+        {"gpus": 1, "milli": chance.choice([100, 300, 500, 800]),
+         "vram_per_gpu": chance.choice([5, 20, 60])},
+        {"gpus": 1, "mig": chance.choice(PROFILES), "vram_per_gpu": 0},
+    ]  # fmt: skip
+    return a_job(
+        name,
+        **chance.choice(wishes),
+        priority=chance.randrange(3),
+        cpus=chance.choice([1, 2.3]),
+        ram=8,
+        expected_duration=chance.choice([20, 60, 240]) * MINUTE,
+        submitted_at=NOW - chance.randrange(4) * MINUTE,
+    )
 
 
 def busy_node(name: str, chance: random.Random) -> tuple[Node, list[RunningJob]]:

@@ -3,22 +3,30 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import strategies as st
 
 from models.job import Tier
-from models.node import GPU, Node, NodeState
+from models.mig import positions_of, slices_gb
+from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import CyclePlan, JobRequest, RunningJob
 from scheduling.cycle import plan
 from scheduling.state import with_job
 from tests.support.packing import NOW, POLICY, a_job
 
 MINUTE = timedelta(minutes=1)
+H100 = positions_of("H100", 80)
+PROFILES = ["1g.10gb", "1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]
 minutes = st.integers(1, 240).map(lambda count: count * MINUTE)
 
 
 @st.composite
-def requests(draw: st.DrawFn, name: str) -> JobRequest:
+def requests(draw: st.DrawFn, name: str, mixed: bool = False) -> JobRequest:
+    """Any job; a `mixed` one may also want a part of a GPU."""
+    part = draw(st.sampled_from(["whole", "share", "share", "mig"])) if mixed else "whole"
+    if part != "whole":
+        return draw(part_requests(name, mig=part == "mig"))
     return a_job(
         name,
         tier=draw(st.sampled_from([Tier.FAST, Tier.FAST, Tier.FLEX])),
@@ -35,16 +43,44 @@ def requests(draw: st.DrawFn, name: str) -> JobRequest:
 
 
 @st.composite
-def empty_nodes(draw: st.DrawFn, name: str) -> Node:
+def part_requests(draw: st.DrawFn, name: str, *, mig: bool) -> JobRequest:
+    wish: dict[str, Any] = {"mig": draw(st.sampled_from(PROFILES)), "vram_per_gpu": 0}
+    if not mig:
+        wish = {
+            "milli": draw(st.sampled_from([100, 250, 300, 500, 600, 999])),
+            "vram_per_gpu": draw(st.sampled_from([5, 20, 40, 80])),
+        }
+    return a_job(
+        name,
+        1,
+        tier=draw(st.sampled_from([Tier.FAST, Tier.FAST, Tier.FLEX])),
+        priority=draw(st.integers(0, 2)),
+        cpus=draw(st.sampled_from([0, 1, 8])),
+        ram=draw(st.sampled_from([0, 16, 128])),
+        expected_duration=draw(minutes),
+        submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
+        **wish,
+    )
+
+
+@st.composite
+def empty_nodes(draw: st.DrawFn, name: str, mixed: bool = False) -> Node:
     gpus = draw(st.integers(0, 10))
     vram = draw(st.sampled_from([80, 80, 80, 0]))  # 0: a node that names no memory
     kept = draw(st.lists(st.sampled_from([0, 0, 0, vram / 2]), min_size=gpus, max_size=gpus))
+    modes = [None, None, H100, {"1g.10gb": (4, 8), "3g.40gb": (240,)}] if mixed else [None]
+    migs = draw(st.lists(st.sampled_from(modes), min_size=gpus, max_size=gpus))
     expires_in = draw(st.none() | minutes.map(lambda span: 2 * span))
     return Node(
         id=name,
         tier=draw(st.sampled_from([Tier.FAST, Tier.FAST, Tier.FLEX])),
         gpu_type=draw(st.sampled_from(["H100", "h100", "A100"])),
-        gpus=tuple(GPU(index=i, vram=vram, vram_used=used) for i, used in enumerate(kept)),
+        gpus=tuple(
+            GPU(index=i, vram=80, parts=GPUParts(mig=mig))
+            if mig
+            else GPU(index=i, vram=vram, vram_used=used)
+            for i, (used, mig) in enumerate(zip(kept, migs, strict=True))
+        ),
         cpus=draw(st.sampled_from([16, 64])),
         ram=draw(st.sampled_from([128, 512])),
         provider=draw(st.sampled_from(["own", "prime", "sfcompute"])),
@@ -64,29 +100,37 @@ class Scene:
 
 
 @st.composite
-def scenes(draw: st.DrawFn, max_nodes: int = 5, max_jobs: int = 12) -> Scene:
-    """A cluster on which some jobs run, placed by the packer itself, and a queue."""
+def scenes(draw: st.DrawFn, max_nodes: int = 5, max_jobs: int = 12, mixed: bool = False) -> Scene:
+    """A cluster on which some jobs run, placed by the packer itself, and a queue.
+
+    When `mixed`, jobs want whole GPUs, shares and MIG instances, and some GPUs are in MIG mode.
+    """
     names = [f"node-{i}" for i in range(draw(st.integers(0, max_nodes)))]
-    nodes = [draw(empty_nodes(name)) for name in names]
-    old = [draw(requests(f"old-{i}")) for i in range(draw(st.integers(0, 8)))]
+    nodes = [draw(empty_nodes(name, mixed)) for name in names]
+    old = [draw(requests(f"old-{i}", mixed)) for i in range(draw(st.integers(0, 8)))]
     started = plan(old, nodes, [], POLICY, NOW)
     nodes = applied(nodes, old, started)
     at_work = [
-        running_job(job, decision.node_id, decision.gpu_indices)
+        running_job(job, decision.node_id, decision.gpu_indices, decision.slices)
         for job in old
         for decision in started.placements
         if decision.job_id == job.id and decision.node_id and draw(st.booleans())
     ]
-    queue = [draw(requests(f"job-{i:02}")) for i in range(draw(st.integers(0, max_jobs)))]
+    queue = [draw(requests(f"job-{i:02}", mixed)) for i in range(draw(st.integers(0, max_jobs)))]
     return Scene(nodes, at_work, queue)
 
 
-def running_job(job: JobRequest, node_id: str, gpu_indices: tuple[int, ...]) -> RunningJob:
+def running_job(
+    job: JobRequest, node_id: str, gpu_indices: tuple[int, ...], slices: int = 0
+) -> RunningJob:
+    """Return the job as it runs; an instance is one of a GPU of 80 GB."""
     return RunningJob(
         job_id=job.id,
         node_id=node_id,
         gpu_indices=gpu_indices,
-        vram_per_gpu=job.vram_per_gpu,
+        vram_per_gpu=slices_gb(80, slices) if job.mig else job.vram_per_gpu,
+        milli=0 if job.mig else job.milli,
+        slices=slices,
         cpus=job.cpus,
         ram=job.ram,
         expected_end=NOW + job.expected_duration,
@@ -99,8 +143,12 @@ def applied(nodes: Sequence[Node], queue: Iterable[JobRequest], made: CyclePlan)
     jobs = {job.id: job for job in queue}
     for decision in made.placements:
         assert decision.node_id is not None
-        node = by_id[decision.node_id]
-        held = {gpu.index for gpu in node.gpus if gpu.job_id is not None}
-        assert not held & set(decision.gpu_indices)
-        by_id[node.id] = with_job(node, jobs[decision.job_id], decision.gpu_indices)
+        node, job = by_id[decision.node_id], jobs[decision.job_id]
+        taken = [gpu for gpu in node.gpus if gpu.index in decision.gpu_indices]
+        if job.whole:
+            assert not any(gpu.job_id or gpu.milli_used or gpu.mig for gpu in taken)
+        # The model refuses a GPU that is held and shared, or shared beyond its thousandths.
+        assert not any(gpu.slices_used & decision.slices for gpu in taken)
+        after = with_job(node, job, decision.gpu_indices, decision.slices)
+        by_id[node.id] = Node.model_validate(after.model_dump())
     return list(by_id.values())

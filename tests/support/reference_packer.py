@@ -40,6 +40,10 @@ class Span:
     ram: float
     start: datetime
     end: datetime
+    milli: int = 1000
+    vram: float = 0.0
+    slices: int = 0
+    """Of a part: its thousandths and GB, or its slices."""
 
 
 @dataclass
@@ -53,7 +57,13 @@ class Machine:
     free: set[int] = field(default_factory=set[int])
     stuck: set[int] = field(default_factory=set[int])
     room: dict[int, float] = field(default_factory=dict[int, float])
-    """GB that a job could have on each GPU once nobody holds it."""
+    """GB that a job could have on each GPU once nobody holds it; none of GPUs in MIG mode."""
+    milli_stuck: dict[int, int] = field(default_factory=dict[int, int])
+    """Thousandths in use without a known end."""
+    vram_stuck: dict[int, float] = field(default_factory=dict[int, float])
+    """GB that go with them."""
+    slices_stuck: dict[int, int] = field(default_factory=dict[int, int])
+    """For each GPU in MIG mode."""
     unexplained_cpus: float = 0.0
     unexplained_ram: float = 0.0
     vram_used: float = 0.0
@@ -90,13 +100,14 @@ def reference_plan(
             options.sort(key=lambda option: -option.terms.total)  # stable: ties keep the order
             best = options[0]
             machine = next(m for m in machines if m.node.id == best.node_id)
-            start(machine, job, best.gpu_indices)
+            start(machine, job, best.gpu_indices, best.slices)
             decisions.append(
                 Decision(
                     job_id=job.id,
                     kind=PlacementKind.EXISTING_NODE,
                     node_id=best.node_id,
                     gpu_indices=best.gpu_indices,
+                    slices=best.slices,
                     terms=best.terms,
                     candidates=tuple(options[:4]),
                     rejected=rejected,
@@ -129,15 +140,29 @@ def turn(job: JobRequest) -> tuple[int, bool, datetime | None, str, int]:
 
 def machine_of(node: Node, jobs: Sequence[RunningJob], now: datetime) -> Machine:
     machine = Machine(node, now, vram_used=sum(gpu.vram_used for gpu in node.gpus))
-    holders = {index: job for job in jobs for index in job.gpu_indices}
+    holders = {i: job for job in jobs if job.milli == 1000 for i in job.gpu_indices}
     for gpu in node.gpus:
         holder = holders.get(gpu.index)
-        if holder is None and gpu.job_id is None:
-            machine.free.add(gpu.index)
-            machine.room[gpu.index] = max(gpu.vram - gpu.vram_used, 0)
-        elif holder is None:
+        here = [job for job in jobs if job.milli < 1000 and gpu.index in job.gpu_indices]
+        if gpu.mig is not None:
+            known = {bit for job in here for bit in bits(job.slices)}
+            machine.slices_stuck[gpu.index] = sum(
+                1 << bit for bit in bits(gpu.slices_used) if bit not in known
+            )
+        elif holder is None and gpu.job_id is not None:
             machine.stuck.add(gpu.index)
+            machine.milli_stuck[gpu.index] = 1000
             machine.room[gpu.index] = gpu.vram
+        elif holder is None:
+            unknown = max(gpu.milli_used - sum(job.milli for job in here), 0)
+            machine.milli_stuck[gpu.index] = unknown
+            if unknown:
+                machine.stuck.add(gpu.index)
+            elif not here:
+                machine.free.add(gpu.index)
+            beyond = max(gpu.vram_used - sum(job.vram_per_gpu for job in here), 0)
+            machine.vram_stuck[gpu.index] = beyond if unknown else 0
+            machine.room[gpu.index] = gpu.vram if unknown else max(gpu.vram - beyond, 0)
         elif holder.vram_per_gpu:  # what is used beyond its own share stays
             kept = max(gpu.vram_used - holder.vram_per_gpu, 0)
             machine.room[gpu.index] = gpu.vram - kept
@@ -145,7 +170,10 @@ def machine_of(node: Node, jobs: Sequence[RunningJob], now: datetime) -> Machine
             machine.room[gpu.index] = gpu.vram
     for job in jobs:
         end = job.expected_end if job.expected_end > now else now + timedelta(minutes=1)
-        machine.held.append(Span(job.gpu_indices, job.cpus, job.ram, now, end))
+        vram = 0.0 if job.slices else job.vram_per_gpu
+        machine.held.append(
+            Span(job.gpu_indices, job.cpus, job.ram, now, end, job.milli, vram, job.slices)
+        )
     machine.unexplained_cpus = max(node.cpus_used - sum(job.cpus for job in jobs), 0)
     machine.unexplained_ram = max(node.ram_used - sum(job.ram for job in jobs), 0)
     return machine
@@ -170,26 +198,35 @@ def answer(machine: Machine, job: JobRequest, policy: PackingPolicy) -> Candidat
         return RejectionCode.CPU
     if machine.ram_free() + TINY < job.ram:
         return RejectionCode.RAM
-    if len(node.gpus) < job.gpus:
+    if job.mig is not None:
+        if not any(gpu.mig and gpu.mig.get(job.mig) for gpu in node.gpus):
+            return RejectionCode.MIG_PROFILE
+        if not instances(machine, job, machine.held):
+            return RejectionCode.MIG_BUSY
+    elif len(machine.room) < job.gpus:
         return RejectionCode.GPU_COUNT
-    if len(roomy) < job.gpus:
+    elif len(roomy) < job.gpus:
         return RejectionCode.VRAM
-    if len(usable) < job.gpus:
+    elif job.milli < 1000:
+        if not left(machine, job, now, machine.held):
+            return RejectionCode.SHARES_BUSY
+    elif len(usable) < job.gpus:
         return RejectionCode.GPUS_BUSY
-    if machine.reserved:
-        usable = open_gpus(machine, job, now)
-        if not usable:
-            return RejectionCode.RESERVED
-    gpus = choice(usable, machine.free, job.gpus, policy.gpu_choice)
-    terms = score(machine, job, gpus, policy.weights)
-    return Candidate(node_id=node.id, gpu_indices=gpus, terms=terms)
+    found = open_part(machine, job, now, policy.gpu_choice, machine.free)
+    if found is None:
+        return RejectionCode.RESERVED
+    gpus, slices = found
+    terms = score(machine, job, gpus, slices, policy.weights)
+    return Candidate(node_id=node.id, gpu_indices=gpus, slices=slices, terms=terms)
 
 
-def score(machine: Machine, job: JobRequest, gpus: GPUs, weights: ScoreWeights) -> ScoreTerms:
+def score(
+    machine: Machine, job: JobRequest, gpus: GPUs, slices: int, weights: ScoreWeights
+) -> ScoreTerms:
     node = machine.node
     vram = sum(gpu.vram for gpu in node.gpus)
     if vram:
-        utilization = min((machine.vram_used + job.vram_per_gpu * job.gpus) / vram, 1)
+        utilization = min((machine.vram_used + memory_of(machine, job, gpus, slices)) / vram, 1)
     else:
         utilization = min((len(node.gpus) - len(machine.free) + job.gpus) / len(node.gpus), 1)
     gap = average_gap(gpus)
@@ -237,10 +274,24 @@ def runs(gpus: set[int]) -> list[int]:
     return sorted((len(list(group)) for _, group in groups), reverse=True)
 
 
-def start(machine: Machine, job: JobRequest, gpus: GPUs) -> None:
-    machine.held.append(Span(gpus, job.cpus, job.ram, machine.now, end_of(job, machine.now)))
+def memory_of(machine: Machine, job: JobRequest, gpus: GPUs, slices: int) -> float:
+    """The GB in use once the job has these GPUs; a MIG instance has an eighth for each slice."""
+    if job.mig is None:
+        return job.vram_per_gpu * job.gpus
+    size = next(gpu.vram for gpu in machine.node.gpus if gpu.index == gpus[0])
+    return round(size * 1000) * len(bits(slices)) // 8 / 1000
+
+
+def start(machine: Machine, job: JobRequest, gpus: GPUs, slices: int) -> None:
+    machine.held.append(span_of(job, gpus, slices, machine.now))
     machine.free -= set(gpus)
-    machine.vram_used += job.vram_per_gpu * job.gpus
+    machine.vram_used += memory_of(machine, job, gpus, slices)
+
+
+def span_of(job: JobRequest, gpus: GPUs, slices: int, moment: datetime) -> Span:
+    milli, vram = (0, 0.0) if job.mig else (job.milli, job.vram_per_gpu)
+    end = end_of(job, moment)
+    return Span(gpus, job.cpus, job.ram, moment, end, milli, vram, slices)
 
 
 def reserve(
@@ -256,13 +307,15 @@ def reserve(
         return None
     moment, position = min(found)
     machine = machines[position]
-    usable = open_gpus(machine, job, moment)
-    gpus = choice(usable, usable, job.gpus, policy.gpu_choice)
-    end = end_of(job, moment)
-    machine.reserved.append(Span(gpus, job.cpus, job.ram, moment, end))
+    found_then = open_part(machine, job, moment, policy.gpu_choice)
+    assert found_then is not None
+    gpus, slices = found_then
+    span = span_of(job, gpus, slices, moment)
+    machine.reserved.append(span)
     return Reservation(
-        job_id=job.id, node_id=machine.node.id, gpu_indices=gpus, start=moment, end=end
-    )
+        job_id=job.id, node_id=machine.node.id, gpu_indices=gpus, slices=slices, start=moment,
+        end=span.end,
+    )  # fmt: skip
 
 
 def first_moment(machine: Machine, job: JobRequest, policy: PackingPolicy) -> datetime | None:
@@ -273,31 +326,124 @@ def first_moment(machine: Machine, job: JobRequest, policy: PackingPolicy) -> da
         return None
     if job.needs_container and node.container_runtime is None:
         return None
-    if sum(gpu.vram + TINY >= job.vram_per_gpu for gpu in node.gpus) < job.gpus:
+    large = [g for g in node.gpus if g.mig is None and g.vram + TINY >= job.vram_per_gpu]
+    if job.mig is None and len(large) < job.gpus:
         return None
     moments = {machine.now} | {span.end for span in machine.held + machine.reserved}
     for moment in sorted(moments):
         lasts = not expires_before(node, moment + job.expected_duration + policy.safety_margin)
-        if lasts and open_gpus(machine, job, moment):
+        if lasts and open_part(machine, job, moment, policy.gpu_choice):
             return moment
     return None
 
 
-def open_gpus(machine: Machine, job: JobRequest, moment: datetime) -> set[int]:
-    """The GPUs that the job could have from this moment to its end; none when too little is."""
+def open_part(
+    machine: Machine,
+    job: JobRequest,
+    moment: datetime,
+    by: GPUChoice,
+    free: set[int] | None = None,
+) -> tuple[GPUs, int] | None:
+    """The GPUs, or the GPU and slices, that the job would get from this moment to its end."""
     end = end_of(job, moment)
     others = [s for s in machine.held + machine.reserved if s.start < end and s.end > moment]
-    gpus = machine.with_memory(job) - machine.stuck
-    gpus -= {index for span in others for index in span.gpus}
-    if len(gpus) < job.gpus:
-        return set()
-    for instant in [moment, *(span.start for span in others if span.start > moment)]:
+    for instant in instants(moment, others):
         then = [span for span in others if span.start <= instant < span.end]
         cpus = machine.unexplained_cpus + sum(span.cpus for span in then) + job.cpus
         ram = machine.unexplained_ram + sum(span.ram for span in then) + job.ram
         if cpus > machine.node.cpus + TINY or ram > machine.node.ram + TINY:
-            return set()
-    return gpus
+            return None
+    if job.mig is not None:
+        places = instances(machine, job, others)
+        return best_instance(machine, places, others, by) if places else None
+    if job.milli < 1000:
+        found = left(machine, job, moment, others)
+        return ((fullest(found, free, by),), 0) if found else None
+    gpus = machine.with_memory(job) - machine.stuck
+    gpus -= {index for span in others for index in span.gpus}
+    if len(gpus) < job.gpus:
+        return None
+    return choice(gpus, gpus if free is None else free, job.gpus, by), 0
+
+
+def instants(moment: datetime, others: Sequence[Span]) -> list[datetime]:
+    return [moment, *(span.start for span in others if span.start > moment)]
+
+
+def left(
+    machine: Machine, job: JobRequest, moment: datetime, others: Sequence[Span]
+) -> dict[int, tuple[int, float]]:
+    """The least thousandths and GB that each GPU has left, of those that suffice throughout."""
+    found: dict[int, tuple[int, float]] = {}
+    for index, room in machine.room.items():
+        millis: list[int] = []
+        rooms: list[float] = []
+        for instant in instants(moment, others):
+            then = [s for s in others if s.start <= instant < s.end and index in s.gpus]
+            shares = [span for span in then if span.milli < 1000]
+            millis.append(1000 - machine.milli_stuck.get(index, 0) - sum(s.milli for s in then))
+            used = machine.vram_stuck.get(index, 0) + sum(span.vram for span in shares)
+            rooms.append(round(room - used, 6))
+        if min(millis) >= job.milli and min(rooms) + TINY >= job.vram_per_gpu:
+            found[index] = min(millis), min(rooms)
+    return found
+
+
+def fullest(found: dict[int, tuple[int, float]], free: set[int] | None, by: GPUChoice) -> int:
+    """The GPU with the least left; of empty ones the one that a whole job would get."""
+    if by is GPUChoice.FIRST_FREE:
+        return min(found)
+    best = min(found, key=lambda index: (found[index], index))
+    if found[best][0] < 1000:
+        return best
+    return choice(set(found), set(found) if free is None else free, 1, by)[0]
+
+
+def instances(machine: Machine, job: JobRequest, others: Sequence[Span]) -> list[tuple[int, int]]:
+    """Each GPU in MIG mode with each position of the profile that nobody has a slice of."""
+    assert job.mig is not None
+    return [
+        (gpu.index, position)
+        for gpu in machine.node.gpus
+        if gpu.mig is not None
+        for position in gpu.mig.get(job.mig, ())
+        if not bits(position) & taken(machine, gpu.index, others)
+    ]
+
+
+def best_instance(
+    machine: Machine,
+    places: list[tuple[int, int]],
+    others: Sequence[Span],
+    by: GPUChoice,
+) -> tuple[GPUs, int]:
+    """On the GPU with most slices taken: what leaves most positions of the largest profiles."""
+    if by is GPUChoice.FIRST_FREE:
+        index, position = min(places)
+        return (index,), position
+    used = {index: taken(machine, index, others) for index, _ in places}
+    index = min(used, key=lambda gpu: (-len(used[gpu]), gpu))
+    mig = next(gpu.mig for gpu in machine.node.gpus if gpu.index == index)
+    assert mig is not None
+    profiles = sorted(
+        mig, key=lambda name: (max((len(bits(m)) for m in mig[name]), default=0), name)
+    )
+
+    def leaves(position: int) -> list[int]:
+        after = used[index] | bits(position)
+        return [sum(not bits(m) & after for m in mig[name]) for name in reversed(profiles)]
+
+    positions = sorted(position for gpu, position in places if gpu == index)
+    return (index,), max(positions, key=leaves)  # the first of equals: the lowest
+
+
+def taken(machine: Machine, index: int, others: Sequence[Span]) -> set[int]:
+    slices = bits(machine.slices_stuck[index])
+    return slices.union(*(bits(span.slices) for span in others if index in span.gpus))
+
+
+def bits(mask: int) -> set[int]:
+    return {bit for bit in range(mask.bit_length()) if mask >> bit & 1}
 
 
 def end_of(job: JobRequest, moment: datetime) -> datetime:
