@@ -28,6 +28,7 @@ from activities.snapshot import (
     to_milli,
 )
 from models.messages import CycleReply, CycleRequest, LeaseEnd, Waiting
+from models.mig import slices_gb
 from models.node import Node
 from models.placement import (
     CyclePlan,
@@ -155,8 +156,9 @@ def placement_of(rows: Sequence[RowMapping]) -> Placement:
     return Placement(
         job_id=first["job_id"], attempt=first["attempt"], rank=first["rank"],
         node_id=first["node_id"], epoch=first["epoch"],
-        gpu_indices=tuple(first["gpu_indices"]), cycle_id=first["cycle_id"],
-        placed_at=first["placed_at"], node_expires_at=first["expires_at"],
+        gpu_indices=tuple(first["gpu_indices"]), slices=first["slices"],
+        cycle_id=first["cycle_id"], placed_at=first["placed_at"],
+        node_expires_at=first["expires_at"],
         simulated=first["simulated"], reason=first["decision"].get("reason", ""),
         ranks=ranks if len(ranks) > 1 else (),
     )  # fmt: skip
@@ -206,8 +208,8 @@ async def _commit(
         {"id": request.cycle_id, "pool": request.pool},
     )
     jobs = {job.id: job for job in queue}
-    epochs = {node.id: node.epoch for node in nodes}
-    by_job = [_rows(decision, jobs[decision.job_id], epochs) for decision in decided.placements]
+    by_id = {node.id: node for node in nodes}
+    by_job = [_rows(decision, jobs[decision.job_id], by_id) for decision in decided.placements]
     if not by_job:
         return set()
     # All at once is the rule; job by job only when the database refused a part of it.
@@ -235,7 +237,7 @@ async def _insert(
         return None
 
 
-def _rows(decision: Decision, job: JobRequest, epochs: Mapping[str, int]) -> list[dict[str, Any]]:
+def _rows(decision: Decision, job: JobRequest, nodes: Mapping[str, Node]) -> list[dict[str, Any]]:
     """Return a row for each node of a placement; the decision stands with the first."""
     rows: list[dict[str, Any]] = []
     for rank, (node_id, gpu_indices) in enumerate(decision.by_node):
@@ -246,16 +248,26 @@ def _rows(decision: Decision, job: JobRequest, epochs: Mapping[str, int]) -> lis
                 "attempt": job.attempt,
                 "rank": rank,
                 "node_id": node_id,
-                "epoch": epochs[node_id],
+                "epoch": nodes[node_id].epoch,
                 "gpu_indices": gpu_indices,
                 "cpu_milli": to_milli(cpus),
                 "ram_mb": to_mb(ram),
-                "vram_mb": to_mb(job.vram_per_gpu),
+                "vram_mb": to_mb(_vram(job, nodes[node_id], gpu_indices[0], decision.slices)),
+                "milli": 0 if job.mig else job.milli,
+                "slices": decision.slices,
+                "mig_profile": job.mig,
                 "expected_seconds": job.expected_duration.total_seconds(),
                 "decision": {} if rank else decision.model_dump(mode="json"),
             }
         )
     return rows
+
+
+def _vram(job: JobRequest, node: Node, gpu_index: int, slices: int) -> float:
+    """Return the GB that the job takes of each of its GPUs."""
+    if job.mig is None:
+        return job.vram_per_gpu
+    return slices_gb(next(gpu.vram for gpu in node.gpus if gpu.index == gpu_index), slices)
 
 
 async def _explain_waiting(
@@ -299,6 +311,7 @@ _PLACE = """
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
             job_id text, attempt integer, rank integer, node_id text, epoch integer,
             gpu_indices integer[], cpu_milli bigint, ram_mb bigint, vram_mb bigint,
+            milli integer, slices integer, mig_profile text,
             expected_seconds double precision, decision jsonb)
     ), taken AS (
         DELETE FROM queue q USING wanted w
@@ -306,14 +319,18 @@ _PLACE = """
         RETURNING q.job_id
     ), placed AS (
         INSERT INTO placements (job_id, attempt, rank, cycle_id, node_id, epoch, gpu_indices,
-                                cpu_milli, ram_mb, vram_mb, expected_seconds, decision)
+                                cpu_milli, ram_mb, vram_mb, milli, slices, mig_profile,
+                                expected_seconds, decision)
         SELECT job_id, attempt, rank, :cycle, node_id, epoch, gpu_indices, cpu_milli, ram_mb,
-               vram_mb, expected_seconds, decision
+               vram_mb, milli, slices, mig_profile, expected_seconds, decision
           FROM wanted JOIN taken USING (job_id)
-        RETURNING job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb
+        RETURNING job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb, milli, slices,
+                  mig_profile
     )
-    INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, tenant)
-    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, g.index, p.vram_mb, j.tenant
+    INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,
+                        mig_profile, tenant)
+    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, g.index, p.vram_mb, p.milli, p.slices,
+           p.mig_profile, j.tenant
       FROM placed p
       JOIN jobs j ON j.id = p.job_id
      CROSS JOIN LATERAL unnest(p.gpu_indices) AS g (index)
@@ -345,8 +362,8 @@ _FORGET = """
 """Looks at those only that have come to this age since the last time, and some more."""
 
 _PLACED = """
-    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, p.gpu_indices, p.cycle_id, p.placed_at,
-           p.decision, n.address, n.expires_at, n.simulated
+    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, p.gpu_indices, p.slices, p.cycle_id,
+           p.placed_at, p.decision, n.address, n.expires_at, n.simulated
       FROM placements p JOIN nodes n ON n.id = p.node_id JOIN jobs j ON j.id = p.job_id
      WHERE p.cycle_id = :cycle
        AND EXISTS (SELECT FROM placements o

@@ -51,7 +51,7 @@ QUEUE_JOBS = Metric(
     "Jobs in the queue; held `true` for those kept out of placement.",
 )  # fmt: skip
 LEASES_LIVE = Metric(
-    "leases_live", Kind.GAUGE, "control", ("pool",), "GPUs that a job holds.",
+    "leases_live", Kind.GAUGE, "control", ("pool",), "GPUs that a job holds, or several share.",
 )  # fmt: skip
 GPUS = Metric(
     "gpus", Kind.GAUGE, "control", ("pool", "state"),

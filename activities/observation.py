@@ -300,6 +300,18 @@ _LEDGERS = """
         ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
      GROUP BY g.node_id, g.index HAVING g.vram_mb_used <> coalesce(sum(l.vram_mb), 0)
     UNION ALL
+    SELECT 'node ' || g.node_id || ' GPU ' || g.index, 'milli_used', g.milli_used,
+           coalesce(sum(l.milli), 0)
+      FROM gpus g LEFT JOIN leases l
+        ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+     GROUP BY g.node_id, g.index HAVING g.milli_used <> coalesce(sum(l.milli), 0)
+    UNION ALL
+    SELECT 'node ' || g.node_id || ' GPU ' || g.index, 'slices_used', g.slices_used,
+           coalesce(sum(l.slices), 0)
+      FROM gpus g LEFT JOIN leases l
+        ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+     GROUP BY g.node_id, g.index HAVING g.slices_used <> coalesce(sum(l.slices), 0)
+    UNION ALL
     SELECT 'job ' || p.job_id, 'its placement', cardinality(p.gpu_indices), count(l.id)
       FROM placements p LEFT JOIN leases l
         ON l.job_id = p.job_id AND l.attempt = p.attempt AND l.rank = p.rank
@@ -308,3 +320,4 @@ _LEDGERS = """
      GROUP BY p.job_id, p.attempt, p.rank HAVING count(l.id) <> cardinality(p.gpu_indices)
      ORDER BY 1, 2
 """
+"""Slices do not overlap, so the set of all is the sum of the sets."""

@@ -271,8 +271,8 @@ _RUNS_ON = """
 """
 
 _PLACEMENT = """
-    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, p.gpu_indices, p.cycle_id, p.placed_at,
-           p.decision, n.address, n.expires_at, n.simulated
+    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, p.gpu_indices, p.slices, p.cycle_id,
+           p.placed_at, p.decision, n.address, n.expires_at, n.simulated
       FROM placements p JOIN nodes n ON n.id = p.node_id
      WHERE p.job_id = :id AND p.attempt = :attempt
        AND EXISTS (SELECT FROM placements o

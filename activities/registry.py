@@ -1,6 +1,7 @@
 """Nodes in the capacity database: registration, drain, loss."""
 
 import json
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -22,7 +23,7 @@ from models.messages import (
     Registered,
     Registration,
 )
-from models.node import Liveness, NodeState
+from models.node import GPUInventory, Liveness, NodeState
 
 
 class RegistryActivities:
@@ -163,15 +164,12 @@ class RegistryActivities:
         )  # fmt: skip
         await connection.execute(
             text(
-                "INSERT INTO gpus (node_id, index, model, uuid, vram_mb)"
-                " VALUES (:node, :index, :model, :uuid, :vram)"
+                "INSERT INTO gpus (node_id, index, model, uuid, vram_mb, mig, mig_instances)"
+                " VALUES (:node, :index, :model, :uuid, :vram, CAST(:mig AS jsonb),"
+                " CAST(:instances AS jsonb))"
             ),
-            [
-                {"node": identity.node_id, "index": gpu.index, "model": gpu.model,
-                 "uuid": gpu.uuid, "vram": to_mb(gpu.vram)}
-                for gpu in inventory.gpus
-            ],
-        )  # fmt: skip
+            [_gpu_row(identity.node_id, gpu) for gpu in inventory.gpus],
+        )
         assert epoch is not None
         return epoch
 
@@ -186,6 +184,15 @@ class RegistryActivities:
                 (job_id, NodeLost(node_id=node_id, epoch=epoch, reason=reason)) for job_id in jobs
             ]
         await self._signals.tell_jobs("node_lost", messages)
+
+
+def _gpu_row(node_id: str, gpu: GPUInventory) -> dict[str, Any]:
+    instances = [instance.model_dump() for instance in gpu.mig_instances]
+    return {
+        "node": node_id, "index": gpu.index, "model": gpu.model, "uuid": gpu.uuid,
+        "vram": to_mb(gpu.vram), "mig": None if gpu.mig is None else json.dumps(gpu.mig),
+        "instances": json.dumps(instances) if instances else None,
+    }  # fmt: skip
 
 
 async def _end_leases(connection: AsyncConnection, node_id: str, epoch: int, reason: str) -> None:

@@ -1,5 +1,6 @@
 """Reading the capacity database into the values that `scheduling` works on."""
 
+import json
 from datetime import datetime
 
 from sqlalchemy import RowMapping, text
@@ -7,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.base import Wire
 from models.job import Tier
-from models.node import GPU, Node, NodeState
+from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import JobRequest, RunningJob
 from models.pool import PoolSpec
 from models.topology import NodeTopology
@@ -34,7 +35,7 @@ async def load_nodes(connection: AsyncConnection, pool: str) -> tuple[Node, ...]
     nodes = await connection.execute(text(_NODES), {"pool": pool})
     gpus: dict[str, list[GPU]] = {}
     # Thousands of GPUs, of which few differ: equal ones share one value.
-    known: dict[tuple[int, int, int, str | None], GPU] = {}
+    known: dict[tuple[int, int, int, str | None, int, str | None, int], GPU] = {}
     for node_id, *columns in await connection.execute(text(_GPUS), {"pool": pool}):
         facts = tuple(columns)
         if facts not in known:
@@ -71,6 +72,8 @@ async def load_running(connection: AsyncConnection, pool: str) -> tuple[RunningJ
             node_id=row["node_id"],
             gpu_indices=tuple(row["gpu_indices"]),
             vram_per_gpu=row["vram_mb"] / 1000,
+            milli=row["milli"],
+            slices=row["slices"],
             cpus=row["cpu_milli"] / 1000,
             ram=row["ram_mb"] / 1000,
             expected_end=row["expected_end"],
@@ -87,9 +90,21 @@ def to_milli(cores: float) -> int:
     return round(cores * 1000)
 
 
-def _gpu(index: int, vram_mb: int, vram_mb_used: int, job_id: str | None) -> GPU:
+def _gpu(
+    index: int,
+    vram_mb: int,
+    vram_mb_used: int,
+    job_id: str | None,
+    milli_used: int,
+    mig: str | None,
+    slices_used: int,
+) -> GPU:
+    parts = None
+    if milli_used or mig is not None:
+        positions = None if mig is None else json.loads(mig)
+        parts = GPUParts(milli_used=milli_used, mig=positions, slices_used=slices_used)
     return GPU.model_construct(
-        index=index, vram=vram_mb / 1000, vram_used=vram_mb_used / 1000, job_id=job_id
+        index=index, vram=vram_mb / 1000, vram_used=vram_mb_used / 1000, job_id=job_id, parts=parts
     )
 
 
@@ -113,17 +128,21 @@ _NODES = """
 """
 
 _GPUS = """
-    SELECT g.node_id, g.index, g.vram_mb, g.vram_mb_used, l.job_id
+    SELECT g.node_id, g.index, g.vram_mb, g.vram_mb_used, l.job_id,
+           CASE g.kind WHEN 'share' THEN g.milli_used ELSE 0 END, CAST(g.mig AS text),
+           g.slices_used
       FROM gpus g
       JOIN nodes n ON n.id = g.node_id AND n.pool = :pool AND n.state <> 'GONE'
       LEFT JOIN leases l
         ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+       AND l.milli = 1000
      ORDER BY g.node_id, g.index
 """
+"""Who holds a GPU whole; who has a part of it, `_RUNNING` says."""
 
 _RUNNING = """
-    SELECT p.job_id, p.node_id, p.gpu_indices, p.vram_mb, p.cpu_milli, p.ram_mb,
-           p.placed_at + make_interval(secs => p.expected_seconds) AS expected_end
+    SELECT p.job_id, p.node_id, p.gpu_indices, p.vram_mb, p.milli, p.slices, p.cpu_milli,
+           p.ram_mb, p.placed_at + make_interval(secs => p.expected_seconds) AS expected_end
       FROM placements p JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
      WHERE p.ended_at IS NULL ORDER BY p.job_id
 """

@@ -1,5 +1,6 @@
 """Reading jobs, nodes and pools for people: the client and the console show these."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import RowMapping, text
@@ -11,7 +12,10 @@ from models.job import JobSpec, JobState
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
-from models.views import GPUView, JobView, NodeView, PoolView
+from models.views import GPUView, JobView, NodeView, PartView, PoolView
+
+WHOLE = 1000
+"""Thousandths of a lease of a whole GPU."""
 
 
 class Views:
@@ -75,9 +79,14 @@ class Views:
         async with self._database.transaction() as connection:
             # Nodes first: one that registers in between is not seen without its GPUs.
             nodes = (await connection.execute(text(_NODES), where)).mappings().all()
+            all_gpus = (await connection.execute(text(_GPUS), where)).mappings().all()
+            leases: dict[tuple[str, int], list[RowMapping]] = {}
+            for row in (await connection.execute(text(_LEASES), where)).mappings():
+                leases.setdefault((row["node_id"], row["gpu_index"]), []).append(row)
             gpus: dict[str, list[GPUView]] = {}
-            for row in (await connection.execute(text(_GPUS), where)).mappings():
-                gpus.setdefault(row["node_id"], []).append(_gpu(row))
+            for row in all_gpus:
+                held = leases.get((row["node_id"], row["index"]), [])
+                gpus.setdefault(row["node_id"], []).append(_gpu(row, held))
             return tuple(_node(row, tuple(gpus.get(row["id"], ()))) for row in nodes)
 
     async def pools(self) -> tuple[PoolView, ...]:
@@ -104,15 +113,26 @@ def _job(row: RowMapping) -> JobView:
     return JobView.model_validate(dict(row))
 
 
-def _gpu(row: RowMapping) -> GPUView:
+def _gpu(row: RowMapping, leases: Sequence[RowMapping]) -> GPUView:
+    whole = next((lease for lease in leases if lease["milli"] == WHOLE), None)
+    parts = tuple(
+        PartView(
+            job_id=lease["job_id"], job_name=lease["job_name"], vram=lease["vram_mb"] / 1000,
+            milli=lease["milli"], mig=lease["mig_profile"], slices=lease["slices"],
+        )
+        for lease in leases
+        if lease is not whole
+    )  # fmt: skip
     return GPUView(
         index=row["index"], model=row["model"], vram=row["vram_mb"] / 1000,
-        vram_used=row["vram_mb_used"] / 1000, job_id=row["job_id"], job_name=row["job_name"],
+        vram_used=row["vram_mb_used"] / 1000, job_id=whole["job_id"] if whole else None,
+        job_name=whole["job_name"] if whole else None, mig=row["in_mig_mode"],
+        milli_used=sum(part.milli for part in parts), parts=parts,
     )  # fmt: skip
 
 
 def _node(row: RowMapping, gpus: tuple[GPUView, ...]) -> NodeView:
-    idle = all(gpu.job_id is None for gpu in gpus)
+    idle = all(gpu.job_id is None and not gpu.parts for gpu in gpus)
     values = _without(row, "cpu_milli", "cpu_milli_used", "ram_mb", "ram_mb_used")
     return NodeView(
         **values, gpus=gpus, drained=row["state"] == NodeState.DRAINING.value and idle,
@@ -129,6 +149,7 @@ _JOBS = """
     SELECT j.id, j.name, j.tenant, j.pool, j.spec->>'tier' AS tier,
            CAST(j.spec->>'priority' AS integer) AS priority,
            CAST(j.spec->>'gpus' AS integer) AS gpus, j.spec->>'gpu_type' AS gpu_type,
+           coalesce(CAST(j.spec->>'milli' AS integer), 1000) AS milli, j.spec->>'mig' AS mig,
            CASE WHEN j.ended_at IS NOT NULL THEN j.end_state
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL THEN 'RUNNING'
                 WHEN q.held THEN 'HELD'
@@ -136,6 +157,7 @@ _JOBS = """
                 ELSE 'RETRYING' END AS state,
            greatest(coalesce(q.attempt, 0), coalesce(p.attempt, 0)) AS attempt,
            p.node_id, coalesce(p.gpu_indices, '{}') AS gpu_indices,
+           coalesce(p.slices, 0) AS slices,
            coalesce(r.nodes, '{}') AS nodes,
            coalesce(n.simulated, false) AS simulated, j.submitted_at,
            p.placed_at AS started_at, f.placed_at AS first_started_at, j.ended_at, j.failure,
@@ -177,15 +199,20 @@ _QUEUE_PLACE = """
 """
 
 _GPUS = """
-    SELECT g.node_id, g.index, g.model, g.vram_mb, g.vram_mb_used, l.job_id, j.name AS job_name
-      FROM gpus g
-      JOIN nodes n ON n.id = g.node_id
-      LEFT JOIN leases l
-        ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
-      LEFT JOIN jobs j ON j.id = l.job_id
+    SELECT g.node_id, g.index, g.model, g.vram_mb, g.vram_mb_used, g.mig IS NOT NULL AS in_mig_mode
+      FROM gpus g JOIN nodes n ON n.id = g.node_id
      WHERE (CAST(:pool AS text) IS NULL OR n.pool = :pool)
        AND (:gone OR n.state NOT IN ('GONE'))
      ORDER BY g.node_id, g.index
+"""
+
+_LEASES = """
+    SELECT l.node_id, l.gpu_index, l.job_id, j.name AS job_name, l.vram_mb, l.milli, l.slices,
+           l.mig_profile
+      FROM leases l JOIN nodes n ON n.id = l.node_id JOIN jobs j ON j.id = l.job_id
+     WHERE l.ended_at IS NULL AND (CAST(:pool AS text) IS NULL OR n.pool = :pool)
+       AND (:gone OR n.state NOT IN ('GONE'))
+     ORDER BY l.node_id, l.gpu_index, l.milli DESC, l.slices, l.job_id
 """
 
 _NODES = """
@@ -204,7 +231,8 @@ _POOLS = """
                AND n.state IN ('READY', 'DRAINING')) AS nodes,
            (SELECT count(*) FROM gpus g JOIN nodes n ON n.id = g.node_id WHERE n.pool = p.name
                AND n.state IN ('READY', 'DRAINING')) AS gpus,
-           (SELECT count(*) FROM leases l JOIN nodes n ON n.id = l.node_id
+           (SELECT count(DISTINCT (l.node_id, l.gpu_index)) FROM leases l
+              JOIN nodes n ON n.id = l.node_id
              WHERE n.pool = p.name AND l.ended_at IS NULL) AS gpus_used,
            (SELECT count(*) FROM queue q WHERE q.pool = p.name AND NOT q.held) AS queued,
            (SELECT count(*) FROM queue q WHERE q.pool = p.name AND q.held) AS held,

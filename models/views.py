@@ -16,11 +16,17 @@ class JobView(Wire):
     priority: int
     gpus: int
     gpu_type: str | None = None
+    milli: int = 1000
+    """Thousandths of its GPU that it wants."""
+    mig: str | None = None
+    """The MIG profile that it wants an instance of."""
     state: JobState
     attempt: int = 0
     node_id: str | None = None
     gpu_indices: tuple[int, ...] = ()
     """Of that node."""
+    slices: int = 0
+    """Of a MIG instance, its set of slices."""
     nodes: tuple[str, ...] = ()
     """All nodes of the attempt, by rank: of a gang there are several."""
     simulated: bool = False
@@ -37,13 +43,34 @@ class JobView(Wire):
     estimated_start: Instant | None = None
 
 
+class PartView(Wire):
+    """What one job has of a GPU that is shared, or in MIG mode."""
+
+    job_id: str
+    job_name: str
+    vram: float
+    milli: int = 0
+    """Thousandths; 0 for a MIG instance."""
+    mig: str | None = None
+    """The profile of a MIG instance."""
+    slices: int = 0
+    """Its set of slices."""
+
+
 class GPUView(Wire):
     index: int
     model: str
     vram: float
     vram_used: float
     job_id: str | None = None
+    """The job that holds it whole."""
     job_name: str | None = None
+    mig: bool = False
+    """Whether it is in MIG mode."""
+    milli_used: int = 0
+    """Thousandths that jobs have which share it."""
+    parts: tuple[PartView, ...] = ()
+    """The jobs that have a part of it: largest first, then by id."""
 
 
 class NodeView(Wire):

@@ -45,7 +45,8 @@ _POOLS = """
     SELECT p.name AS pool,
            (SELECT count(*) FROM queue q WHERE q.pool = p.name AND NOT q.held) AS queued,
            (SELECT count(*) FROM queue q WHERE q.pool = p.name AND q.held) AS held,
-           (SELECT count(*) FROM leases l JOIN nodes n ON n.id = l.node_id
+           (SELECT count(DISTINCT (l.node_id, l.gpu_index)) FROM leases l
+              JOIN nodes n ON n.id = l.node_id
              WHERE n.pool = p.name AND l.ended_at IS NULL) AS leases
       FROM pools p
 """

@@ -118,7 +118,7 @@ class NodeRow(SQLModel, table=True):
 
 
 class GpuRow(SQLModel, table=True):
-    """One GPU. `vram_mb_used` is kept by trigger from the live leases."""
+    """One GPU. What is used of it, and in which way, is kept by trigger from the live leases."""
 
     __tablename__: ClassVar[str] = "gpus"  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -130,6 +130,16 @@ class GpuRow(SQLModel, table=True):
     vram_mb_used: int = Field(
         default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
     )
+    kind: str | None = Field(default=None, sa_type=Text)
+    """How it is leased: whole, share or mig; null where nothing is."""
+    milli_used: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    """Thousandths; 1000 for a whole lease."""
+    mig: dict[str, list[int]] | None = Field(sa_column=_json(nullable=True))
+    """Set in MIG mode: the positions of each profile, as sets of slices."""
+    mig_instances: list[dict[str, Any]] | None = Field(sa_column=_json(nullable=True))
+    """Those that the agent found there."""
+    slices_used: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    """In MIG mode: the set of slices that are leased."""
 
 
 class JobRow(SQLModel, table=True):
@@ -222,6 +232,11 @@ class PlacementRow(SQLModel, table=True):
     ram_mb: int = Field(sa_type=BigInteger)
     vram_mb: int = Field(sa_type=BigInteger)
     """Per GPU."""
+    milli: int = Field(default=1000, sa_column_kwargs={"server_default": text("1000")})
+    """Thousandths of its GPU; 1000 for whole GPUs, 0 for a MIG instance."""
+    slices: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    """Of a MIG instance, its set of slices."""
+    mig_profile: str | None = Field(default=None, sa_type=Text)
     expected_seconds: float
     decision: dict[str, Any] = Field(sa_column=_json())
     placed_at: datetime = Field(sa_column=_time(default=True))
@@ -231,12 +246,16 @@ class PlacementRow(SQLModel, table=True):
 
 
 class LeaseRow(SQLModel, table=True):
-    """This job holds this GPU of this node, from, to, and why it ended. Never rewritten."""
+    """This job holds this GPU of this node, or a part of it, from, to, and why it ended.
+
+    Never rewritten.
+    """
 
     __tablename__: ClassVar[str] = "leases"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (
         Index("leases_one_per_gpu", "node_id", "gpu_index", unique=True,
-              postgresql_where=text("ended_at IS NULL")),
+              postgresql_where=text("ended_at IS NULL AND milli = 1000")),
+        Index("leases_by_gpu", "node_id", "gpu_index", postgresql_where=text("ended_at IS NULL")),
         Index("leases_by_job", "job_id", "attempt", "rank"),
         ForeignKeyConstraint(
             ["job_id", "attempt", "rank"],
@@ -254,6 +273,11 @@ class LeaseRow(SQLModel, table=True):
     epoch: int
     gpu_index: int
     vram_mb: int = Field(sa_type=BigInteger)
+    milli: int = Field(default=1000, sa_column_kwargs={"server_default": text("1000")})
+    """Thousandths of its GPU; 1000 for whole GPUs, 0 for a MIG instance."""
+    slices: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    """Of a MIG instance, its set of slices."""
+    mig_profile: str | None = Field(default=None, sa_type=Text)
     tenant: str = Field(sa_type=Text)
     started_at: datetime = Field(sa_column=_time(default=True))
     ended_at: datetime | None = Field(sa_column=_time(nullable=True))

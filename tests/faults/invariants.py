@@ -16,9 +16,22 @@ _LEASED_TWICE = """
       FROM leases a JOIN leases b
         ON a.node_id = b.node_id AND a.gpu_index = b.gpu_index AND a.id < b.id
        AND tstzrange(a.started_at, a.ended_at) && tstzrange(b.started_at, b.ended_at)
+       AND (a.milli = 1000 OR b.milli = 1000 OR a.slices & b.slices <> 0
+            OR lease_kind(a.milli, a.mig_profile) <> lease_kind(b.milli, b.mig_profile))
 """
+_SHARED_TOO_OFTEN = """
+    SELECT a.node_id, a.gpu_index, a.started_at, sum(b.milli) AS milli, sum(b.vram_mb) AS vram_mb
+      FROM leases a JOIN leases b
+        ON a.node_id = b.node_id AND a.gpu_index = b.gpu_index
+       AND tstzrange(b.started_at, b.ended_at) @> a.started_at
+      JOIN gpus g ON g.node_id = a.node_id AND g.index = a.gpu_index
+     GROUP BY a.id, a.node_id, a.gpu_index, a.started_at, g.vram_mb
+    HAVING sum(b.milli) > 1000 OR sum(b.vram_mb) > g.vram_mb
+"""
+"""Use rises only where a lease starts: at those moments all live ones are added up."""
 _MUST_BE_EMPTY = {
     "a GPU was leased twice at one time": _LEASED_TWICE,
+    "a GPU was shared beyond its size": _SHARED_TOO_OFTEN,
     "a lease is open": "SELECT job_id, attempt, node_id FROM leases WHERE ended_at IS NULL",
     "a placement is open": (
         "SELECT job_id, attempt, node_id FROM placements WHERE ended_at IS NULL"
@@ -30,7 +43,8 @@ _MUST_BE_EMPTY = {
         " WHERE cpu_milli_used <> 0 OR ram_mb_used <> 0"
     ),
     "a GPU's ledger is not at zero": (
-        "SELECT node_id, index, vram_mb_used FROM gpus WHERE vram_mb_used <> 0"
+        "SELECT node_id, index, vram_mb_used, milli_used, slices_used, kind FROM gpus"
+        " WHERE vram_mb_used <> 0 OR milli_used <> 0 OR slices_used <> 0 OR kind IS NOT NULL"
     ),
     "a lease's placement ended at another time": (
         "SELECT l.id FROM leases l JOIN placements p USING (job_id, attempt, rank)"

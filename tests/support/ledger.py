@@ -2,7 +2,7 @@
 
 import dataclasses
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from models.messages import (
     job_workflow_id,
     pool_workflow_id,
 )
+from models.mig import positions_of
 from models.node import GPUInventory, Inventory, Liveness, NodeIdentity
 from models.placement import PlacementKey
 from models.pool import Growth, PoolSpec
@@ -94,10 +95,16 @@ class Ledger:
             await set_pool(connection, PoolSpec(name=self.pool, growth=growth))
 
     async def register(
-        self, node: str = "node-a", *, boot: str = "boot-1", gpus: int = 2, delivery: int = 1
+        self,
+        node: str = "node-a",
+        *,
+        boot: str = "boot-1",
+        gpus: int = 2,
+        mig: Collection[int] = (),
+        delivery: int = 1,
     ) -> Registered:
-        """Admit a node of 80 GB GPUs, 16 cores and 64 GB."""
-        request = registration(self.pool, node, boot=boot, gpus=gpus)
+        """Admit a node of 80 GB GPUs, some in MIG mode, 16 cores and 64 GB."""
+        request = registration(self.pool, node, boot=boot, gpus=gpus, mig=mig)
         return await self.run(self.registry.register_node, request, attempt=delivery)
 
     async def enqueue(
@@ -150,8 +157,8 @@ class Ledger:
         """Write a placement with its leases as a cycle does, unless the database refuses."""
         values = {
             "job": job, "attempt": 1, "rank": 0, "node": "node-a", "epoch": 1, "gpus": list(gpus),
-            "cpu": 1000, "ram": 1000, "vram": 1000, "cycle": f"by-hand/{uuid.uuid4().hex}",
-            "pool": self.pool, **fields,
+            "cpu": 1000, "ram": 1000, "vram": 1000, "milli": 1000, "slices": 0, "mig": None,
+            "cycle": f"by-hand/{uuid.uuid4().hex}", "pool": self.pool, **fields,
         }  # fmt: skip
         async with self.database.transaction() as connection:
             for statement in _PLACE_BY_HAND:
@@ -199,13 +206,24 @@ class Ledger:
 
 
 def registration(
-    pool: str, node: str, *, boot: str = "boot-1", gpus: int = 2, token: str = TOKEN
+    pool: str,
+    node: str,
+    *,
+    boot: str = "boot-1",
+    gpus: int = 2,
+    mig: Collection[int] = (),
+    token: str = TOKEN,
 ) -> Registration:
     """Return what the agent of a node of 80 GB GPUs, 16 cores and 64 GB sends."""
     identity = NodeIdentity(node_id=node, agent_id=f"agent-{node}", boot_id=boot, pool=pool)
     inventory = Inventory(
         gpu_type="H100", cpus=16, ram=64, simulated=True,
-        gpus=tuple(GPUInventory(index=i, model="H100", vram=80) for i in range(gpus)),
+        gpus=tuple(
+            GPUInventory(
+                index=i, model="H100", vram=80, mig=positions_of("H100", 80) if i in mig else None
+            )
+            for i in range(gpus)
+        ),
     )  # fmt: skip
     issued_at = datetime.now(UTC)
     return Registration(
@@ -218,10 +236,12 @@ _PLACE_BY_HAND = (
     "INSERT INTO cycles (id, pool, queued, placed, refused, took_ms)"
     " VALUES (:cycle, :pool, 1, 1, 0, 0)",
     "INSERT INTO placements (job_id, attempt, rank, cycle_id, node_id, epoch, gpu_indices,"
-    " cpu_milli, ram_mb, vram_mb, expected_seconds, decision)"
-    " VALUES (:job, :attempt, :rank, :cycle, :node, :epoch, :gpus, :cpu, :ram, :vram, 60, '{}')",
-    "INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, tenant)"
-    " SELECT :job, :attempt, :rank, :node, :epoch, g, :vram, 'default'"
+    " cpu_milli, ram_mb, vram_mb, milli, slices, mig_profile, expected_seconds, decision)"
+    " VALUES (:job, :attempt, :rank, :cycle, :node, :epoch, :gpus, :cpu, :ram, :vram, :milli,"
+    " :slices, :mig, 60, '{}')",
+    "INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,"
+    " mig_profile, tenant)"
+    " SELECT :job, :attempt, :rank, :node, :epoch, g, :vram, :milli, :slices, :mig, 'default'"
     "   FROM unnest(CAST(:gpus AS integer[])) AS g",
 )
 
@@ -239,6 +259,16 @@ _DRIFT = """
       FROM gpus g LEFT JOIN leases l
         ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
      GROUP BY g.node_id, g.index HAVING g.vram_mb_used <> coalesce(sum(l.vram_mb), 0)
+    UNION ALL
+    SELECT g.node_id, g.index, g.milli_used, coalesce(sum(l.milli), 0)
+      FROM gpus g LEFT JOIN leases l
+        ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+     GROUP BY g.node_id, g.index HAVING g.milli_used <> coalesce(sum(l.milli), 0)
+    UNION ALL
+    SELECT g.node_id, g.index, g.slices_used, coalesce(sum(l.slices), 0)
+      FROM gpus g LEFT JOIN leases l
+        ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+     GROUP BY g.node_id, g.index HAVING g.slices_used <> coalesce(sum(l.slices), 0)
     UNION ALL
     SELECT p.node_id, NULL, cardinality(p.gpu_indices), count(l.id)
       FROM placements p LEFT JOIN leases l
