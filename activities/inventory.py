@@ -13,12 +13,14 @@ from typing import NamedTuple
 import psutil
 import pynvml
 
+from activities.mig import read_mig
 from activities.wiring import read_conformance, read_topology
 from models.base import Frozen
 from models.errors import SpecError, UnavailableError
+from models.mig import listed_models, positions_of
 from models.node import GPUInventory, Inventory
 from models.topology import NodeTopology
-from models.units import parse_gb
+from models.units import format_gb, parse_gb
 
 RUNTIMES = ("docker", "podman")
 _SIMULATED = re.compile(r"(\d{1,4})x([A-Za-z0-9]+)-(\d+(?:\.\d+)?\s*[KMGT]i?B)", re.IGNORECASE)
@@ -39,6 +41,8 @@ class SimulatedGPUs(Frozen):
     gpu_type: str
     vram: float
     """GB each."""
+    mig: tuple[int, ...] = ()
+    """Indices of those in MIG mode."""
 
     @property
     def cpus(self) -> float:
@@ -57,13 +61,17 @@ class _Found(NamedTuple):
     conformance: str | None = None
 
 
-def parse_simulated(text: str) -> SimulatedGPUs:
-    """Return the GPUs of ``8xH100-80GB`` or ``4xA100-40GB``. Raises SpecError for another form."""
+def parse_simulated(text: str, mig: str | None = None) -> SimulatedGPUs:
+    """Return the GPUs of ``8xH100-80GB`` or ``4xA100-40GB``. Raises SpecError for another form.
+
+    `mig` names those in MIG mode, ``0,1``.
+    """
     match = _SIMULATED.fullmatch(text.strip())
     if not match or int(match.group(1)) == 0:
         raise SpecError("--simulate", (f"--simulate: expected 8xH100-80GB, not {text!r}",))
     count, gpu_type, vram = match.groups()
-    return SimulatedGPUs(count=int(count), gpu_type=gpu_type, vram=parse_gb(vram))
+    gpus = SimulatedGPUs(count=int(count), gpu_type=gpu_type, vram=parse_gb(vram))
+    return gpus.model_copy(update={"mig": _indices(mig, gpus)}) if mig else gpus
 
 
 def take_inventory(
@@ -109,9 +117,27 @@ def find_runtime() -> str | None:
     return None
 
 
+def _indices(text: str, gpus: SimulatedGPUs) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if any(not word.isdecimal() or int(word) >= gpus.count for word in words):
+        problem = f"--mig: expected indices of the {gpus.count} GPUs, such as 0,1, not {text!r}"
+        raise SpecError("--mig", (problem,))
+    if positions_of(gpus.gpu_type, gpus.vram) is None:
+        known = ", ".join(listed_models())
+        problem = f"--mig: {gpus.gpu_type}-{format_gb(gpus.vram)} is none of {known}"
+        raise SpecError("--mig", (problem,))
+    return tuple(sorted({int(word) for word in words}))
+
+
 def _simulated(simulated: SimulatedGPUs) -> tuple[GPUInventory, ...]:
+    positions = positions_of(simulated.gpu_type, simulated.vram)
     return tuple(
-        GPUInventory(index=i, model=f"simulated {simulated.gpu_type}", vram=simulated.vram)
+        GPUInventory(
+            index=i,
+            model=f"simulated {simulated.gpu_type}",
+            vram=simulated.vram,
+            mig=positions if i in simulated.mig else None,
+        )
         for i in range(simulated.count)
     )
 
@@ -131,11 +157,14 @@ def _nvml_gpus() -> _Found:
 
 def _nvml_gpu(index: int) -> GPUInventory:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    positions, instances = read_mig(handle)
     return GPUInventory(
         index=index,
         model=str(pynvml.nvmlDeviceGetName(handle)),
         vram=round(int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) / 1e9, 3),
         uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+        mig=positions,
+        mig_instances=instances,
     )
 
 

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from activities.mig import device_of
 from activities.rendezvous import command, rendezvous
 from models.job import JobSpec
 from models.messages import RunProcessRequest
 from models.node import Inventory, NodeIdentity
-from models.placement import PlacementKey
+from models.placement import Placement, PlacementKey
 
 KEPT_ENV = [
     "PATH",
@@ -125,7 +126,7 @@ def _own_env(
     indices = ",".join(map(str, placement.gpu_indices))
     env = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": _visible(placement.gpu_indices, inventory),
+        "CUDA_VISIBLE_DEVICES": _visible(placement, spec, inventory),
         AGENT_MARK: identity.agent_id,
         "LONGSHORE_JOB_ID": placement.job_id,
         "LONGSHORE_JOB_NAME": request.job_name,
@@ -137,6 +138,7 @@ def _own_env(
         "LONGSHORE_POOL": spec.pool,
         "LONGSHORE_PROGRESS_FILE": str(public / "progress"),
         **rendezvous(placement, spec),
+        **_part_env(spec),
     }
     if checkpoints:
         env["LONGSHORE_CHECKPOINT_DIR"] = str(checkpoints)
@@ -147,8 +149,39 @@ def _own_env(
     return env
 
 
-def _visible(indices: tuple[int, ...], inventory: Inventory) -> str:
-    """GPUs by UUID, which means the same whatever else is hidden; by index where simulated."""
+def _part_env(spec: JobSpec) -> dict[str, str]:
+    """Return what tells a process which part of its GPU is its own; nothing for whole GPUs.
+
+    The first two hold it to that where the node runs CUDA's MPS, and do nothing elsewhere.
+    """
+    if spec.mig is not None:
+        return {"LONGSHORE_MIG_PROFILE": spec.mig}
+    if spec.milli == 1000:
+        return {}
+    mebibytes = int(spec.vram_per_gpu * 1e9 / 2**20)
+    return {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(spec.milli // 10, 1)),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={mebibytes}M",
+        "LONGSHORE_GPU_MILLI": str(spec.milli),
+        "LONGSHORE_GPU_VRAM": f"{spec.vram_per_gpu:g}",
+    }
+
+
+def _visible(placement: Placement, spec: JobSpec, inventory: Inventory) -> str:
+    """GPUs by UUID, which means the same whatever else is hidden; by index where simulated.
+
+    A MIG instance by its own UUID. Raises LaunchError where that is not there any more.
+    """
+    indices = placement.gpu_indices
+    if spec.mig is not None:
+        device = device_of(inventory, indices[0], spec.mig, placement.slices)
+        if device is None:
+            raise LaunchError(
+                126,
+                f"GPU {indices[0]} has no MIG instance {spec.mig} where the job was placed: were "
+                "its instances changed? Start the agent again.",
+            )
+        return device
     uuids = {gpu.index: gpu.uuid for gpu in inventory.gpus if gpu.uuid}
     if inventory.simulated:
         uuids = {}

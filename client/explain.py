@@ -25,6 +25,10 @@ _HINTS = {
     RejectionCode.CONFORMANCE: "set gang.same_conformance to prefer",
     RejectionCode.DOMAIN: "make gang.group_gpus smaller, or add nodes to a domain",
     RejectionCode.VRAM: "ask for less vram_per_gpu, or add a node with larger GPUs",
+    RejectionCode.MIG_PROFILE: "name another profile, or start an agent on GPUs in MIG mode",
+    RejectionCode.MIG_BUSY: "wait for jobs in other instances to end, or name a smaller profile",
+    RejectionCode.SHARES_BUSY: "ask for a smaller milli or less vram_per_gpu, or wait for jobs "
+    "that share the GPUs to end",
     RejectionCode.GPUS_BUSY: "wait for running jobs to end (`longshore jobs`), raise its "
     "priority, or add a node",
     RejectionCode.STATE: "undrain the node, or look at its agent (`longshore nodes`)",

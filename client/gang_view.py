@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from client.words import tenths
 from models.gang import GangPlan, NodeShare
 from models.node import Node
 from scheduling.links import slowest_link
@@ -37,14 +38,15 @@ def domain_rows(plan: GangPlan) -> list[tuple[str, ...]]:
 
 
 def slots(gpu_indices: Sequence[int], node: Node | None, others: Sequence[int] = ()) -> str:
-    """Return one character for each GPU: `#` for the job, `x` in use, `·` free, and `+` for
-    `others`, which go to other groups of the job."""
+    """Return one character for each GPU: `#` for the job, `x` in use, `·` free, a digit for one
+    in parts (tenths in use), and `+` for `others`, which go to other groups of the job."""
     chosen, also = set(gpu_indices), set(others) - set(gpu_indices)
     if node is None:
         return "".join("#" if i in chosen else "·" for i in range(max(chosen, default=-1) + 1))
     return "".join(
         "#" if gpu.index in chosen
         else "+" if gpu.index in also
+        else tenths(gpu.milli_used, gpu.slices_used) if gpu.parts
         else "x" if gpu.job_id or gpu.vram_used
         else "·"
         for gpu in sorted(node.gpus, key=lambda gpu: gpu.index)

@@ -15,14 +15,15 @@ from client.words import (
     and_others,
     clock,
     count,
+    format_slices,
     gpu_list,
     place_of,
     span,
     styled,
 )  # fmt: skip
-from models.job import AttemptRecord, JobSpec, JobState, JobStatus
+from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
 from models.messages import Progress
-from models.placement import Decision, Rejection
+from models.placement import Candidate, Decision, Rejection
 from models.units import format_duration, format_gb
 from models.views import Explanation, JobView
 
@@ -108,7 +109,7 @@ def _remark(job: JobView, now: datetime) -> str:
     match job.state:
         case JobState.RUNNING:
             again = f", attempt {job.attempt}" if job.attempt > 1 else ""
-            return f"{_where(job)} {gpu_list(job.gpu_indices)}{and_others(job.nodes[1:])}{again}"
+            return f"{_where(job)} {_held(job)}{and_others(job.nodes[1:])}{again}"
         case JobState.SUCCEEDED:
             return f"{_where(job)} for {_ran(job)}"
         case JobState.FAILED:
@@ -122,6 +123,13 @@ def _remark(job: JobView, now: datetime) -> str:
             return job.reason or "until it is released"
         case _:
             return job.reason
+
+
+def _held(job: JobView) -> str:
+    gpus = gpu_list(job.gpu_indices)
+    if job.mig is not None:
+        return f"{job.mig} at {format_slices(job.slices)} of {gpus}"
+    return f"{job.milli}/1000 of {gpus}" if job.milli < 1000 else gpus
 
 
 def _where(job: JobView) -> str:
@@ -176,9 +184,9 @@ def _facts(
 
 
 def _wants(spec: JobSpec) -> str:
-    vram = f" with {format_gb(spec.vram_per_gpu)}" if spec.vram_per_gpu else ""
+    gpus = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
     return (
-        f"{spec.gpus} x {spec.gpu_type or 'GPU'}{vram}, {_cores(spec.cpus)}, "
+        f"{gpus}, {_cores(spec.cpus)}, "
         f"{format_gb(spec.ram)} RAM, about {format_duration(spec.expected_duration)}"
     )
 
@@ -265,11 +273,16 @@ def _verdicts_table(decision: Decision) -> Table:
         table.add_row(
             candidate.node_id,
             Text("fits", style="green"),
-            f"{gpu_list(candidate.gpu_indices)}, score {candidate.terms.total:.3f}",
+            f"{_gpus_of(candidate)}, score {candidate.terms.total:.3f}",
         )
     for rejection in decision.rejections:
         table.add_row(rejection.node_id, _verdict(rejection), rejection.reason)
     return table
+
+
+def _gpus_of(candidate: Candidate) -> str:
+    slices = f" {format_slices(candidate.slices)}" if candidate.slices else ""
+    return f"{gpu_list(candidate.gpu_indices)}{slices}"
 
 
 def _verdict(rejection: Rejection) -> Text:

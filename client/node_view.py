@@ -14,11 +14,11 @@ from models.buying import BuyingPolicy
 from models.money import format_dollars
 from models.node import NodeState
 from models.units import format_duration
-from models.views import NodeView, PoolView
+from models.views import GPUView, NodeView, PartView, PoolView
 
 FREE, TAKEN = "·", "×"
 """A free GPU, and one whose memory is taken by no job of ours."""
-LEGEND = "Each letter is a job, · a free GPU."
+LEGEND = "Each letter is a job, (ab) a GPU that two share, · a free GPU."
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan")
 
 
@@ -47,13 +47,21 @@ def nodes_table(nodes: Sequence[NodeView], now: datetime, width: int) -> Table:
 
 
 def cells(node: NodeView) -> Text:
-    """Return a cell for each GPU between brackets: a letter for each job."""
+    """Return a cell for each GPU between brackets: a letter for each job.
+
+    The letters of jobs that share a GPU, or have MIG instances of it, stand between round ones.
+    """
     letters = _letters(node)
     drawn = Text("[")
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
         if gpu.job_id is not None:
             letter = letters[gpu.job_id]
             drawn.append(letter, style=_colour(letter))
+        elif gpu.parts:
+            drawn.append("(")
+            for part in gpu.parts:
+                drawn.append(letters[part.job_id], style=_colour(letters[part.job_id]))
+            drawn.append(")")
         elif gpu.vram_used:
             drawn.append(TAKEN, style="dim")
         else:
@@ -139,6 +147,7 @@ def _kind(node: NodeView, *, two_lines: bool) -> Text:
 
 def _jobs(node: NodeView) -> Text:
     names = {gpu.job_id: gpu.job_name or gpu.job_id for gpu in node.gpus if gpu.job_id}
+    names |= {part.job_id: _part_name(part) for gpu in node.gpus for part in gpu.parts}
     running = Text()
     for job_id, letter in _letters(node).items():
         running.append(" " if running else "").append(letter, style=_colour(letter))
@@ -149,8 +158,17 @@ def _jobs(node: NodeView) -> Text:
 def _letters(node: NodeView) -> dict[str, str]:
     """Return a letter for each job of a node, in the order of its GPUs."""
     ordered = sorted(node.gpus, key=lambda gpu: gpu.index)
-    jobs = dict.fromkeys(gpu.job_id for gpu in ordered if gpu.job_id)
+    jobs = dict.fromkeys(job_id for gpu in ordered for job_id in _jobs_of(gpu))
     return {job: ascii_letters[i] if i < len(ascii_letters) else "#" for i, job in enumerate(jobs)}
+
+
+def _jobs_of(gpu: GPUView) -> tuple[str, ...]:
+    return (gpu.job_id,) if gpu.job_id else tuple(part.job_id for part in gpu.parts)
+
+
+def _part_name(part: PartView) -> str:
+    """Return ``train 500/1000`` or ``train 1g.10gb``."""
+    return f"{part.job_name} {part.mig or f'{part.milli}/1000'}"
 
 
 def _colour(letter: str) -> str:

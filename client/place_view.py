@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from client.gang_view import DOMAIN_HEADINGS, GROUP_HEADINGS, domain_rows, group_rows, slots
+from client.words import format_slices
+from models.job import format_wish
 from models.node import Node
 from models.placement import Candidate, Decision, JobRequest, PlacementKind
 from models.topology import Gang
@@ -58,7 +60,7 @@ def render_place(
 
 def _sections(decision: Decision, nodes: Sequence[Node]) -> list[_Section]:
     by_id = {node.id: node for node in nodes}
-    rows = [_row(candidate, by_id.get(candidate.node_id)) for candidate in decision.candidates]
+    rows = [_row(option, by_id.get(option.node_id)) for option in decision.candidates]
     sections = [_Section("Candidates, best first", _HEADINGS, rows, 2, best_first=True)]
     if decision.gang is not None:
         groups, domains = group_rows(decision.gang, by_id), domain_rows(decision.gang)
@@ -78,6 +80,8 @@ def _row(candidate: Candidate, node: Node | None) -> tuple[str, ...]:
         terms.provider,
     )
     drawn = f"[{slots(candidate.gpu_indices, node)}]"
+    if candidate.slices:
+        drawn += f" {format_slices(candidate.slices)}"
     return candidate.node_id, drawn, *(f"{number:.3f}" for number in numbers)
 
 
@@ -88,9 +92,7 @@ def _headline(decision: Decision) -> Text:
 
 
 def _job_line(job: JobRequest, now: datetime) -> str:
-    wants = [f"{job.gpus} x {job.gpu_type or 'GPU'}"]
-    if job.vram_per_gpu:
-        wants[0] += f" with {format_gb(job.vram_per_gpu)}"
+    wants = [format_wish(job.gpus, job.gpu_type, job.vram_per_gpu, job.milli, job.mig)]
     if job.gang is not None:
         wants[0] += _groups(job.gang)
     wants += [f"{job.cpus:g} cores", f"{format_gb(job.ram)} RAM"]

@@ -15,7 +15,7 @@ from activities.database import Database
 from activities.queue import why_never
 from activities.snapshot import load_nodes
 from models.errors import UnavailableError, UnsatisfiableError
-from models.job import JobSpec
+from models.job import JobSpec, format_wish
 from models.node import Node
 from models.placement import JobRequest
 from models.units import format_gb
@@ -37,9 +37,9 @@ def new_job_id(spec: JobSpec, key: str | None) -> str:
 
 def summary_of(spec: JobSpec) -> str:
     """Return the job in one line, at most 200 bytes, for the Temporal UI."""
-    vram = f" with {format_gb(spec.vram_per_gpu)}" if spec.vram_per_gpu else ""
+    wants = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
     text = (
-        f"{spec.name}: {spec.gpus} x {spec.gpu_type or 'GPU'}{vram}, {spec.tier.value}, "
+        f"{spec.name}: {wants}, {spec.tier.value}, "
         f"class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
     )
     return text.encode()[:200].decode(errors="ignore")

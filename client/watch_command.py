@@ -88,7 +88,7 @@ class Fleet:
 def fleet_screen(fleet: Fleet, width: int, height: int) -> RenderableType:
     """Return nodes and jobs as tables that fit a terminal of this size."""
     running = sum(job.state in (JobState.RUNNING, JobState.STOPPING) for job in fleet.jobs)
-    used = sum(gpu.job_id is not None for node in fleet.nodes for gpu in node.gpus)
+    used = sum(bool(gpu.job_id or gpu.parts) for node in fleet.nodes for gpu in node.gpus)
     total = sum(len(node.gpus) for node in fleet.nodes)
     first = Text.assemble(
         ("Longshore", "bold"),

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from rich.text import Text
 
 from models.job import JobState
+from models.mig import SLICES, first_slice
 from models.node import NodeState
 
 _STYLES = {
@@ -99,3 +100,21 @@ def _one_unit(seconds: int) -> str:
         if seconds >= 2 * size or (seconds >= size and unit != "d"):
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def tenths(milli: int, slices: int) -> str:
+    """Return how full a GPU is of which jobs have parts: tenths rounded up, ``·`` to ``9``.
+
+    ``x`` where nothing of it is left.
+    """
+    used = max(milli, slices.bit_count() * 1000 // SLICES)
+    if not used:
+        return "·"
+    return "x" if used >= 1000 else str(min(-(-used // 100), 9))
+
+
+def format_slices(slices: int) -> str:
+    """Return ``slice 6`` or ``slices 4-7`` for the set of slices of a MIG instance."""
+    first = first_slice(slices)
+    last = first + slices.bit_count() - 1
+    return f"slice {first}" if first == last else f"slices {first}-{last}"

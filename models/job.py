@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints, WithJsonSchema, field_validator, 
 from models.base import Frozen, Instant, Name, Wire
 from models.mig import MigProfile, profile_gb
 from models.topology import Gang
-from models.units import GB, Duration
+from models.units import GB, Duration, format_gb
 
 
 class Tier(StrEnum):
@@ -180,6 +180,11 @@ class JobSpec(Frozen):
         return self
 
     @property
+    def whole(self) -> bool:
+        """Whether it wants its GPUs for itself."""
+        return self.milli == 1000 and self.mig is None
+
+    @property
     def argv(self) -> tuple[str, ...]:
         """The command as an argument list; empty when only an image was given."""
         if self.command is None:
@@ -194,6 +199,17 @@ class JobSpec(Frozen):
     def grace(self) -> timedelta:
         """Time to save or clean up between the stop signal and SIGKILL."""
         return self.checkpoint.grace if self.checkpoint else self.stop_grace
+
+
+def format_wish(
+    gpus: int, gpu_type: str | None, vram: float, milli: int = 1000, mig: str | None = None
+) -> str:
+    """Return ``2 x H100 with 40GB``, ``500/1000 of an H100 with 40GB`` or ``1g.10gb of a GPU``."""
+    memory = f" with {format_gb(vram)}" if vram else ""
+    if milli == 1000 and mig is None:
+        return f"{gpus} x {gpu_type or 'GPU'}{memory}"
+    of = f"an {gpu_type}" if gpu_type and gpu_type[0] in "AH" else f"a {gpu_type or 'GPU'}"
+    return f"{mig or f'{milli}/1000'} of {of}{memory}"
 
 
 def check_part(

@@ -34,6 +34,7 @@ from models.job import (
     RetryRule,
     Tier,
 )
+from models.mig import MigProfile
 from models.topology import Gang
 from models.units import GB, Duration, format_duration, format_gb
 
@@ -49,6 +50,8 @@ priority: 7
 gpus: 16
 gpu_type: H100
 vram_per_gpu: 40GB
+milli: 1000
+mig: null
 cpus: 64
 ram: 512GB
 expected_duration: 2h30m
@@ -83,6 +86,9 @@ stop_grace: 20s
 """
 """Every field once; where the examples of single fields come from, too."""
 
+OF_ONE_GPU = {"milli": 500, "mig": "1g.10gb"}
+"""Examples that cannot stand beside a gang."""
+
 WRONG_EXAMPLE = """\
 name: Train 7B
 gpus: 0
@@ -100,7 +106,7 @@ def page() -> str:
     no_example: dict[str, Any] = {}
     parts = [_HEAD]
     for title, before, model, values in (
-        ("Fields", _FIELDS, JobSpec, example),
+        ("Fields", _FIELDS, JobSpec, {**example, **OF_ONE_GPU}),
         ("gang", _GANG, Gang, example["gang"]),
         ("checkpoint", _CHECKPOINT, CheckpointContract, example["checkpoint"]),
         ("retry", _RETRY, RetryPolicy, no_example),
@@ -246,6 +252,7 @@ _SECTIONS: dict[type[BaseModel], str] = {
 _TYPES: tuple[tuple[Any, str], ...] = (
     (Name, "lower-case letters, digits, dot, dash and underscore, at most 63"),
     (GB, "size"),
+    (MigProfile, "profile"),
     (Duration, "duration"),
     (Tier, "`FAST` or `FLEX`"),
     (int, "whole number"),
@@ -336,12 +343,16 @@ on one node. Of the agent's environment it gets what programs need everywhere (`
 
 | variable | what |
 |---|---|
-| `CUDA_VISIBLE_DEVICES` | the job's GPUs, by UUID; on simulated nodes by index |
+| `CUDA_VISIBLE_DEVICES` | the job's GPUs or MIG instance, by UUID; on simulated nodes by index |
 | `CUDA_DEVICE_ORDER` | `PCI_BUS_ID` |
 | `LONGSHORE_JOB_ID`, `LONGSHORE_JOB_NAME` | id and name |
 | `LONGSHORE_ATTEMPT` | number of this attempt, from 1 |
 | `LONGSHORE_NODE_ID` | the node that it runs on |
 | `LONGSHORE_GPU_INDICES`, `LONGSHORE_GPU_COUNT` | its GPUs by index, `2,3`, and how many |
+| `LONGSHORE_GPU_MILLI`, `LONGSHORE_GPU_VRAM` | with `milli`: thousandths and GB of the GPU |
+| `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` | with `milli`: for CUDA's MPS ([sharing](sharing.md)) |
+| `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` | with `milli`: the memory, for CUDA's MPS |
+| `LONGSHORE_MIG_PROFILE` | with `mig`: the profile |
 | `LONGSHORE_TENANT`, `LONGSHORE_POOL` | as in the file |
 | `LONGSHORE_PROGRESS_FILE` | where to write how far it is ([progress](progress.md)) |
 | `LONGSHORE_CHECKPOINT_DIR` | the checkpoint folder, made already; only with `checkpoint` |

@@ -1,23 +1,36 @@
 """The state file of `longshore place`: nodes as they are, written down by hand or by a program."""
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant
 from models.job import Tier
-from models.node import GPU, Block, Node, NodeState
+from models.mig import SLICES, listed_models, positions_of, slices_gb
+from models.node import GPU, Block, GPUParts, Node, NodeState
 from models.placement import PackingPolicy
 from models.topology import LinkClass, NodeTopology
-from models.units import GB
+from models.units import GB, format_gb
 
 
 class GPUUse(Frozen):
-    """What is in use on one GPU: by a job, or kept back on a GPU without one."""
+    """What is in use on one GPU: by a job, by jobs that share it, or kept back."""
 
     job: str | None = Field(default=None, min_length=1)
     vram: GB | None = None
-    """Memory in use; all of it when left out."""
+    """Memory in use; all of it when left out, and of slices what they have."""
+    milli: int | None = Field(default=None, ge=1, le=1000)
+    """Thousandths in use by jobs that share it."""
+    slices: tuple[Annotated[int, Field(ge=0, lt=SLICES)], ...] = ()
+    """Of a GPU in MIG mode, the slices in use."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if sum((self.job is not None, self.milli is not None, bool(self.slices))) > 1:
+            raise ValueError("give one of job, milli and slices: a GPU is used in one way")
+        if self.milli is not None and self.vram is None:
+            raise ValueError("milli needs vram: how much memory is in use")
+        return self
 
 
 class Links(Frozen):
@@ -72,7 +85,10 @@ class NodeEntry(Frozen):
     vram: GB = 80.0
     """Memory of each GPU, where `gpus` is a number."""
     used: dict[int, str | GPUUse] = Field(default_factory=dict[int, str | GPUUse])
-    """GPUs in use by index: the job, or `{job: ..., vram: ...}`; where `gpus` is a number."""
+    """GPUs in use by index: the job, or `{job: ..., vram: ...}`, `{milli: ..., vram: ...}`,
+    `{slices: [...]}`; where `gpus` is a number."""
+    mig: tuple[int, ...] = ()
+    """GPUs in MIG mode, by index; `gpu_type` and `vram` say which instances they can have."""
     cpus: float = Field(default=64.0, ge=0)
     cpus_used: float = Field(default=0.0, ge=0)
     ram: GB = 512.0
@@ -90,8 +106,8 @@ class NodeEntry(Frozen):
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
         if isinstance(self.gpus, tuple):
-            if self.used:
-                raise ValueError("give `used` or a full list of `gpus`, not both")
+            if self.used or self.mig:
+                raise ValueError("give `used` and `mig`, or a full list of `gpus`, not both")
             indices = [gpu.index for gpu in self.gpus]
             if len(set(indices)) != len(indices):
                 raise ValueError(f"GPU indices must differ, got {indices}")
@@ -101,7 +117,21 @@ class NodeEntry(Frozen):
         for index in self.used:
             if not 0 <= index < self.gpus:
                 raise ValueError(f"used: there is no GPU {index} among {self.gpus}")
+        self._check_mig(self.gpus)
         return self
+
+    def _check_mig(self, gpus: int) -> None:
+        for index in self.mig:
+            if not 0 <= index < gpus:
+                raise ValueError(f"mig: there is no GPU {index} among {gpus}")
+        if self.mig and positions_of(self.gpu_type, self.vram) is None:
+            known = ", ".join(listed_models())
+            what = f"{self.gpu_type or 'a GPU'} of {format_gb(self.vram)}"
+            raise ValueError(f"mig: {what} is none of {known}")
+        for index, use in self.used.items():
+            in_slices = isinstance(use, GPUUse) and bool(use.slices)
+            if in_slices is not (index in self.mig):
+                raise ValueError(f"used: GPU {index} is used by slices where it is in MIG mode")
 
     def node(self, block: Block | None) -> Node:
         """Return the node as the packer sees it."""
@@ -128,12 +158,20 @@ class NodeEntry(Frozen):
         return tuple(self._gpu(index, self.used.get(index)) for index in range(count))
 
     def _gpu(self, index: int, use: str | GPUUse | None) -> GPU:
+        mig = positions_of(self.gpu_type, self.vram) if index in self.mig else None
         if use is None:
-            return GPU(index=index, vram=self.vram)
+            return GPU(index=index, vram=self.vram, parts=GPUParts(mig=mig) if mig else None)
         if isinstance(use, str):
             use = GPUUse(job=use)
         used = self.vram if use.vram is None else use.vram
-        return GPU(index=index, vram=self.vram, vram_used=used, job_id=use.job)
+        parts = None
+        if use.slices:
+            taken = sum(1 << number for number in set(use.slices))
+            parts = GPUParts(mig=mig, slices_used=taken)
+            used = slices_gb(self.vram, taken) if use.vram is None else use.vram
+        elif use.milli is not None:
+            parts = GPUParts(milli_used=use.milli)
+        return GPU(index=index, vram=self.vram, vram_used=used, job_id=use.job, parts=parts)
 
 
 class ClusterState(Frozen):

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from activities.inventory import parse_simulated
+from activities.inventory import SimulatedGPUs, parse_simulated
 from client.process import leave, run
 from models.errors import LongshoreError, SpecError
 from models.job import Tier
@@ -47,6 +47,10 @@ def agent(
     simulate: Annotated[
         str | None,
         typer.Option(help="Say that these GPUs are here, such as 8xH100-80GB; jobs run without."),
+    ] = None,
+    mig: Annotated[
+        str | None,
+        typer.Option(help="Of the simulated GPUs, those in MIG mode by index, such as 0,1."),
     ] = None,
     cpus: Annotated[
         float | None, typer.Option(min=0.001, help="Cores to offer, in place of those found.")
@@ -89,7 +93,7 @@ def agent(
                 "block_id": block,
                 "expires_at": expires_at,
                 "labels": _labels(label or []),
-                "simulated": parse_simulated(simulate) if simulate else None,
+                "simulated": _simulated(simulate, mig),
                 "cpus": cpus,
                 "ram": _ram(ram),
                 "address": address,
@@ -110,6 +114,15 @@ def node_id_from(hostname: str) -> str:
     """Return a node's name made from a hostname: ``GPU_Box-1.local`` is ``gpu_box-1.local``."""
     name = re.sub(r"[^a-z0-9._-]+", "-", hostname.lower())[:63].strip("._-")
     return name or "node"
+
+
+def _simulated(simulate: str | None, mig: str | None) -> SimulatedGPUs | None:
+    if simulate:
+        return parse_simulated(simulate, mig)
+    if mig:
+        problem = "--mig is for simulated GPUs: of real ones the driver tells the mode"
+        raise SpecError("--mig", (problem,))
+    return None
 
 
 def _options(values: dict[str, object]) -> AgentOptions:

@@ -118,6 +118,8 @@ def _problems(
         for gpu in node.gpus:
             if gpu.job_id is not None:
                 yield f"{node.id} GPU {gpu.index} is still leased to {gpu.job_id}"
+            for part in gpu.parts:
+                yield f"{node.id} GPU {gpu.index} is still leased to {part.job_id}"
 
 
 def _steps_left_out(state: DemoState, jobs: Sequence[JobStatus]) -> Iterable[str]:

@@ -1,6 +1,6 @@
 """A job as Markdown, for the card that the Temporal UI shows of a workflow."""
 
-from models.job import AttemptRecord, JobSpec, JobState, JobStatus
+from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
 from models.units import format_duration, format_gb
 
 
@@ -26,10 +26,11 @@ def _headline(status: JobStatus, simulated: bool) -> str:
 
 
 def _needs(spec: JobSpec) -> str:
-    vram = f" with {format_gb(spec.vram_per_gpu)}" if spec.vram_per_gpu else ""
+    gpu_type = spec.gpu_type or ("any GPU" if spec.whole else None)
+    gpus = format_wish(spec.gpus, gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
     cores = "core" if spec.cpus == 1 else "cores"
     return (
-        f"{spec.gpus} x {spec.gpu_type or 'any GPU'}{vram}, {spec.cpus:g} {cores}, "
+        f"{gpus}, {spec.cpus:g} {cores}, "
         f"{format_gb(spec.ram)} of memory for about {format_duration(spec.expected_duration)}; "
         f"{spec.tier.value}, class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
     )

@@ -16,7 +16,7 @@ from models.job import AttemptRecord, FailureClass, JobResult, JobSpec, JobState
 from models.messages import Progress
 from models.placement import Decision, PlacementKind, Rejection, RejectionCode
 from models.pool import PoolSpec
-from models.views import Explanation, GPUView, JobView, NodeView, PoolView
+from models.views import Explanation, GPUView, JobView, NodeView, PartView, PoolView
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -124,6 +124,24 @@ def test_gpus_of_a_node_are_cells_with_a_letter_for_each_job() -> None:
     assert cells(a_node("eval", "eval", None, "train")).plain == "[aa·b]"
     kept_back = a_node(None).gpus[0].model_copy(update={"vram_used": 8.0})
     assert cells(a_node(gpus=(kept_back,))).plain == "[×]"
+
+
+def test_jobs_that_share_a_gpu_stand_between_round_brackets() -> None:
+    parts = (
+        PartView(job_id="b-1", job_name="eval", vram=20, milli=500),
+        PartView(job_id="c-1", job_name="chat", vram=10, mig="1g.10gb", slices=1),
+    )
+    shared = a_node(None).gpus[0].model_copy(update={"parts": parts, "vram_used": 30})
+    node = a_node(gpus=(*a_node("train").gpus, shared, *a_node(None).gpus))
+    assert cells(node).plain == "[a(bc)·]"
+    assert "[a(bc)·] a=train b=eval 500/1000 c=chat 1g.10gb" in node_line(node)
+
+
+def test_a_part_of_a_gpu_is_said_with_the_job() -> None:
+    running = a_running_job(gpus=1, gpu_indices=(2,), milli=500)
+    assert "500/1000 of GPU 2" in drawn(jobs_table((running,), NOW, 140), 140)[1]
+    running = a_running_job(gpus=1, gpu_indices=(2,), mig="1g.10gb", slices=0b1000000)
+    assert "1g.10gb at slice 6 of GPU 2" in drawn(jobs_table((running,), NOW, 140), 140)[1]
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from models.document import load_document
 from models.job import Tier
+from models.mig import positions_of
 from models.node import GPU
 from models.statefile import ClusterState, Links, NodeEntry
 from models.topology import LinkClass, NodeTopology
@@ -105,3 +106,35 @@ def test_links_that_do_not_agree_are_refused(links: dict[str, object], problem: 
 def test_names_that_do_not_agree_are_refused(nodes: object, problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         ClusterState.model_validate({"nodes": nodes})
+
+
+def test_gpus_in_parts_are_written_short() -> None:
+    entry = NodeEntry.model_validate(
+        {
+            "id": "n", "gpus": 4, "gpu_type": "H100", "mig": [2, 3],
+            "used": {0: {"milli": 300, "vram": "20GB"}, 2: {"slices": [4, 5, 6, 7]}},
+        }
+    )  # fmt: skip
+    shared, empty, half, idle = entry.node(None).gpus
+    assert (shared.milli_used, shared.vram_used, shared.job_id) == (300, 20, None)
+    assert empty.parts is None
+    assert (half.slices_used, half.vram_used) == (0b11110000, 40)
+    assert (idle.mig, idle.slices_used) == (positions_of("H100", 80), 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"used": {0: {"milli": 300}}}, "milli needs vram"),
+        ({"used": {0: {"milli": 300, "vram": 1, "job": "a"}}}, "one of job, milli and slices"),
+        ({"used": {0: {"slices": [1]}}}, "GPU 0 is used by slices where it is in MIG mode"),
+        ({"mig": [0], "used": {0: "job"}}, "GPU 0 is used by slices where it is in MIG mode"),
+        ({"mig": [4]}, "mig: there is no GPU 4 among 4"),
+        ({"mig": [0], "gpu_type": "T4"}, "mig: T4 of 80GB is none of A100-40GB"),
+        ({"mig": [0], "gpus": [{"index": 0, "vram": 80}]}, "or a full list of `gpus`"),
+        ({"used": {0: {"slices": [8]}}, "mig": [0]}, "less than 8"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        NodeEntry.model_validate({"id": "n", "gpus": 4, "gpu_type": "H100", **fields})
