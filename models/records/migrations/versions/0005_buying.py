@@ -15,7 +15,7 @@ What the database refuses, whatever the code does:
 from alembic import op
 
 revision = "0005"
-down_revision = "0003"
+down_revision = "0004"
 
 
 def upgrade() -> None:
