@@ -54,10 +54,7 @@ class Buyer:
         return PurchaseRequest.model_validate({**fields, **changes})
 
     async def an_offer(self) -> Offer:
-        """Return the cheapest offer of one H100 that is kept and not prepaid."""
-        async with aclosing(registry.connect(self.market.settings(), "prime")) as provider:
-            offers = await provider.offers(InstanceType.parse("1xH100"))
-        return next(offer for offer in offers if not offer.spot and not offer.prepaid)
+        return await an_offer(self.market)
 
     async def start(self, request: PurchaseRequest) -> Purchase:
         purchase_id = f"p-{uuid.uuid4().hex[:10]}"
@@ -110,6 +107,13 @@ class Buyer:
         row = await self.purchase()
         assert row["state"] in ("ENDED", "REFUSED"), row
         return True
+
+
+async def an_offer(market: RunningMarket) -> Offer:
+    """Return the cheapest offer of one H100 that is kept and not prepaid."""
+    async with aclosing(registry.connect(market.settings(), "prime")) as provider:
+        offers = await provider.offers(InstanceType.parse("1xH100"))
+    return next(offer for offer in offers if not offer.spot and not offer.prepaid)
 
 
 def block_option(**changes: Any) -> PurchaseOption:

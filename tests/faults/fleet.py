@@ -15,7 +15,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from activities.database import upgrade
-from activities.failpoints import VARIABLE, Point
+from activities.failpoints import VARIABLE, BuyingPoint, Point
 from client.api import Longshore
 from models.errors import UnavailableError
 from models.node import NodeState
@@ -99,17 +99,17 @@ class Fleet:
 
     # --- failpoints ---------------------------------------------------------------------
 
-    def arm(self, point: Point) -> None:
+    def arm(self, point: Point | BuyingPoint) -> None:
         """Have the next process that comes to this point stop there."""
         (self._points / point).touch()
 
-    async def reached(self, point: Point) -> int:
+    async def reached(self, point: Point | BuyingPoint) -> int:
         """Wait until a process has stopped at an armed point; return its process id."""
         file = self._points / f"{point}.reached"
         await eventually(file.exists, timeout=PATIENCE)
         return int(file.read_text())
 
-    def let_go(self, point: Point) -> None:
+    def let_go(self, point: Point | BuyingPoint) -> None:
         """Let what stopped at the point go on, and nothing more stop there."""
         for name in (point, f"{point}.reached"):
             (self._points / name).unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from workflows import options
 
 options.DATABASE_TIMEOUT = timedelta(seconds=2.5)
 options.PROCESS_HEARTBEAT_TIMEOUT = timedelta(seconds=8)
+options.MARKET_HEARTBEAT_TIMEOUT = timedelta(seconds=4)
 
 from workers import control  # noqa: E402 (after the constants that it copies)
 
