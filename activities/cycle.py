@@ -81,6 +81,8 @@ class CycleActivities:
         for placement in placements:
             if placement.job_id in gone:
                 await self._withdraw(placement.key)
+        if reply.waiting and reply.may_buy:
+            await self._signals.begin_buying(request.pool)
         if request.number % _FORGET_EVERY == 0:
             await self._forget_idle_cycles(request.pool)
         return reply.model_copy(update={"withdrawn": len(gone)})
@@ -303,6 +305,7 @@ def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
         placed=placed,
         waiting=waiting,
         next_wake=pool.interval if waiting else _IDLE,
+        may_buy=pool.buying.enabled,
     )
 
 

@@ -1,9 +1,11 @@
 """Signals from activities to workflows, by name: activities lie below workflows."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 from temporalio.client import Client
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.failpoints import failpoint
@@ -15,6 +17,7 @@ from models.messages import (
     job_workflow_id,
     pool_workflow_id,
 )
+from models.purchase import BUYING_WORKFLOW, BuyingInput, buying_workflow_id
 
 _IN_FLIGHT = 50
 
@@ -35,6 +38,17 @@ class Signals:
             start_signal="poke",
             static_summary=f"pool {pool}: packs its queue onto its nodes",
         )
+
+    async def begin_buying(self, pool: str) -> None:
+        """Have it decided what the pool buys, unless that is being decided now."""
+        with contextlib.suppress(WorkflowAlreadyStartedError):
+            await self._temporal.start_workflow(
+                BUYING_WORKFLOW,
+                BuyingInput(pool=pool),
+                id=buying_workflow_id(pool),
+                task_queue=CONTROL_TASK_QUEUE,
+                static_summary=f"pool {pool}: what to buy",
+            )
 
     async def tell_jobs(
         self, signal: str, messages: Sequence[tuple[str, Wire]]

@@ -164,6 +164,8 @@ class CycleReply(Wire):
     """Placements whose job had gone before it could hear of them."""
     next_wake: timedelta
     """Run the next cycle after this even if nobody pokes."""
+    may_buy: bool = False
+    """The pool may buy what is lacking."""
 
 
 class PoolStatus(Wire):

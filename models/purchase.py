@@ -297,3 +297,32 @@ class Refusal(Wire):
     """Why something was not done; empty where it was."""
 
     reason: str = ""
+
+
+BUYING_WORKFLOW = "BuyingWorkflow"
+
+
+def buying_workflow_id(pool: str) -> str:
+    return f"buying-{pool}"
+
+
+class BuyingInput(Wire):
+    """Input of `BuyingWorkflow`."""
+
+    pool: Name
+    at_least: Duration = timedelta(seconds=15)
+    """A decision takes this long at least: so often the markets are asked while jobs wait."""
+
+
+class BuyingRequest(Wire):
+    pool: Name
+    decision_id: str
+    """A repeat finds the purchases that were stored under it."""
+
+
+class Bought(Wire):
+    """What was decided, and the purchases that are to be begun."""
+
+    reason: str
+    purchases: dict[str, PurchaseRequest] = Field(default_factory=dict[str, PurchaseRequest])
+    """By id. Their intents are stored."""

@@ -13,6 +13,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.blocks import BlockActivities
+from activities.buying import BuyingActivities
 from activities.cycle import CycleActivities
 from activities.database import Database
 from activities.machines import MachineActivities
@@ -93,6 +94,7 @@ def control_worker(
     purchasing = PurchasingActivities(database, temporal, settings)
     machines = MachineActivities(database, temporal, settings)
     blocks = BlockActivities(database, temporal, settings)
+    buying = BuyingActivities(database, settings)
     return Worker(
         temporal,
         task_queue=task_queue,
@@ -107,6 +109,7 @@ def control_worker(
             purchasing.look_at_order, purchasing.cancel_order, purchasing.requote,
             purchasing.mark_purchase, purchasing.settle_purchase,
             machines.start_machine, machines.await_agents,
+            buying.decide_buying,
             blocks.look_at_block, blocks.drain_block, blocks.stop_machines, blocks.close_block,
         ],
         workflow_runner=workflow_runner(strict=strict),

@@ -17,6 +17,7 @@ from client.deployments import Deployments
 from models.deployment import WorkerVersion
 from models.errors import LongshoreError
 from workflows.block import BlockWorkflow
+from workflows.buying import BuyingWorkflow
 from workflows.job import JobWorkflow
 from workflows.market import MarketWatchWorkflow
 from workflows.node import NodeWorkflow
@@ -27,11 +28,11 @@ from workflows.reconcile import ReconcileWorkflow
 
 WORKFLOWS = (
     JobWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
-    PurchaseWorkflow, BlockWorkflow,
+    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
 )  # fmt: skip
 VERSIONED_WORKFLOWS = (
     JobWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
-    PurchaseWorkflow, BlockWorkflow,
+    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
 )  # fmt: skip
 LOOK_EVERY = 10.0
 _KNOWN_WITHIN = 60.0

@@ -103,6 +103,11 @@ class Buyer:
         wrong = await differences(self.rows, self.pool, self._before, self.market.state())
         assert not wrong, "\n".join(wrong)
 
+    async def agrees_on_nothing(self) -> None:
+        """Fail where anything was paid."""
+        wrong = await differences(self.rows, self.pool, self._before, self.market.state())
+        assert not wrong, "\n".join(wrong)
+
     async def _has_ended(self) -> bool:
         row = await self.purchase()
         assert row["state"] in ("ENDED", "REFUSED"), row

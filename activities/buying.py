@@ -1,0 +1,242 @@
+"""Deciding what a pool buys now, and storing it: the intents exist before anything is ordered."""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+
+from activities import purchase_rows as rows
+from activities.beating import beating
+from activities.buying_inputs import PoolNeed, look_at, read_need
+from activities.database import Database
+from activities.providers import registry
+from activities.retrying import reports_errors
+from activities.snapshot import load_pool
+from models.buying import (
+    BuyDecision,
+    CapacityUnderWay,
+    Caps,
+    CapsLeft,
+    MarketView,
+    PurchasePlan,
+    UnderWayState,
+)
+from models.job import Tier
+from models.pool import PoolSpec
+from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
+from models.settings import Settings
+from scheduling.buying import decide
+
+_SHORTEST = timedelta(minutes=1)
+
+
+class BuyingActivities:
+    """The activity of `BuyingWorkflow`."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+
+    @activity.defn
+    @reports_errors
+    async def decide_buying(self, request: BuyingRequest) -> Bought:
+        """Decide what the pool lacks, and store an intent for each order of it.
+
+        What is under way counts as capacity. What the database refuses is stored as refused.
+        """
+        prefix = _prefix(request.decision_id)
+        async with beating():
+            async with self._database.transaction() as connection:
+                known = await _stored(connection, prefix)
+                if known:
+                    return Bought(reason="decided before", purchases=known)
+                spec = await load_pool(connection, request.pool)
+                need = await read_need(connection, request.pool)
+                under_way = await _under_way(connection, spec)
+                caps = await _caps_left(connection, spec)
+                need = await _with_last(connection, request.pool, need)
+            if not spec.buying.enabled:
+                return Bought(reason="buying is off for this pool")
+            now = datetime.now(UTC)
+            views = await self._look(need, spec, now)
+            decision = decide(need.unmet, under_way, need.releases, views, spec.buying, caps, now)
+            return await self._store(prefix, spec, need, decision)
+
+    async def _look(self, need: PoolNeed, spec: PoolSpec, now: datetime) -> Sequence[MarketView]:
+        async with AsyncExitStack() as stack:
+            markets = [
+                await stack.enter_async_context(aclosing(market))
+                for market in registry.connect_all(self._settings).values()
+            ]
+            return await look_at(markets, need.unmet, spec.buying, now)
+
+    async def _store(
+        self, prefix: str, spec: PoolSpec, need: PoolNeed, decision: BuyDecision
+    ) -> Bought:
+        """Store an intent for each plan; return those that were not refused."""
+        reason, requests = decision.reason, dict[str, PurchaseRequest]()
+        for number, plan in enumerate(decision.plans, start=1):
+            purchase_id = f"{prefix}-{number}"
+            made = _request(spec, need, decision, plan)
+            try:
+                async with self._database.transaction() as connection:
+                    await rows.insert_purchase(connection, purchase_id, made)
+            except DBAPIError as error:
+                refused = rows.refusal_of(error)
+                if refused is None:
+                    raise
+                reason = f"{reason} Refused: {refused}"
+                async with self._database.transaction() as connection:
+                    await rows.insert_purchase(connection, purchase_id, made, refused=refused)
+                continue
+            requests[purchase_id] = made
+        return Bought(reason=reason, purchases=requests)
+
+
+def option_of(plan: PurchasePlan, now: datetime) -> PurchaseOption:
+    """Return how a plan is ordered; its limit may rise as far as its total allows."""
+    if plan.window is None:
+        hours = plan.max_total / max(plan.limit * plan.gpus, 1)
+        length = max(timedelta(hours=hours) // _SHORTEST * _SHORTEST, _SHORTEST)
+        return PurchaseOption(
+            provider=plan.provider, instance_type=plan.instance_type,
+            gpus_per_node=plan.gpus_per_node, length=length, limit=plan.limit, offer=plan.offer,
+        )  # fmt: skip
+    start = plan.window.start if plan.window.start > now else None
+    length = max(plan.window.end - (start or now), _SHORTEST)
+    most = int(plan.max_total / (plan.gpus * (length / timedelta(hours=1))))
+    return PurchaseOption(
+        provider=plan.provider, instance_type=plan.instance_type,
+        gpus_per_node=plan.gpus_per_node, length=length, start=start, limit=plan.limit,
+        cap=max(most, plan.limit), reprices=1,
+    )  # fmt: skip
+
+
+def _request(
+    spec: PoolSpec, need: PoolNeed, decision: BuyDecision, plan: PurchasePlan
+) -> PurchaseRequest:
+    served = [job for job in need.unmet.jobs if job.request.id in plan.serves]
+    tenants = [job.tenant for job in served] or ["default"]
+    return PurchaseRequest(
+        pool=spec.name, tenant=max(sorted(set(tenants)), key=tenants.count), tier=plan.tier,
+        nodes=plan.nodes, options=(option_of(plan, decision.at),),
+        ready_within=spec.buying.startup_limit + timedelta(minutes=5),
+        decision=_record(decision, plan),
+    )  # fmt: skip
+
+
+def _record(decision: BuyDecision, plan: PurchasePlan) -> dict[str, Any]:
+    """Return what is kept of a decision: every option with what it would have cost, and why not."""
+    return {
+        "at": decision.at.isoformat(),
+        "rule": decision.rule.value,
+        "reason": decision.reason,
+        "serves": list(plan.serves),
+        "options": [
+            {
+                "title": option.title, "kind": option.kind.value, "tier": option.tier.value,
+                "total": option.total, "committed": option.committed, "delay": option.delay,
+                "max_total": option.max_total, "chosen": option.chosen, "lost": option.lost,
+            }
+            for option in decision.options
+        ],
+    }  # fmt: skip
+
+
+def _prefix(decision_id: str) -> str:
+    return f"p-{hashlib.sha256(decision_id.encode()).hexdigest()[:12]}"
+
+
+async def _stored(connection: AsyncConnection, prefix: str) -> dict[str, PurchaseRequest]:
+    found = await connection.execute(
+        text("SELECT id, request, decision FROM purchases"
+             " WHERE starts_with(id, :prefix) AND state <> 'REFUSED' ORDER BY id"),
+        {"prefix": f"{prefix}-"},
+    )  # fmt: skip
+    return {
+        row.id: PurchaseRequest.model_validate({**row.request, "decision": row.decision})
+        for row in found
+    }
+
+
+async def _under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[CapacityUnderWay, ...]:
+    """Return what was bought, or is being bought, and is no node yet."""
+    found = await connection.execute(text(_UNDER_WAY), {"pool": spec.name})
+    now = datetime.now(UTC)
+    coming: list[CapacityUnderWay] = []
+    for row in found.mappings():
+        request = PurchaseRequest.model_validate(row["request"])
+        option = request.options[row["option"] or 0]
+        missing = request.nodes - row["ready"]
+        if missing <= 0:
+            continue
+        expected = max(now, (option.start or row["created_at"]) + spec.buying.usual_startup)
+        coming.append(
+            CapacityUnderWay(
+                id=row["id"], state=UnderWayState.ORDERED, tier=Tier(row["tier"]),
+                provider=option.provider, instance_type=option.instance_type, nodes=missing,
+                expected_at=expected,
+                until=(option.start or row["created_at"]) + option.length,
+            )
+        )  # fmt: skip
+    return tuple(coming)
+
+
+async def _caps_left(connection: AsyncConnection, spec: PoolSpec) -> CapsLeft:
+    """Return what is left of the policy's caps today; others are the database's to refuse."""
+    found = await connection.execute(text(_SUMS), {"pool": spec.name})
+    sums = {(row.scope, row.name): row.committed for row in found}
+    reason = await connection.scalar(text("SELECT reason FROM market_switch WHERE stopped"))
+    caps: Caps = spec.buying.caps
+    tenants = {name.partition("/")[2]: used for (scope, name), used in sums.items()
+               if scope == "pool tenant"}  # fmt: skip
+    return CapsLeft(
+        purchase=caps.per_purchase,
+        day=_left(caps.per_day, sums.get(("pool", spec.name), 0)),
+        tiers={
+            tier: _left(cap, sums.get(("pool tier", f"{spec.name}/{tier.value}"), 0)) or 0
+            for tier, cap in caps.per_tier_day.items()
+        },
+        tenants={
+            name: _left(caps.per_tenant_day, used) or 0 for name, used in tenants.items()
+        } if caps.per_tenant_day is not None else {},
+        tenant=caps.per_tenant_day,
+        stopped=reason or "",
+    )  # fmt: skip
+
+
+def _left(cap: int | None, used: int) -> int | None:
+    return None if cap is None else max(cap - used, 0)
+
+
+async def _with_last(connection: AsyncConnection, pool: str, need: PoolNeed) -> PoolNeed:
+    last = await connection.scalar(
+        text("SELECT max(created_at) FROM purchases WHERE pool = :pool AND state <> 'REFUSED'"),
+        {"pool": pool},
+    )
+    return need.model_copy(
+        update={"unmet": need.unmet.model_copy(update={"last_bought_at": last})}
+    )
+
+
+_UNDER_WAY = """
+    SELECT p.id, p.tier, p.request, p.created_at,
+           (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option,
+           (SELECT count(*) FROM machines m JOIN nodes n ON n.id = m.name
+             WHERE m.purchase_id = p.id AND n.state IN ('READY', 'DRAINING')) AS ready
+      FROM purchases p
+     WHERE p.pool = :pool AND p.buying AND p.state NOT IN ('ENDED', 'REFUSED')
+     ORDER BY p.created_at, p.id
+"""
+
+_SUMS = """
+    SELECT scope, name, committed FROM purchase_sums
+     WHERE day = (clock_timestamp() AT TIME ZONE 'UTC')::date
+       AND (name = :pool OR starts_with(name, :pool || '/'))
+"""

@@ -1,0 +1,98 @@
+"""A pool that lacks capacity buys it; markets that are away hold nothing up."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from activities.buying_switch import BuyingSwitch
+from activities.database import Database
+from activities.views import set_pool
+from client.api import Longshore
+from models.buying import BuyingPolicy, Caps
+from models.job import JobState
+from models.pool import PoolSpec
+from models.settings import Settings
+from tests.buying.buyer import DOLLAR, Buyer
+from tests.support.control import a_spec, reaches
+from tests.support.waiting import eventually
+
+
+async def may_buy(buyer: Buyer, **policy: Any) -> None:
+    spec = PoolSpec(
+        name=buyer.pool,
+        buying=BuyingPolicy.model_validate({"enabled": True, **policy}),
+    )
+    async with buyer.database.transaction() as connection:
+        await set_pool(connection, spec)
+
+
+@pytest.fixture
+async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
+    client = Longshore(temporal, settings)
+    yield client
+    await client.close()
+
+
+async def bought(buyer: Buyer) -> list[dict[str, Any]]:
+    found = await buyer.rows("SELECT * FROM purchases WHERE pool = :pool", pool=buyer.pool)
+    buyer.purchases = [row["id"] for row in found]
+    return found
+
+
+async def test_a_job_that_nothing_can_hold_runs_on_what_is_bought_for_it(
+    buyer: Buyer, longshore: Longshore
+):
+    await may_buy(buyer)
+    job = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+    async with asyncio.timeout(90):
+        result = await longshore.wait(job.job_id)
+    assert result.state is JobState.SUCCEEDED
+    (purchase,) = await bought(buyer)
+    assert purchase["decision"]["serves"] == [job.job_id]
+    assert any(option["chosen"] for option in purchase["decision"]["options"])
+    blocks = await buyer.rows("SELECT id FROM blocks WHERE purchase_id = :id", id=purchase["id"])
+    end = await buyer.let_go(blocks[0]["id"])
+    assert end.cost == end.used + end.idle
+    await buyer.agrees()
+    assert len(await bought(buyer)) == 1
+
+
+async def test_a_pool_that_may_not_buy_buys_nothing(buyer: Buyer, longshore: Longshore):
+    job = await longshore.submit(a_spec(buyer.pool, gpus=8))
+    await reaches(longshore, job.job_id, JobState.QUEUED)
+    await longshore.cancel(job.job_id)
+    assert await bought(buyer) == []
+
+
+async def test_a_refused_purchase_says_why_and_the_job_waits(buyer: Buyer, longshore: Longshore):
+    await may_buy(buyer, caps=Caps(per_purchase=DOLLAR).model_dump())
+    job = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+    handle = buyer.temporal.get_workflow_handle(f"buying-{buyer.pool}")
+    decided = await eventually(lambda: _result(handle), timeout=60)
+    assert decided["purchases"] == {}
+    await longshore.cancel(job.job_id)
+    await buyer.agrees_on_nothing()
+
+
+async def test_nothing_is_decided_while_buying_is_stopped(buyer: Buyer, longshore: Longshore):
+    await may_buy(buyer)
+    switch = BuyingSwitch(buyer.database)
+    await switch.stop("a test")
+    try:
+        job = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+        handle = buyer.temporal.get_workflow_handle(f"buying-{buyer.pool}")
+        decided = await eventually(lambda: _result(handle), timeout=60)
+        assert "stopped" in decided["reason"]
+        await longshore.cancel(job.job_id)
+    finally:
+        await switch.resume()
+    assert await bought(buyer) == []
+
+
+async def _result(handle: Any) -> Any:
+    try:
+        return await handle.result()
+    except Exception as error:  # not begun yet
+        raise AssertionError(str(error)) from error

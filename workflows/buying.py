@@ -1,0 +1,57 @@
+"""One decision of a pool about buying, and the purchases that come of it.
+
+It is apart from the pool's workflow, which no market may hold up; and apart from its purchases,
+which outlive it. One of a pool runs at a time: its id is the pool's.
+"""
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ParentClosePolicy
+
+with workflow.unsafe.imports_passed_through():
+    from activities.buying import BuyingActivities
+    from models.purchase import (
+        BUYING_WORKFLOW,
+        Bought,
+        BuyingInput,
+        BuyingRequest,
+        purchase_workflow_id,
+    )
+    from workflows.options import MARKET_HEARTBEAT_TIMEOUT
+    from workflows.purchase import PurchaseWorkflow
+
+_DECISION_TIMEOUT = timedelta(minutes=2)
+_A_FEW_TIMES = RetryPolicy(maximum_attempts=5)
+"""The pool asks again as long as jobs wait."""
+
+
+@workflow.defn(name=BUYING_WORKFLOW)
+class BuyingWorkflow:
+    """Begun by a pool's cycle when jobs are left waiting and the pool may buy."""
+
+    @workflow.run
+    async def run(self, buying: BuyingInput) -> Bought:
+        began = workflow.now()
+        bought = await workflow.execute_activity_method(
+            BuyingActivities.decide_buying,
+            BuyingRequest(pool=buying.pool, decision_id=workflow.info().run_id),
+            start_to_close_timeout=_DECISION_TIMEOUT,
+            heartbeat_timeout=MARKET_HEARTBEAT_TIMEOUT,
+            retry_policy=_A_FEW_TIMES,
+            summary=f"what pool {buying.pool} buys now",
+        )
+        for purchase_id, request in sorted(bought.purchases.items()):
+            await workflow.start_child_workflow(
+                PurchaseWorkflow.run,
+                request,
+                id=purchase_workflow_id(purchase_id),
+                parent_close_policy=ParentClosePolicy.ABANDON,
+                static_summary=f"{request.nodes} nodes for pool {buying.pool}",
+            )
+        workflow.set_current_details(bought.reason)
+        left = buying.at_least - (workflow.now() - began)
+        if left > timedelta(0):
+            await workflow.sleep(left, summary="the next decision")
+        return bought
