@@ -132,7 +132,7 @@ def _request(
 
 
 def _record(decision: BuyDecision, plan: PurchasePlan) -> dict[str, Any]:
-    """Return what is kept of a decision: every option with what it would have cost, and why not."""
+    """Return what is kept of a decision: every option, its cost, why not."""
     return {
         "at": decision.at.isoformat(),
         "rule": decision.rule.value,

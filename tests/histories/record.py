@@ -18,11 +18,13 @@ from typing import Any
 from sqlalchemy import text
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
 
 from activities.buying_switch import BuyingSwitch
 from activities.database import Database, upgrade
 from activities.views import set_pool
 from client.process import leave
+from models.buying import BuyingPolicy
 from models.job import JobResult, JobState
 from models.messages import (
     CONTROL_TASK_QUEUE,
@@ -39,6 +41,7 @@ from models.purchase import (
     PurchaseRequest,
     PurchaseStatus,
     block_workflow_id,
+    buying_workflow_id,
     machine_name,
     order_key,
     purchase_workflow_id,
@@ -194,6 +197,7 @@ class Scenarios:
         await self._buy("stopped", {})
         await BuyingSwitch(self._database).resume()
         await self._buy_a_node(market)
+        await self._decide()
 
     async def _buy(self, name: str, option: dict[str, Any], **changes: Any) -> PurchaseStatus:
         """Buy one node for an hour that nobody brings an agent to."""
@@ -224,6 +228,22 @@ class Scenarios:
             block = self._temporal.get_workflow_handle(block_workflow_id(order_key("ready", 1)))
             await block.signal(BlockWorkflow.let_go, CommandReason(reason="no longer needed"))
             await block.result()
+
+    async def _decide(self) -> None:
+        """Have a pool decide what it buys for a job that nothing can hold."""
+        spec = PoolSpec(name="buys", buying=BuyingPolicy(enabled=True))
+        async with self._database.transaction() as connection:
+            await set_pool(connection, spec)
+        job = await self._start_job("lacking", pool="buys", recorded=False, gpus=8)
+        handle = self._temporal.get_workflow_handle(self._record(buying_workflow_id("buys")))
+        await eventually(lambda: self._has_decided(handle), timeout=40)
+        await job.cancel(reason="decided")
+
+    async def _has_decided(self, handle: WorkflowHandle[Any, Any]) -> bool:
+        try:
+            return bool((await handle.result())["purchases"])
+        except RPCError as error:
+            raise AssertionError(str(error)) from error
 
     async def _is_asked_for(self, name: str) -> bool:
         async with self._database.transaction() as connection:

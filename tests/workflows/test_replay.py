@@ -20,6 +20,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 import workflows.block
+import workflows.buying
 import workflows.job
 import workflows.market
 import workflows.node
@@ -68,6 +69,7 @@ PATHS = {
     "purchase-silent": COMPLETED,
     "purchase-late-fill": COMPLETED,
     "block-ready.1": COMPLETED,
+    "buying-buys": COMPLETED,
     "block-silent.1": COMPLETED,
 }
 """Every path that is recorded, and the event that ends it; a pool has no end."""
@@ -101,6 +103,11 @@ CHANGES = {
     "purchase-ready": (
         workflows.purchase,
         "        opened = await steps.open_purchase(self._request)\n",
+        "        await workflow.sleep(1)\n",
+    ),
+    "buying-buys": (
+        workflows.buying,
+        "        bought = await workflow.execute_activity_method(\n",
         "        await workflow.sleep(1)\n",
     ),
     "block-ready.1": (
