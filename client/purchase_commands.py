@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from client.market_group import market
-from client.terminal import JSON, a_table, note, print_json, show
+from client.terminal import JSON, a_table, note, now, print_json, show
 from models.money import format_dollars, micro_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Ended = Annotated[bool, typer.Option("--all", "-a", help="Those that have ended 
 def register(app: typer.Typer) -> None:
     for command in (purchases, blocks, costs):
         app.command(rich_help_panel=_PANEL)(command)
-    for command in (stop, resume, caps):
+    for command in (stop, resume, caps, orphans):
         market.command()(command)
 
 
@@ -173,6 +173,35 @@ def caps(
         table.add_row(each.scope, each.name, _dollars(each.micro), today)
     show(table)
     return None
+
+
+def orphans(as_json: JSON = False) -> None:
+    """Compare with what the markets list: what nobody here knows, and what has gone missing.
+
+    Nothing is changed. Ends with code 1 where there is a difference.
+    """
+    from activities.market_reconcile import compare
+    from client.markets import open_markets
+    from models.settings import Settings
+
+    async def look(database: Database):
+        async with open_markets(Settings()) as markets:
+            return await compare(database, markets, now())
+
+    found = _ask(look)
+    if as_json:
+        print_json(found)
+    elif not found:
+        print("the markets list what is known here, and nothing else")
+    else:
+        table = a_table(("market", "what", "id", "name", "cost so far", "detail"),
+                        right=("cost so far",), fold=("detail",))  # fmt: skip
+        for each in found:
+            table.add_row(each.provider, each.kind.value, each.id, each.name,
+                          _dollars(each.micro), each.detail)  # fmt: skip
+        show(table)
+    if found:
+        raise typer.Exit(1)
 
 
 def _ask(question: Callable[[Database], Awaitable[R]]) -> R:

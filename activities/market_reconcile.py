@@ -1,0 +1,142 @@
+"""Comparing what the markets list with what is known here, both ways. Nothing is changed.
+
+An account may be used by others too: what nobody here knows is reported with what it has cost so
+far, for a person to end.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from sqlalchemy import text
+
+from activities.database import Database
+from activities.providers.base import Provider
+from models.base import Instant, Wire
+from models.errors import LongshoreError
+from models.market import Machine, Order, Side
+from models.purchase import worst_cost
+from scheduling.fills import cost
+
+MARGIN = timedelta(minutes=2)
+"""What is younger may be a step under way."""
+
+
+class Mismatch(StrEnum):
+    ORDER = "order"
+    """The market has it, and nobody here knows it."""
+    MACHINE = "machine"
+    MISSING = "missing"
+    """It is to be running, and the market does not list it."""
+    AWAY = "away"
+    """The market did not answer: nothing is known."""
+
+
+class MarketFinding(Wire):
+    """One difference between a market and the capacity database."""
+
+    provider: str
+    kind: Mismatch
+    id: str
+    name: str = ""
+    micro: int = 0
+    """What it has cost so far, in micro-dollars, by what the market says of it."""
+    since: Instant | None = None
+    detail: str = ""
+
+
+async def compare(
+    database: Database, markets: Sequence[Provider], now: datetime, margin: timedelta = MARGIN
+) -> tuple[MarketFinding, ...]:
+    """Return every difference; a market that does not answer is one. Raises UnavailableError."""
+    found: list[MarketFinding] = []
+    for market in markets:
+        try:
+            orders, machines = await market.orders(), await market.machines()
+        except LongshoreError as error:
+            found.append(_away(market.name, error))
+            continue
+        # Rows after lists: what was listed has been stored by now, or is a step under way.
+        known = await _known(database, market.name)
+        found += [
+            _unknown_order(order)
+            for order in orders
+            if market.capabilities.fixed_window and _is_unknown_order(order, known, now - margin)
+        ]
+        found += [
+            _unknown_machine(machine, now)
+            for machine in machines
+            if machine.id not in known and machine.name not in known
+            and not _is_young(machine.created_at, now - margin)
+        ]  # fmt: skip
+        listed = {machine.id for machine in machines}
+        found += [
+            MarketFinding(provider=market.name, kind=Mismatch.MISSING, id=machine_id, name=name)
+            for machine_id, name in (await _running(database, market.name, now - margin)).items()
+            if machine_id not in listed
+        ]
+    return tuple(found)
+
+
+def _is_unknown_order(order: Order, known: set[str], before: datetime) -> bool:
+    if order.side is not Side.BUY or order.id in known or (order.key or "") in known:
+        return False
+    if order.state.final and not order.fills:
+        return False
+    return not _is_young(order.created_at, before)
+
+
+def _is_young(created_at: datetime | None, before: datetime) -> bool:
+    return created_at is not None and created_at > before
+
+
+def _unknown_order(order: Order) -> MarketFinding:
+    return MarketFinding(
+        provider=order.provider, kind=Mismatch.ORDER, id=order.id, name=order.key or "",
+        micro=cost(order.fills), since=order.created_at,
+        detail=f"{order.nodes} nodes of {order.instance_type}, {order.state.value}",
+    )  # fmt: skip
+
+
+def _unknown_machine(machine: Machine, now: datetime) -> MarketFinding:
+    micro = machine.billed
+    if micro is None and machine.price is not None and machine.created_at is not None:
+        ran = max(now - machine.created_at, timedelta(0))
+        micro = worst_cost(machine.price, machine.gpus, ran)
+    return MarketFinding(
+        provider=machine.provider, kind=Mismatch.MACHINE, id=machine.id, name=machine.name,
+        micro=micro or 0, since=machine.created_at,
+        detail=f"{machine.instance_type}, {machine.native_state}",
+    )  # fmt: skip
+
+
+def _away(provider: str, error: LongshoreError) -> MarketFinding:
+    return MarketFinding(provider=provider, kind=Mismatch.AWAY, id="", detail=str(error))
+
+
+async def _known(database: Database, provider: str) -> set[str]:
+    """Return ids and names of orders and machines of a market, also of those just asked for."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(text(_KNOWN), {"provider": provider})
+        return {word for row in rows for word in row if word}
+
+
+async def _running(database: Database, provider: str, before: datetime) -> dict[str, str]:
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            text(_RUNNING), {"provider": provider, "before": before.astimezone(UTC)}
+        )
+        return {row.machine_id: row.name for row in rows}
+
+
+_KNOWN = """
+    SELECT order_id, key FROM purchase_orders WHERE provider = :provider
+    UNION ALL
+    SELECT machine_id, name FROM machines WHERE provider = :provider
+"""
+
+_RUNNING = """
+    SELECT machine_id, name FROM machines
+     WHERE provider = :provider AND state = 'READY' AND machine_id IS NOT NULL
+       AND created_at < :before
+"""

@@ -1,0 +1,54 @@
+"""What a market lists and nobody here knows is found, with what it costs; and the other way."""
+
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+
+from activities.market_reconcile import MarketFinding, Mismatch, compare
+from activities.providers import registry
+from tests.buying.buyer import Buyer, an_offer, pod_option
+from tests.support.market_shop import Shop
+
+NOW = timedelta(0)
+
+
+async def findings(buyer: Buyer, margin: timedelta = NOW) -> list[MarketFinding]:
+    settings = buyer.market.settings()
+    found: list[MarketFinding] = []
+    for name in ("sfcompute", "prime"):
+        async with aclosing(registry.connect(settings, name)) as market:
+            found += await compare(buyer.database, [market], datetime.now(UTC), margin)
+    return found
+
+
+async def test_what_was_bought_here_is_no_finding(buyer: Buyer):
+    bought = await buyer.buy()
+    pod = await buyer.buy(pod_option(await an_offer(buyer.market)))
+    assert await findings(buyer) == []
+    for block in (*bought.orders, *pod.orders):
+        await buyer.let_go(block)
+
+
+async def test_what_somebody_else_bought_is_reported_with_what_it_costs(buyer: Buyer):
+    shop = Shop(buyer.market)
+    order = shop.buy(shop.make_pool("theirs"), limit_price_dollars_per_node_hour="20.000000")
+    (found,) = await findings(buyer)
+    assert (found.kind, found.id) == (Mismatch.ORDER, order["id"])
+    assert found.micro == 2 * 4 * 168 * 100_000  # 2 nodes for 4 hours at $16.80
+    assert await findings(buyer, timedelta(minutes=5)) == []
+
+
+async def test_a_machine_that_has_gone_is_reported_missing(buyer: Buyer):
+    bought = await buyer.buy(pod_option(await an_offer(buyer.market)))
+    (row,) = await buyer.rows("SELECT machine_id FROM machines WHERE name = :name",
+                              name=bought.nodes[0])  # fmt: skip
+    buyer.market.http.delete(f"/api/v1/pods/{row['machine_id']}").raise_for_status()
+    found = [each for each in await findings(buyer) if each.kind is Mismatch.MISSING]
+    assert [(each.id, each.name) for each in found] == [(row["machine_id"], bought.nodes[0])]
+    await buyer.let_go(bought.orders[0])
+    assert [e for e in await findings(buyer) if e.kind is Mismatch.MISSING] == []
+
+
+async def test_a_market_that_is_away_hides_no_other(buyer: Buyer):
+    buyer.market.fault("unauthorized", provider="sfcompute")
+    (found,) = [each for each in await findings(buyer) if each.kind is Mismatch.AWAY]
+    assert found.provider == "sfcompute"
