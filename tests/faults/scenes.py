@@ -32,8 +32,9 @@ async def submit(fleet: Fleet, spec: JobSpec, *, held: bool = False) -> str:
 
 
 async def submit_some(fleet: Fleet) -> list[str]:
-    """Submit three short jobs and a longer one; return their ids."""
-    specs = [fleet.journal.job(f"short-{number}") for number in range(3)]
+    """Submit a short job, two that may share a GPU, and a longer one; return their ids."""
+    half = {"milli": 500, "vram_per_gpu": 20}
+    specs = [fleet.journal.job("short"), *(fleet.journal.job(n, **half) for n in ("one", "two"))]
     return [await submit(fleet, spec) for spec in [*specs, fleet.journal.job("long", 1.0)]]
 
 
