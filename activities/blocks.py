@@ -5,7 +5,7 @@ Every step may run twice.
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -21,6 +21,7 @@ from activities.ledger import book_cost, book_use
 from activities.providers import registry
 from activities.providers.base import Provider
 from activities.retrying import reports_errors
+from activities.snapshot import load_pool
 from models.errors import GoneError, MarketAwayError
 from models.job import JobSpec
 from models.market import Machine, MachineState
@@ -61,8 +62,13 @@ class BlockActivities:
                 {"id": ref.block_id},
             )
             drain_at = await _drain_at(connection, block)
+            idle_at = await _idle_at(connection, block)
         over = block["state"] != "STARTING" and not left
-        return BlockLook(ends_at=block["ends_at"], drain_at=drain_at, over=over)
+        idle = idle_at is not None and idle_at <= datetime.now(UTC)
+        return BlockLook(
+            ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
+            idle="nothing has run there for long enough" if idle else "",
+        )  # fmt: skip
 
     @activity.defn
     @reports_errors
@@ -217,6 +223,26 @@ async def _drain_at(connection: AsyncConnection, block: rows.Row) -> datetime:
     longest = (block["ends_at"] - block["starts_at"]) / 4
     return block["ends_at"] - min(max([margin, *graces]), longest)
 
+
+async def _idle_at(connection: AsyncConnection, block: rows.Row) -> datetime | None:
+    """Return when a machine will have been idle for as long as its pool's policy bears.
+
+    None while something runs there, before its agent has come, where its time is paid for anyway,
+    and where the pool does not buy by itself.
+    """
+    policy = (await load_pool(connection, block["pool"])).buying
+    since = await connection.scalar(text(_IDLE_SINCE), {"id": block["id"]})
+    return since + policy.idle_after if since is not None and policy.enabled else None
+
+
+_IDLE_SINCE = """
+    SELECT CASE WHEN NOT coalesce(bool_or(p.job_id IS NOT NULL AND p.ended_at IS NULL), false)
+                THEN greatest(max(p.ended_at), max(n.registered_at)) END
+      FROM nodes n
+      JOIN purchase_orders o ON o.key = n.block_id AND o.is_machine
+      LEFT JOIN placements p ON p.node_id = n.id
+     WHERE n.block_id = :id
+"""
 
 _SPECS_ON_BLOCK = """
     SELECT j.spec FROM jobs j

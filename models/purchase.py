@@ -281,6 +281,10 @@ class BlockLook(Wire):
     drain_at: Instant
     over: bool = False
     """No machine of it can run any more."""
+    idle: str = ""
+    """Why a machine that is billed as it runs is of no more use."""
+    idle_at: Instant | None = None
+    """When it will have been idle for too long, if nothing comes to run there."""
 
 
 class BlockEnd(Wire):

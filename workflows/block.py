@@ -22,6 +22,7 @@ class BlockWorkflow:
         self._block = block
         self._let_go = block.let_go
         self._draining = block.draining
+        self._woken = False
 
     @workflow.run
     async def run(self, block: BlockInput) -> BlockEnd:
@@ -30,6 +31,10 @@ class BlockWorkflow:
             reason = self._reason_to_end(look)
             if reason:
                 break
+            if look.idle and not self._draining:
+                # A job may have been placed at this moment: it finishes, and nothing follows it.
+                await self._drain(look.idle)
+                continue
             if not self._draining and workflow.now() >= look.drain_at:
                 await self._drain(f"the block ends at {look.ends_at:%Y-%m-%d %H:%M} UTC")
             await self._wait(look)
@@ -52,11 +57,18 @@ class BlockWorkflow:
         """End the block before its time: its machines are of no more use."""
         self._let_go = command.reason or "let go by hand"
 
+    @workflow.signal
+    def wake(self) -> None:
+        """Look at the block now."""
+        self._woken = True
+
     def _reason_to_end(self, look: BlockLook) -> str:
         if self._let_go is not None:
             return self._let_go
         if look.over:
             return "its machines have ended"
+        if look.idle and self._draining:
+            return look.idle
         return "its time is over" if workflow.now() >= look.ends_at else ""
 
     async def _drain(self, reason: str) -> None:
@@ -68,13 +80,18 @@ class BlockWorkflow:
         moments = [look.ends_at, workflow.now() + self._block.look_every]
         if not self._draining:
             moments.append(look.drain_at)
+        if look.idle_at is not None:
+            moments.append(look.idle_at)
         left: timedelta = max(_first(moments) - workflow.now(), timedelta(0))
         try:
             await workflow.wait_condition(
-                lambda: self._let_go is not None, timeout=left, timeout_summary="next look"
+                lambda: self._let_go is not None or self._woken,
+                timeout=left,
+                timeout_summary="next look",
             )
         except TimeoutError:
             return
+        self._woken = False
 
     def _ref(self, reason: str = "") -> BlockRef:
         return BlockRef(block_id=self._block.block_id, reason=reason)

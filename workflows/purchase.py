@@ -1,9 +1,11 @@
 """One purchase: intent, orders, fills, machines with agents; or nothing is left of it."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 from temporalio import workflow
+from temporalio.exceptions import FailureError
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
@@ -169,7 +171,8 @@ class PurchaseWorkflow:
         await steps.mark_purchase(
             StateChange(purchase_id=self._id, state=self._state, reason=self._reason)
         )
-        await block.signal(BlockWorkflow.let_go, CommandReason(reason=self._reason))
+        with contextlib.suppress(FailureError):  # it has ended by itself, or by hand
+            await block.signal(BlockWorkflow.let_go, CommandReason(reason=self._reason))
         end = await block
         self._orders[seen.key] = seen.model_copy(update={"spent": end.cost})
 

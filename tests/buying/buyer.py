@@ -9,13 +9,17 @@ from typing import Any
 from sqlalchemy import text
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
+from temporalio.testing import ActivityEnvironment
 
+from activities.blocks import BlockActivities
 from activities.database import Database
 from activities.providers import registry
 from models.market import InstanceType, Offer
 from models.messages import CONTROL_TASK_QUEUE, CommandReason
 from models.purchase import (
     BlockEnd,
+    BlockLook,
+    BlockRef,
     PurchaseOption,
     PurchaseRequest,
     PurchaseStatus,
@@ -75,6 +79,12 @@ class Buyer:
         )
         await handle.signal(BlockWorkflow.let_go, CommandReason(reason="the test is over"))
         return await handle.result()
+
+    async def look(self, block_id: str) -> BlockLook:
+        """Look at a block, as its workflow does."""
+        steps = BlockActivities(self.database, self.temporal, self.market.settings())
+        ref = BlockRef(block_id=block_id)
+        return await ActivityEnvironment().run(steps.look_at_block, ref)
 
     async def let_all_go(self) -> None:
         for purchase_id in self.purchases:

@@ -19,7 +19,7 @@ async def test_an_offer_becomes_a_node_that_is_paid_for_until_it_is_stopped(buye
     assert after["committed"] == after["spent"] == end.cost
 
 
-async def test_a_machine_that_is_taken_away_ends_its_block(buyer: Buyer):
+async def test_a_machine_that_is_taken_away_is_paid_for_until_then(buyer: Buyer):
     offer = await buyer.an_offer()
     bought = await buyer.buy(pod_option(offer))
     buyer.market.advance(120)

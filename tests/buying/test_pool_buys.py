@@ -14,7 +14,7 @@ from models.buying import BuyingPolicy, Caps
 from models.job import JobState
 from models.pool import PoolSpec
 from models.settings import Settings
-from tests.buying.buyer import DOLLAR, Buyer
+from tests.buying.buyer import DOLLAR, Buyer, an_offer, pod_option
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
 
@@ -57,6 +57,32 @@ async def test_a_job_that_nothing_can_hold_runs_on_what_is_bought_for_it(
     assert end.cost == end.used + end.idle
     await buyer.agrees()
     assert len(await bought(buyer)) == 1
+
+
+async def test_a_machine_that_is_billed_as_it_runs_ends_when_it_is_idle(
+    buyer: Buyer, longshore: Longshore
+):
+    await may_buy(buyer, idle_after="1s")
+    pod = await buyer.buy(pod_option(await an_offer(buyer.market)))
+    job = await longshore.submit(
+        a_spec(buyer.pool, command="sleep 4", cpus=0.1, ram=0.1, expected_duration="10s")
+    )
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    block = buyer.temporal.get_workflow_handle(f"block-{pod.orders[0]}")
+    await block.signal("wake")
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    await block.signal("wake")
+    end = await asyncio.wait_for(block.result(), 40)
+    assert "nothing has run" in end["reason"]
+    await buyer.agrees()
+
+
+async def test_bought_time_goes_on_when_it_is_idle(buyer: Buyer):
+    await may_buy(buyer, idle_after="1ms")
+    bought = await buyer.buy()
+    look = await buyer.look(bought.orders[0])
+    assert (look.idle, look.idle_at) == ("", None)
+    await buyer.let_go(bought.orders[0])
 
 
 async def test_a_pool_that_may_not_buy_buys_nothing(buyer: Buyer, longshore: Longshore):

@@ -4,9 +4,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowFailureError
 
 from models.purchase import PurchaseState
-from tests.buying.buyer import DOLLAR, Buyer, block_option, pod_option
+from tests.buying.buyer import DOLLAR, Buyer, Purchase, block_option, pod_option
+from tests.support.waiting import eventually
+from workflows.purchase import PurchaseWorkflow
 
 NODE_HOUR = 168 * DOLLAR // 10
 
@@ -159,3 +162,36 @@ async def test_a_purchase_whose_caller_has_gone_is_one_purchase(buyer: Buyer):
                                 id=row["id"])) == 1  # fmt: skip
     await buyer.let_go(bought.orders[0])
     await buyer.agrees()
+
+
+async def test_a_cancelled_purchase_cancels_its_order_and_ends(buyer: Buyer):
+    buyer.market.book({"side": "sell", "dollars_per_gpu_hour": "9.00", "nodes": 8})
+    handle = await buyer.start(buyer.request(block_option(standing_for=timedelta(hours=1))))
+    await eventually(lambda: _stands(buyer), timeout=20)
+    await handle.cancel(reason="no longer needed")
+    with pytest.raises(WorkflowFailureError):
+        await handle.result()
+    row = await buyer.purchase()
+    assert (row["state"], row["reason"], row["spent"]) == ("ENDED", "no longer needed", 0)
+    await buyer.agrees()
+
+
+async def test_a_block_that_ends_while_its_agent_is_waited_for_ends_the_purchase(buyer: Buyer):
+    buyer.market.fault("machine_silent", provider="prime")
+    handle = await buyer.start(buyer.request(pod_option(await buyer.an_offer())))
+    await eventually(lambda: _is_starting(handle), timeout=30)
+    await buyer.let_go(f"{buyer.purchases[-1]}.1")
+    bought = await handle.result()
+    assert (bought.state, bought.nodes) == (PurchaseState.ENDED, ())
+    await buyer.agrees()
+
+
+async def _is_starting(handle: Purchase) -> bool:
+    return (await handle.query(PurchaseWorkflow.status)).state is PurchaseState.STARTING
+
+
+async def _stands(buyer: Buyer) -> bool:
+    found = await buyer.rows(
+        "SELECT order_state FROM purchase_orders WHERE purchase_id = :id", id=buyer.purchases[-1]
+    )
+    return [row["order_state"] for row in found] == ["STANDING"]
