@@ -78,6 +78,8 @@ _GPU_TIME = """
     SELECT l.job_id,
            sum(greatest(extract(epoch FROM least(coalesce(l.ended_at, b.ended_at), b.ended_at)
                                          - greatest(l.started_at, b.starts_at)), 0)
+               * CASE WHEN l.slices > 0 THEN bit_count(l.slices::bit(8)) / 8.0
+                      ELSE l.milli / 1000.0 END
                * 1000000)::bigint AS micros,
            (extract(epoch FROM max(CASE WHEN o.is_machine THEN b.ended_at ELSE b.ends_at END)
                                - max(b.starts_at)) * 1000000)::bigint
@@ -90,4 +92,5 @@ _GPU_TIME = """
      GROUP BY l.job_id
      ORDER BY l.job_id
 """
-"""Microseconds of GPUs that each job held while the block lasted, and those that are paid for."""
+"""Microseconds of GPUs that each job held while the block lasted, a part of a GPU as a part of
+them; and those that are paid for."""

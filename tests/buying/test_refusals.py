@@ -207,9 +207,26 @@ async def test_the_ledger_balances_whatever_was_bought_and_used(
     assert await till.value("SELECT coalesce(sum(micro), 0) FROM balances") == 0
 
 
-async def _lease(connection: AsyncConnection, key: str, gpu: int, start: int, end: int) -> None:
+async def test_a_job_on_a_part_of_a_gpu_pays_for_that_part(till: Till):
+    key = await _filled(till, [8_000_000])
+    async with till.database.transaction() as connection:
+        await _lease(connection, key, 0, 0, 30, milli=1000)
+        await _lease(connection, key, 1, 0, 60, milli=250)
+        order = await rows.lock_order(connection, key)
+        ended = await connection.execute(
+            text("UPDATE blocks SET state = 'ENDED', ended_at = ends_at WHERE id = :key"
+                 " RETURNING *"), {"key": key}
+        )  # fmt: skip
+        used, idle = await book_use(connection, ended.mappings().one(), order["spent"])
+    assert (used, idle) == (500_000 + 250_000, 7_250_000)
+
+
+async def _lease(
+    connection: AsyncConnection, key: str, gpu: int, start: int, end: int, milli: int = 1000
+) -> None:
     """Write that a job held a GPU of the block, in minutes since its start."""
-    values = {"key": key, "job": f"job-{uuid.uuid4().hex}", "gpu": gpu, "start": start, "end": end}
+    values = {"key": key, "job": f"job-{uuid.uuid4().hex}", "gpu": gpu, "start": start, "end": end,
+              "milli": milli}  # fmt: skip
     for statement in _LEASE:
         await connection.execute(text(statement), values)
 
@@ -248,9 +265,10 @@ _LEASE = (
     "INSERT INTO placements (job_id, attempt, cycle_id, node_id, epoch, gpu_indices, cpu_milli,"
     " ram_mb, vram_mb, expected_seconds, decision)"
     " VALUES (:job, 1, :job, :key, 1, ARRAY[CAST(:gpu AS integer)], 1, 1, 1, 60, '{}')",
-    "INSERT INTO leases (job_id, attempt, node_id, epoch, gpu_index, vram_mb, tenant, started_at)"
-    " SELECT :job, 1, :key, 1, :gpu, 1, 'default', starts_at + make_interval(mins => :start)"
-    " FROM blocks WHERE id = :key",
+    "INSERT INTO leases (job_id, attempt, node_id, epoch, gpu_index, vram_mb, tenant, milli,"
+    " started_at)"
+    " SELECT :job, 1, :key, 1, :gpu, 1, 'default', :milli,"
+    " starts_at + make_interval(mins => :start) FROM blocks WHERE id = :key",
     "UPDATE placements SET end_reason = 'finished', ended_at ="
     " (SELECT starts_at + make_interval(mins => :end) FROM blocks WHERE id = :key)"
     " WHERE job_id = :job",
