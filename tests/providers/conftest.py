@@ -19,7 +19,7 @@ from tests.support.market_contract import Room
 from tests.support.scripted_http import ScriptedHTTP
 
 HASTY = Patience(
-    connect=2, each=0.3, total=30, tries=4, first_wait=0.5, longest_wait=2, looks=5, look_every=1
+    connect=5, each=1.5, total=60, tries=4, first_wait=0.5, longest_wait=2, looks=5, look_every=1
 )
 """Waits are recorded and not slept, so that only `each` takes real time."""
 
