@@ -39,6 +39,7 @@ def set_up(settings: Settings, stream: TextIO | None = None, **fields: str) -> N
     handler.addFilter(Placed(fields))
     handler.addFilter(SeldomAgain())
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    logging.captureWarnings(True)  # Python's own would be lines of another form
     # They put a dict into the message; the fields of the record say it better.
     activity.logger.activity_info_on_message = False
     workflow.logger.workflow_info_on_message = False

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,6 +43,7 @@ def stream() -> Iterator[io.StringIO]:
     yield io.StringIO()
     root.handlers[:] = before
     root.setLevel(level)
+    logging.captureWarnings(False)
 
 
 def test_fields_hold_for_their_block_and_what_it_began(stream: io.StringIO):
@@ -54,6 +56,16 @@ def test_fields_hold_for_their_block_and_what_it_began(stream: io.StringIO):
     assert (inside["job"], inside["attempt"], inside["node"]) == ("j", 2, "n1")
     assert outside["node"] == "n1"
     assert "job" not in outside
+
+
+def test_a_warning_of_python_is_a_line_like_any_other(stream: io.StringIO):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logs.set_up(Settings(log_format="json"), stream)
+        warnings.warn("a library is surprised", stacklevel=1)
+    (line,) = map(json.loads, stream.getvalue().splitlines())
+    assert (line["level"], line["logger"]) == ("WARNING", "py.warnings")
+    assert "a library is surprised" in line["message"]
 
 
 def test_lines_for_people_have_the_fields_behind_the_message(stream: io.StringIO):
