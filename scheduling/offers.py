@@ -100,11 +100,6 @@ def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) ->
     return offers
 
 
-def share_of(job: JobRequest, gpus: int) -> tuple[float, float]:
-    """Return the cores and the GB of RAM that go with so many of the job's GPUs."""
-    return job.cpus * gpus / job.gpus, job.ram * gpus / job.gpus
-
-
 def need_of_share(whole: Need, gpus: int) -> Need:
     """Return what one node has to have for so many of the job's GPUs."""
     part = gpus / whole.gpus

@@ -11,7 +11,7 @@ from models.placement import JobRequest, Placement, PlacementKind, Rank, Rejecti
 from models.topology import Gang
 from scheduling.gang_decision import place_gang
 from scheduling.gangs import could_ever_hold, plan_gang
-from scheduling.offers import offers_now, share_of
+from scheduling.offers import offers_now
 from scheduling.state import Hold, NodeView, view_nodes
 from scheduling.topology import domains_of
 from tests.support.gangs import a_gang, in_domain
@@ -85,7 +85,7 @@ def test_a_job_without_a_gang_is_not_planned_as_one():
 
 
 def test_cores_and_ram_go_with_the_gpus():
-    assert share_of(a_gang(16, cpus=32, ram=64), 4) == (8, 16)
+    assert a_gang(16, cpus=32, ram=64).share_of(4) == (8, 16)
 
 
 def test_domains_are_summed_and_ordered_by_name():
