@@ -57,7 +57,7 @@ docs: $(STAMP) ## Write the pages that are made from the code
 lock: $(STAMP) ## Choose versions anew and write requirements.lock (all platforms, with hashes)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --generate-hashes --upgrade \
-	  --no-config --no-emit-index-url --no-annotate --no-header --quiet -o requirements.lock
+	  --no-config --no-annotate --no-header --quiet -o requirements.lock
 	@grep -c '==' requirements.lock | sed 's/$$/ packages in requirements.lock/'
 
 clean: ## Remove caches, and the virtual environment
