@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def setup(as_json: JSON = False) -> None:
-    """Prepare servers of your own: tables, search attributes, the schedule of reconcile.
+    """Prepare servers of your own: tables, search attributes, schedules.
 
     Run it once, and after every upgrade; again does no harm. `longshore up` does it for the
     local stack.
