@@ -58,7 +58,7 @@ async def test_a_cancelled_job_may_save_first(
     agent.start()
     command = f"trap 'echo saved > {tmp_path}/saved; exit' TERM; touch {tmp_path}/up; " + _loop()
     submitted = await longshore.submit(a_spec(pool, command=command, stop_grace=20))
-    await eventually((tmp_path / "up").exists, timeout=30)
+    await eventually((tmp_path / "up").exists)
     await longshore.cancel(submitted.job_id, "enough")
     assert (await longshore.wait(submitted.job_id)).state is JobState.CANCELLED
     assert (tmp_path / "saved").read_text() == "saved\n"
@@ -93,7 +93,7 @@ async def test_a_restarted_agent_ends_orphans_before_it_registers(
     assert (result.state, result.failure) == (JobState.FAILED, FailureClass.NODE)
     assert not marked(mark)
     assert agent.says("processes that outlived their agent")
-    await eventually(lambda: agent.says("epoch 2"), timeout=30)
+    await eventually(lambda: agent.says("epoch 2"))
 
 
 async def test_an_agent_that_is_asked_to_stop_stops_its_jobs_in_order(
@@ -102,9 +102,9 @@ async def test_an_agent_that_is_asked_to_stop_stops_its_jobs_in_order(
     agent.start()
     command = f"trap 'sleep 0.2; touch {tmp_path}/saved; exit' TERM; touch {tmp_path}/up; "
     job = await longshore.submit(a_spec(pool, command=command + _loop(), retry=NO_RETRY))
-    await eventually((tmp_path / "up").exists, timeout=30)
+    await eventually((tmp_path / "up").exists)
     agent.send(signal.SIGTERM)
-    await eventually(lambda: agent.process.poll() is not None, timeout=30)
+    await eventually(lambda: agent.process.poll() is not None)
     assert agent.process.returncode == 0
     assert (tmp_path / "saved").exists()
     result = await longshore.wait(job.job_id)
@@ -122,7 +122,7 @@ async def test_a_second_signal_does_not_wait_for_the_grace(
     agent.send(signal.SIGTERM)
     await eventually(lambda: agent.says("get their grace"))
     agent.send(signal.SIGTERM)
-    await eventually(lambda: agent.process.poll() is not None, timeout=30)
+    await eventually(lambda: agent.process.poll() is not None)
     assert agent.process.returncode == 0
     assert not marked(mark)
 
@@ -134,9 +134,9 @@ async def test_an_agent_that_nobody_watches_ends_its_processes_and_registers_aga
     await _submit_endless(longshore, pool, mark)
     first = marked(mark)
     await temporal.get_workflow_handle(node_workflow_id(agent.node_id)).terminate("by hand")
-    await eventually(lambda: agent.says("cut off"), timeout=30)
+    await eventually(lambda: agent.says("cut off"))
     await eventually(lambda: not any(process.is_running() for process in first))
-    await eventually(lambda: agent.says("epoch 2"), timeout=30)
+    await eventually(lambda: agent.says("epoch 2"))
 
 
 async def test_the_processes_of_a_frozen_agent_end_before_its_node_is_lost(
@@ -149,7 +149,7 @@ async def test_the_processes_of_a_frozen_agent_end_before_its_node_is_lost(
     assert (result.state, result.failure) == (JobState.FAILED, FailureClass.NODE)
     assert not marked(mark)
     agent.send(signal.SIGCONT)
-    await eventually(lambda: agent.says("epoch 2"), timeout=30)
+    await eventually(lambda: agent.says("epoch 2"))
 
 
 async def test_a_wrong_token_ends_the_agent_with_77(agent: AgentProcess, longshore: Longshore):
@@ -162,7 +162,7 @@ async def test_a_taken_node_id_ends_the_agent_with_77(
     agent: AgentProcess, longshore: Longshore, settings: Settings, tmp_path: Path, pool: str
 ) -> None:
     agent.start()
-    await eventually(lambda: agent.says("registered as node"), timeout=30)
+    await eventually(lambda: agent.says("registered as node"))
     other = AgentProcess(settings, tmp_path / "other", pool, node_id=agent.node_id)
     other.start()
     assert await _exit_code(other) == 77
@@ -173,7 +173,7 @@ async def test_a_second_agent_in_one_folder_is_refused(
     agent: AgentProcess, longshore: Longshore, settings: Settings, pool: str
 ) -> None:
     agent.start()
-    await eventually(lambda: agent.says("registered as node"), timeout=30)
+    await eventually(lambda: agent.says("registered as node"))
     other = AgentProcess(settings, agent.folder, pool)
     other.start()
     assert await _exit_code(other) == 77
@@ -184,7 +184,7 @@ async def test_an_agent_without_a_server_waits_for_it_and_can_be_stopped(
     agent: AgentProcess, settings: Settings
 ) -> None:
     agent.start(TEMPORAL_ADDRESS="127.0.0.1:1", LONGSHORE_AGENT_TOKEN="any")
-    await eventually(lambda: agent.says("Trying again in 1 s"), timeout=30)
+    await eventually(lambda: agent.says("Trying again in 1 s"))
     agent.send(signal.SIGINT)
     assert await _exit_code(agent) == 0
 
@@ -200,10 +200,10 @@ async def _submit_endless(
     command = f"{before}sleep 300; true"
     submitted = await longshore.submit(a_spec(pool, command=command, env={"MARK": mark}, **spec))
     wanted = 2 + before.count("sleep")
-    await eventually(lambda: len(marked(mark)) >= wanted, timeout=30)
+    await eventually(lambda: len(marked(mark)) >= wanted)
     return submitted.job_id
 
 
 async def _exit_code(agent: AgentProcess) -> int | None:
-    await eventually(lambda: agent.process.poll() is not None, timeout=30)
+    await eventually(lambda: agent.process.poll() is not None)
     return agent.process.returncode

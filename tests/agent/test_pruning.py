@@ -141,7 +141,7 @@ async def test_an_agent_prunes_what_is_over_at_the_server(
     runs = agent.folder / "work" / "runs"
     agent.kill()
     agent.start(LONGSHORE_KEEP_RUNS="1")  # it prunes as soon as it is registered
-    await eventually(lambda: len(_names(runs)) == 1, timeout=60)
+    await eventually(lambda: len(_names(runs)) == 1)
     assert set(_names(runs)) <= {f"{job_id}-1" for job_id in ids}
 
 

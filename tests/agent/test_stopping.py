@@ -123,7 +123,7 @@ async def test_an_acknowledgement_counts_from_when_it_was_sent(tmp_path: Path) -
 async def test_without_its_supervisor_nothing_of_a_process_is_left(box: LocalNode) -> None:
     mark = uuid.uuid4().hex
     run = box.start("setsid -f sleep 300; sleep 300", env={"MARK": mark})
-    started = await asyncio.wait_for(run.started, 10)
+    started = await asyncio.wait_for(run.started, 60)
     await eventually(lambda: len(marked(mark)) >= 2)
     os.kill(started["supervisor"], signal.SIGKILL)
     report = await run.done
@@ -133,7 +133,7 @@ async def test_without_its_supervisor_nothing_of_a_process_is_left(box: LocalNod
 
 async def test_a_killed_nursery_costs_no_process(box: LocalNode) -> None:
     run = box.start("sleep 300")
-    started = await asyncio.wait_for(run.started, 10)
+    started = await asyncio.wait_for(run.started, 60)
     nursery = psutil.Process(started["supervisor"]).parent()
     assert nursery
     nursery.kill()

@@ -109,7 +109,7 @@ class Buyer:
 
     async def agrees(self) -> None:
         """Wait until every purchase has ended, and fail where ledger and market differ."""
-        await eventually(self._has_ended, timeout=60)
+        await eventually(self._has_ended)
         wrong = await differences(self.rows, self.pool, self._before, self.market.state())
         assert not wrong, "\n".join(wrong)
 

@@ -167,7 +167,7 @@ async def test_a_purchase_whose_caller_has_gone_is_one_purchase(buyer: Buyer):
 async def test_a_cancelled_purchase_cancels_its_order_and_ends(buyer: Buyer):
     buyer.market.book({"side": "sell", "dollars_per_gpu_hour": "9.00", "nodes": 8})
     handle = await buyer.start(buyer.request(block_option(standing_for=timedelta(hours=1))))
-    await eventually(lambda: _stands(buyer), timeout=20)
+    await eventually(lambda: _stands(buyer))
     await handle.cancel(reason="no longer needed")
     with pytest.raises(WorkflowFailureError):
         await handle.result()
@@ -179,7 +179,7 @@ async def test_a_cancelled_purchase_cancels_its_order_and_ends(buyer: Buyer):
 async def test_a_block_that_ends_while_its_agent_is_waited_for_ends_the_purchase(buyer: Buyer):
     buyer.market.fault("machine_silent", provider="prime")
     handle = await buyer.start(buyer.request(pod_option(await buyer.an_offer())))
-    await eventually(lambda: _is_starting(handle), timeout=30)
+    await eventually(lambda: _is_starting(handle))
     await buyer.let_go(f"{buyer.purchases[-1]}.1")
     bought = await handle.result()
     assert (bought.state, bought.nodes) == (PurchaseState.ENDED, ())

@@ -37,12 +37,12 @@ async def test_queued_and_running_jobs_survive_the_end_of_every_process(home: Ho
         (await longshore.submit(a_long_job(f"job-{number}", journal))).job_id
         for number in range(JOBS)
     ]
-    await eventually(lambda: len(processes_in(journal)) >= 2, timeout=30)
+    await eventually(lambda: len(processes_in(journal)) >= 2)
     await longshore.close()
 
     home.kill_everything()
     for pid in processes_in(journal):
-        await eventually(lambda pid=pid: not psutil.pid_exists(pid), timeout=15)
+        await eventually(lambda pid=pid: not psutil.pid_exists(pid))
     await asyncio.to_thread(home.up)
 
     longshore = await Longshore.connect(Settings(state_dir=home.folder))

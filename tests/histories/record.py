@@ -222,7 +222,7 @@ class Scenarios:
         """Buy a node that gets an agent, and let it go by hand."""
         buying = asyncio.create_task(self._buy("ready", {}, ready_within="60s"))
         name = machine_name(order_key("ready", 1), 1)
-        await eventually(lambda: self._is_asked_for(name), timeout=30)
+        await eventually(lambda: self._is_asked_for(name))
         async with self._node(name, pool="bought"):
             await buying
             block = self._temporal.get_workflow_handle(block_workflow_id(order_key("ready", 1)))
@@ -236,7 +236,7 @@ class Scenarios:
             await set_pool(connection, spec)
         job = await self._start_job("lacking", pool="buys", recorded=False, gpus=8)
         handle = self._temporal.get_workflow_handle(self._record(buying_workflow_id("buys")))
-        await eventually(lambda: self._has_decided(handle), timeout=40)
+        await eventually(lambda: self._has_decided(handle))
         await job.cancel(reason="decided")
 
     async def _has_decided(self, handle: WorkflowHandle[Any, Any]) -> bool:

@@ -45,10 +45,10 @@ async def test_a_database_that_is_away_makes_the_control_worker_ill_until_it_is_
             parts = said["parts"]
             return status == 503 and parts["server"] == "ok" and parts["database"] != "ok"
 
-        await eventually(ill, timeout=20)
+        await eventually(ill)
     finally:
         await asyncio.to_thread(plant.stack.start, lambda line: None)
-    await eventually(lambda: health(plant.control_health)[0] == 200, timeout=20)
+    await eventually(lambda: health(plant.control_health)[0] == 200)
 
 
 async def test_a_server_that_stands_still_makes_both_ill_and_the_agent_counts_its_fence(
@@ -64,12 +64,12 @@ async def test_a_server_that_stands_still_makes_both_ill_and_the_agent_counts_it
 
     server.suspend()
     try:
-        await eventually(ill, timeout=20)
+        await eventually(ill)
         await eventually(lambda: health(plant.control_health)[1]["parts"]["server"] != "ok")
     finally:
         server.resume()
-    await eventually(lambda: health(plant.agent_health)[0] == 200, timeout=20)
-    await eventually(lambda: health(plant.control_health)[0] == 200, timeout=20)
+    await eventually(lambda: health(plant.agent_health)[0] == 200)
+    await eventually(lambda: health(plant.control_health)[0] == 200)
     series = metrics(plant.agent_metrics)
     assert series["longshore_fences_total"] >= 1
     assert series["longshore_heartbeats_missed_total"] >= 1

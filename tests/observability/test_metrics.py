@@ -38,7 +38,7 @@ async def test_the_control_worker_measures_queue_cycles_and_ends(
         assert series.get('longshore_leases_live{pool="watched"}') == 0
         return series
 
-    series = await eventually(sampled, timeout=20)
+    series = await eventually(sampled)
     assert series['longshore_placements_total{pool="watched"}'] == 2
     assert series['longshore_gpus{pool="watched",state="READY"}'] == 4
     assert series['longshore_wait_seconds_count{pool="watched"}'] == 2

@@ -20,7 +20,7 @@ async def test_a_trace_goes_from_submit_to_the_process(
                 return spans
         return {}
 
-    spans = await eventually(whole, timeout=20)
+    spans = await eventually(whole)
     assert spans["StartWorkflow:JobWorkflow"].service == "longshore-client"
     assert spans["RunWorkflow:JobWorkflow"].service == "longshore-control"
     assert spans["RunActivity:enqueue"].service == "longshore-control"

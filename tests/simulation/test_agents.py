@@ -90,7 +90,7 @@ async def ready_node(longshore: Longshore, script: Script) -> NodeView:
         node = await node_of(longshore, script)
         return node if node and node.state is NodeState.READY and node.gpus else None
 
-    found = await eventually(ask, timeout=60, interval=0.2)
+    found = await eventually(ask, interval=0.2)
     assert found
     return found
 
@@ -114,7 +114,7 @@ async def test_a_bought_instance_runs_jobs_until_its_window_closes(
     mark = uuid.uuid4().hex
     job = await longshore.submit(a_spec(script.pool, command=f"MARK={mark} exec sleep 600"))
     await reaches(longshore, job.job_id, JobState.RUNNING)
-    await eventually(lambda: marked(mark), timeout=30)
+    await eventually(lambda: marked(mark))
     market.advance(4 * HOUR)
     assert shop.instance(instance_id)["status"] == "terminated"
     assert room.running() == {}
@@ -124,7 +124,7 @@ async def test_a_bought_instance_runs_jobs_until_its_window_closes(
         node = await node_of(longshore, script)
         return node is None or node.state in (NodeState.LOST, NodeState.GONE)
 
-    await eventually(lost, timeout=60, interval=0.2)
+    await eventually(lost, interval=0.2)
     await longshore.cancel(job.job_id)
 
 

@@ -53,7 +53,7 @@ class Simulated:
             found = MarketInfo.model_validate(json.loads(file.read_text()))
             return found if found.pid == pid else None
 
-        found = await eventually(mine, timeout=30)
+        found = await eventually(mine)
         assert found
         return found
 
@@ -88,7 +88,7 @@ async def rent_a_machine(simulated: Simulated) -> int:
         }  # fmt: skip
         body = {"pod": pod, "provider": {"type": row["provider"]}}
         (await http.post(f"{V1}/pods/", json=body)).raise_for_status()
-    return (await eventually(simulated.agents, timeout=30))[0]
+    return (await eventually(simulated.agents))[0]
 
 
 def runs(pid: int) -> bool:

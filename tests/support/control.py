@@ -69,7 +69,7 @@ async def reaches(longshore: Longshore, job_id: str, *states: JobState) -> JobSt
         assert status.state in states, f"{status.state.value}: {status.reason}"
         return status
 
-    return await eventually(there, timeout=20)
+    return await eventually(there)
 
 
 async def lease_ends(database: Database, job_id: str) -> list[str | None]:

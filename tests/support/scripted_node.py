@@ -147,7 +147,7 @@ class ScriptedNode:
 
     async def started(self, job_id: str, attempt: int = 1) -> RunProcessRequest:
         """Wait until the attempt has come here, and return its request."""
-        await eventually(lambda: (job_id, attempt) in self._requests, timeout=20)
+        await eventually(lambda: (job_id, attempt) in self._requests)
         return self._requests[job_id, attempt]
 
     async def end(

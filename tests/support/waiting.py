@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 async def eventually(
-    ask: Callable[[], T | Awaitable[T]], timeout: float = 15.0, interval: float = 0.02
+    ask: Callable[[], T | Awaitable[T]], timeout: float = 60.0, interval: float = 0.02
 ) -> T:
     """Call `ask` until it returns something true, and return that.
 
-    An AssertionError inside `ask` counts as "not yet". After `timeout` seconds it is raised, or
-    one that shows the last value.
+    An AssertionError inside `ask` counts as "not yet". After `timeout` seconds (many times what a
+    loaded machine takes) it is raised, or one that shows the last value.
     """
     deadline = time.monotonic() + timeout
     while True:

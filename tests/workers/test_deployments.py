@@ -131,7 +131,7 @@ async def test_an_installation_without_versions_gets_them(
             await node.started(running)
             with place.worker("a", *BECOMES_CURRENT):
                 for workflow_id in long_lived(node):
-                    await eventually(lambda id=workflow_id: is_on(place, id, "a"), timeout=30)
+                    await eventually(lambda id=workflow_id: is_on(place, id, "a"))
                 plain.terminate()
                 assert await plain.ends(within=15) == 0
                 queued = (await submit(longshore, node, 1))[0]
@@ -191,7 +191,7 @@ async def test_pools_and_nodes_follow_whoever_makes_a_version_current(
                 )
             )
             for workflow_id in long_lived(node):
-                await eventually(lambda id=workflow_id: is_on(place, id, "b"), timeout=30)
+                await eventually(lambda id=workflow_id: is_on(place, id, "b"))
 
 
 async def test_a_worker_with_half_a_version_says_which_half_is_missing(place: Place):
@@ -230,7 +230,7 @@ async def becomes_current(deployment: Deployments, build_id: str) -> None:
     async def is_current() -> bool:
         return (await deployment.status()).current == build_id
 
-    await eventually(is_current, timeout=30, interval=ASK_EVERY)
+    await eventually(is_current, interval=ASK_EVERY)
 
 
 async def gets_workers(deployment: Deployments, build_id: str) -> None:
@@ -238,7 +238,7 @@ async def gets_workers(deployment: Deployments, build_id: str) -> None:
         versions = (await deployment.status()).versions
         return any(each.build_id == build_id and each.workers for each in versions)
 
-    await eventually(has_workers, timeout=30, interval=ASK_EVERY)
+    await eventually(has_workers, interval=ASK_EVERY)
 
 
 async def is_on(place: Place, workflow_id: str, build_id: str) -> bool:

@@ -133,7 +133,7 @@ async def test_a_gang_that_does_not_fit_waits_and_takes_nothing(
     await reaches(longshore, small, JobState.RUNNING)
     wide = (await longshore.submit(a_spec(pool, gpus=16, gang={}))).job_id
     await reaches(longshore, wide, JobState.QUEUED)
-    await eventually(lambda: _is_told_why(longshore, wide), timeout=20)
+    await eventually(lambda: _is_told_why(longshore, wide))
     assert await lease_ends(control, wide) == []
     for node in pair:
         if (small, 1) in node.runs():

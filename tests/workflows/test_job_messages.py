@@ -84,7 +84,7 @@ async def test_a_bad_input_fails_the_workflow(temporal: Client, control: Databas
     ):
         handle = await _start_plain(temporal, f"job-bad-{uuid.uuid4().hex[:8]}", bad)
         with pytest.raises(WorkflowFailureError) as failure:
-            await asyncio.wait_for(handle.result(), 20)
+            await asyncio.wait_for(handle.result(), 60)
         assert isinstance(failure.value.cause, ApplicationError)
         assert (await handle.describe()).status is WorkflowExecutionStatus.FAILED
 
@@ -120,7 +120,7 @@ async def test_a_job_workflow_needs_an_id_that_signals_can_find(
         temporal, f"mine-{uuid.uuid4().hex[:8]}", {"spec": {"name": "x", "command": "true"}}
     )
     with pytest.raises(WorkflowFailureError) as failure:
-        await asyncio.wait_for(handle.result(), 20)
+        await asyncio.wait_for(handle.result(), 60)
     assert "must begin with job-" in str(failure.value.cause)
 
 
@@ -133,7 +133,7 @@ async def test_an_id_that_ended_before_is_refused_and_does_not_hang(
     plain = {"spec": {"name": "again", "command": "true", "pool": pool}}
     handle = await _start_plain(temporal, job_workflow_id(job_id), plain)
     with pytest.raises(WorkflowFailureError) as failure:
-        await asyncio.wait_for(handle.result(), 20)
+        await asyncio.wait_for(handle.result(), 60)
     assert "has ended before" in str(failure.value.cause)
     assert (await longshore.job(job_id)).state is JobState.SUCCEEDED
 

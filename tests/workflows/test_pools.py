@@ -31,7 +31,7 @@ async def test_a_batch_is_placed_in_few_cycles(
         submitted = await asyncio.gather(*(longshore.submit(a_spec(pool)) for _ in range(30)))
         nodes = (node, larger)
         for job_id in (each.job_id for each in submitted):
-            there = await eventually(lambda job_id=job_id: _where(nodes, job_id), timeout=30)
+            there = await eventually(lambda job_id=job_id: _where(nodes, job_id))
             await there[0].end(job_id)
         results = await asyncio.gather(*(longshore.wait(each.job_id) for each in submitted))
     assert {result.state for result in results} == {JobState.SUCCEEDED}
@@ -54,10 +54,14 @@ async def test_continuing_as_new_loses_nothing(
     node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), gpus=1)
     async with node.serving():
         await node.register()
-        jobs = [(await longshore.submit(a_spec(pool))).job_id for _ in range(6)]
-        for job_id in jobs:
+        jobs = {(await longshore.submit(a_spec(pool))).job_id for _ in range(6)}
+        for ended in range(len(jobs)):
+            # Jobs enter the queue each by itself: a later one may be placed first.
+            await eventually(lambda ended=ended: len(node.runs()) > ended)
+            job_id = node.runs()[ended][0]
             await node.end(job_id)
             assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+        assert {job_id for job_id, _ in node.runs()} == jobs
     assert (await _status(temporal, pool)).generation >= 2
     # A last cycle may be committed and not yet counted, or wait for its poke.
     assert await eventually(lambda: _adds_up(temporal, control, pool))
