@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo up down test faults histories lint format bench docs lock clean
+.PHONY: help install demo up down test faults chaos histories lint format bench docs lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,6 +11,8 @@ STAMP := $(VENV)/.installed
 PYTHON ?=
 PYTEST ?=
 NODES ?=
+MINUTES ?= 10
+SEED ?=
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +34,9 @@ test: $(STAMP) ## Run the tests; PYTEST="-k stack -x" for options
 
 faults: $(STAMP) ## Kill every process at every step, and at random; PYTEST="-k cycle" for some
 	@$(BIN)/python -m pytest tests/faults tests/buying -m "exhaustive or not exhaustive" $(PYTEST)
+
+chaos: $(STAMP) ## Random faults under load, then count what was lost; MINUTES=10 SEED=n to repeat a run
+	@$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 histories: $(STAMP) ## Record anew the histories that the replay test goes through
 	@$(BIN)/python -m tests.histories.record

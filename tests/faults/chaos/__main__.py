@@ -1,0 +1,134 @@
+"""Random faults while many jobs run; then everything must add up.
+
+    make chaos MINUTES=10 [SEED=4711]
+
+A fleet of simulated nodes gets jobs of every kind for some minutes. Meanwhile processes are killed
+or frozen and jobs are held, released and cancelled, at moments that the seed chooses. Then all is
+left in peace, and the invariants are looked at: no GPU leased twice, no job run twice at once, no
+job lost, database and workflows of one mind. Ends with 1 where any does not hold.
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+
+from benchmarks.installation import forget_environment
+from client.process import leave, run
+from tests.faults.chaos.faults import FAULTS
+from tests.faults.chaos.load import submit_for
+from tests.faults.chaos.scene import Scene
+from tests.faults.chaos.schedule import Moment, moments
+from tests.faults.fleet import running_fleet
+from tests.faults.invariants import check
+from tests.support.local_stack import temporary_folder
+
+NODES = 3
+EVERY = 6.0
+"""Seconds between two faults, on average."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, help="of an earlier run, to repeat its faults")
+    parser.add_argument("--every", type=float, default=EVERY, help="seconds between two faults")
+    parser.add_argument("--only", action="append", choices=sorted(FAULTS), help="this fault alone")
+    arguments = parser.parse_args()
+    forget_environment()
+    seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
+    names = arguments.only or sorted(FAULTS)
+    leave(run(chaos(seed, 60 * arguments.minutes, names, arguments.every)))
+
+
+async def chaos(seed: int, seconds: float, names: list[str], every: float) -> int:
+    """Return the exit code: 0 where every invariant holds."""
+    _say(f"seed {seed}: {seconds / 60:g} minutes of faults on {NODES} simulated nodes")
+    planned = moments(seed, seconds, names, every)
+    with temporary_folder() as folder:
+        async with running_fleet(folder, nodes=NODES) as fleet:
+            scene = Scene(fleet)
+            done, failed = await _run(scene, planned, seed, seconds)
+            began = time.monotonic()
+            violations = await _violations(scene) + failed
+            _report(scene, planned, done, violations, time.monotonic() - began)
+    if violations:
+        _say(f"again: make chaos MINUTES={seconds / 60:g} SEED={seed}")
+    return 1 if violations else 0
+
+
+async def _run(
+    scene: Scene, planned: list[Moment], seed: int, seconds: float
+) -> tuple[Counter[str], list[str]]:
+    """Run load and faults side by side; return how often each was done, and what broke."""
+    done: Counter[str] = Counter()
+    failed: list[str] = []
+    began = asyncio.get_running_loop().time()
+
+    async def strike(moment: Moment) -> None:
+        try:
+            what = await FAULTS[moment.fault](scene, random.Random(moment.seed))
+        except Exception as error:  # the others go on; the run has failed
+            failed.append(f"{moment.fault} at {moment.at:g} s: {error!r}")
+            return
+        if what:
+            done[moment.fault] += 1
+        _say(f"{moment.at:7.1f} s  {moment.fault}: {what or 'there was none'}")
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(submit_for(scene, seed + 1, seconds))
+        for moment in planned:
+            await asyncio.sleep(began + moment.at - asyncio.get_running_loop().time())
+            tasks.create_task(strike(moment))
+    return done, failed
+
+
+async def _violations(scene: Scene) -> list[str]:
+    _say("no more faults: waiting for the last jobs")
+    await scene.mend()
+    try:
+        await check(scene.fleet, scene.submitted, scene.cancelled)
+    except TimeoutError:
+        left = await asyncio.to_thread(scene.unfinished)
+        return [f"did not end: {job_id}" for job_id in left] or ["did not come to rest"]
+    except AssertionError as error:
+        return str(error).splitlines()
+    return []
+
+
+def _report(
+    scene: Scene,
+    planned: list[Moment],
+    done: Counter[str],
+    violations: list[str],
+    settled: float,
+) -> None:
+    asked = Counter(moment.fault for moment in planned)
+    width = max(map(len, FAULTS))
+    print(f"{'fault':{width}}  planned  done")
+    for name in sorted(asked):
+        print(f"{name:{width}}  {asked[name]:7}  {done[name]:4}")
+    rows = scene.fleet.rows(
+        "SELECT count(*) AS jobs, sum(attempts) AS attempts,"
+        " count(*) FILTER (WHERE end_state = 'SUCCEEDED') AS succeeded,"
+        " count(*) FILTER (WHERE end_state = 'CANCELLED') AS cancelled FROM jobs"
+    )
+    found = rows[0]
+    print(
+        f"\n{found['jobs']} jobs: {found['succeeded']} succeeded, {found['cancelled']} cancelled,"
+        f" in {found['attempts']} attempts; at rest {settled:.0f} s after the last fault"
+    )
+    print(f"violations: {len(violations)}")
+    for violation in violations:
+        print(f"  {violation}")
+
+
+def _say(line: str) -> None:
+    print(f"{datetime.now(UTC):%H:%M:%S}  {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

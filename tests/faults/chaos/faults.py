@@ -1,0 +1,154 @@
+"""The faults: each does one bad thing, waits while it lasts, and mends it.
+
+What waits here waits for a span of time on purpose: how long a fault lasts is a part of it.
+"""
+
+import asyncio
+import random
+import signal
+from collections.abc import Awaitable, Callable
+
+import psutil
+
+from tests.faults import scenes
+from tests.faults.chaos.scene import Scene
+from tests.faults.fleet import CONTROL, NODE_LOST_AFTER, POSTGRES, TEMPORAL
+from workers.stack import agent_process
+
+Fault = Callable[[Scene, random.Random], Awaitable[str]]
+"""Does it, and says to what; empty where there was nothing to do it to."""
+
+
+async def kill_control(scene: Scene, chance: random.Random) -> str:
+    return await _kill(scene, CONTROL)
+
+
+async def kill_temporal(scene: Scene, chance: random.Random) -> str:
+    return await _kill(scene, TEMPORAL)
+
+
+async def kill_postgres(scene: Scene, chance: random.Random) -> str:
+    return await _kill(scene, POSTGRES)
+
+
+async def kill_agent(scene: Scene, chance: random.Random) -> str:
+    return await _kill(scene, agent_process(chance.choice(scene.fleet.nodes)))
+
+
+async def kill_supervisor(scene: Scene, chance: random.Random) -> str:
+    return await _kill_one(chance, scene.fleet.supervisors())
+
+
+async def kill_database_session(scene: Scene, chance: random.Random) -> str:
+    return await _kill_one(chance, scene.fleet.backends())
+
+
+async def freeze_agent(scene: Scene, chance: random.Random) -> str:
+    """For longer than a node may be silent: it is lost, and comes back."""
+    lasts = NODE_LOST_AFTER.total_seconds() * chance.uniform(1.2, 2)
+    return await _freeze(scene, agent_process(chance.choice(scene.fleet.nodes)), lasts)
+
+
+async def pause_agent(scene: Scene, chance: random.Random) -> str:
+    """For less than a node may be silent: nothing is lost."""
+    lasts = NODE_LOST_AFTER.total_seconds() * chance.uniform(0.1, 0.4)
+    return await _freeze(scene, agent_process(chance.choice(scene.fleet.nodes)), lasts)
+
+
+async def freeze_control(scene: Scene, chance: random.Random) -> str:
+    return await _freeze(scene, CONTROL, chance.uniform(1, 6))
+
+
+async def freeze_postgres(scene: Scene, chance: random.Random) -> str:
+    return await _freeze(scene, POSTGRES, chance.uniform(0.5, 3))
+
+
+async def hold_and_release(scene: Scene, chance: random.Random) -> str:
+    jobs = await asyncio.to_thread(scene.unfinished)
+    if not jobs:
+        return ""
+    job_id = chance.choice(jobs)
+    await scenes.tell(lambda: scene.fleet.longshore.hold(job_id, "chaos"))
+    await asyncio.sleep(chance.uniform(0, 2))
+    await scenes.tell(lambda: scene.fleet.longshore.release(job_id))
+    return job_id
+
+
+async def cancel(scene: Scene, chance: random.Random) -> str:
+    jobs = await asyncio.to_thread(scene.unfinished)
+    if not jobs:
+        return ""
+    job_id = chance.choice(jobs)
+    scene.submitted.remove(job_id)
+    scene.cancelled.append(job_id)
+    await scenes.tell(lambda: scene.fleet.longshore.cancel(job_id))
+    return job_id
+
+
+FAULTS: dict[str, Fault] = {
+    "kill -9 the control worker": kill_control,
+    "kill -9 the Temporal server": kill_temporal,
+    "kill -9 PostgreSQL": kill_postgres,
+    "kill -9 a database session": kill_database_session,
+    "kill -9 an agent": kill_agent,
+    "kill -9 a supervisor": kill_supervisor,
+    "freeze an agent until its node is lost": freeze_agent,
+    "freeze an agent for a moment": pause_agent,
+    "freeze the control worker": freeze_control,
+    "freeze PostgreSQL": freeze_postgres,
+    "hold and release a job": hold_and_release,
+    "cancel a job": cancel,
+}
+
+
+async def _kill(scene: Scene, name: str) -> str:
+    await asyncio.to_thread(scene.fleet.kill, name)
+    await scene.mend()
+    return name
+
+
+async def _kill_one(chance: random.Random, processes: list[psutil.Process]) -> str:
+    if not processes:
+        return ""
+    process = chance.choice(processes)
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return ""  # it ended by itself
+    return f"process {process.pid}"
+
+
+async def _freeze(scene: Scene, name: str, seconds: float) -> str:
+    """Stop every process of a part for so long."""
+    frozen = _family(scene, name)
+    if not frozen:
+        return ""
+    for process in frozen:
+        _send(process, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        for process in frozen:
+            _send(process, signal.SIGCONT)
+    await scene.mend()
+    return f"{name} for {seconds:.1f} s"
+
+
+def _family(scene: Scene, name: str) -> list[psutil.Process]:
+    running = scene.fleet.stack.processes.running(name)
+    process = running.find() if running else None
+    if process is None:
+        return []
+    try:
+        # An agent that freezes leaves its supervisors and jobs running, as the kernel would.
+        children = process.children(recursive=True) if name == POSTGRES else []
+    except psutil.NoSuchProcess:
+        return []
+    return [process, *children]
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return  # another fault has killed it meanwhile
