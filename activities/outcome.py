@@ -26,6 +26,12 @@ _NOT_STARTED = {
 }
 """What a shell and a container runtime say of a command that they could not start."""
 
+_LATE = {
+    True: ": it did not save in time and was killed",
+    False: ": it did not end in time and was killed",
+}
+"""Of a process that still ran when its grace was over, by whether it has checkpoints."""
+
 
 def report_of(
     record: RunRecord, end: dict[str, Any], started: dict[str, Any] | None, progress: Progress
@@ -95,7 +101,8 @@ def _classify(
         return FailureClass.NODE, _NODE_CAUSES[cause]
     if cause == "stopped":
         failure = _failure_of_stop(record.stop_reason)
-        return failure, f"stopped ({record.stop_reason}), exit code {exit_code}"
+        late = _LATE[record.checkpoints] if end.get("overdue") else ""
+        return failure, f"stopped ({record.stop_reason}), exit code {exit_code}{late}"
     if status == 0:
         return None, "finished"
     if record.indirect and exit_code in _NOT_STARTED:

@@ -55,6 +55,7 @@ class Supervisor:
         self._cause = "exited"
         self._kill_at: float | None = None
         self._killing = False
+        self._had_grace = self._overdue = False
         self._leftovers = 0
         self._oom_kills = oom_kills()
 
@@ -126,6 +127,7 @@ class Supervisor:
     def _stop(self, signal_number: int, grace: float) -> None:
         kill_at = boot_clock() + grace
         if self._kill_at is None:
+            self._had_grace = grace > 0
             self._signal_all(signal_number)
         self._kill_at = min(kill_at, self._kill_at) if self._kill_at is not None else kill_at
         if self._status is None:
@@ -138,6 +140,7 @@ class Supervisor:
         elif now >= self._fence_at:
             self._kill("fenced")
         elif self._kill_at is not None and now >= self._kill_at:
+            self._overdue = self._had_grace
             self._kill("stopped")
         elif self._status is not None and self._kill_at is None:
             # The job is over when its first process is. A stop waits for the rest, which may
@@ -231,6 +234,7 @@ class Supervisor:
                 "status": self._status,
                 "ended_at": self._ended_at,
                 "leftovers": self._leftovers,
+                "overdue": self._overdue,
                 "oom": oom_kills() > self._oom_kills,
             }
         _tell({"end": end})

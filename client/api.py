@@ -27,21 +27,21 @@ from activities.logstore import LogStore, Stream
 from activities.snapshot import load_nodes, load_pool
 from activities.views import Views, set_pool
 from client.connection import connect
+from client.errors import as_ours
 from client.explain import explain
 from client.logs import JobLogs
 from client.status import JobHandle, progress_of, status_of
 from client.submission import GENERATED_ID, details_of, new_job_id, preflight, summary_of
 from models.errors import (
     ConflictError,
-    LongshoreError,
     NotFoundError,
     RefusedError,
-    UnavailableError,
 )
 from models.job import JobResult, JobSpec, JobState, JobStatus
 from models.messages import (
     CONTROL_TASK_QUEUE,
     CommandReason,
+    Displacement,
     JobInput,
     NodeStatus,
     Progress,
@@ -60,11 +60,6 @@ from workflows.node import NodeWorkflow
 T = TypeVar("T")
 
 _RETRY_FROM, _RETRY_TO = 0.2, 5.0
-_AWAY = {
-    RPCStatusCode.UNAVAILABLE,
-    RPCStatusCode.DEADLINE_EXCEEDED,
-    RPCStatusCode.CANCELLED,  # so says the SDK of a call that was not answered in time
-}
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
@@ -135,7 +130,7 @@ class Longshore:
             await self._same_content_or_raise(job_id, digest)
             return Submission(job_id=job_id, created=False)
         except RPCError as error:
-            raise _as_ours(error, f"job {job_id}") from error
+            raise as_ours(error, f"job {job_id}") from error
         return Submission(job_id=job_id, created=True, warnings=warnings)
 
     async def status(self, ref: str) -> JobStatus:
@@ -144,7 +139,7 @@ class Longshore:
         try:
             return await status_of(self._job(job_id))
         except RPCError as error:
-            raise _as_ours(error, f"job {ref}") from error
+            raise as_ours(error, f"job {ref}") from error
 
     async def progress(self, ref: str) -> Progress | None:
         """Return what the running process said last of itself; None when it runs nowhere."""
@@ -152,7 +147,7 @@ class Longshore:
         try:
             return await progress_of(self.temporal, self._job(job_id))
         except RPCError as error:
-            raise _as_ours(error, f"job {ref}") from error
+            raise as_ours(error, f"job {ref}") from error
 
     async def wait(self, ref: str) -> JobResult:
         """Wait until the job has ended, however long, also while a server is away."""
@@ -202,7 +197,7 @@ class Longshore:
                 raise RefusedError(f"job {ref} has ended already")
             await self._job(job_id).cancel(reason=reason or "cancelled by its user")
         except RPCError as error:
-            raise _as_ours(error, f"job {ref}") from error
+            raise as_ours(error, f"job {ref}") from error
         return job_id
 
     async def hold(self, ref: str, reason: str = "") -> str:
@@ -213,6 +208,22 @@ class Longshore:
         """End a hold; return the job's id."""
         return await self._signal_job(ref, "release", reason)
 
+    async def requeue(self, ref: str, reason: str = "") -> str:
+        """Stop a running job with its grace, and have it queued again; return its id."""
+        status = await self.status(ref)
+        if status.state not in (JobState.RUNNING, JobState.STOPPING):
+            raise RefusedError(
+                f"job {ref} is {status.state.value}: only one that runs can be queued again"
+            )
+        displacement = Displacement(
+            attempt=status.attempt, reason=reason or "queued again by its user"
+        )
+        try:
+            await self._job(status.job_id).signal(JobWorkflow.move, displacement)
+        except RPCError as error:
+            raise as_ours(error, f"job {ref}") from error
+        return status.job_id
+
     async def exists(self, ref: str) -> bool:
         """Return whether Temporal knows a job of this id, whether or not it is in a queue yet."""
         try:
@@ -220,7 +231,7 @@ class Longshore:
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return False
-            raise _as_ours(error, f"job {ref}") from error
+            raise as_ours(error, f"job {ref}") from error
         return True
 
     async def spec(self, ref: str) -> JobSpec:
@@ -319,7 +330,7 @@ class Longshore:
             try:
                 answer = await ask()
             except RPCError as error:
-                reason = _as_ours(error, f"job {job_id}")
+                reason = as_ours(error, f"job {job_id}")
                 if isinstance(reason, NotFoundError):
                     raise reason from error
                 self.say_away(str(reason))
@@ -334,7 +345,7 @@ class Longshore:
         try:
             await self._job(job_id).signal(signal, CommandReason(reason=reason))
         except RPCError as error:
-            raise _as_ours(error, f"job {ref}") from error
+            raise as_ours(error, f"job {ref}") from error
         return job_id
 
     async def _update_node(
@@ -349,7 +360,7 @@ class Longshore:
         except WorkflowUpdateFailedError as error:
             raise RefusedError(str(error.cause)) from error
         except RPCError as error:
-            raise _as_ours(error, f"live node {node_id}") from error
+            raise as_ours(error, f"live node {node_id}") from error
 
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest."""
@@ -367,21 +378,3 @@ class Longshore:
         if self._database is None:
             self._database = Database(self.settings.resolve_database_url(), pool_size=3)
         return self._database
-
-
-def _as_ours(error: RPCError, what: str) -> LongshoreError:
-    if error.status is RPCStatusCode.NOT_FOUND and "already completed" in error.message:
-        return RefusedError(f"{what} has ended already")
-    if error.status is RPCStatusCode.NOT_FOUND:
-        return NotFoundError(f"no {what}")
-    if error.status in _AWAY:
-        return UnavailableError(
-            f"Temporal does not answer ({error.message}). Is it running? `longshore up` starts "
-            "the local stack."
-        )
-    if error.status is RPCStatusCode.FAILED_PRECONDITION and "no poller" in error.message:
-        return UnavailableError(
-            "No control worker is running to answer for the job. `longshore up` starts one, or "
-            "`longshore worker`."
-        )
-    return UnavailableError(f"Temporal refused: {error.message}")

@@ -32,7 +32,7 @@ _ENDED = frozenset(state for state in JobState if state.ended)
 
 
 def register(app: typer.Typer) -> None:
-    for command in (jobs, job, why, logs, cancel, hold, release):
+    for command in (jobs, job, why, logs, cancel, hold, release, requeue):
         app.command(rich_help_panel="Jobs")(command)
 
 
@@ -143,6 +143,11 @@ def hold(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
 def release(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
     """Let held jobs be placed again."""
     _steer("release", refs, reason, as_json, "may be placed again")
+
+
+def requeue(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
+    """Stop running jobs with their grace, and queue them again in their old place."""
+    _steer("requeue", refs, reason, as_json, "will be queued again; `longshore job {id}` shows it")
 
 
 def _steer(verb: str, refs: list[str], reason: str, as_json: bool, outcome: str) -> None:

@@ -161,6 +161,8 @@ def _facts(
         result = status.result
         code = "" if result.exit_code is None else f"exit code {result.exit_code}, "
         facts.append(("result", f"{code}{count(result.attempts, 'attempt')}"))
+    if status and (status.preemptions or status.moves):
+        facts.append(("gave way", _gave_way(status)))
     if job.estimated_start is not None:
         when = clock(job.estimated_start, now)
         facts.append(("may start", f"{when} ({ago(job.estimated_start, now)})"))
@@ -181,6 +183,11 @@ def _facts(
     if job.ended_at is not None:
         facts.append(("ended", _moment(job.ended_at, now)))
     return facts
+
+
+def _gave_way(status: JobStatus) -> str:
+    times = ((status.preemptions, "preempted"), (status.moves, "moved"))
+    return ", ".join(f"{what} {count(number, 'time')}" for number, what in times if number)
 
 
 def _wants(spec: JobSpec) -> str:
@@ -226,6 +233,8 @@ def _attempts_table(attempts: Sequence[AttemptRecord], now: datetime) -> Table:
 def _attempt_end(record: AttemptRecord) -> str:
     if record.ended_at is None:
         return "runs"
+    if record.moved:
+        return f"moved: {record.message}".rstrip(": ")
     if record.failure is None:
         return record.message or "success"
     code = "" if record.exit_code is None else f", exit code {record.exit_code}"

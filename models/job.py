@@ -66,6 +66,7 @@ class RetryPolicy(Frozen):
     out_of_memory: RetryRule = RetryRule()
     node: RetryRule = RetryRule(max_retries=10, backoff=timedelta(seconds=1))
     preempted: RetryRule = RetryRule(max_retries=None)
+    """By other jobs. A job that leaves a node for the node's sake uses up no retry."""
 
     def rule_for(self, failure: FailureClass) -> RetryRule:
         """Return the rule for a class; classes that no retry can help have none left."""
@@ -136,6 +137,9 @@ class JobSpec(Frozen):
     """How it saves and goes on; without one a stopped job starts from the beginning."""
     retry: RetryPolicy = RetryPolicy()
     """Retries by failure class."""
+    preemptible: bool = True
+    """Whether a job of a higher class may take its GPUs. It leaves a node that ends all the
+    same."""
     queue_timeout: Duration | None = None
     """Give up when not placed within this time; wait without end when left out."""
     stop_grace: Duration = timedelta(seconds=10)
@@ -274,6 +278,8 @@ class AttemptRecord(Wire):
     """Of a gang, its other nodes by rank."""
     ended_at: Instant | None = None
     failure: FailureClass | None = None
+    moved: bool = False
+    """It left its node for the node's sake, or because somebody asked for it: no failure."""
     exit_code: int | None = None
     message: str = ""
 
@@ -308,4 +314,8 @@ class JobStatus(Wire):
     """When it came into this state."""
     attempts: tuple[AttemptRecord, ...] = ()
     """The last attempts, oldest first, at most 20."""
+    preemptions: int = 0
+    """Attempts that ended because another job got the GPUs."""
+    moves: int = 0
+    """Attempts that ended because the job left its node."""
     result: JobResult | None = None

@@ -81,6 +81,7 @@ retry:
   out_of_memory: {max_retries: 0}
   node: {max_retries: 10, backoff: 1s}
   preempted: {max_retries: null}
+preemptible: false
 queue_timeout: 12h
 stop_grace: 20s
 """
@@ -313,8 +314,9 @@ How the job saves and goes on. [Checkpoints](checkpoints.md) explains it with ex
 
 _RETRY = """\
 A rule for each class of failure that a retry can help. What is not named keeps its default. A job
-that was stopped for a hold has not failed: it uses up no retry. No job is
-preempted for another one yet.
+that was stopped for a hold, or that left its node for the node's sake or because somebody asked
+for it, has not failed: it uses up no retry, waits for no backoff, and keeps its place in the
+queue. One that was preempted keeps its place too, and is counted by the rule of that class.
 """
 
 _RULE = """\

@@ -40,6 +40,28 @@ def node_workflow_id(node_id: str) -> str:
 # --- jobs ---------------------------------------------------------------------------------
 
 
+class LeaseEnd(StrEnum):
+    """Why a lease ended."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    HELD = "held"
+    PREEMPTED = "preempted"
+    MOVED = "moved"
+    """The job left this node, for a reason that lies with the node."""
+    NODE_LOST = "node-lost"
+    WITHDRAWN = "withdrawn"
+    """Committed, but its job had moved on before it could start."""
+
+    @classmethod
+    def before_retry(cls, failure: FailureClass) -> "LeaseEnd":
+        """Return how the leases of an attempt end that is tried again."""
+        if failure is FailureClass.NODE:
+            return cls.NODE_LOST
+        return cls.PREEMPTED if failure is FailureClass.PREEMPTED else cls.FAILED
+
+
 class JobHistory(Wire):
     """What a job's workflow carries over when it continues as new."""
 
@@ -48,6 +70,8 @@ class JobHistory(Wire):
     retries: dict[FailureClass, int] = Field(default_factory=dict[FailureClass, int])
     attempts: tuple[AttemptRecord, ...] = ()
     hold_reason: str = ""
+    gave_way: dict[LeaseEnd, int] = Field(default_factory=dict[LeaseEnd, int])
+    """How often it was preempted, moved or held while it ran."""
 
 
 class JobInput(Wire):
@@ -81,19 +105,6 @@ class EnqueueReply(Wire):
 class HoldRequest(Wire):
     key: PlacementKey
     held: bool
-
-
-class LeaseEnd(StrEnum):
-    """Why a lease ended."""
-
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    HELD = "held"
-    PREEMPTED = "preempted"
-    NODE_LOST = "node-lost"
-    WITHDRAWN = "withdrawn"
-    """Committed, but its job had moved on before it could start."""
 
 
 class ReleaseRequest(Wire):
@@ -131,6 +142,18 @@ class CommandReason(Wire):
     """Signal `hold` or `release`: who asked and why."""
 
     reason: str = ""
+
+
+class Displacement(Wire):
+    """Signal `preempt` or `move` to a job: this attempt gives up its GPUs, and is queued again.
+
+    For any other attempt it changes nothing.
+    """
+
+    attempt: int
+    reason: str
+    for_job: str | None = None
+    """Of a preemption, the job that gets the GPUs."""
 
 
 # --- pools --------------------------------------------------------------------------------

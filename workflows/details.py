@@ -48,6 +48,8 @@ def _course(attempt: AttemptRecord) -> str:
     if attempt.ended_at is None:
         return f"runs since {attempt.placed_at:%H:%M:%S}"
     what = attempt.message or "ended"
+    if attempt.moved:
+        what = f"moved ({what})"
     if attempt.failure is not None and attempt.failure.value != what:
         what = f"{attempt.failure.value} ({what})"
     return f"{what}, {attempt.placed_at:%H:%M:%S} to {attempt.ended_at:%H:%M:%S}"

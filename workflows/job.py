@@ -5,6 +5,7 @@ queue, are the capacity database's; every step there is idempotent by (job, atte
 """
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 from functools import partial
 
@@ -24,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from models.messages import (
         JOB_WORKFLOW,
         CommandReason,
+        Displacement,
         EnqueueRequest,
         JobHistory,
         JobInput,
@@ -38,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import attributes, steps
     from workflows.attempt import Attempt
     from workflows.details import job_details
+    from workflows.displaced import Displaced
 
 _ATTEMPTS_SHOWN = 20
 _LISTED_STATES = (JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RETRYING)
@@ -63,6 +66,7 @@ class JobWorkflow:
         self._submitted_at = history.submitted_at
         self._attempt = history.attempt
         self._retries = dict(history.retries)
+        self._gave_way = Counter(history.gave_way)
         self._attempts = list(history.attempts)
         self._first_attempt = history.attempt
         self._state = JobState.SUBMITTED
@@ -71,6 +75,7 @@ class JobWorkflow:
         self._since = workflow.now()
         self._placement: Placement | None = None
         self._lost: list[NodeLost] = []
+        self._displaced: Displaced | None = None
         self._cancel: str | None = None
         self._result: JobResult | None = None
 
@@ -112,6 +117,16 @@ class JobWorkflow:
         self._lost = [*self._lost[-9:], lost]
 
     @workflow.signal
+    def preempt(self, displacement: Displacement) -> None:
+        """Another job gets this attempt's GPUs: it is stopped with its grace and queued again."""
+        self._displace(LeaseEnd.PREEMPTED, displacement)
+
+    @workflow.signal
+    def move(self, displacement: Displacement) -> None:
+        """This attempt is to leave its node: it is stopped with its grace and queued again."""
+        self._displace(LeaseEnd.MOVED, displacement)
+
+    @workflow.signal
     def hold(self, command: CommandReason) -> None:
         """Keep the job out of placement; a running one is stopped and queued again, held."""
         self._held, self._hold_reason = True, command.reason or "held"
@@ -128,6 +143,7 @@ class JobWorkflow:
             pool=self._spec.pool, state=self._state, attempt=self._attempt, reason=self._reason,
             submitted_at=self._submitted_at, since=self._since,
             attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]), result=self._result,
+            preemptions=self._gave_way[LeaseEnd.PREEMPTED], moves=self._gave_way[LeaseEnd.MOVED],
         )  # fmt: skip
 
     def _refuse_another_id(self) -> None:
@@ -218,6 +234,8 @@ class JobWorkflow:
                 other_nodes=tuple(rank.node_id for rank in placement.ranks[1:]),
             )
         )  # fmt: skip
+        if self._displaced is not None:  # it heard of that before the placement itself
+            return self._displaced.before_start()
         self._enter(JobState.RUNNING, placement.reason or f"on {steps.where(placement)}")
         attempt = Attempt(placement, self._spec, self._stop_reason, self._loss_of)
         return await attempt.run(partial(self._enter, JobState.STOPPING))
@@ -234,21 +252,26 @@ class JobWorkflow:
                 LeaseEnd.CANCELLED, JobState.CANCELLED, report, FailureClass.CANCELLED
             )
         if report.stopped_for is not None and report.failure is None:
-            self._close_attempt(None, report)
-            await steps.give_up_leases(self._here, LeaseEnd.HELD, report.stopped_for)
-            return None
-        failure = report.failure or FailureClass.NODE
+            end = LeaseEnd.HELD if self._held or not self._displaced else self._displaced.end
+            self._gave_way[end] += 1
+            if end is not LeaseEnd.PREEMPTED:
+                self._close_attempt(None, report, moved=end is LeaseEnd.MOVED)
+                await steps.give_up_leases(self._here, end, report.stopped_for)
+                return None
+            report = report.model_copy(update={"failure": FailureClass.PREEMPTED})
+        return await self._retry_or_fail(report.failure or FailureClass.NODE, report)
+
+    async def _retry_or_fail(
+        self, failure: FailureClass, report: ProcessReport
+    ) -> JobResult | None:
         self._close_attempt(failure, report)
         rule = self._spec.retry.rule_for(failure)
         used = self._retries.get(failure, 0)
         if rule.max_retries is not None and used >= rule.max_retries:
-            return await self._finish(LeaseEnd.FAILED, JobState.FAILED, report, failure)
+            end = LeaseEnd.PREEMPTED if failure is FailureClass.PREEMPTED else LeaseEnd.FAILED
+            return await self._finish(end, JobState.FAILED, report, failure)
         self._retries[failure] = used + 1
-        await steps.give_up_leases(
-            self._here,
-            LeaseEnd.NODE_LOST if failure is FailureClass.NODE else LeaseEnd.FAILED,
-            report.message,
-        )
+        await steps.give_up_leases(self._here, LeaseEnd.before_retry(failure), report.message)
         return await self._back_off(rule, failure, used + 1, report)
 
     async def _back_off(
@@ -307,7 +330,7 @@ class JobWorkflow:
 
     def _next_attempt_or_continue_as_new(self) -> None:
         self._attempt += 1
-        self._placement = None
+        self._placement = self._displaced = None
         if self._cancel is None and self._should_continue_as_new():
             history = JobHistory(
                 submitted_at=self._submitted_at,
@@ -315,6 +338,7 @@ class JobWorkflow:
                 retries=self._retries,
                 attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]),
                 hold_reason=self._hold_reason,
+                gave_way=dict(self._gave_way),
             )
             workflow.continue_as_new(
                 self._job.model_copy(update={"held": self._held, "history": history})
@@ -334,7 +358,14 @@ class JobWorkflow:
         """Why the process should be stopped, or None to let it run."""
         if self._cancel is not None:
             return self._cancel
-        return self._hold_reason if self._held else None
+        if self._held:
+            return self._hold_reason
+        return self._displaced.reason if self._displaced else None
+
+    def _displace(self, end: LeaseEnd, displacement: Displacement) -> None:
+        # One is enough: the first that came is what the attempt ends by.
+        if displacement.attempt == self._attempt and self._displaced is None:
+            self._displaced = Displaced(end, displacement)
 
     def _loss_of(self, here: Placement) -> str:
         """How the node of a placement was lost; empty where it was not."""
@@ -343,15 +374,15 @@ class JobWorkflow:
                 return f"node {lost.node_id} was lost: {lost.reason}"
         return ""
 
-    def _close_attempt(self, failure: FailureClass | None, report: ProcessReport) -> None:
+    def _close_attempt(
+        self, failure: FailureClass | None, report: ProcessReport, *, moved: bool = False
+    ) -> None:
         self._attempts[-1] = self._attempts[-1].model_copy(
             update={
-                "ended_at": workflow.now(),
-                "failure": failure,
-                "exit_code": report.exit_code,
-                "message": report.message,
+                "ended_at": workflow.now(), "failure": failure, "moved": moved,
+                "exit_code": report.exit_code, "message": report.message,
             }
-        )
+        )  # fmt: skip
 
     def _enter(self, state: JobState, reason: str = "") -> None:
         self._state, self._reason, self._since = state, reason, workflow.now()

@@ -65,6 +65,21 @@ async def test_a_process_that_ignores_the_signal_is_killed_after_its_grace(box: 
     await _says(box, run, "ready")
     report = await _stop(box, run, grace=0.3)
     assert (report.exit_code, report.failure, report.stopped_for) == (137, None, "test")
+    assert report.message == "stopped (test), exit code 137: it did not end in time and was killed"
+
+
+async def test_one_with_checkpoints_that_is_killed_has_not_saved_in_time(box: LocalNode) -> None:
+    run = box.start("trap '' USR1; echo ready; while :; do sleep 0.05; done",
+                    checkpoint={"folder": "c", "signal": "SIGUSR1", "grace": 0.3})  # fmt: skip
+    await _says(box, run, "ready")
+    await box.processes.stop_all("make way")
+    assert run.done.result().message.endswith("it did not save in time and was killed")
+
+
+async def test_a_kill_without_grace_is_not_called_late(box: LocalNode) -> None:
+    run = box.start("echo ready; sleep 300")
+    await _says(box, run, "ready")
+    assert (await _stop(box, run, grace=0)).message == "stopped (test), exit code 143"
 
 
 @pytest.mark.parametrize(

@@ -147,12 +147,22 @@ async def test_lists_without_rows_say_what_to_do(longshore: Command, pool: str) 
     assert json.loads((await longshore("nodes", "--pool", pool, "--json")).out) == []
 
 
-@pytest.mark.parametrize("command", ["job", "why", "cancel", "hold", "logs", "watch", "ui"])
+@pytest.mark.parametrize(
+    "command", ["job", "why", "cancel", "hold", "requeue", "logs", "watch", "ui"]
+)
 async def test_a_job_that_does_not_exist(longshore: Command, command: str) -> None:
     for ref in ("nosuch", "nosuch-abcdefghij"):
         ran = await longshore(command, ref)
         assert (ran.code, ran.out) == (66, "")
         assert ran.err.startswith("error: no job ")
+
+
+async def test_only_a_running_job_can_be_queued_again(longshore: Command, pool: str) -> None:
+    job_id = await submitted(longshore, pool, "--hold")
+    await is_listed(longshore, pool, job_id, "HELD")
+    assert await longshore("requeue", job_id) == Ran(
+        77, "", f"error: job {job_id} is HELD: only one that runs can be queued again\n"
+    )
 
 
 async def test_a_node_that_does_not_exist(longshore: Command) -> None:

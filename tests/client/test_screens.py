@@ -200,6 +200,29 @@ def test_one_job_in_full() -> None:
         assert part in text
 
 
+def test_a_job_that_gave_way_says_how_often() -> None:
+    first, then = NOW - 9 * MINUTE, NOW - 5 * MINUTE
+    attempts = (
+        AttemptRecord(
+            attempt=1, node_id="node-a", gpu_indices=(0,), moved=True, message="its time ends",
+            placed_at=first, ended_at=then,
+        ),
+        AttemptRecord(
+            attempt=2, node_id="node-b", gpu_indices=(0,), failure=FailureClass.PREEMPTED,
+            message="for big-1", placed_at=then, ended_at=NOW,
+        ),
+    )  # fmt: skip
+    status = a_status(JobState.QUEUED, attempts=attempts, preemptions=2, moves=1)
+    spec = JobSpec.model_validate({"name": "train", "command": "true"})
+    text = "\n".join(drawn(job_screen(a_job(), status, None, spec, NOW)))
+    for part in (
+        "preempted 2 times, moved 1 time",
+        "moved: its time ends",
+        "preempted: for big-1",
+    ):
+        assert part in text
+
+
 def test_why_lists_every_node_with_what_is_missing() -> None:
     rejection = Rejection(
         node_id="node-a", code=RejectionCode.GPUS_BUSY, permanent=False,

@@ -1,0 +1,30 @@
+"""What a refusal of Temporal means to whoever asked."""
+
+from temporalio.service import RPCError, RPCStatusCode
+
+from models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
+
+_AWAY = {
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.CANCELLED,  # so says the SDK of a call that was not answered in time
+}
+
+
+def as_ours(error: RPCError, what: str) -> LongshoreError:
+    """Return an error that says what to do; `what` was asked for, such as ``job train-1``."""
+    if error.status is RPCStatusCode.NOT_FOUND and "already completed" in error.message:
+        return RefusedError(f"{what} has ended already")
+    if error.status is RPCStatusCode.NOT_FOUND:
+        return NotFoundError(f"no {what}")
+    if error.status in _AWAY:
+        return UnavailableError(
+            f"Temporal does not answer ({error.message}). Is it running? `longshore up` starts "
+            "the local stack."
+        )
+    if error.status is RPCStatusCode.FAILED_PRECONDITION and "no poller" in error.message:
+        return UnavailableError(
+            "No control worker is running to answer for the job. `longshore up` starts one, or "
+            "`longshore worker`."
+        )
+    return UnavailableError(f"Temporal refused: {error.message}")

@@ -1,0 +1,26 @@
+"""An attempt that is to give up its GPUs without having ended: preempted, or moved."""
+
+from dataclasses import dataclass
+
+from models.messages import Displacement, LeaseEnd, ProcessReport
+
+
+@dataclass(frozen=True)
+class Displaced:
+    """What an attempt was told, and how its leases are to end by it."""
+
+    end: LeaseEnd
+    """PREEMPTED or MOVED."""
+    by: Displacement
+
+    @property
+    def reason(self) -> str:
+        if self.by.reason:
+            return self.by.reason
+        return f"preempted for {self.by.for_job}" if self.by.for_job else self.end.value
+
+    def before_start(self) -> ProcessReport:
+        """Return the report of an attempt that heard of it before its placement."""
+        return ProcessReport(
+            message=f"stopped before it started ({self.reason})", stopped_for=self.reason
+        )
