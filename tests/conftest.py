@@ -1,6 +1,7 @@
 """Fixtures that everybody uses: a real local stack, a client of it, a database per test."""
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 
@@ -24,6 +25,9 @@ for _name in [name for name in os.environ if name.startswith(("LONGSHORE_", "TEM
 if _seed:
     os.environ["LONGSHORE_SEED"] = _seed  # tests/faults/test_random.py
 os.environ["TEMPORAL_CONFIG_FILE"] = os.environ["LONGSHORE_CONFIG"] = os.devnull
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell starts what it puts into the background: all that is started here would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
