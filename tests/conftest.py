@@ -26,7 +26,7 @@ if _seed:
     os.environ["LONGSHORE_SEED"] = _seed  # tests/faults/test_random.py
 os.environ["TEMPORAL_CONFIG_FILE"] = os.environ["LONGSHORE_CONFIG"] = os.devnull
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As a shell starts what it puts into the background: all that is started here would inherit it.
+    # So a shell starts what it puts into the background; what is started here would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -198,7 +198,7 @@ async def test_an_interrupt_leaves_the_job_alone(
         job_id = (await asyncio.to_thread(waiting.stdout.readline)).strip()
         await asyncio.to_thread(waiting.stdout.readline)  # its state: it waits now
         waiting.send_signal(signal.SIGINT)
-        _, said = await asyncio.to_thread(waiting.communicate, timeout=20)
+        _, said = await asyncio.to_thread(waiting.communicate, timeout=60)
     assert waiting.returncode == 130
     assert f"The job goes on. Follow it with `longshore watch {job_id}`" in said
     await is_listed(longshore, pool, job_id, "QUEUED")

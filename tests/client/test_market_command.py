@@ -159,7 +159,7 @@ def test_watch_prints_a_line_for_each_change(market: RunningMarket) -> None:
         assert time.monotonic() - began < 20
     finally:
         watching.terminate()
-        watching.communicate(timeout=10)
+        watching.communicate(timeout=60)
 
 
 async def test_what_was_shown_is_remembered(
