@@ -1,64 +1,13 @@
 """Reading purchases, blocks and costs for people: the client and the console show these."""
 
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
 
 from activities.database import Database
-from models.base import Instant, Wire
-from models.purchase import BlockState, PurchaseState
-
-
-class PurchaseView(Wire):
-    """Amounts are micro-dollars."""
-
-    id: str
-    pool: str
-    tenant: str
-    tier: str
-    state: PurchaseState
-    reason: str
-    committed: int
-    spent: int
-    simulated: bool
-    orders: int
-    nodes: tuple[str, ...]
-    """Machines that have not ended."""
-    created_at: Instant
-    ended_at: Instant | None = None
-
-
-class BlockView(Wire):
-    """Amounts are micro-dollars, the price micro-dollars per GPU-hour."""
-
-    id: str
-    purchase_id: str | None = None
-    pool: str | None = None
-    provider: str
-    instance_type: str
-    state: BlockState
-    reason: str
-    nodes: int
-    gpus_per_node: int
-    starts_at: Instant | None = None
-    ends_at: Instant | None = None
-    price: int
-    cost: int
-    simulated: bool
-
-
-class CostView(Wire):
-    """What one pool, tenant, job or block has cost, in micro-dollars."""
-
-    name: str
-    spent: int
-    """Paid for it at the markets; of a job or a tenant, its share of what was paid."""
-    used: int = 0
-    """By jobs, of blocks whose account is closed."""
-    idle: int = 0
-    resold: int = 0
-    open: int = 0
-    """Paid for blocks that have not ended: not yet divided into used and idle."""
+from models.purchase import PurchaseState
+from models.spending import BlockView, CostView, PurchaseView
 
 
 class PurchaseViews:
@@ -68,22 +17,51 @@ class PurchaseViews:
         self._database = database
 
     async def purchases(
-        self, *, pool: str | None = None, with_ended: bool = False, limit: int = 100
+        self,
+        *,
+        pool: str | None = None,
+        tenant: str | None = None,
+        state: PurchaseState | None = None,
+        with_ended: bool = False,
+        after: str | None = None,
+        limit: int = 100,
     ) -> tuple[PurchaseView, ...]:
-        """Return purchases, the newest first."""
-        found = await self._rows(_PURCHASES, pool=pool, ended=with_ended, limit=limit)
+        """Return purchases, the newest first.
+
+        With a state, those that have ended count too. `after` is the id of the last one of the
+        page before.
+        """
+        found = await self._rows(
+            _PURCHASES, pool=pool, tenant=tenant, state=state and state.value,
+            ended=with_ended or state is not None, after=after, limit=limit,
+        )  # fmt: skip
         return tuple(PurchaseView.model_validate(row) for row in found)
 
     async def blocks(
-        self, *, pool: str | None = None, with_ended: bool = False, limit: int = 100
+        self,
+        *,
+        pool: str | None = None,
+        with_ended: bool = False,
+        after: str | None = None,
+        limit: int = 100,
     ) -> tuple[BlockView, ...]:
-        """Return blocks that were bought, the newest first."""
-        found = await self._rows(_BLOCKS, pool=pool, ended=with_ended, limit=limit)
+        """Return blocks that were bought, the newest first. `after` as in `purchases`."""
+        found = await self._rows(_BLOCKS, pool=pool, ended=with_ended, after=after, limit=limit)
         return tuple(BlockView.model_validate(row) for row in found)
 
-    async def costs(self, by: str, *, limit: int = 100) -> tuple[CostView, ...]:
-        """Return costs by `pool`, `tenant`, `job` or `block`, the dearest first."""
-        found = await self._rows(_COSTS[by], limit=limit)
+    async def costs(
+        self,
+        by: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> tuple[CostView, ...]:
+        """Return costs by `pool`, `tenant`, `job` or `block`, the dearest first.
+
+        What was booked from `since` on and before `until` counts; all of it without.
+        """
+        found = await self._rows(_COSTS[by], since=since, until=until, limit=limit)
         return tuple(CostView.model_validate(row) for row in found)
 
     async def _rows(self, statement: str, **values: object) -> list[dict[str, Any]]:
@@ -96,28 +74,52 @@ class PurchaseViews:
 _PURCHASES = """
     SELECT p.id, p.pool, p.tenant, p.tier, p.state, p.reason, p.committed, p.spent, p.simulated,
            p.created_at, p.ended_at,
+           coalesce(p.request #>> '{options,0,provider}', '') AS provider,
+           coalesce(p.request #>> '{options,0,instance_type}', '') AS instance_type,
+           coalesce((p.request ->> 'nodes')::int, 1) AS wanted,
            (SELECT count(*) FROM purchase_orders o WHERE o.purchase_id = p.id) AS orders,
            ARRAY(SELECT name FROM machines m WHERE m.purchase_id = p.id AND m.state <> 'ENDED'
                   ORDER BY name) AS nodes
       FROM purchases p
      WHERE (CAST(:pool AS text) IS NULL OR p.pool = :pool)
+       AND (CAST(:tenant AS text) IS NULL OR p.tenant = :tenant)
+       AND (CAST(:state AS text) IS NULL OR p.state = :state)
        AND (:ended OR p.state NOT IN ('ENDED', 'REFUSED'))
+       AND (CAST(:after AS text) IS NULL OR EXISTS (
+                SELECT 1 FROM purchases a WHERE a.id = :after
+                   AND (p.created_at < a.created_at
+                        OR p.created_at = a.created_at AND p.id > a.id)))
      ORDER BY p.created_at DESC, p.id
      LIMIT :limit
 """
 
 _BLOCKS = """
     SELECT b.id, b.purchase_id, b.pool, b.provider, b.instance_type, b.state, b.reason, b.nodes,
-           b.gpus_per_node, b.starts_at, b.ends_at, b.price_micro_per_gpu_hour AS price,
-           b.simulated, coalesce(o.spent, 0) AS cost
+           b.gpus_per_node, b.starts_at, b.ends_at, b.ended_at,
+           b.price_micro_per_gpu_hour AS price, b.simulated, coalesce(o.spent, 0) AS cost
       FROM blocks b JOIN purchase_orders o ON o.key = b.id
      WHERE (CAST(:pool AS text) IS NULL OR b.pool = :pool) AND (:ended OR b.state <> 'ENDED')
+       AND (CAST(:after AS text) IS NULL OR EXISTS (
+                SELECT 1 FROM blocks a WHERE a.id = :after
+                   AND (b.created_at < a.created_at
+                        OR b.created_at = a.created_at AND b.id > a.id)))
      ORDER BY b.created_at DESC, b.id
      LIMIT :limit
 """
 
-_MOVED = """
-    SELECT b.id AS block, b.pool,
+_BOOKED_THEN = """
+    (CAST(:since AS timestamptz) IS NULL OR l.at >= :since)
+    AND (CAST(:until AS timestamptz) IS NULL OR l.at < :until)
+"""
+
+_UNDER_LIMIT = """
+    greatest(coalesce((o.request ->> 'limit')::numeric, 0) - b.price_micro_per_gpu_hour, 0)
+        / nullif(b.price_micro_per_gpu_hour, 0)
+"""
+"""By what share of its price a block was below the limit of its order."""
+
+_MOVED = f"""
+    SELECT b.id AS block, b.pool, b.simulated, {_UNDER_LIMIT} AS under,
            coalesce(sum(CASE WHEN l.kind = 'purchase' THEN l.micro
                              WHEN l.kind = 'refund' THEN -l.micro
                              WHEN l.kind = 'fee' THEN l.micro END), 0)::bigint AS spent,
@@ -125,22 +127,31 @@ _MOVED = """
            coalesce(sum(l.micro) FILTER (WHERE l.debit LIKE 'idle:%'), 0)::bigint AS idle,
            coalesce(sum(l.micro) FILTER (WHERE l.kind = 'resale'), 0)::bigint AS resold,
            b.state
-      FROM blocks b LEFT JOIN ledger l ON l.block_id = b.id
-     WHERE b.purchase_id IS NOT NULL
-     GROUP BY b.id
+      FROM blocks b
+      JOIN purchase_orders o ON o.key = b.id
+      JOIN ledger l ON l.block_id = b.id
+     WHERE b.purchase_id IS NOT NULL AND {_BOOKED_THEN}
+     GROUP BY b.id, o.key
 """
 
 _SUMS = """
     SELECT {name} AS name, sum(spent)::bigint AS spent, sum(used)::bigint AS used,
            sum(idle)::bigint AS idle, sum(resold)::bigint AS resold,
-           coalesce(sum(spent) FILTER (WHERE state <> 'ENDED'), 0)::bigint AS open
+           coalesce(sum(spent) FILTER (WHERE state <> 'ENDED'), 0)::bigint AS open,
+           coalesce(sum(spent * under), 0)::bigint AS saved, bool_or(simulated) AS simulated
       FROM ({moved}) AS m GROUP BY 1 ORDER BY spent DESC, name LIMIT :limit
 """
 
-_SHARES = """
-    SELECT {name} AS name, sum(l.micro)::bigint AS spent, sum(l.micro)::bigint AS used
-      FROM ledger l JOIN jobs j ON l.debit = 'job:' || j.id
-     WHERE l.kind = 'usage' GROUP BY 1 ORDER BY spent DESC, name LIMIT :limit
+_SHARES = f"""
+    SELECT {{name}} AS name, sum(l.micro)::bigint AS spent, sum(l.micro)::bigint AS used,
+           coalesce(sum(l.micro * {_UNDER_LIMIT}), 0)::bigint AS saved,
+           bool_or(l.simulated) AS simulated
+      FROM ledger l
+      JOIN jobs j ON l.debit = 'job:' || j.id
+      JOIN blocks b ON b.id = l.block_id
+      JOIN purchase_orders o ON o.key = b.id
+     WHERE l.kind = 'usage' AND {_BOOKED_THEN}
+     GROUP BY 1 ORDER BY spent DESC, name LIMIT :limit
 """
 
 _COSTS = {

@@ -1,7 +1,7 @@
 """/docs: the REST API as a page, made from its OpenAPI description, offline."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -51,7 +51,7 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
     return (
         f"<section><h2>{method.upper()} {escape(path)}</h2><p><b>{escape(operation['summary'])}"
         f"</b></p>{about}{_parameters(operation.get('parameters', []))}"
-        f"<pre>{escape(_example(path, operation))}</pre>"
+        f"<pre>{escape(_example(method, path, operation))}</pre>"
         f"{_answers(operation['responses'])}</section>"
     )
 
@@ -61,7 +61,7 @@ def _parameters(parameters: list[Mapping[str, Any]]) -> str:
         return ""
     rows = "".join(
         f"<tr><td><code>{escape(each['name'])}</code>{' *' if each.get('required') else ''}</td>"
-        f"<td>{escape(each.get('description', ''))}</td><td><code>{escape(_limits(each))}</code>"
+        f"<td>{with_code(each.get('description', ''))}</td><td><code>{escape(_limits(each))}</code>"
         "</td></tr>"
         for each in parameters
     )
@@ -80,15 +80,25 @@ def _limits(parameter: Mapping[str, Any]) -> str:
     )
 
 
-def _example(path: str, operation: Mapping[str, Any]) -> str:
+def _example(method: str, path: str, operation: Mapping[str, Any]) -> str:
+    parameters = operation.get("parameters", [])
+    for each in parameters:
+        if each["in"] == "path":
+            path = path.replace(f"{{{each['name']}}}", str(_examples(each)[0]))
     query = "&".join(
         f"{each['name']}={examples[0]}"
-        for each in operation.get("parameters", [])
-        if (examples := each["schema"].get("examples") or each.get("examples"))
-        and each["name"] != "provider"
+        for each in parameters
+        if each["in"] == "query" and (examples := _examples(each)) and each["name"] != "provider"
     )
     address = f"$ADDRESS{path}" + (f"?{query}" if query else "")
-    return f'curl -H "Authorization: Bearer $TOKEN" "{address}"'
+    how = "" if method == "get" else f" -X {method.upper()}"
+    if "requestBody" in operation:
+        how += " -H \"Content-Type: application/json\" -d '{}'"
+    return f'curl -H "Authorization: Bearer $TOKEN"{how} "{address}"'
+
+
+def _examples(parameter: Mapping[str, Any]) -> Sequence[Any]:
+    return parameter["schema"].get("examples") or parameter.get("examples") or ()
 
 
 def _answers(responses: Mapping[str, Mapping[str, Any]]) -> str:

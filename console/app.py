@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.routing import Match, Mount
 from starlette.types import Scope
 
-from console import api, orderbook_page, problems
+from console import api, bought_api, orderbook_page, problems
 from console.api_docs import docs_page
+from console.bought import Bought
 from console.markets import Markets
 from console.past import Past
 from console.quotes import Quotes
@@ -22,14 +23,15 @@ from console.small_pages import missing_page
 from models.settings import Settings
 
 _ABOUT = (
-    "Prices of GPU time at the compute markets that Longshore is set up for. Every request needs "
-    "the console's token as `Authorization: Bearer TOKEN`."
+    "Prices of GPU time at the compute markets that Longshore is set up for, and what was bought "
+    "there. Every request needs the console's token as `Authorization: Bearer TOKEN`."
 )
 
 
 def build(settings: Settings, token: str) -> FastAPI:
     """Return the application. One a process: its pages belong to NiceGUI's only application."""
     markets, past = Markets(settings), Past(settings)
+    bought = Bought(settings)
     quotes = Quotes(markets.providers)
     simulated = settings.market != "real"
 
@@ -38,6 +40,7 @@ def build(settings: Settings, token: str) -> FastAPI:
         yield
         await markets.close()
         await past.close()
+        await bought.close()
 
     app = FastAPI(
         title="Longshore",
@@ -49,6 +52,7 @@ def build(settings: Settings, token: str) -> FastAPI:
     )
     problems.install(app)
     app.include_router(api.router(quotes, past, simulated=simulated))
+    app.include_router(bought_api.router(bought))
     _add_small_routes(app)
     orderbook_page.add(quotes, past, simulated=simulated)
     _add_pages(app)

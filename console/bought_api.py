@@ -1,0 +1,195 @@
+"""The REST API of what was bought: purchases, blocks, costs, and the switch of buying."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import Field
+
+from activities.buying_switch import SwitchState
+from console.api import PROBLEMS, ForPrograms
+from console.bought import Bought
+from console.problems import ApiError, Problem
+from models.base import Frozen, Instant, Name
+from models.purchase import PurchaseState
+from models.spending import BlockDetail, BlockView, CostView, PurchaseDetail, PurchaseView
+
+MOST = 500
+"""Entries of an answer at most."""
+
+_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$"
+_OLDEST = datetime(2020, 1, 1, tzinfo=UTC)
+_AHEAD = timedelta(days=366)
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    **{status: PROBLEMS[status] for status in (401, 422, 503)},
+    404: {"model": Problem, "description": "There is no such purchase or block."},
+}
+_WRITING: dict[int | str, dict[str, Any]] = {
+    403: {"model": Problem, "description": "A change needs the token itself, not a cookie."}
+}
+
+PoolName = Annotated[Name | None, Query(description="Only this pool's.", examples=["default"])]
+Ended = Annotated[bool, Query(description="Those that have ended too.")]
+After = Annotated[
+    str | None,
+    Query(pattern=_ID, description="`next` of the page before; the newest ones without."),
+]
+Limit = Annotated[int, Query(ge=1, le=MOST, description="Entries of a page.")]
+PurchaseId = Annotated[str, Path(pattern=_ID, examples=["p-0123456789ab-1"])]
+BlockId = Annotated[str, Path(pattern=_ID, examples=["p-0123456789ab-1.1"])]
+Since = Annotated[Instant | None, Query(description="Only what was booked from then on.")]
+Until = Annotated[Instant | None, Query(description="Only what was booked before.")]
+By = Annotated[Literal["pool", "tenant", "job", "block"], Query(description="What is summed up.")]
+
+
+class PurchasesResponse(Frozen):
+    """A page of purchases, the newest first. Amounts are micro-dollars."""
+
+    purchases: tuple[PurchaseView, ...]
+    next: str | None = None
+    """Ask again with `after` set to this; none on the last page."""
+
+
+class BlocksResponse(Frozen):
+    """A page of blocks, the newest first. Amounts are micro-dollars."""
+
+    blocks: tuple[BlockView, ...]
+    next: str | None = None
+    """Ask again with `after` set to this; none on the last page."""
+
+
+class CostsResponse(Frozen):
+    """Costs, the dearest first. Amounts are micro-dollars."""
+
+    by: str
+    since: Instant | None = None
+    until: Instant | None = None
+    costs: tuple[CostView, ...]
+
+
+class StopRequest(Frozen):
+    """Why buying is stopped."""
+
+    reason: str = Field(default="", max_length=500, examples=["prices have gone mad"])
+
+
+def router(bought: Bought) -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter(route_class=ForPrograms, responses=_PROBLEMS, tags=["buying"])
+    _add_lists(routes, bought)
+    _add_one(routes, bought)
+    _add_switch(routes, bought)
+    return routes
+
+
+def _add_lists(routes: APIRouter, bought: Bought) -> None:
+    @routes.get("/purchases", summary="Purchases, the newest first")
+    async def purchases(
+        pool: PoolName = None,
+        tenant: Annotated[
+            str | None, Query(min_length=1, max_length=200, description="Only this tenant's.")
+        ] = None,
+        state: Annotated[
+            PurchaseState | None,
+            Query(description="Only those in this state, also where it is one of ended ones."),
+        ] = None,
+        ended: Ended = False,
+        after: After = None,
+        limit: Limit = 100,
+    ) -> PurchasesResponse:
+        """What was committed and spent, in micro-dollars, and the nodes that came of each.
+
+        Each entry is one of `longshore purchases --json`.
+        """
+        found = await bought.purchases(
+            pool=pool, tenant=_no_zero(tenant), state=state, ended=ended, after=after,
+            limit=limit + 1,
+        )  # fmt: skip
+        page = tuple(found[:limit])
+        return PurchasesResponse(purchases=page, next=page[-1].id if len(found) > limit else None)
+
+    @routes.get("/blocks", summary="Blocks, the newest first")
+    async def blocks(
+        pool: PoolName = None, ended: Ended = False, after: After = None, limit: Limit = 100
+    ) -> BlocksResponse:
+        """Bought time or machines: until when, at which price, what they cost.
+
+        Each entry is one of `longshore blocks --json`.
+        """
+        found = await bought.blocks(pool=pool, ended=ended, after=after, limit=limit + 1)
+        page = tuple(found[:limit])
+        return BlocksResponse(blocks=page, next=page[-1].id if len(found) > limit else None)
+
+    @routes.get("/costs", summary="What bought capacity cost")
+    async def costs(
+        by: By = "pool", since: Since = None, until: Until = None, limit: Limit = 100
+    ) -> CostsResponse:
+        """Spent, used by jobs, idle and resold, in micro-dollars, by pool, tenant, job or block.
+
+        A job or a tenant pays its share when a block's account is closed: until then it is `open`.
+        Each entry is one of `longshore costs --json`.
+        """
+        _in_order(since, until)
+        found = await bought.costs(by, since=since, until=until, limit=limit)
+        return CostsResponse(by=by, since=since, until=until, costs=tuple(found))
+
+
+def _add_one(routes: APIRouter, bought: Bought) -> None:
+    @routes.get("/purchases/{purchase_id}", summary="One purchase, and why it was made")
+    async def purchase(purchase_id: PurchaseId) -> PurchaseDetail:
+        """The decision with every option that was looked at and its costs, the orders, the
+        machines with their agents, and what happened when.
+        """
+        return await bought.purchase(purchase_id)
+
+    @routes.get("/blocks/{block_id}", summary="One block, and the jobs on it")
+    async def block(block_id: BlockId) -> BlockDetail:
+        """Its machines, the jobs on them over time, its utilisation, and what became of its money.
+
+        `used` and `idle` are what they come to so far while the block lasts, and what was booked
+        when it has ended.
+        """
+        return await bought.block(block_id)
+
+
+def _add_switch(routes: APIRouter, bought: Bought) -> None:
+    @routes.get("/market/switch", summary="Whether anything may be bought")
+    async def switch() -> SwitchState:
+        """The stop-buying switch, and the caps that `longshore market caps` sets."""
+        return await bought.switch()
+
+    @routes.post("/market/stop", summary="Stop buying", responses=_WRITING)
+    async def stop(request: Request, why: StopRequest) -> SwitchState:
+        """No purchase and no order is made from now on; what runs goes on."""
+        _needs_token(request)
+        return await bought.stop(why.reason.replace("\0", ""))
+
+    @routes.post("/market/resume", summary="Let it be bought again", responses=_WRITING)
+    async def resume(request: Request) -> SwitchState:
+        """Purchases and orders may be made again."""
+        _needs_token(request)
+        return await bought.resume()
+
+
+def _needs_token(request: Request) -> None:
+    """Refuse a browser's cookie: another page of this host could make it send one."""
+    if "authorization" not in request.headers:
+        raise ApiError(403, "forbidden", "a change needs `Authorization: Bearer TOKEN`.")
+
+
+def _no_zero(text: str | None) -> str | None:
+    """Refuse what no text in the database can be."""
+    if text is not None and "\0" in text:
+        raise ApiError(422, "invalid", "tenant: must not hold a zero byte", field="tenant")
+    return text
+
+
+def _in_order(since: datetime | None, until: datetime | None) -> None:
+    latest = datetime.now(UTC) + _AHEAD
+    for name, at in (("since", since), ("until", until)):
+        if at is not None and not _OLDEST <= at <= latest:
+            raise ApiError(
+                422, "invalid", f"{name}: must be from 2020 on and within a year", field=name
+            )
+    if since is not None and until is not None and since >= until:
+        raise ApiError(422, "invalid", "since: must be before until", field="since")
