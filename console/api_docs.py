@@ -61,8 +61,8 @@ def _parameters(parameters: list[Mapping[str, Any]]) -> str:
         return ""
     rows = "".join(
         f"<tr><td><code>{escape(each['name'])}</code>{' *' if each.get('required') else ''}</td>"
-        f"<td>{with_code(each.get('description', ''))}</td><td><code>{escape(_limits(each))}</code>"
-        "</td></tr>"
+        f"<td>{with_code(each.get('description', ''))}</td>"
+        f"<td><code>{escape(_limits(each))}</code></td></tr>"
         for each in parameters
     )
     return f"<table><tr><th>Parameter</th><th>Meaning</th><th>Limits</th></tr>{rows}</table>"

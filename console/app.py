@@ -12,7 +12,15 @@ from starlette.requests import Request
 from starlette.routing import Match, Mount
 from starlette.types import Scope
 
-from console import api, bought_api, orderbook_page, problems
+from console import (
+    api,
+    blocks_page,
+    bought_api,
+    costs_page,
+    orderbook_page,
+    problems,
+    purchases_page,
+)
 from console.api_docs import docs_page
 from console.bought import Bought
 from console.markets import Markets
@@ -55,6 +63,8 @@ def build(settings: Settings, token: str) -> FastAPI:
     app.include_router(bought_api.router(bought))
     _add_small_routes(app)
     orderbook_page.add(quotes, past, simulated=simulated)
+    for page in (purchases_page, blocks_page, costs_page):
+        page.add(bought, simulated=simulated)
     _add_pages(app)
     app.add_middleware(Guard, token=token)
     app.add_middleware(SafeHeaders)

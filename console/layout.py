@@ -1,6 +1,6 @@
 """What all pages have in common: head, name, navigation, the badge, light and dark."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -8,7 +8,12 @@ from pathlib import Path
 from nicegui import ui
 from starlette.requests import Request
 
-PAGES = (("/orderbook", "Order book"),)
+PAGES = (
+    ("/orderbook", "Order book"),
+    ("/purchases", "Purchases"),
+    ("/blocks", "Blocks"),
+    ("/costs", "Costs"),
+)
 """Address and name of each page, in the order of the navigation."""
 THEME_COOKIE = "longshore_theme"
 
@@ -80,9 +85,13 @@ class Card:
             label = f"card-{box.id}"
             box.props(f'aria-labelledby="{label}"')
             with ui.element("header"):
-                ui.html(f'<h2 id="{label}">{escape(title)}</h2>', sanitize=False)
+                self._title = ui.html("", sanitize=False, tag="h2").props(f'id="{label}"')
+                self.title(title)
                 self._remark = ui.html("", sanitize=False, tag="span")
             self._body = ui.element("div").classes("body padded" if padded else "body")
+
+    def title(self, text: str) -> None:
+        self._title.content = escape(text)
 
     def remark(self, text: str) -> None:
         self._remark.content = escape(text)
@@ -95,6 +104,14 @@ class Card:
 
     def __exit__(self, *details: object) -> None:
         self._body.__exit__(*details)
+
+
+def toggle(
+    options: Mapping[int, str] | Mapping[str, str], value: int | str, label: str
+) -> ui.toggle:
+    """Return a row of choices of which one holds."""
+    made = ui.toggle(dict(options), value=value)
+    return made.props(f'dense flat no-caps size="13px" aria-label="{label}"').classes("spans")
 
 
 def chart(words: str) -> ui.echart:

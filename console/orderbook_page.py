@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 from nicegui import ui
-from nicegui.events import GenericEventArguments
 from starlette.requests import Request
 
 from console import charts
@@ -13,6 +12,7 @@ from console import orderbook_view as view
 from console.formats import price, some
 from console.history_panel import FaredPanel, HistoryPanel
 from console.layout import Badge, Card, chart, frame, redraw
+from console.live import follow
 from console.past import Past
 from console.quotes import Need, Quote, Quotes, counted, next_hour
 from models.errors import LongshoreError, MarketAwayError
@@ -29,9 +29,6 @@ WINDOWS = {
 }  # fmt: skip
 """Lengths that are offered, in hours; a window begins with the next whole hour."""
 _FIELD = "outlined dense hide-bottom-space"
-_TELL_WHETHER_SEEN = """
-document.addEventListener("visibilitychange", () => emitEvent("seen", !document.hidden));
-"""
 
 
 def add(quotes: Quotes, past: Past, *, simulated: bool) -> None:
@@ -69,9 +66,7 @@ class OrderbookPage:
         with self._slippage_card:
             self._slippage = ui.html("", sanitize=False)
         self._fared = FaredPanel(past)
-        self._timer = ui.timer(EVERY, self.refresh)
-        ui.on("seen", self._seen)
-        ui.run_javascript(_TELL_WHETHER_SEEN)
+        self._timer = follow(self.refresh, EVERY)
 
     async def refresh(self) -> None:
         """Read the book and show it."""
@@ -172,10 +167,6 @@ class OrderbookPage:
         options = sorted({*traded, str(self._type.value or DEFAULT_TYPE)})
         if options != self._type.options:
             self._type.set_options(options)
-
-    def _seen(self, event: GenericEventArguments) -> None:
-        """Look at the book only while somebody can see it."""
-        self._timer.active = bool(event.args)
 
     # --- what is shown ----------------------------------------------------------------------
 

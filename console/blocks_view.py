@@ -1,0 +1,150 @@
+"""The pages of blocks as HTML: all on one time axis, and one with its jobs and its money."""
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from html import escape
+from urllib.parse import quote
+
+from console import lanes
+from console.formats import price, some
+from console.parts import amount, chip, facts, how_long, mark, number, table, when
+from console.purchases_view import link as purchase_link
+from models.purchase import BlockState
+from models.spending import BlockDetail
+
+PATH = "/blocks"
+
+
+def sums_html(blocks: Sequence[BlockDetail]) -> str:
+    """Return the sums of the blocks that are shown."""
+    running = [each for each in blocks if each.state is not BlockState.ENDED]
+    gpus = sum(each.nodes * each.gpus_per_node for each in running)
+    held = sum(use.gpus for each in running for use in each.uses if use.ended_at is None)
+    return facts(
+        (
+            ("Running", some(len(running), "block")),
+            ("GPUs in use", f"{held:g} <small>of {gpus}</small>"),
+            ("Cost", amount(sum(each.cost for each in blocks))),
+            ("Used so far", amount(sum(each.used for each in blocks))),
+            ("Idle so far", amount(sum(each.idle for each in blocks))),
+            ("Sold again", amount(sum(each.resold for each in blocks))),
+        )
+    )
+
+
+def axis_html(blocks: Sequence[BlockDetail], axis: lanes.Axis) -> str:
+    """Return every block on one axis, with what it is on the left."""
+    rows = "".join(
+        f'<div class="about">{_about(each)}</div>{lanes.lanes_html(each, axis)}' for each in blocks
+    )
+    return (
+        f'<div class="timeline"><div class="about head quiet">Times are UTC</div>'
+        f"{lanes.ruler_html(axis)}{rows}</div>"
+    )
+
+
+def head_html(block: BlockDetail) -> str:
+    """Return what a block is, and what became of its money."""
+    so_far = "" if block.state is BlockState.ENDED else " so far"
+    why = f'<p class="reason">{escape(block.reason)}.</p>' if block.reason else ""
+    purchase = purchase_link(block.purchase_id) if block.purchase_id else "–"
+    return (
+        facts(
+            (
+                ("What", f"{_what(block)} {mark(block.simulated)}"),
+                ("Purchase", purchase),
+                ("Pool", escape(block.pool or "–")),
+                ("From", when(block.starts_at)),
+                ("Ended" if block.ended_at else "Until", when(block.ended_at or block.ends_at)),
+                ("A GPU-hour", price(block.price)),
+                ("Cost", amount(block.cost)),
+                (f"Used{so_far}", amount(block.used)),
+                (f"Idle{so_far}", amount(block.idle)),
+                ("Sold again", amount(block.resold)),
+                ("Utilisation", _meter(block)),
+                ("Billed", "as it runs" if block.is_machine else "a window, paid whole"),
+            )
+        )
+        + why
+    )
+
+
+def uses_html(block: BlockDetail) -> str:
+    """Return the jobs on a block, in order of time."""
+    if not block.uses:
+        return '<p class="quiet padded">No job has run here yet.</p>'
+    return table(
+        "Jobs on this block",
+        ("Job", "Tenant", "Node", "GPUs", "From", "Held for", "End"),
+        (
+            f'<tr><td><span class="dot {lanes.colour_of(use.job_id)}"></span>{escape(use.job)}'
+            f"<small>{escape(use.job_id)}{_attempt(use.attempt)}</small></td>"
+            f'<td>{escape(use.tenant)}</td><td class="id">{escape(use.node_id)}</td>'
+            f"{number(f'{use.gpus:g}')}<td>{when(use.started_at)}</td>"
+            f"<td>{how_long((use.ended_at or block.measured_at) - use.started_at)}</td>"
+            f"<td>{escape((use.end_reason or 'runs').lower())}</td></tr>"
+            for use in sorted(block.uses, key=lambda use: (use.started_at, use.job_id))
+        ),
+        numbers=("GPUs",),
+    )
+
+
+def machines_html(block: BlockDetail) -> str:
+    """Return the machines of a block."""
+    if not block.machines:
+        return '<p class="quiet padded">No machine has been asked for.</p>'
+    return table(
+        "Machines",
+        ("Machine", "State", "Agent since", "Ended", "Why"),
+        (
+            f'<tr><td class="id">{escape(each.name)}</td><td>{chip(each.state)}</td>'
+            f"<td>{when(each.registered_at)}</td><td>{when(each.ended_at)}</td>"
+            f'<td class="fold">{escape(each.reason)}</td></tr>'
+            for each in block.machines
+        ),
+    )
+
+
+def nearest_end(blocks: Iterable[BlockDetail]) -> str:
+    """Return in words when the next block expires; nothing when none runs."""
+    ends = [
+        (each.ends_at - each.measured_at, each.id)
+        for each in blocks
+        if each.state is not BlockState.ENDED and each.ends_at
+    ]
+    if not ends:
+        return ""
+    left, name = min(ends)
+    return f"{name} expires in {how_long(max(left, timedelta(0)))}"
+
+
+def _about(block: BlockDetail) -> str:
+    left = ""
+    if block.state is not BlockState.ENDED and block.ends_at is not None:
+        rest = block.ends_at - block.measured_at
+        left = f"<span>{how_long(rest)} left</span>" if rest > timedelta(0) else ""
+    return (
+        f'<div><a class="id" href="{PATH}/{quote(block.id)}">{escape(block.id)}</a> '
+        f"{chip(block.state.value)} {mark(block.simulated)}</div>"
+        f"<small>{_what(block)} · {price(block.price)}/GPU-h</small>"
+        f'<div class="money">{_meter(block)}<span>{amount(block.idle)} idle of '
+        f"{amount(block.cost)}</span>{left}</div>"
+    )
+
+
+def _what(block: BlockDetail) -> str:
+    return f"{block.nodes} × {escape(block.instance_type)} <small>{escape(block.provider)}</small>"
+
+
+def _meter(block: BlockDetail) -> str:
+    if block.utilisation is None:
+        return "<span>not begun</span>"
+    share = f"{block.utilisation * 100:.0f}"
+    return (
+        f'<span class="meter" title="{share} % of its GPU-time so far was held by jobs">'
+        f'<i style="width:{share}%"></i></span><span>{share} %</span>'
+    )
+
+
+def _attempt(attempt: int) -> str:
+    return f", attempt {attempt}" if attempt > 1 else ""

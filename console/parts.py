@@ -1,0 +1,94 @@
+"""Small pieces of HTML that pages share. Everything that is not from this file is escaped."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from html import escape
+
+from console.formats import clock, dollars, with_code
+from models.money import MICRO
+
+_CENT = MICRO // 100
+_LOOKS = {
+    "INTENT": "begun", "ORDERED": "begun", "FILLED": "begun", "STARTING": "begun",
+    "READY": "well", "OPEN": "well", "COMPENSATING": "ending", "DRAINING": "ending",
+    "ENDED": "over", "REFUSED": "bad",
+}  # fmt: skip
+SIMULATED = '<span class="sim" title="Bought at a simulated market: no money moved.">sim</span>'
+
+
+def chip(state: str) -> str:
+    """Return a state as a coloured word."""
+    return f'<span class="state {_LOOKS.get(state, "over")}">{escape(state.lower())}</span>'
+
+
+def mark(simulated: bool) -> str:
+    """Return the mark of what is simulated; nothing for what is not."""
+    return SIMULATED if simulated else ""
+
+
+def amount(micro: int) -> str:
+    """Return an amount in dollars and cents, with four places below a cent."""
+    return dollars(micro, 4 if 0 < abs(micro) < _CENT else 2)
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return names with their values, which are HTML."""
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in pairs)
+    return f'<dl class="facts wide">{rows}</dl>'
+
+
+def table(
+    caption: str, heads: Sequence[str], rows: Iterable[str], *, numbers: Iterable[str] = ()
+) -> str:
+    """Return a table; `rows` are HTML, the columns named in `numbers` stand on the right."""
+    right = set(numbers)
+    columns = "".join(
+        f'<th scope="col"{_NUMBER if head in right else ""}>{escape(head)}</th>' for head in heads
+    )
+    return (
+        f'<table class="list"><caption class="sr-only">{escape(caption)}</caption>'
+        f"<thead><tr>{columns}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+def number(html: str) -> str:
+    """Return a cell with a number."""
+    return f"<td{_NUMBER}>{html}</td>"
+
+
+def empty(head: str, *sentences: str) -> str:
+    """Return what stands where nothing is, and what to do next."""
+    said = "".join(f"<p>{with_code(each)}</p>" for each in sentences)
+    return f'<div class="empty" role="status"><h2>{escape(head)}</h2>{said}</div>'
+
+
+def updated(at: datetime | None) -> str:
+    """Return when the page last looked; that it could not, for None."""
+    if at is None:
+        return '<span class="live old"><span class="dot"></span>no answer</span>'
+    return (
+        f'<span class="live"><span class="dot"></span><time datetime="{at.isoformat()}">'
+        f"updated {clock(at)}</time></span>"
+    )
+
+
+def when(at: datetime | None) -> str:
+    """Return a time of day with its date; a dash for none."""
+    if at is None:
+        return "–"
+    return f'<time datetime="{at.isoformat()}">{at:%d %b %H:%M:%S}</time>'
+
+
+def how_long(length: timedelta) -> str:
+    """Return a length in its two largest units: ``40s``, ``2min 5s``, ``3h 10min``, ``2d 4h``."""
+    seconds = max(round(length.total_seconds()), 0)
+    for size, unit, small, smaller in _UNITS:
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            rest //= small
+            return f"{whole}{unit} {rest}{smaller}" if rest else f"{whole}{unit}"
+    return f"{seconds}s"
+
+
+_NUMBER = ' class="n"'
+_UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))

@@ -1,0 +1,195 @@
+"""The pages of purchases as HTML: the list, and one purchase with its timeline and options."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from itertools import groupby
+from urllib.parse import quote
+
+from activities.buying_switch import Cap, SwitchState
+from console.formats import price, some, with_code
+from console.parts import amount, chip, facts, mark, number, table, when
+from models.spending import Happened, OptionRecord, PurchaseDetail, PurchaseView
+
+PATH = "/purchases"
+
+
+def link(purchase_id: str) -> str:
+    """Return a link to the page of one purchase."""
+    name = escape(purchase_id)
+    return f'<a class="id" href="{PATH}/{quote(purchase_id)}">{name}</a>'
+
+
+def switch_html(switch: SwitchState) -> str:
+    """Return that buying is stopped, and the caps that hold; nothing where there are none."""
+    notes: list[str] = []
+    if switch.stopped:
+        why = f" {escape(switch.reason)}." if switch.reason else ""
+        notes.append(
+            f"<b>Buying is stopped.</b>{why} What runs goes on. "
+            "<code>longshore market resume</code> lets it be bought again."
+        )
+    notes += [_cap(cap) for cap in switch.caps if cap.committed is not None]
+    items = "".join(f"<li>{note}</li>" for note in notes)
+    return f'<ul class="notes" aria-label="Buying">{items}</ul>' if items else ""
+
+
+def sums_html(purchases: Sequence[PurchaseView]) -> str:
+    """Return the sums of the purchases that are shown."""
+    running = [each for each in purchases if not each.state.over]
+    return facts(
+        (
+            ("Shown", some(len(purchases), "purchase")),
+            ("Running", some(len(running), "purchase")),
+            ("Nodes", some(sum(len(each.nodes) for each in running), "node")),
+            ("Committed, running", amount(sum(each.committed for each in running))),
+            ("Spent", amount(sum(each.spent for each in purchases))),
+        )
+    )
+
+
+def list_html(purchases: Iterable[PurchaseView]) -> str:
+    """Return the table of purchases."""
+    return table(
+        "Purchases, the newest first",
+        ("State", "Purchase", "What", "For", "Committed", "Spent", "Nodes", "Why"),
+        (_row(each) for each in purchases),
+        numbers=("Committed", "Spent"),
+    )
+
+
+def head_html(purchase: PurchaseDetail) -> str:
+    """Return what a purchase is, and why it was made."""
+    decided = purchase.decided or "Somebody asked for it: no decision of a pool stands behind it."
+    why = f'<p class="reason bad">{escape(purchase.reason)}</p>' if purchase.reason else ""
+    return (
+        facts(
+            (
+                ("What", _what(purchase)),
+                ("For", f"{escape(purchase.pool)} <small>{escape(purchase.tenant)}</small>"),
+                ("Tier", escape(purchase.tier)),
+                ("Planned at most", amount(purchase.planned)),
+                ("Committed", amount(purchase.committed)),
+                ("Spent", amount(purchase.spent)),
+            )
+        )
+        + f'<p class="reason">{escape(decided)}</p>{why}{_serves(purchase)}'
+    )
+
+
+def timeline_html(happened: Iterable[Happened]) -> str:
+    """Return what happened, oldest first."""
+    items = "".join(
+        f'<li class="{escape(each.what)}">{when(each.at)}<span>{escape(each.text)}</span></li>'
+        for each in happened
+    )
+    return f'<ol class="happened">{items}</ol>'
+
+
+def orders_html(purchase: PurchaseDetail) -> str:
+    """Return the orders, each with what the market said of it."""
+    if not purchase.made:
+        return '<p class="quiet padded">No order has been made.</p>'
+    return table(
+        "Orders",
+        ("Order", "State", "Bought", "Limit", "Spent"),
+        (
+            f"<tr><td>{_block_link(each.key, purchase.blocks)}</td>"
+            f"<td>{escape(each.order_state or each.state.lower())}</td>"
+            f"<td>{each.nodes} of {some(each.wanted, 'node')}</td>"
+            f"{number(price(each.limit))}{number(amount(each.spent))}</tr>"
+            + (f'<tr class="under"><td colspan="5">{escape(each.refused)}</td></tr>'
+               if each.refused else "")
+            for each in purchase.made
+        ),
+        numbers=("Limit", "Spent"),
+    )  # fmt: skip
+
+
+def machines_html(purchase: PurchaseDetail) -> str:
+    """Return the machines, each with when its agent registered."""
+    if not purchase.machines:
+        return '<p class="quiet padded">No machine has been asked for.</p>'
+    return table(
+        "Machines",
+        ("Machine", "State", "Agent since", "Ended"),
+        (
+            f'<tr><td class="id">{escape(each.name)}</td><td>{chip(each.state)}</td>'
+            f"<td>{when(each.registered_at)}</td><td>{when(each.ended_at)}</td></tr>"
+            for each in purchase.machines
+        ),
+    )
+
+
+def options_html(options: Sequence[OptionRecord]) -> str:
+    """Return every way that was looked at, by tier, with its costs and why it lost."""
+    return "".join(
+        f"<h3>{escape(tier)}</h3>{_options(tier, list(of_tier))}"
+        for tier, of_tier in groupby(
+            sorted(options, key=lambda each: each.tier), key=lambda each: each.tier
+        )
+    )
+
+
+def _row(each: PurchaseView) -> str:
+    nodes = f"{len(each.nodes)} running" if each.nodes else "–"
+    return (
+        f"<tr><td>{chip(each.state.value)}</td>"
+        f"<td>{link(each.id)}<small>{when(each.created_at)}</small></td>"
+        f"<td>{_what(each)}</td>"
+        f"<td>{escape(each.pool)}<small>{escape(each.tenant)}, {escape(each.tier)}</small></td>"
+        f"{number(amount(each.committed))}{number(amount(each.spent))}"
+        f'<td>{nodes}</td><td class="fold">{escape(each.reason)}</td></tr>'
+    )
+
+
+def _what(each: PurchaseView) -> str:
+    return (
+        f"{each.wanted} × {escape(each.instance_type)} {mark(each.simulated)} "
+        f"<small>{escape(each.provider)}</small>"
+    )
+
+
+def _cap(cap: Cap) -> str:
+    name = "" if cap.name == "*" else f" {escape(cap.name)}"
+    of = f"{escape(cap.scope)}{name}"
+    return (
+        f"<b>Cap of {of}.</b> {amount(cap.committed or 0)} of {amount(cap.micro)} are "
+        "committed today (UTC)."
+    )
+
+
+def _serves(purchase: PurchaseDetail) -> str:
+    if not purchase.serves:
+        return ""
+    shown = ", ".join(f"<code>{escape(job)}</code>" for job in purchase.serves[:12])
+    more = len(purchase.serves) - 12
+    return f'<p class="reason">For {shown}{f" and {more} more" if more > 0 else ""}.</p>'
+
+
+def _block_link(key: str, blocks: Sequence[str]) -> str:
+    name = escape(key)
+    if key not in blocks:
+        return f'<span class="id">{name}</span>'
+    return f'<a class="id" href="/blocks/{quote(key)}">{name}</a>'
+
+
+def _options(tier: str, options: list[OptionRecord]) -> str:
+    ordered = sorted(options, key=lambda each: (not each.chosen, each.total, each.title))
+    return table(
+        f"Options for {tier}",
+        ("Option", "Money", "Delay", "Left over", "In all", "Why not"),
+        (
+            f'<tr{_PICKED if each.chosen else ""}><td class="fold">{escape(each.title)}'
+            f"{_CHOSEN if each.chosen else ''}</td>{number(amount(each.committed))}"
+            f"{number(amount(each.delay))}"
+            f"{number(amount(each.committed + each.delay - each.total))}"
+            f'{number(f"<b>{amount(each.total)}</b>")}<td class="fold quiet">'
+            f"{with_code(each.lost)}</td></tr>"
+            for each in ordered
+        ),
+        numbers=("Money", "Delay", "Left over", "In all"),
+    )
+
+
+_PICKED = ' class="pick" aria-current="true"'
+_CHOSEN = '<span class="chip">chosen</span>'
