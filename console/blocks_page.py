@@ -19,7 +19,7 @@ from models.spending import BlockDetail
 PATH = view.PATH
 SHOWN = 40
 _WHICH = {"running": "Running", "all": "All"}
-_SPANS = {0: "All of it", 1: "1 hour", 6: "6 hours", 24: "1 day", 168: "1 week"}
+_SPANS = {0: "Fit", 1: "1 hour", 6: "6 hours", 24: "1 day", 168: "1 week"}
 
 
 def add(bought: Bought, *, simulated: bool) -> None:

@@ -51,7 +51,7 @@ def head_html(block: BlockDetail) -> str:
     return (
         facts(
             (
-                ("What", f"{_what(block)} {mark(block.simulated)}"),
+                ("What", _what(block)),
                 ("Purchase", purchase),
                 ("Pool", escape(block.pool or "–")),
                 ("From", when(block.starts_at)),
@@ -125,15 +125,18 @@ def _about(block: BlockDetail) -> str:
         left = f"<span>{how_long(rest)} left</span>" if rest > timedelta(0) else ""
     return (
         f'<div><a class="id" href="{PATH}/{quote(block.id)}">{escape(block.id)}</a> '
-        f"{chip(block.state.value)} {mark(block.simulated)}</div>"
-        f"<small>{_what(block)} · {price(block.price)}/GPU-h</small>"
+        f"{chip(block.state.value)}</div>"
+        f"<p>{_what(block)}</p>"
         f'<div class="money">{_meter(block)}<span>{amount(block.idle)} idle of '
-        f"{amount(block.cost)}</span>{left}</div>"
+        f"{amount(block.cost)} at {price(block.price)}</span>{left}</div>"
     )
 
 
 def _what(block: BlockDetail) -> str:
-    return f"{block.nodes} × {escape(block.instance_type)} <small>{escape(block.provider)}</small>"
+    return (
+        f"{block.nodes} × {escape(block.instance_type)} {mark(block.simulated)} "
+        f"<small>{escape(block.provider)}</small>"
+    )
 
 
 def _meter(block: BlockDetail) -> str:

@@ -11,6 +11,8 @@ from models.purchase import BlockState
 from models.spending import BlockDetail, BlockUse
 
 COLOURS = 8
+_LAST_TICK, _NARROWEST = 96.0, 3.5
+"""Percent of the axis: no time is written after the one, no name in a bar below the other."""
 MOST_TICKS = 8
 _STEPS = tuple(
     timedelta(minutes=each)
@@ -53,7 +55,7 @@ def ruler_html(axis: Axis) -> str:
     step = next((each for each in _STEPS if length / each <= MOST_TICKS), _STEPS[-1])
     first = datetime.fromtimestamp(-(-axis.since.timestamp() // _s(step)) * _s(step), UTC)
     ticks = ""
-    while first < axis.until:
+    while axis.at(first) < _LAST_TICK:
         days = step >= timedelta(days=1) or (first.hour, first.minute) == (0, 0)
         words = f"{first:%d %b}" if days else f"{first:%H:%M}"
         ticks += f'<span class="tick" style="left:{axis.at(first)}%">{words}</span>'
@@ -90,9 +92,7 @@ def _lane(block: BlockDetail, node: str, uses: Sequence[BlockUse], axis: Axis) -
     shown = [use for use in uses if axis.shows(use.started_at, use.ended_at)]
     rows = _apart(shown)
     height = max(len(rows), 1)
-    bars = "".join(
-        _bar(use, row, block, axis) for row, in_row in enumerate(rows) for use in in_row
-    )
+    bars = "".join(_bar(use, row, axis) for row, in_row in enumerate(rows) for use in in_row)
     return (
         f'<div class="lane" style="--rows:{height}" title="{escape(node)}">{_span(block, axis)}'
         f"{bars}</div>"
@@ -113,7 +113,7 @@ def _span(block: BlockDetail, axis: Axis) -> str:
     )
 
 
-def _bar(use: BlockUse, row: int, block: BlockDetail, axis: Axis) -> str:
+def _bar(use: BlockUse, row: int, axis: Axis) -> str:
     end = use.ended_at or axis.now
     left, right = axis.at(use.started_at), axis.at(end)
     gpus = f"{use.gpus:g} GPU{'' if use.gpus == 1 else 's'}"
@@ -122,11 +122,11 @@ def _bar(use: BlockUse, row: int, block: BlockDetail, axis: Axis) -> str:
         f"{'' if use.ended_at else ' so far'}, tenant {use.tenant}"
     )
     running = "" if use.ended_at else " running"
-    wide = min(use.gpus / max(block.gpus_per_node, 1), 1.0)
+    name = f"{escape(use.job)} <small>{use.gpus:g}</small>" if right - left > _NARROWEST else ""
     return (
         f'<span class="use {colour_of(use.job_id)}{running}" title="{escape(told)}" style="'
-        f'left:{left}%;width:{max(right - left, 0.15):.3f}%;--row:{row};--share:{wide:.3f}">'
-        f"{escape(use.job)} <small>{use.gpus:g}</small></span>"
+        f'left:{left}%;width:{max(right - left, 0.15):.3f}%;--row:{row}">'
+        f"{name}</span>"
     )
 
 
