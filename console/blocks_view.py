@@ -127,8 +127,9 @@ def _about(block: BlockDetail) -> str:
         f'<div><a class="id" href="{PATH}/{quote(block.id)}">{escape(block.id)}</a> '
         f"{chip(block.state.value)}</div>"
         f"<p>{_what(block)}</p>"
-        f'<div class="money">{_meter(block)}<span>{amount(block.idle)} idle of '
-        f"{amount(block.cost)} at {price(block.price)}</span>{left}</div>"
+        f'<div class="money">{_meter(block)}{left}</div>'
+        f'<div class="money"><span>{amount(block.idle)} idle of {amount(block.cost)} at '
+        f"{price(block.price)}</span></div>"
     )
 
 

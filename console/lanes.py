@@ -39,9 +39,9 @@ class Axis:
 
 
 def axis_of(blocks: Sequence[BlockDetail], now: datetime, length: timedelta | None) -> Axis:
-    """Return an axis on which all blocks are seen, or one of `length` with now in its middle."""
+    """Return an axis on which all blocks are seen, or one of `length`, most of it past."""
     if length is not None:
-        return Axis(now - length / 2, now + length / 2, now)
+        return Axis(now - length * 0.7, now + length * 0.3, now)
     starts = [block.starts_at for block in blocks if block.starts_at]
     ends = [end for block in blocks if (end := _end(block))]
     since, until = min([*starts, now]), max([*ends, now])

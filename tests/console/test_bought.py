@@ -1,0 +1,107 @@
+"""Pages and REST API of what was bought, where nothing was; the switch of buying."""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from activities.buying_switch import BuyingSwitch
+from activities.database import Database
+from tests.support.console import RunningConsole, running_console
+from tests.support.local_stack import temporary_folder
+from tests.support.market import RunningMarket
+from tests.support.waiting import eventually
+
+WITHIN = 20_000
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture
+def fresh(market: RunningMarket, database_url: str) -> Iterator[RunningConsole]:
+    """A console of a database in which nothing is stored."""
+    with temporary_folder() as folder, running_console(folder, market, database_url) as console:
+        yield console
+
+
+@pytest.fixture
+async def page(browser: Browser, fresh: RunningConsole) -> AsyncIterator[Page]:
+    context = await browser.new_context(viewport=PHONE, is_mobile=True)  # pyright: ignore[reportArgumentType]
+    page = await context.new_page()
+    await page.goto(f"{fresh.url}/purchases?token={fresh.token}")
+    await expect(page.get_by_role("heading", name="Purchases")).to_be_visible(timeout=WITHIN)
+    yield page
+    await context.close()
+
+
+async def test_where_nothing_was_bought_it_is_said_what_to_do(page: Page, fresh: RunningConsole):
+    for path, said in (
+        ("purchases", "Nothing has been bought yet"),
+        ("blocks", "No block has been bought yet"),
+        ("costs", "Nothing was paid in this time"),
+    ):
+        await page.goto(f"{fresh.url}/{path}")
+        await expect(page.get_by_text(said)).to_be_visible(timeout=WITHIN)
+        await expect(page.locator(".empty code").first).to_contain_text("longshore")
+        assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    for path, said in (("purchases", "no such purchase"), ("blocks", "no such block")):
+        await page.goto(f"{fresh.url}/{path}/p-nothing")
+        await expect(page.get_by_text(said)).to_be_visible(timeout=WITHIN)
+
+
+async def test_a_stop_shows_on_the_page(page: Page, fresh: RunningConsole):
+    assert fresh.http.post("/market/stop", json={"reason": "too dear"}).json()["stopped"]
+    await expect(page.get_by_text("Buying is stopped.")).to_be_visible(timeout=WITHIN)
+    await expect(page.get_by_text("too dear")).to_be_visible()
+    fresh.http.post("/market/resume")
+    await expect(page.get_by_text("Buying is stopped.")).not_to_be_visible(timeout=WITHIN)
+
+
+async def test_a_stop_is_in_the_database_at_once(fresh: RunningConsole, database_url: str):
+    database = Database(database_url)
+    stopped = fresh.http.post("/market/stop", json={"reason": "too dear"})
+    assert stopped.json()["reason"] == "too dear"
+    assert (await BuyingSwitch(database).state()).stopped
+    await eventually(lambda: fresh.get("/market/switch").json()["stopped"])
+    assert not fresh.http.post("/market/resume").json()["stopped"]
+    assert not (await BuyingSwitch(database).state()).stopped
+    await database.close()
+
+
+def test_a_cookie_is_not_enough_for_a_change(fresh: RunningConsole):
+    signed_in = fresh.stranger.get("/purchases", params={"token": fresh.token})
+    assert re.search("Signed in", signed_in.text)
+    assert fresh.stranger.get("/purchases").status_code == 200
+    for path in ("/market/stop", "/market/resume"):
+        refused = fresh.stranger.post(path, json={})
+        assert refused.status_code == 403
+        assert refused.json()["error"]["type"] == "forbidden"
+    fresh.stranger.cookies.clear()
+    assert fresh.stranger.post("/market/stop", json={}).status_code == 401
+    assert not fresh.get("/market/switch").json()["stopped"]
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/purchases?limit=0", "limit"),
+        ("/purchases?state=BROKEN", "state"),
+        ("/purchases?after=%20", "after"),
+        ("/purchases?tenant=%00", "tenant"),
+        ("/blocks?pool=Not+a+name", "pool"),
+        ("/costs?by=colour", "by"),
+        ("/costs?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", "since"),
+        ("/costs?since=1066-10-14T00:00:00Z", "since"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(console: RunningConsole, path: str, field: str):
+    refused = console.http.get(path)
+    assert refused.status_code == 422
+    assert refused.json()["error"]["field"] == field
+
+
+def test_what_is_not_there_is_not_found(console: RunningConsole):
+    for path, command in (("/purchases/p-no", "purchases"), ("/blocks/p-no.1", "blocks")):
+        refused = console.get(path)
+        assert refused.status_code == 404
+        assert f"longshore {command} --all" in refused.json()["error"]["message"]
