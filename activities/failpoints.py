@@ -8,6 +8,7 @@ this process or another. Without the variable a point costs one comparison.
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import Final, Literal
 
@@ -43,6 +44,15 @@ Point = Literal[
     "watch_agent.after-heartbeat",
 ]
 
+CheckpointPoint = Literal[
+    "publish.before-files",
+    "publish.after-first-file",
+    "publish.before-manifest",
+    "publish.after-manifest",
+    "publish.after-prune",
+]
+"""Steps of a checkpoint into the store."""
+
 BuyingPoint = Literal[
     "open_purchase.before-commit",
     "open_purchase.after-commit",
@@ -67,6 +77,16 @@ BuyingPoint = Literal[
 """Steps of a purchase and of a block."""
 
 _folder = os.environ.get(VARIABLE)
+
+
+def blocking_failpoint(point: CheckpointPoint) -> None:
+    """Stop here while a test wants it: for code that runs in a thread."""
+    if _folder is None:
+        return
+    reached = _reach(Path(_folder), point)
+    deadline = boot_clock() + LONGEST_STOP
+    while reached and reached.exists() and boot_clock() < deadline:
+        time.sleep(0.01)
 
 
 async def failpoint(point: Point | BuyingPoint) -> None:

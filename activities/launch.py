@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from activities.mig import device_of
 from activities.rendezvous import command, rendezvous
@@ -40,6 +41,8 @@ KEPT_ENV = [
 
 IN_CONTAINER = "/longshore"
 """Where a container sees the folder for its progress file."""
+SAVED, SAVE_REQUEST = "saved", "save-request"
+"""Names in that folder: where the job says that it has saved, and what asks it to."""
 CONTAINER_WORKDIR = "/longshore/work"
 AGENT_MARK = "LONGSHORE_AGENT_ID"
 """In the environment of every process of a job: a restarted agent finds its orphans by it."""
@@ -71,18 +74,21 @@ def prepare(
     inventory: Inventory,
     run_folder: Path,
     job_folder: Path,
+    going_on: Mapping[str, str] = MappingProxyType({}),
 ) -> Launch:
     """Make the folders that the job needs and return what to execute.
 
-    `job_folder` is the job's own on this node, the same for every attempt. Raises LaunchError
-    when the node cannot run it, OSError when a folder cannot be made.
+    `job_folder` is the job's own on this node, the same for every attempt; `going_on` the
+    variables that say what it goes on from. Raises LaunchError when the node cannot run it,
+    OSError when a folder cannot be made.
     """
     spec = request.spec
     cwd = _work_folder(spec, job_folder)
-    checkpoints = (cwd / spec.checkpoint.folder).absolute() if spec.checkpoint else None
+    checkpoints = checkpoint_folder(request, job_folder)
     if checkpoints:
         checkpoints.mkdir(parents=True, exist_ok=True)
-    env = spec.env | _own_env(request, identity, inventory, run_folder / "public", checkpoints)
+    env = _own_env(request, identity, inventory, run_folder / "public", checkpoints)
+    env = spec.env | env | dict(going_on)
     base = clean_env(os.environ)
     if not spec.image:
         return Launch(command(spec.argv, spec), base | env, cwd)
@@ -93,6 +99,23 @@ def prepare(
             "and start them there, with torchrun for example",
         )
     return _in_container(request, inventory, base, env, cwd, checkpoints, run_folder / "public")
+
+
+def checkpoint_folder(request: RunProcessRequest, job_folder: Path) -> Path | None:
+    """Return where the job saves; None without a contract.
+
+    One that is published is the job's own: what is restored takes the place of all of it.
+    Raises LaunchError when the working folder is not there.
+    """
+    spec = request.spec
+    if spec.checkpoint is None:
+        return None
+    given = Path(spec.checkpoint.folder).expanduser()
+    folder = Path(os.path.normpath(_work_folder(spec, job_folder).absolute() / given))
+    private = spec.workdir is None and folder.is_relative_to(job_folder.absolute())
+    if private or not spec.checkpoint.store:
+        return folder
+    return folder / request.placement.job_id
 
 
 def clean_env(environ: Mapping[str, str]) -> dict[str, str]:
@@ -142,6 +165,9 @@ def _own_env(
     }
     if checkpoints:
         env["LONGSHORE_CHECKPOINT_DIR"] = str(checkpoints)
+        env["LONGSHORE_SAVED"] = str(public / SAVED)
+        if spec.checkpoint and spec.checkpoint.save_file:
+            env["LONGSHORE_SAVE_REQUEST"] = str(public / SAVE_REQUEST)
     if expires_at := placement.node_expires_at or identity.expires_at:
         env["LONGSHORE_NODE_EXPIRES_AT"] = expires_at.isoformat()
     if inventory.simulated:
@@ -206,6 +232,9 @@ def _in_container(
         )
     name = container_name(request.placement.key)
     inside = env | {"LONGSHORE_PROGRESS_FILE": f"{IN_CONTAINER}/progress"}
+    for variable, file in (("LONGSHORE_SAVED", SAVED), ("LONGSHORE_SAVE_REQUEST", SAVE_REQUEST)):
+        if variable in env:
+            inside[variable] = f"{IN_CONTAINER}/{file}"
     mounts = [f"{public}:{IN_CONTAINER}", f"{cwd}:{CONTAINER_WORKDIR}"]
     if checkpoints and checkpoints.is_relative_to(cwd):
         below = checkpoints.relative_to(cwd)

@@ -12,14 +12,14 @@ contradict each other.
 
 import asyncio
 import re
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import fsspec
-from fsspec.implementations.local import LocalFileSystem
+
+from activities.storage import put_whole
 
 Stream = Literal["stdout", "stderr"]
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
@@ -163,17 +163,7 @@ class LogStore:
             return []
 
     def _put(self, path: str, data: bytes) -> None:
-        if not isinstance(self._fs, LocalFileSystem):
-            self._fs.pipe_file(path, data)  # an object store shows an object whole or not at all
-            return
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-        try:
-            temporary.write_bytes(data)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        put_whole(self._fs, path, data)
 
     def _path(self, *parts: object) -> str:
         return "/".join([self._root, *map(str, parts)])

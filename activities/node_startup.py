@@ -35,6 +35,8 @@ def _environment(settings: Settings, temporal: Client) -> dict[str, str]:
     if settings.log_store is not None or settings.market == "simulated":
         # A simulated machine is this one: it finds the folder of the local stack.
         stores["LONGSHORE_LOG_STORE"] = settings.resolve_log_store()
+    if settings.checkpoint_store is not None or settings.market == "simulated":
+        stores["LONGSHORE_CHECKPOINT_STORE"] = settings.resolve_checkpoint_store()
     return {
         **passed_on,
         **stores,

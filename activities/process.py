@@ -14,6 +14,7 @@ from activities.metrics import HEARTBEAT_SECONDS, HEARTBEATS_MISSED, SILENT, Met
 from activities.processes import Processes, Run
 from activities.retrying import reports_errors
 from activities.system import boot_clock
+from models.checkpoint import CheckpointInfo, SaveRequest
 from models.errors import StaleError
 from models.messages import (
     ProcessReport,
@@ -74,6 +75,24 @@ class NodeActivities:
             await asyncio.wait({stopping}, timeout=PROGRESS_INTERVAL)
         await stopping
         await failpoint("stop_process.after-end")
+
+    @activity.defn
+    @reports_errors
+    async def save_checkpoint(self, request: SaveRequest) -> CheckpointInfo:
+        """Have a job save and go on, and return what it saved: bytes, time, whether published.
+
+        Delivered again it has the job save again, which harms nothing. Raises NotFoundError where
+        the attempt does not run here, RefusedError for a job that cannot be asked, and
+        UnavailableError when it does not answer in time.
+        """
+        saving = asyncio.create_task(self._processes.save(request))
+        try:
+            while not saving.done():
+                activity.heartbeat()
+                await asyncio.wait({saving}, timeout=PROGRESS_INTERVAL)
+        finally:
+            saving.cancel()
+        return saving.result()
 
     @activity.defn
     @reports_errors

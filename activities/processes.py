@@ -1,18 +1,19 @@
 """The processes of one node: starting, attaching, stopping, remembering. Knows no Temporal."""
 
 import asyncio
-import contextlib
 import logging
 import signal
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from activities import orphans
 from activities.about import about
+from activities.checkpoint_store import CheckpointStore, GivenUp
+from activities.checkpointing import Keeper, signal_number
 from activities.failpoints import failpoint
 from activities.fence import Fence
-from activities.launch import Launch, LaunchError, container_name, prepare
+from activities.launch import Launch, LaunchError, checkpoint_folder, container_name, prepare
 from activities.logstore import LogStore
 from activities.metrics import PROCESSES, SILENT, Metrics
 from activities.outcome import never_started, never_to_start, report_of, stopped_before_start
@@ -20,6 +21,8 @@ from activities.progress import read_progress
 from activities.runs import RunRecord, RunStore
 from activities.shipping import Shipper
 from activities.supervision import Nursery, Plan, Supervised
+from models.checkpoint import CheckpointInfo, SaveRequest
+from models.errors import NotFoundError, RefusedError, StoreError
 from models.job import FailureClass, JobSpec
 from models.messages import ProcessReport, Progress, RunProcessRequest, StopProcessRequest
 from models.node import Inventory, NodeIdentity
@@ -39,6 +42,7 @@ class Run:
         """How often `run_process` was delivered for it: the latest one speaks for it."""
         self.supervised: Supervised | None = None
         self.shipper: Shipper | None = None
+        self.keeper: Keeper | None = None
         self.started: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.done: asyncio.Task[ProcessReport]
         self._progress = Progress()
@@ -47,6 +51,9 @@ class Run:
         """Return what the job last said of itself."""
         self._progress = read_progress(self.folder / "public" / "progress", self._progress)
         update: dict[str, object] = {"log_error": self.shipper.error if self.shipper else ""}
+        if self.keeper:
+            update["checkpoint"] = self.keeper.last
+            update["checkpoint_error"] = self.keeper.error
         if self.started.done() and not self.started.cancelled():
             update["started_at"] = datetime.fromtimestamp(self.started.result()["at"], UTC)
         return self._progress.model_copy(update=update)
@@ -63,8 +70,13 @@ class Processes:
         logs: LogStore,
         fence: Fence,
         metrics: Metrics = SILENT,
+        *,
+        checkpoints: CheckpointStore,
+        publish_within: timedelta = timedelta(minutes=10),
     ) -> None:
         self._metrics = metrics
+        self._checkpoints = checkpoints
+        self._publish_within = publish_within
         self._jobs = folder / "jobs"
         self._store = RunStore(folder / "runs")
         self._identity = identity
@@ -124,8 +136,29 @@ class Processes:
         if run.record.stop_reason is None and run.record.report is None:
             run.record = run.record.model_copy(update={"stop_reason": reason})
             self._stored(run)
+        if run.keeper:
+            run.keeper.asked_to_stop(grace)
         if run.supervised:
-            run.supervised.stop(_signal_number(signal_name), grace)
+            run.supervised.stop(signal_number(signal_name), grace)
+
+    async def save(self, request: SaveRequest) -> CheckpointInfo:
+        """Have a job save and go on; return what it saved.
+
+        Raises NotFoundError when it does not run here, RefusedError when it cannot be asked,
+        UnavailableError when it does not answer in time.
+        """
+        run = self._runs.get(request.key)
+        supervised = run.supervised if run else None
+        if run is None or supervised is None or run.record.stop_reason is not None:
+            raise NotFoundError(
+                f"attempt {request.key.attempt} of {request.key.job_id} does not run on "
+                f"{self._identity.node_id}"
+            )
+        if run.keeper is None:
+            raise RefusedError(
+                f"{request.key.job_id} keeps no checkpoints: its job file names none"
+            )
+        return await run.keeper.save(supervised.signal, request.within)
 
     async def stop_all(self, reason: str, *, grace: float | None = None) -> None:
         """Stop every process with its own signal and grace (or SIGKILL after `grace` seconds)."""
@@ -169,6 +202,12 @@ class Processes:
             report = await self._supervise(run)
         except LaunchError as error:
             report = never_started(FailureClass.START, str(error), error.exit_code)
+        except GivenUp:
+            report = stopped_before_start(run.record.stop_reason or "not wanted any more")
+        except StoreError as error:
+            report = never_started(
+                FailureClass.NODE, f"its checkpoint cannot be restored: {error}"
+            )
         except Exception as error:  # the job must get an answer, whatever went wrong on its node
             _log.exception("%s could not be run", run.record.key)
             if run.supervised:
@@ -177,6 +216,9 @@ class Processes:
         if run.shipper:
             await run.shipper.finish()
             report = report.model_copy(update={"log_error": run.shipper.error})
+        if run.keeper:
+            last, error = run.keeper.last, run.keeper.error
+            report = report.model_copy(update={"checkpoint": last, "checkpoint_error": error})
         # Where the disk refuses, the run stays here and answers from memory.
         run.record = run.record.model_copy(update={"report": report})
         if await asyncio.to_thread(self._stored, run):
@@ -188,7 +230,10 @@ class Processes:
     async def _supervise(self, run: Run) -> ProcessReport:
         await self._end_older_attempts(run)
         job_folder = self._jobs / run.record.job_id
-        launch = prepare(run.request, self._identity, self._inventory, run.folder, job_folder)
+        going_on = await self._restore(run, job_folder)
+        launch = prepare(
+            run.request, self._identity, self._inventory, run.folder, job_folder, going_on
+        )
         if run.record.stop_reason is not None:
             return stopped_before_start(run.record.stop_reason)
         supervised = await Supervised.start(self._nursery, run.folder, self._plan(run, launch))
@@ -199,13 +244,31 @@ class Processes:
             self._logs, run.record.key, self._identity.node_id, run.folder, self._metrics
         )
         run.shipper.start()
+        if run.keeper:
+            run.keeper.start()
         await failpoint("run_process.after-spawn")
         end = await supervised.end(run.started)
         if end is None:
             await orphans.end_marked(self._identity.agent_id, run.record.key)
             end = {"cause": "supervisor-gone"}
+        if run.keeper:
+            await _finish_checkpoints(run.keeper, end)
         started = self._store.started(run.record.key)
         return report_of(run.record, end, started, run.progress())
+
+    async def _restore(self, run: Run, job_folder: Path) -> dict[str, str]:
+        """Have the job's checkpoint where it looks for it; return the variables that say so."""
+        contract = run.request.spec.checkpoint
+        folder = checkpoint_folder(run.request, job_folder)
+        if contract is None or folder is None:
+            return {}
+        run.keeper = Keeper(
+            self._checkpoints, run.request, contract, folder, run.folder,
+            simulated=self._inventory.simulated, publish_within=self._publish_within,
+        )  # fmt: skip
+        if run.record.stop_reason is not None:
+            raise GivenUp
+        return await run.keeper.begin()
 
     async def _end_older_attempts(self, run: Run) -> None:
         """Two attempts of a job never run at a time: they share a folder for checkpoints."""
@@ -247,13 +310,15 @@ class Processes:
         return True
 
 
+async def _finish_checkpoints(keeper: Keeper, end: dict[str, Any]) -> None:
+    await keeper.finish(
+        stopped=end["cause"] == "stopped",
+        killed=end.get("status") in (-signal.SIGKILL, 128 + signal.SIGKILL),
+        succeeded=end["cause"] == "exited" and end.get("status") == 0,
+    )
+
+
 def _is_indirect(spec: JobSpec) -> bool:
     """Return whether something else than the system looks for the command."""
     per_gpu = spec.gang is not None and spec.gang.per_gpu
     return bool(spec.image) or isinstance(spec.command, str) or per_gpu
-
-
-def _signal_number(name: str) -> int:
-    with contextlib.suppress(KeyError):
-        return signal.Signals[name]
-    return signal.SIGTERM

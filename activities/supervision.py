@@ -106,6 +106,10 @@ class Supervised:
         """Tell that a heartbeat which was sent at `sent_at` was acknowledged."""
         self._send({"fed": sent_at})
 
+    def signal(self, signal_number: int) -> None:
+        """Signal every process of the job; it goes on."""
+        self._send({"signal": signal_number})
+
     def stop(self, signal_number: int, grace: float) -> None:
         """Ask for an end: the signal now, SIGKILL to all that is left after `grace` seconds."""
         self._send({"stop": signal_number, "grace": grace})

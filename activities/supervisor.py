@@ -6,10 +6,11 @@ up after it.
 
 Standard input is a pipe from the agent with one JSON object per line. The first is the plan
 (see `activities.supervision.Plan`), the others are `{"fed": T}`, the time at which the agent sent
-a heartbeat that the server acknowledged, and `{"stop": SIGNAL, "grace": SECONDS}`. Times are
-seconds of `boot_clock`. When the pipe ends, the agent is dead and so is the job. Standard
-output tells the agent of the start and the end; the files `started.json` and `end.json` of the
-folder say the same to an agent that has been restarted.
+a heartbeat that the server acknowledged, `{"signal": SIGNAL}`, which is passed on to a job that
+is not being stopped, and `{"stop": SIGNAL, "grace": SECONDS}`. Times are seconds of
+`boot_clock`. When the pipe ends, the agent is dead and so is the job. Standard output tells the
+agent of the start and the end; the files `started.json` and `end.json` of the folder say the same
+to an agent that has been restarted.
 """
 
 import contextlib
@@ -121,6 +122,9 @@ class Supervisor:
             if "fed" in message:
                 fed = float(message["fed"])  # pyright: ignore[reportArgumentType]
                 self._fence_at = max(self._fence_at, fed + self._plan["fence_after"])
+            elif "signal" in message:
+                if self._status is None and self._kill_at is None:
+                    self._signal_all(int(message["signal"]))  # pyright: ignore[reportArgumentType]
             elif "stop" in message:
                 self._stop(int(message["stop"]), float(message["grace"]))  # pyright: ignore[reportArgumentType]
 

@@ -8,11 +8,13 @@
     ├── UnsatisfiableError     no node that can ever come could hold the job
     ├── NotFoundError          no such job, node or pool
     ├── UnavailableError       a server that is needed does not answer
-    │   └── MarketAwayError    a market does not answer, or asks to be left alone for a while
+    │   ├── MarketAwayError    a market does not answer, or asks to be left alone for a while
+    │   └── StoreError         the checkpoint store cannot be read or written
     ├── RefusedError           the database or an authority said no
     │   ├── TokenError         an agent's proof does not match the join token
     │   ├── NodeTakenError     another live agent holds this node id
     │   └── StaleError         an old attempt or epoch spoke (fencing)
+    ├── DamagedError           a stored checkpoint is not what its manifest says
     ├── MarketError            a market said no
     │   ├── CredentialsError   it does not know the key, or the key may not do this
     │   ├── FundsError         the account has too little money
@@ -61,6 +63,14 @@ class NotFoundError(LongshoreError):
 class UnavailableError(LongshoreError):
     exit_code = 69
     retryable = True
+
+
+class StoreError(UnavailableError):
+    exit_code = 69
+
+
+class DamagedError(LongshoreError):
+    exit_code = 65
 
 
 class RefusedError(LongshoreError):

@@ -73,17 +73,36 @@ class RetryPolicy(Frozen):
         return getattr(self, failure.value, RetryRule())
 
 
+SignalName = Annotated[str, StringConstraints(pattern=r"^SIG[A-Z0-9]+$")]
+
+
 class CheckpointContract(Frozen):
     """What the job does when it is asked to save, so that a later attempt goes on from there."""
 
     folder: str = Field(min_length=1)
-    """Where the job saves, absolute or relative to its working folder; kept between attempts."""
-    signal: Annotated[str, StringConstraints(pattern=r"^SIG[A-Z0-9]+$")] = "SIGTERM"
+    """Where the job saves, absolute or relative to its working folder. With a `workdir`, or an
+    absolute folder, each job gets a folder of its own below it, unless `store` is false."""
+    signal: SignalName = "SIGTERM"
     """What asks it to save and stop."""
     grace: Duration = timedelta(seconds=30)
     """How long saving may take before the process is killed."""
     interval: Duration | None = None
     """How often the job saves by itself, where it does."""
+    save_signal: SignalName | None = None
+    """What asks it to save and go on. Every process of the job gets it: one without a handler
+    may die of it."""
+    save_file: bool = False
+    """True: the job saves and goes on when it finds the file LONGSHORE_SAVE_REQUEST."""
+    store: bool = True
+    """Publish its checkpoints in the checkpoint store, and restore them on another node. False
+    where the folder is on storage that all nodes see."""
+    keep: int = Field(default=2, ge=1, le=100)
+    """Whole checkpoints that stay in the store; older ones are removed."""
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether the job can be asked to save and go on."""
+        return self.save_signal is not None or self.save_file
 
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

@@ -75,6 +75,10 @@ checkpoint:
   signal: SIGUSR1
   grace: 2m
   interval: 15m
+  save_signal: SIGUSR2
+  save_file: true
+  store: true
+  keep: 3
 retry:
   user: {max_retries: 1, backoff: 30s, multiplier: 2, max_backoff: 10m}
   start: {max_retries: 1, backoff: 1m}
@@ -309,7 +313,7 @@ all GPUs of a job are on one node.
 
 _CHECKPOINT = """\
 How the job saves and goes on. [Checkpoints](checkpoints.md) explains it with examples.
-`interval` is kept for decisions of later versions; nothing acts on it yet.
+`interval` only informs: nothing acts on it yet.
 """
 
 _RETRY = """\
@@ -358,6 +362,10 @@ on one node. Of the agent's environment it gets what programs need everywhere (`
 | `LONGSHORE_TENANT`, `LONGSHORE_POOL` | as in the file |
 | `LONGSHORE_PROGRESS_FILE` | where to write how far it is ([progress](progress.md)) |
 | `LONGSHORE_CHECKPOINT_DIR` | the checkpoint folder, made already; only with `checkpoint` |
+| `LONGSHORE_SAVED` | where to add the line `saved, step N` after saving; only with `checkpoint` |
+| `LONGSHORE_SAVE_REQUEST` | a file that appears when the job is to save; only with `save_file` |
+| `LONGSHORE_RESUME` | `1` where the folder holds a checkpoint to go on from |
+| `LONGSHORE_CHECKPOINT_STEP` | its step, where the job has told one |
 | `LONGSHORE_NODE_EXPIRES_AT` | when the node ends; only where it does |
 | `LONGSHORE_SIMULATED_GPUS` | `1` where the GPUs are simulated |
 | `LONGSHORE_AGENT_ID` | marks the process as the agent's; not for the job |

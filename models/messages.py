@@ -6,6 +6,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from models.base import Instant, Name, Wire
+from models.checkpoint import CheckpointInfo
 from models.job import AttemptRecord, FailureClass, JobResult, JobSpec
 from models.node import Inventory, Liveness, NodeIdentity, NodeState
 from models.placement import Placement, PlacementKey
@@ -299,6 +300,10 @@ class Progress(Wire):
     at: Instant | None = None
     log_error: str = ""
     """Why logs are not reaching the log store, where they are not."""
+    checkpoint: CheckpointInfo | None = None
+    """What this process saved last, or went on from."""
+    checkpoint_error: str = ""
+    """Why checkpoints are not reaching their store, or what was wrong with a stored one."""
 
 
 class ProcessReport(Wire):
@@ -315,3 +320,6 @@ class ProcessReport(Wire):
     """The reason of the stop that ended it, where one did."""
     last_progress: Progress | None = None
     log_error: str = ""
+    checkpoint: CheckpointInfo | None = None
+    """What it saved last, or went on from."""
+    checkpoint_error: str = ""

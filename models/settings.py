@@ -99,6 +99,12 @@ class Settings(BaseSettings):
     """PostgreSQL 16 or later, as postgresql://user:password@host/db; the local one without."""
     log_store: str | None = Field(default=None, examples=["s3://bucket/logs"])
     """Where job logs go, as an fsspec URL; the folder `logs` of the state folder without."""
+    checkpoint_store: str | None = Field(default=None, examples=["s3://bucket/checkpoints"])
+    """Where checkpoints of jobs go, as an fsspec URL that all nodes and the control worker reach;
+    the folder `checkpoints` of the state folder without."""
+    publish_within: Duration = timedelta(minutes=10)
+    """How long the checkpoint of a job that has been stopped may take into the store: so long its
+    GPUs are held."""
     agent_token: SecretStr | None = Field(default=None, examples=["SECRET"])
     """Join token of node agents; the file `agent-token` of the state folder without."""
     node_lost_after: Duration = timedelta(seconds=12)
@@ -234,6 +240,9 @@ class Settings(BaseSettings):
 
     def resolve_log_store(self) -> str:
         return self.log_store or (self.state_dir / "logs").absolute().as_uri()
+
+    def resolve_checkpoint_store(self) -> str:
+        return self.checkpoint_store or (self.state_dir / "checkpoints").absolute().as_uri()
 
     def resolve_agent_token(self) -> str:
         """Return the join token. Raises UnavailableError when none is set or stored."""

@@ -17,6 +17,7 @@ from pydantic import Field
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from activities.checkpoint_store import CheckpointStore
 from activities.fence import Fence
 from activities.inventory import SimulatedGPUs, take_inventory
 from activities.logstore import LogStore
@@ -84,7 +85,11 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         runtime = start_runtime(settings)
         metrics = Metrics(runtime.metric_meter)
         logs = LogStore(settings.resolve_log_store())
-        processes = Processes(options.work_dir, identity, inventory, logs, fence, metrics)
+        processes = Processes(
+            options.work_dir, identity, inventory, logs, fence, metrics,
+            checkpoints=CheckpointStore(settings.resolve_checkpoint_store()),
+            publish_within=settings.publish_within,
+        )  # fmt: skip
         await processes.recover()
         async with serving_health(settings.health_address, lambda: agent_parts(fence)):
             with contextlib.suppress(Stopped):
@@ -184,7 +189,12 @@ def node_worker(client: Client, node_id: str, activities: NodeActivities) -> Wor
     return Worker(
         client,
         task_queue=node_task_queue(node_id),
-        activities=[activities.run_process, activities.stop_process, activities.watch_agent],
+        activities=[
+            activities.run_process,
+            activities.stop_process,
+            activities.save_checkpoint,
+            activities.watch_agent,
+        ],
         max_concurrent_activities=MAX_ACTIVITIES,
         max_concurrent_activity_task_polls=2,
         # Progress is news for seconds, and a heartbeat is how a cancellation comes back.

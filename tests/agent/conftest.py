@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from activities.checkpoint_store import CheckpointStore
 from activities.database import Database
 from activities.fence import Fence
 from activities.inventory import SimulatedGPUs, take_inventory
@@ -35,13 +36,20 @@ def an_inventory() -> Inventory:
 class LocalNode:
     """The processes of one node, and short ways to run something there."""
 
-    def __init__(self, folder: Path, logs: str | None = None, fence_after: float = 60.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        logs: str | None = None,
+        fence_after: float = 60.0,
+        checkpoints: str = "",
+    ) -> None:
         self.folder = folder
         self.identity = NodeIdentity(
             node_id="box", agent_id=uuid.uuid4().hex, boot_id=uuid.uuid4().hex
         )
         self.inventory = an_inventory()
         self.logs = LogStore(logs or (folder / "logs").as_uri())
+        self.checkpoints = CheckpointStore(checkpoints or (folder / "checkpoints").as_uri())
         self.fence_after = fence_after
         self.life()
 
@@ -50,8 +58,9 @@ class LocalNode:
         self.fence = Fence()
         self.fence.open(1, self.fence_after, boot_clock())
         self.processes = Processes(
-            self.folder, self.identity, self.inventory, self.logs, self.fence
-        )
+            self.folder, self.identity, self.inventory, self.logs, self.fence,
+            checkpoints=self.checkpoints,
+        )  # fmt: skip
         return self.processes
 
     def request(

@@ -1,0 +1,25 @@
+"""Which checkpoint the folder on a node holds: a small file in the job's own folder."""
+
+import contextlib
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from models.checkpoint import LocalCheckpoint
+
+
+def read_marker(path: Path, folder: Path) -> LocalCheckpoint | None:
+    """Return what `folder` holds; None where that is not known, or nothing is there."""
+    with contextlib.suppress(OSError, ValidationError):
+        found = LocalCheckpoint.model_validate_json(path.read_bytes())
+        if found.folder == str(folder) and any(folder.iterdir()):
+            return found
+    return None
+
+
+def write_marker(path: Path, local: LocalCheckpoint) -> None:
+    """Store what the folder holds. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(local.model_dump_json())
+    temporary.replace(path)

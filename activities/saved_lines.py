@@ -1,0 +1,68 @@
+"""The file LONGSHORE_SAVED: a line for every checkpoint that the job has saved."""
+
+import contextlib
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from models.checkpoint import SavedLine
+
+MOST = 64 * 2**10
+"""Bytes that are read at a time: what a job wrote before them is old by then."""
+
+
+class Found(NamedTuple):
+    """What is new in the file."""
+
+    checkpoints: int = 0
+    """How many the job saved since the last look."""
+    last: SavedLine | None = None
+    at: datetime | None = None
+    """When it said so."""
+    problem: str = ""
+    """A line that cannot be understood."""
+
+
+class SavedLines:
+    """Reads the lines that have come; one without its end has not come yet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._seen = (0, 0, 0)
+
+    def read(self) -> Found:
+        """Return what is new. A file that is missing, or cannot be read, has nothing new."""
+        with contextlib.suppress(OSError), self._path.open("rb") as file:
+            inode, size, changed_ns = its = _version(file)
+            if its == self._seen:
+                return Found()
+            if inode != self._seen[0] or size <= self._seen[1]:
+                self._offset = 0  # written anew instead of added to
+            news = self._news(file)
+            # After reading: what is added from now on makes it larger.
+            self._seen = (inode, file.tell(), _version(file)[2])
+            return _understand(news, datetime.fromtimestamp(changed_ns / 1e9, UTC))
+        return Found()
+
+    def _news(self, file: BinaryIO) -> str:
+        start = max(self._offset, file.seek(0, os.SEEK_END) - MOST)
+        file.seek(start)
+        whole, newline, _ = file.read(MOST).rpartition(b"\n")
+        self._offset = start + len(whole) + len(newline)
+        return whole.decode(errors="replace")
+
+
+def _version(file: BinaryIO) -> tuple[int, int, int]:
+    its = os.fstat(file.fileno())
+    return its.st_ino, its.st_size, its.st_mtime_ns
+
+
+def _understand(news: str, at: datetime) -> Found:
+    lines = [line for line in news.split("\n") if line.strip()]
+    understood = [(line, SavedLine.parse(line)) for line in lines]
+    good = [saved for _, saved in understood if saved is not None]
+    bad = [line for line, saved in understood if saved is None]
+    problem = f'not understood: {bad[-1][:60]!r} is not like "saved, step 12"' if bad else ""
+    return Found(len(good), good[-1] if good else None, at, problem)

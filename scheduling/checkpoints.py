@@ -1,0 +1,93 @@
+"""Which checkpoints count: whole ones, the ones to keep, and what an attempt goes on from."""
+
+from collections.abc import Iterable, Sequence
+
+from models.base import Frozen
+from models.checkpoint import LocalCheckpoint, ManifestName
+
+
+class WholeCheckpoint(Frozen):
+    """A checkpoint that every rank of its job has stored."""
+
+    manifests: tuple[ManifestName, ...]
+    """By rank."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Newer ones compare greater: by attempt, then by rank 0's number."""
+        return self.manifests[0].order
+
+    @property
+    def step(self) -> int | None:
+        return self.manifests[0].step
+
+
+class Resume(Frozen):
+    """What an attempt begins with, and why."""
+
+    keep_local: bool
+    """Leave the folder on the node as it is."""
+    reason: str
+
+
+def whole(names: Iterable[ManifestName]) -> tuple[WholeCheckpoint, ...]:
+    """Return the checkpoints that are stored from every rank, newest first.
+
+    Ranks agree by attempt and step; by attempt and number where they name no step. Of a rank
+    that stored the same step twice the later one counts.
+    """
+    groups: dict[tuple[int, int, bool, int], dict[int, ManifestName]] = {}
+    for name in sorted(names, key=lambda name: name.order):
+        marked = name.step is not None
+        same = name.step if name.step is not None else name.number
+        group = groups.setdefault((name.attempt, name.ranks, marked, same), {})
+        group[name.rank] = name
+    complete = [
+        WholeCheckpoint(manifests=tuple(group[rank] for rank in range(len(group))))
+        for (_, ranks, _, _), group in groups.items()
+        if sorted(group) == list(range(ranks))
+    ]
+    return tuple(sorted(complete, key=lambda found: found.order, reverse=True))
+
+
+def surplus(names: Sequence[ManifestName], keep: int, rank: int, ranks: int) -> set[str]:
+    """Return the manifests that one rank is to remove, so that `keep` whole ones stay.
+
+    Each rank removes its own, and rank 0 also those of ranks that the job no longer has. What is
+    newer than the last one to keep stays, whole or not: it may become whole.
+    """
+    stays = whole(names)[:keep]
+    if len(stays) < keep:
+        return set()
+    last = stays[-1]
+    kept = {str(name) for one in stays for name in one.manifests}
+    bounds = {name.rank: name.order for name in last.manifests}
+    return {
+        str(name)
+        for name in names
+        if (name.rank == rank or (rank == 0 and name.rank >= ranks))
+        and str(name) not in kept
+        and name.order < bounds.get(name.rank, last.order)
+    }
+
+
+def resume(local: LocalCheckpoint | None, stored: WholeCheckpoint | None, ranks: int) -> Resume:
+    """Decide whether an attempt goes on from the folder on its node or from the store.
+
+    `local` is None where the folder is not known to hold a checkpoint. A gang takes what is
+    stored: only that is the same moment on all of its nodes.
+    """
+    if stored is None:
+        return Resume(keep_local=True, reason="nothing whole is stored")
+    if ranks > 1:
+        return Resume(keep_local=False, reason="all ranks go on from the same checkpoint")
+    if local is None:
+        return Resume(keep_local=False, reason="the folder on this node holds none")
+    if local.ranks == 1 and local.order >= stored.order:
+        return Resume(keep_local=True, reason="the folder on this node is at least as new")
+    return Resume(keep_local=False, reason="the stored one is newer")
+
+
+def belongs_to(origin: int, rank: int, ranks: int) -> bool:
+    """Return whether an unchanged file, which rank `origin` wrote, is for `rank` to publish."""
+    return origin % ranks == rank
