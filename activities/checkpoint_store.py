@@ -106,8 +106,8 @@ class CheckpointStore:
         was changed meanwhile.
         """
         prefix = f"{draft.name.stem}-{uuid.uuid4().hex[:8]}"
-        there = f"{self._files(draft.job_id)}/{prefix}"
         with self._speaking("written"):
+            there = f"{self._files(draft.job_id)}/{prefix}"
             blocking_failpoint("publish.before-files")
             files = [file for file in files_of(folder) if wanted(file)]
             self._fs.makedirs(there, exist_ok=True)

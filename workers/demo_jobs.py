@@ -123,6 +123,6 @@ def training(checkpoints: Path) -> JobSpec:
             "pool": POOL,
             "command": (sys.executable, str(EXAMPLES / "train.py"), *spec.argv[2:]),
             "workdir": None,
-            "checkpoint": contract.model_copy(update={"folder": str(checkpoints)}),
+            "checkpoint": contract.model_copy(update={"folder": str(checkpoints), "store": False}),
         }
     )

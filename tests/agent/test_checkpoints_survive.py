@@ -1,0 +1,95 @@
+"""Checkpoints through agents that are drained, or killed at every step of publishing."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from activities.checkpoint_store import CheckpointStore
+from activities.failpoints import VARIABLE, CheckpointPoint
+from client.api import Longshore
+from models.job import JobState
+from models.settings import Settings
+from tests.agent.test_checkpoints import COUNT, IDLE
+from tests.support.agent import AgentProcess
+from tests.support.checkpoints import tree_of
+from tests.support.control import a_spec, reaches
+from tests.support.waiting import eventually
+
+STORED = ("publish.after-manifest", "publish.after-prune")
+"""Points at which the second checkpoint counts already."""
+
+
+@pytest.fixture
+def other(settings: Settings, tmp_path: Path, pool: str) -> Iterator[AgentProcess]:
+    """A second agent of the pool, not started yet; gone at the end."""
+    other = AgentProcess(settings, tmp_path / "other", pool)
+    yield other
+    other.end()
+
+
+@pytest.fixture
+def store(settings: Settings) -> CheckpointStore:
+    """The store of the agents, as they find it."""
+    return CheckpointStore(settings.resolve_checkpoint_store())
+
+
+async def test_a_job_is_held_on_one_node_and_goes_on_on_another(
+    longshore: Longshore, agent: AgentProcess, other: AgentProcess, pool: str
+) -> None:
+    agent.start()
+    counts = f"{COUNT} step=$((step + 3)); trap 'save; exit 143' TERM"
+    command = f"{counts}; if [ $step = 3 ]; then {IDLE}; fi"
+    spec = a_spec(pool, command=command, checkpoint={"folder": "c"})
+    job_id = (await longshore.submit(spec)).job_id
+    await eventually(lambda: _says(longshore, job_id, "ready"))
+    await longshore.hold(job_id, "make room")
+    await reaches(longshore, job_id, JobState.HELD)
+    await longshore.drain(agent.node_id)
+    other.start()
+    await longshore.release(job_id)
+    assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+    assert await _says(longshore, job_id, "begins at 3, resume 1, told 3")
+    attempts = (await longshore.status(job_id)).attempts
+    assert [record.node_id for record in attempts] == [agent.node_id, other.node_id]
+
+
+@pytest.mark.parametrize("point", get_args(CheckpointPoint))
+async def test_an_agent_that_is_killed_while_it_publishes_leaves_only_whole_checkpoints(
+    longshore: Longshore,
+    agent: AgentProcess,
+    store: CheckpointStore,
+    pool: str,
+    tmp_path: Path,
+    point: CheckpointPoint,
+) -> None:
+    points = tmp_path / "points"
+    points.mkdir()
+    os.mkfifo(tmp_path / "go")
+    agent.start(**{VARIABLE: str(points)})
+    command = f"{COUNT} step=1; save; read -r _ < {tmp_path}/go; echo b > b; step=2; save; {IDLE}"
+    spec = a_spec(pool, command=command, checkpoint={"folder": "c"})
+    job_id = (await longshore.submit(spec)).job_id
+    await eventually(lambda: store.names(job_id))
+    (points / point).touch()
+    with (tmp_path / "go").open("w") as go:
+        go.write("on\n")
+    await eventually((points / f"{point}.reached").exists)
+    agent.kill()
+    newest = store.newest(job_id)
+    assert newest
+    assert newest.step == (2 if point in STORED else 1)
+    expected = {"step": b"2\n", "b": b"b\n"} if point in STORED else {"step": b"1\n"}
+    restored = store.restore(job_id, 0, tmp_path / "back", threading.Event())
+    assert restored
+    assert (tree_of(tmp_path / "back"), restored.damaged) == (expected, ())
+    await longshore.cancel(job_id)
+
+
+async def _says(longshore: Longshore, job_id: str, words: str) -> bool:
+    async with contextlib.aclosing(longshore.logs(job_id)) as pieces:
+        return words.encode() in b"".join([piece async for piece in pieces])
