@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -277,7 +277,7 @@ def _start(
     *,
     job: str = "job-a",
     attempt: int = 1,
-    contract: dict[str, object] | None = None,
+    contract: Mapping[str, object] = CONTRACT,
     fifo: bool = False,
     rank: int | None = None,
     **spec: object,
@@ -286,9 +286,7 @@ def _start(
     if fifo:
         _work(node, job).mkdir(parents=True, exist_ok=True)
         os.mkfifo(_work(node, job) / "go")
-    request = node.request(
-        command, job=job, attempt=attempt, checkpoint=contract or CONTRACT, **spec
-    )
+    request = node.request(command, job=job, attempt=attempt, checkpoint=contract, **spec)
     if rank is not None:
         ranks = tuple(
             Rank(rank=number, node_id=f"box-{number}", epoch=1, gpu_indices=(0,))

@@ -1,6 +1,5 @@
 """Checkpoints through agents that are drained, or killed at every step of publishing."""
 
-import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -91,5 +90,5 @@ async def test_an_agent_that_is_killed_while_it_publishes_leaves_only_whole_chec
 
 
 async def _says(longshore: Longshore, job_id: str, words: str) -> bool:
-    async with contextlib.aclosing(longshore.logs(job_id)) as pieces:
-        return words.encode() in b"".join([piece async for piece in pieces])
+    pieces = [piece async for piece in longshore.logs(job_id)]
+    return words.encode() in b"".join(pieces)
