@@ -22,6 +22,7 @@ from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.workflow import UpdateMethodMultiParam
 
+from activities.checkpoints import StoredCheckpoints, checkpoints_of
 from activities.database import Database
 from activities.logstore import LogStore, Stream
 from activities.snapshot import load_nodes, load_pool
@@ -187,6 +188,14 @@ class Longshore:
         logs = JobLogs(store, job_id, lambda: self._status_when_back(job_id))
         async for data in logs.read(stream, attempt, rank, follow=follow):
             yield data
+
+    async def checkpoints(self, ref: str) -> StoredCheckpoints:
+        """Return what the checkpoint store has of a job, whole or not, newest first.
+
+        Raises UnavailableError when the store cannot be read.
+        """
+        job_id = await self._resolve(ref)
+        return await checkpoints_of(self.settings.resolve_checkpoint_store(), job_id)
 
     async def cancel(self, ref: str, reason: str = "") -> str:
         """Ask a job to end; return its id. Its process gets its stop signal and its grace."""

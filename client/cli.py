@@ -18,6 +18,7 @@ from typer.core import TyperGroup, TyperOption
 
 from client import (
     buy_command,
+    checkpoint_commands,
     deployment_commands,
     file_commands,
     job_commands,
@@ -89,6 +90,7 @@ def options(
 
 submit_command.register(app)
 job_commands.register(app)
+checkpoint_commands.register(app)
 watch_command.register(app)
 node_commands.register(app)
 file_commands.register(app)

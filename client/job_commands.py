@@ -10,6 +10,7 @@ from rich.text import Text
 from client.calls import call, known_job
 from client.job_view import explanation_screen, job_screen, jobs_table
 from client.terminal import JSON, note, now, out, print_json, show
+from models.checkpoint import CheckpointInfo
 from models.errors import LongshoreError, UnavailableError
 from models.job import JobSpec, JobState, JobStatus
 from models.messages import Progress
@@ -68,9 +69,11 @@ def job(
 ) -> None:
     """Show one job: state, progress, where it runs, its attempts and its result."""
     view, status, progress, submitted = call(lambda api: _one_job(api, ref))
+    stored = _stored_checkpoint(view.id, submitted)
     if as_json:
-        return print_json({"job": view, "status": status, "progress": progress, "spec": submitted})
-    show(job_screen(view, status, progress, submitted, now()))
+        document = {"job": view, "status": status, "progress": progress, "spec": submitted}
+        return print_json({**document, "checkpoint": stored})
+    show(job_screen(view, status, progress, submitted, now(), stored))
     if spec:
         show(Text("\nSubmitted as", style="bold"), Text(_as_yaml(submitted)))
     return None
@@ -205,6 +208,18 @@ async def _one_job(
         note(f"note: what the database says, for lack of more: {error}")
         return view, None, None, submitted
     return view, status, progress, submitted
+
+
+def _stored_checkpoint(job_id: str, spec: JobSpec) -> CheckpointInfo | None:
+    """Return the newest whole checkpoint in the store; None also where that cannot be read."""
+    if spec.checkpoint is None or not spec.checkpoint.store:
+        return None
+    try:
+        found = call(lambda api: api.checkpoints(job_id))
+    except LongshoreError as error:
+        note(f"note: {error}")
+        return None
+    return next((each for each in found.checkpoints if each.whole), None)
 
 
 def _no_jobs(*, filtered: bool, everything: bool) -> str:

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from client.checkpoint_view import checkpoint_facts
 from client.live import progress_bar
 from client.terminal import WIDE, a_table, heading, pairs
 from client.words import (
@@ -21,6 +22,7 @@ from client.words import (
     span,
     styled,
 )  # fmt: skip
+from models.checkpoint import CheckpointInfo
 from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
 from models.messages import Progress
 from models.placement import Candidate, Decision, Rejection
@@ -54,8 +56,9 @@ def job_screen(
     progress: Progress | None,
     spec: JobSpec,
     now: datetime,
+    stored: CheckpointInfo | None = None,
 ) -> RenderableType:
-    """Return one job in full."""
+    """Return one job in full; `stored` is its newest checkpoint in the checkpoint store."""
     state = status.state if status else job.state
     since = f" for {span(now - status.since)}" if status and not state.ended else ""
     parts: list[RenderableType] = [
@@ -64,7 +67,8 @@ def job_screen(
     if progress and state is JobState.RUNNING and (progress.fraction or progress.message):
         started = progress.started_at or job.started_at or now
         parts.append(progress_bar(progress, now - started))
-    parts += [Text(), pairs(_facts(job, status, spec, now))]
+    facts = _facts(job, status, spec, now) + checkpoint_facts(progress, stored, now)
+    parts += [Text(), pairs(facts)]
     attempts = status.attempts if status else ()
     if attempts:
         parts += [Text(), heading("Attempts"), _attempts_table(attempts, now)]

@@ -102,6 +102,8 @@ class Settings(BaseSettings):
     checkpoint_store: str | None = Field(default=None, examples=["s3://bucket/checkpoints"])
     """Where checkpoints of jobs go, as an fsspec URL that all nodes and the control worker reach;
     the folder `checkpoints` of the state folder without."""
+    keep_checkpoints_for: Duration = timedelta(days=7)
+    """How long the checkpoints of a job that has ended stay in the checkpoint store."""
     publish_within: Duration = timedelta(minutes=10)
     """How long the checkpoint of a job that has been stopped may take into the store: so long its
     GPUs are held."""

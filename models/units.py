@@ -46,6 +46,16 @@ def format_gb(gb: float) -> str:
     return f"{round(gb, 3):g}GB"
 
 
+def format_bytes(count: int) -> str:
+    """Return a number of bytes as people say it: ``42B``, ``1.3MB``, ``70.2GB``."""
+    size, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{count}B" if unit == "B" else f"{size:.1f}{unit}"
+
+
 def parse_duration(value: object) -> timedelta:
     """Return a timedelta from seconds, ``"90s"``, ``"1h30m"``, ``"2d"`` or ``"01:30:00"``.
 

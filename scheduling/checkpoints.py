@@ -31,7 +31,16 @@ class Resume(Frozen):
 
 
 def whole(names: Iterable[ManifestName]) -> tuple[WholeCheckpoint, ...]:
-    """Return the checkpoints that are stored from every rank, newest first.
+    """Return the checkpoints that are stored from every rank, newest first."""
+    return tuple(
+        WholeCheckpoint(manifests=group)
+        for group in gathered(names)
+        if [name.rank for name in group] == list(range(group[0].ranks))
+    )
+
+
+def gathered(names: Iterable[ManifestName]) -> tuple[tuple[ManifestName, ...], ...]:
+    """Return what is stored, a group for each checkpoint, by rank; newest first, whole or not.
 
     Ranks agree by attempt and step; by attempt and number where they name no step. Of a rank
     that stored the same step twice the later one counts.
@@ -42,12 +51,8 @@ def whole(names: Iterable[ManifestName]) -> tuple[WholeCheckpoint, ...]:
         same = name.step if name.step is not None else name.number
         group = groups.setdefault((name.attempt, name.ranks, marked, same), {})
         group[name.rank] = name
-    complete = [
-        WholeCheckpoint(manifests=tuple(group[rank] for rank in range(len(group))))
-        for (_, ranks, _, _), group in groups.items()
-        if sorted(group) == list(range(ranks))
-    ]
-    return tuple(sorted(complete, key=lambda found: found.order, reverse=True))
+    ordered = [tuple(group[rank] for rank in sorted(group)) for group in groups.values()]
+    return tuple(sorted(ordered, key=lambda group: group[0].order, reverse=True))
 
 
 def surplus(names: Sequence[ManifestName], keep: int, rank: int, ranks: int) -> set[str]:

@@ -14,6 +14,8 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.blocks import BlockActivities
 from activities.buying import BuyingActivities
+from activities.checkpoint_store import CheckpointStore
+from activities.checkpoints import CheckpointActivities, keep_observing
 from activities.cycle import CycleActivities
 from activities.database import Database
 from activities.machines import MachineActivities
@@ -95,6 +97,8 @@ def control_worker(
     machines = MachineActivities(database, temporal, settings)
     blocks = BlockActivities(database, temporal, settings)
     buying = BuyingActivities(database, settings)
+    store = CheckpointStore(settings.resolve_checkpoint_store())
+    checkpoints = CheckpointActivities(database, store)
     return Worker(
         temporal,
         task_queue=task_queue,
@@ -102,6 +106,7 @@ def control_worker(
         activities=[
             queue.enqueue, queue.set_hold, queue.release, queue.finish,
             cycle.run_cycle,
+            checkpoints.observe_checkpoints,
             registry.register_node, registry.drain_node, registry.end_node,
             reconcile.find_differences, reconcile.mend_difference,
             watch.watch_markets,
@@ -156,9 +161,11 @@ async def run(
 async def _watched(
     temporal: Client, database: Database, metrics: Metrics, settings: Settings
 ) -> AsyncIterator[None]:
-    """Serve /healthz and keep the gauges, where the settings want them."""
+    """Look after checkpoints; serve /healthz and keep the gauges, where the settings want them."""
     health = ControlHealth(temporal, database)
-    tasks: list[asyncio.Task[None]] = []
+    store = CheckpointStore(settings.resolve_checkpoint_store())
+    observing = keep_observing(database, store, settings.keep_checkpoints_for)
+    tasks = [asyncio.create_task(observing)]
     if settings.metrics_address:
         tasks.append(asyncio.create_task(keep_sampling(database, metrics)))
     if settings.health_address:

@@ -1,4 +1,4 @@
-"""Checks of this machine: state folder, disk, log store, join token, ports."""
+"""Checks of this machine: state folder, disk, stores, join token, ports."""
 
 import os
 import shutil
@@ -23,9 +23,16 @@ DISK_FAILS, DISK_WARNS = 1.0, 10.0
 
 
 def look_at(settings: Settings) -> Iterator[Finding]:
-    """Yield the findings. Blocks: a log store may be far away."""
+    """Yield the findings. Blocks: a store may be far away."""
     yield _disk(settings.state_dir)
-    yield _log_store(settings)
+    yield _store(
+        settings, "log store", "log_store", settings.resolve_log_store(),
+        "jobs run without their logs",
+    )  # fmt: skip
+    yield _store(
+        settings, "checkpoint store", "checkpoint_store", settings.resolve_checkpoint_store(),
+        "checkpoints stay on their nodes",
+    )  # fmt: skip
     yield _token(settings)
     yield from _settings_file()
     if not ClientConfig.load_client_connect_config().get("target_host"):
@@ -49,11 +56,11 @@ def _disk(folder: Path) -> Finding:
     return warn("disk", says, mend) if free < DISK_WARNS else ok("disk", says)
 
 
-def _log_store(settings: Settings) -> Finding:
-    url = settings.resolve_log_store()
+def _store(settings: Settings, name: str, setting: str, url: str, without: str) -> Finding:
+    """Write to a store, read that back and remove it; `without` says what a job lacks else."""
     shown = without_secrets(url)
-    if not settings.log_store and not settings.state_dir.exists():
-        return ok("log store", f"will be made as {shown}")
+    if getattr(settings, setting) is None and not settings.state_dir.exists():
+        return ok(name, f"will be made as {shown}")
     probe = os.urandom(16)
     try:
         fs, root = fsspec.url_to_fs(url)
@@ -65,18 +72,17 @@ def _log_store(settings: Settings) -> Finding:
     except Exception as error:  # a store may raise anything
         why = without_secrets(f"{type(error).__name__}: {error}")
         return fail(
-            "log store",
+            name,
             f"{shown} cannot be written and read ({why})",
-            "Check the setting log_store and the credentials that it needs; jobs run without "
-            "their logs until then.",
+            f"Check the setting {setting} and its credentials; {without} until then.",
         )
     if not same:
         return fail(
-            "log store",
+            name,
             f"{shown} returned other bytes than it was given",
-            "Choose another log_store: this one does not keep what is written.",
+            f"Choose another {setting}: this one does not keep what is written.",
         )
-    return ok("log store", f"{shown} can be written and read")
+    return ok(name, f"{shown} can be written and read")
 
 
 def _token(settings: Settings) -> Finding:

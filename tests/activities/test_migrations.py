@@ -12,6 +12,7 @@ from psycopg import sql
 from sqlalchemy import create_engine, make_url
 
 import models.records.buying
+import models.records.checkpoints
 import models.records.market  # noqa: F401 (its tables)
 from activities.database import current_revision, newest_revision, upgrade
 from models.errors import UnavailableError

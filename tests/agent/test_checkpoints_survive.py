@@ -3,14 +3,19 @@
 import os
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from sqlalchemy import text
 
 from activities.checkpoint_store import CheckpointStore
+from activities.checkpoints import CheckpointActivities, sweep_checkpoints
+from activities.database import Database
 from activities.failpoints import VARIABLE, CheckpointPoint
 from client.api import Longshore
+from models.checkpoint import CheckpointsRequest
 from models.job import JobState
 from models.settings import Settings
 from tests.agent.test_checkpoints import COUNT, IDLE
@@ -38,7 +43,12 @@ def store(settings: Settings) -> CheckpointStore:
 
 
 async def test_a_job_is_held_on_one_node_and_goes_on_on_another(
-    longshore: Longshore, agent: AgentProcess, other: AgentProcess, pool: str
+    longshore: Longshore,
+    agent: AgentProcess,
+    other: AgentProcess,
+    control: Database,
+    store: CheckpointStore,
+    pool: str,
 ) -> None:
     agent.start()
     counts = f"{COUNT} step=$((step + 3)); trap 'save; exit 143' TERM"
@@ -48,6 +58,7 @@ async def test_a_job_is_held_on_one_node_and_goes_on_on_another(
     await eventually(lambda: _says(longshore, job_id, "ready"))
     await longshore.hold(job_id, "make room")
     await reaches(longshore, job_id, JobState.HELD)
+    await _is_observed(control, store, pool, job_id)
     await longshore.drain(agent.node_id)
     other.start()
     await longshore.release(job_id)
@@ -55,6 +66,10 @@ async def test_a_job_is_held_on_one_node_and_goes_on_on_another(
     assert await _says(longshore, job_id, "begins at 3, resume 1, told 3")
     attempts = (await longshore.status(job_id)).attempts
     assert [record.node_id for record in attempts] == [agent.node_id, other.node_id]
+    assert await sweep_checkpoints(control, store, timedelta(days=1)) == 0
+    assert [each.step for each in (await longshore.checkpoints(job_id)).checkpoints] == [3]
+    assert await sweep_checkpoints(control, store, timedelta(0)) > 0
+    assert (await longshore.checkpoints(job_id)).checkpoints == ()
 
 
 @pytest.mark.parametrize("point", get_args(CheckpointPoint))
@@ -87,6 +102,28 @@ async def test_an_agent_that_is_killed_while_it_publishes_leaves_only_whole_chec
     assert restored
     assert (tree_of(tmp_path / "back"), restored.damaged) == (expected, ())
     await longshore.cancel(job_id)
+
+
+async def _is_observed(control: Database, store: CheckpointStore, pool: str, job_id: str) -> None:
+    """The database hears of the checkpoint, once, and remembers it while the store is away."""
+    for _ in range(2):
+        seen = await CheckpointActivities(control, store).observe_checkpoints(
+            CheckpointsRequest(pool=pool)
+        )
+        assert [(info.job_id, info.step, info.bytes) for info in seen.newest] == [(job_id, 3, 2)]
+        assert seen.away_since is None
+    away = CheckpointActivities(control, CheckpointStore("nowhere://x"))
+    first = await away.observe_checkpoints(CheckpointsRequest(pool=pool))
+    again = await away.observe_checkpoints(CheckpointsRequest(pool=pool))
+    assert first.newest == again.newest == seen.newest
+    assert "nowhere://x cannot be read" in first.reason
+    assert first.away_since == again.away_since is not None
+    async with control.transaction() as connection:
+        rows = await connection.execute(
+            text("SELECT attempt, step, ranks FROM job_checkpoints WHERE job_id = :id"),
+            {"id": job_id},
+        )
+        assert [tuple(row) for row in rows] == [(1, 3, 1)]
 
 
 async def _says(longshore: Longshore, job_id: str, words: str) -> bool:

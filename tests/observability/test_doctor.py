@@ -38,9 +38,9 @@ def test_all_is_well(plant: Plant, jobs: dict[str, str]):
     code, found = doctor(plant)
     assert levels(found) == dict.fromkeys(
         (
-            "settings", "disk", "log store", "join token", "markets", "temporal", "namespace",
-            "search attributes", "temporal clock", "control worker", "database", "schema",
-            "database clock", "pools", "agents",
+            "settings", "disk", "log store", "checkpoint store", "join token", "markets",
+            "temporal", "namespace", "search attributes", "temporal clock", "control worker",
+            "database", "schema", "database clock", "pools", "agents",
         ),
         "ok",
     ), found  # fmt: skip

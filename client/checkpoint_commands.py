@@ -1,0 +1,61 @@
+"""The command `longshore checkpoints`: what the checkpoint store has of a job."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import typer
+from rich.table import Table
+
+from activities.checkpoints import StoredCheckpoints
+from client.calls import call
+from client.job_commands import REF
+from client.terminal import JSON, a_table, note, now, print_json, show
+from client.words import SIMULATED, ago
+from models.checkpoint import CheckpointInfo
+from models.units import format_bytes
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Jobs")(checkpoints)
+
+
+def checkpoints(ref: REF, as_json: JSON = False) -> None:
+    """List what the checkpoint store has of a job, newest first."""
+    found: StoredCheckpoints = call(lambda api: api.checkpoints(ref))
+    if as_json:
+        return print_json(found)
+    for damaged in found.damaged:
+        note(f"warning: {damaged}")
+    if not found.checkpoints:
+        return note(
+            f"Nothing of {found.job_id} is stored. `longshore job {found.job_id}` shows what its "
+            "process says; docs/checkpoints.md says what a job has to do."
+        )
+    show(checkpoints_table(found.checkpoints, now()))
+    return None
+
+
+def checkpoints_table(checkpoints: Sequence[CheckpointInfo], now: datetime) -> Table:
+    table = a_table(
+        ("attempt", "#", "step", "size", "saved", "took", "whole"),
+        right=("attempt", "#", "step", "size", "took"),
+        fold=("whole",),
+    )
+    for each in checkpoints:
+        table.add_row(
+            str(each.attempt),
+            str(each.number),
+            "" if each.step is None else str(each.step),
+            format_bytes(each.bytes),
+            ago(each.saved_at, now),
+            "" if each.write_seconds is None else f"{each.write_seconds:.1f}s",
+            _whole(each),
+        )
+    return table
+
+
+def _whole(each: CheckpointInfo) -> str:
+    mark = f" ({SIMULATED})" if each.simulated else ""
+    if each.whole:
+        return f"yes{mark}"
+    return f"no: not all {each.ranks} ranks have stored it{mark}"

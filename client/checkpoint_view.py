@@ -1,0 +1,35 @@
+"""How a job's checkpoint looks among the facts of the job."""
+
+from datetime import datetime
+
+from rich.console import RenderableType
+
+from client.words import ago
+from models.checkpoint import CheckpointInfo
+from models.messages import Progress
+from models.units import format_bytes
+
+
+def checkpoint_facts(
+    progress: Progress | None, stored: CheckpointInfo | None, now: datetime
+) -> list[tuple[str, RenderableType]]:
+    """Return what the process says of its last checkpoint, what is stored, and what is wrong."""
+    said = progress.checkpoint if progress else None
+    facts: list[tuple[str, RenderableType]] = []
+    if said is not None and (stored is None or said.order > stored.order):
+        where = "is in the store" if said.published else "not in the store"
+        facts.append(("checkpoint", f"{_line(said, now)}, {where}"))
+    if stored is not None:
+        facts.append(("checkpoint", f"{_line(stored, now)}, is in the store"))
+    if progress and progress.checkpoint_error:
+        facts.append(("checkpoint", f"trouble: {progress.checkpoint_error}"))
+    return facts
+
+
+def _line(info: CheckpointInfo, now: datetime) -> str:
+    step = f"step {info.step}" if info.step is not None else f"number {info.number}"
+    took = "" if info.write_seconds is None else f", written in {info.write_seconds:.1f}s"
+    return (
+        f"{step} of attempt {info.attempt}, {ago(info.saved_at, now)}, "
+        f"{format_bytes(info.bytes)}{took}"
+    )
