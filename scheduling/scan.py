@@ -1,4 +1,8 @@
-"""How every node answers one need: an option with its score, or the constraint that failed."""
+"""How every node answers one need: an option with its score, or the constraint that failed.
+
+Nodes of one class give one answer, so classes are asked, not nodes. A class never changes: its
+answer is found once, and what a placement changes is only which classes have nodes.
+"""
 
 from functools import cached_property
 
@@ -6,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.placement import Candidate, PackingPolicy, RejectionCode, ScoreTerms
-from scheduling.columns import Bools, Columns, Floats, microseconds
+from scheduling.columns import Bools, Columns, Numbers, microseconds
 from scheduling.gpus import Chosen
 from scheduling.layouts import CODE_NUMBER, CODES, FITS, Codes, LayoutAnswers, Wish
 from scheduling.reservations import open_from
@@ -21,7 +25,7 @@ _NUMBERS = {code: np.uint8(number) for code, number in CODE_NUMBER.items()}
 
 
 class Scanner:
-    """Puts needs to the nodes, and keeps the answers while no node changes."""
+    """Puts needs to the nodes, and keeps the answers."""
 
     def __init__(self, columns: Columns, policy: PackingPolicy) -> None:
         self.columns = columns
@@ -52,7 +56,7 @@ class Scan:
     """The answers of all nodes to one need.
 
     A constraint is a column of numbers: its own number where it fails, FITS elsewhere. So the
-    least of a node's numbers is the first constraint that fails there.
+    least of a class's numbers is the first constraint that fails there.
     """
 
     def __init__(
@@ -65,144 +69,204 @@ class Scan:
         self._lasting_codes = _lasting_codes(columns, need)
         self._expiry = expiry_penalty(columns, need.duration)
         self._provider = provider_bonus(columns, need.gpus)
-        self._weighted_expiry = policy.weights.expiry * self._expiry
-        self._weighted_provider = policy.weights.provider * self._provider
+        self._codes: Codes = np.zeros(0, np.uint8)
+        self._gaps = self._used = self._totals = self._ranking = np.zeros(0)
+        """By class, as far as they are asked: the score is -inf for what is no option, and in
+        `_ranking` also for classes that have no node now."""
+        self._asked = 0
+        self._followed = 0
+        """Classes that have answered, and moves of nodes that are taken in."""
+        self._counts: Numbers = np.zeros(FITS + 1, np.intp)
+        """Nodes by constraint; the last are the options."""
+        self._beside_reservations: dict[int, Chosen] = {}
+        self._terms: dict[int, ScoreTerms] = {}
         self._candidates: dict[int, tuple[int, Candidate]] = {}
-        """By position, with the version of the node's last change when it was made."""
-        self._version = -1
+        """By position, with its class when it was made."""
 
     def refresh(self) -> None:
         """Take in what has changed on the nodes."""
-        if self._version == self.columns.version:
+        columns = self.columns
+        if self._asked and self._followed == columns.version:
             return
-        self._version = self.columns.version
-        self._layouts.learn()
-        self._gaps = self._layouts.gaps[self.columns.layout]
-        self._codes = self._first_failures()
-        self._beside_reservations = self._ask_reserved()
-        fits = self._codes == _NO_FAILURE
-        self.option_count = int(np.count_nonzero(fits))
-        self.rejected = self._count_failures()
-        if self.option_count:
-            self._score(fits)
+        new = self._asked, columns.class_count
+        if new[0] < new[1]:
+            self._layouts.learn()
+            self._ask(*new)
+            self._asked = new[1]
+        if new[0]:
+            self._follow()
+        else:
+            self._counts = _counted(self._codes[: new[1]], columns.size[: new[1]])
+        self._followed = columns.version
+
+    @property
+    def option_count(self) -> int:
+        return int(self._counts[FITS])
+
+    @property
+    def rejected(self) -> dict[RejectionCode, int]:
+        """The number of nodes that each constraint ruled out, in the order of the checks."""
+        counts = self._counts.tolist()
+        return {code: count for code, count in zip(CODES, counts, strict=False) if count}
 
     def best(self, count: int) -> list[int]:
         """Return the positions of the best `count` options, best first; ties keep the order."""
-        if not self.option_count:
-            return []
-        ranking = self._ranking.copy()
+        ranking = self._ranking[: self._asked]
+        wanted = min(count, self.option_count)
         positions: list[int] = []
-        for _ in range(min(count, self.option_count)):
-            position = int(ranking.argmax())
-            positions.append(position)
-            ranking[position] = _RULED_OUT
+        passed: list[tuple[Numbers, float]] = []
+        while len(positions) < wanted:
+            top = float(ranking[ranking.argmax()])
+            tied = np.flatnonzero(ranking == top)
+            positions += self._first_nodes(tied, wanted - len(positions))
+            ranking[tied] = _RULED_OUT
+            passed.append((tied, top))
+        for tied, top in passed:
+            ranking[tied] = top
         return positions
 
     def all_options(self) -> list[int]:
         """Return the positions of all options, best first; ties keep the order."""
-        if not self.option_count:
-            return []
-        order = np.argsort(-self._ranking, kind="stable")
-        return [int(position) for position in order[: self.option_count]]
+        return self.best(self.option_count)
 
     def failures(self) -> list[tuple[int, RejectionCode]]:
         """Return the position of each node that is no option, and the constraint that failed."""
-        positions = np.flatnonzero(self._codes != _NO_FAILURE)
-        return [(int(position), CODES[self._codes[position]]) for position in positions]
+        codes = self._codes[self.columns.class_of]
+        positions = np.flatnonzero(codes != _NO_FAILURE)
+        return [(int(position), CODES[codes[position]]) for position in positions]
 
     def chosen(self, position: int) -> Chosen:
         """Return the job's GPUs on the node at `position`, which is an option."""
-        return self._beside_reservations.get(position) or self._layouts.chosen(position)
+        number = int(self.columns.class_of[position])
+        return self._beside_reservations.get(number) or self._layouts.chosen(number)
 
     def candidate(self, position: int) -> Candidate:
         """Return the option at `position` in full."""
-        changed_at = self.columns.changed_at[position]
+        number = int(self.columns.class_of[position])
         known = self._candidates.get(position)
-        if known and known[0] == changed_at:
+        if known and known[0] == number:
             return known[1]
-        terms = ScoreTerms(
-            utilization=float(self._used[position]),
-            fragmentation=float(self._gaps[position]),
-            expiry=float(self._expiry[position]),
-            provider=float(self._provider[position]),
-            total=float(self._totals[position]),
-        )
         chosen = self.chosen(position)
         candidate = Candidate(
             node_id=self.columns.views[position].node.id,
             gpu_indices=chosen.indices,
             slices=chosen.slices,
-            terms=terms,
+            terms=self._terms_of(number),
         )
-        self._candidates[position] = changed_at, candidate
+        self._candidates[position] = number, candidate
         return candidate
 
     @cached_property
     def holders(self) -> NDArray[np.intp]:
         """Positions of the nodes that could hold the job when empty and with time left."""
         columns, need = self.columns, self.need
-        suits = self._layouts.fits_empty[columns.layout] & ~columns.gone
-        suits &= (columns.cpus + EPSILON >= need.cpus) & (columns.ram + EPSILON >= need.ram)
-        for _, failed in columns.mismatches(need):
+        makes = columns.makes
+        suits = ~makes.gone & (makes.cpus + EPSILON >= need.cpus)
+        suits &= makes.ram + EPSILON >= need.ram
+        for _, failed in makes.mismatches(need):
             suits &= ~failed
-        return np.flatnonzero(suits)
+        classes = slice(columns.class_count)
+        suits = suits[columns.make[classes]] & self._layouts.fits_empty[columns.layout[classes]]
+        return np.flatnonzero(suits[columns.class_of])
 
-    def _first_failures(self) -> Codes:
+    def _first_nodes(self, classes: Numbers, count: int) -> list[int]:
+        """Return the positions of the first nodes of these classes together."""
+        if len(classes) == 1:
+            return self.columns.first_nodes(int(classes[0]), count)
+        if len(classes) > count:  # the first nodes are in the classes whose first node is first
+            classes = classes[np.argsort(self.columns.first[classes])[:count]]
+        found = [self.columns.first_nodes(number, count) for number in classes.tolist()]
+        return sorted(position for positions in found for position in positions)[:count]
+
+    def _terms_of(self, number: int) -> ScoreTerms:
+        if number not in self._terms:
+            make = self.columns.classes[number].make
+            self._terms[number] = ScoreTerms(
+                utilization=float(self._used[number]),
+                fragmentation=float(self._gaps[number]),
+                expiry=float(self._expiry[make]),
+                provider=float(self._provider[make]),
+                total=float(self._totals[number]),
+            )
+        return self._terms[number]
+
+    def _ask(self, first: int, end: int) -> None:
+        """Find the answers of the classes from `first` to before `end`."""
+        self._make_room(end)
+        columns, new = self.columns, slice(first, end)
+        make = columns.make[new]
+        self._codes[new] = self._first_failures(new)
+        self._gaps[new] = self._layouts.gaps[columns.layout[new]]
+        self._ask_reserved(first)
+        added = self._layouts.added[columns.layout[new]] if self.need.mig else None
+        self._used[new] = utilization(columns, self.need, new, added)
+        weights = self._policy.weights
+        score = totals(
+            self._used[new], self._gaps[new], weights.expiry * self._expiry[make],
+            weights.provider * self._provider[make], weights,
+        )  # fmt: skip
+        fits = self._codes[new] == _NO_FAILURE
+        self._totals[new] = np.where(fits, score, _RULED_OUT)
+        self._ranking[new] = np.where(columns.size[new] > 0, self._totals[new], _RULED_OUT)
+
+    def _make_room(self, end: int) -> None:
+        if end <= len(self._codes):
+            return
+        spare = len(self.columns.make) - len(self._codes)
+        self._codes = np.concatenate([self._codes, np.zeros(spare, np.uint8)])
+        self._gaps = np.concatenate([self._gaps, np.zeros(spare)])
+        self._used = np.concatenate([self._used, np.zeros(spare)])
+        self._totals = np.concatenate([self._totals, np.zeros(spare)])
+        self._ranking = np.concatenate([self._ranking, np.zeros(spare)])
+
+    def _first_failures(self, new: slice) -> Codes:
         columns, need = self.columns, self.need
-        codes = np.minimum(self._lasting_codes, self._layouts.codes[columns.layout])
-        _lower(codes, columns.cpus_to_be_had < need.cpus, RejectionCode.CPU)
-        _lower(codes, columns.ram_to_be_had < need.ram, RejectionCode.RAM)
+        layout_codes = self._layouts.codes[columns.layout[new]]
+        codes = np.minimum(self._lasting_codes[columns.make[new]], layout_codes)
+        _lower(codes, columns.cpus_to_be_had[new] < need.cpus, RejectionCode.CPU)
+        _lower(codes, columns.ram_to_be_had[new] < need.ram, RejectionCode.RAM)
         return codes
 
-    def _ask_reserved(self) -> dict[int, Chosen]:
-        """Rule out nodes that are kept for others; return the choices beside reservations."""
-        choices: dict[int, Chosen] = {}
-        for position in self.columns.reserved:
-            if self._codes[position] != FITS:
+    def _ask_reserved(self, first: int) -> None:
+        """Rule out nodes that are kept for others; remember the choices beside reservations."""
+        columns = self.columns
+        for number, position in columns.reserved.items():
+            # A class that its node has left never has one again.
+            if number < first or not columns.size[number] or self._codes[number] != FITS:
                 continue
-            view = self.columns.views[position]
-            now, choice = self.columns.now, self._policy.gpu_choice
-            chosen = open_from(view, self.need, now, choice, free=view.free)
+            view, choice = columns.views[position], self._policy.gpu_choice
+            chosen = open_from(view, self.need, columns.now, choice, free=view.free)
             if chosen is None:
-                self._codes[position] = _NUMBERS[RejectionCode.RESERVED]
+                self._codes[number] = _NUMBERS[RejectionCode.RESERVED]
                 continue
-            choices[position] = chosen
-            self._gaps[position] = chosen.gap
-        return choices
+            self._beside_reservations[number] = chosen
+            self._gaps[number] = chosen.gap
 
-    def _count_failures(self) -> dict[RejectionCode, int]:
-        """Count the nodes that each constraint ruled out, in the order of the checks."""
-        counts = np.bincount(self._codes, minlength=FITS).tolist()
-        return {code: count for code, count in zip(CODES, counts, strict=False) if count}
-
-    def _score(self, fits: Bools) -> None:
-        added = self._instance_sizes(fits) if self.need.mig else None
-        self._used = utilization(self.columns, self.need, added)
-        self._totals = totals(
-            self._used,
-            self._gaps,
-            self._weighted_expiry,
-            self._weighted_provider,
-            self._policy.weights,
-        )
-        self._ranking = np.where(fits, self._totals, _RULED_OUT)
-
-    def _instance_sizes(self, fits: Bools) -> Floats:
-        """Return the GB that the MIG instance of each option has."""
-        sizes = np.zeros(len(self.columns))
-        for position in np.flatnonzero(fits):
-            sizes[position] = self.chosen(int(position)).vram
-        return sizes
+    def _follow(self) -> None:
+        """Take in the moves of nodes between classes since the last time."""
+        columns = self.columns
+        left = np.array(columns.left_class[self._followed :], np.intp)
+        joined = np.array(columns.joined_class[self._followed :], np.intp)
+        self._counts += _counted(self._codes[joined]) - _counted(self._codes[left])
+        for moved in (left, joined):
+            lived_in = columns.size[moved] > 0
+            self._ranking[moved] = np.where(lived_in, self._totals[moved], _RULED_OUT)
 
 
 def _lasting_codes(columns: Columns, need: Need) -> Codes:
-    """Return the first failure of each node among what no placement changes."""
-    codes = np.full(len(columns), FITS, dtype=np.uint8)
-    _lower(codes, ~columns.ready, RejectionCode.STATE)
-    for code, failed in columns.mismatches(need):
+    """Return the first failure of each make among what no placement changes."""
+    makes = columns.makes
+    codes = np.full(len(makes), FITS, dtype=np.uint8)
+    _lower(codes, ~makes.ready, RejectionCode.STATE)
+    for code, failed in makes.mismatches(need):
         _lower(codes, failed, code)
-    _lower(codes, columns.left < microseconds(need.must_last), RejectionCode.EXPIRY)
+    _lower(codes, makes.left < microseconds(need.must_last), RejectionCode.EXPIRY)
     return codes
+
+
+def _counted(codes: Codes, nodes: Numbers | None = None) -> Numbers:
+    """Return how many nodes each code has; `nodes` are those of each entry, one unless given."""
+    return np.bincount(codes, nodes, FITS + 1).astype(np.intp)
 
 
 def _lower(codes: Codes, failed: Bools, code: RejectionCode) -> None:

@@ -4,7 +4,8 @@ total = utilization x weight + fragmentation x weight + expiry x weight + provid
 negative weights for the penalties. Utilisation is of GPU memory: a node whose GPUs are all taken
 by jobs with little memory counts as almost empty.
 
-Each term is a column, with an entry for each node.
+Each term is a column: use and gaps with an entry for each class of nodes, expiry and bonus with
+one for each make.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ def score(
     need = Need.of(job, PackingPolicy())
     columns = Columns([view_node(node, (), now)], now)
     gaps = np.array([average_gap(gpu_indices)])
-    used = utilization(columns, need)
+    used = utilization(columns, need, slice(1))
     expiry = expiry_penalty(columns, need.duration)
     provider = provider_bonus(columns, need.gpus)
     total = totals(used, gaps, weights.expiry * expiry, weights.provider * provider, weights)
@@ -53,7 +54,7 @@ def totals(
     weighted_provider: Floats,
     weights: ScoreWeights,
 ) -> Floats:
-    """Return the score of each node; two of the terms come with their weights already."""
+    """Return the score of each class; two of the terms come with their weights already."""
     total = (
         weights.utilization * used
         + weights.fragmentation * gaps
@@ -64,28 +65,31 @@ def totals(
     return np.rint(total * 1e9) / 1e9
 
 
-def utilization(columns: Columns, need: Need, added: Floats | None = None) -> Floats:
-    """Return the share of each node's GPU memory in use after placement, 0 to 1.
+def utilization(
+    columns: Columns, need: Need, classes: slice, added: Floats | None = None
+) -> Floats:
+    """Return the share of the GPU memory in use after placement, 0 to 1, on nodes of `classes`.
 
     On a node that names no memory it is the share of its GPUs. `added` is what the job takes of
-    each node, where that is not the same everywhere.
+    each, where that is not the same everywhere.
     """
-    used = columns.amount_used + (columns.amount_added(need) if added is None else added)
-    return np.minimum(used / columns.amount_total, 1.0)
+    make = columns.make[classes]
+    more = columns.amount_added(need, make) if added is None else added
+    return np.minimum((columns.amount_used[classes] + more) / columns.makes.amount[make], 1.0)
 
 
 def expiry_penalty(columns: Columns, duration: timedelta) -> Floats:
-    """Return 0 for a node that outlives twice the duration, up to 1 for one whose time is over."""
+    """Return 0 for a make that outlives twice the duration, up to 1 for one whose time is over."""
     if not duration:
-        return np.zeros(len(columns))
-    share = columns.left / microseconds(2 * duration)
+        return np.zeros(len(columns.makes))
+    share = columns.makes.left / microseconds(2 * duration)
     return np.clip(1.0 - share, 0.0, 1.0)
 
 
 def provider_bonus(columns: Columns, gpus: int) -> Floats:
-    """Return the affinity of a job's size to each node's provider, before its weight."""
+    """Return the affinity of a job's size to each make's provider, before its weight."""
     bonus = 0.2 if gpus >= LARGE_JOB_GPUS else 0.1
-    return np.where(columns.providers.are(provider_for(gpus)), bonus, 0.0)
+    return np.where(columns.makes.providers.are(provider_for(gpus)), bonus, 0.0)
 
 
 def provider_for(gpus: int) -> str:
