@@ -63,6 +63,16 @@ def profile_gb(profile: str) -> float:
     return float(match.group(2))
 
 
+def profile_slices(profile: str) -> int:
+    """Return how many of the eight slices an instance of a profile has, by its compute slices."""
+    match = _PROFILE.fullmatch(profile)
+    if not match:
+        raise ValueError(f"expected a MIG profile such as 1g.10gb, not {profile!r}")
+    compute = int(match.group(1))
+    lengths = [length for of, length, _ in _SIX_SHAPES if of == compute]
+    return min(lengths, default=min(compute, SLICES))
+
+
 def positions_of(gpu_type: str, vram: float) -> MigPositions | None:
     """Return all positions on a GPU of this model and size in GB; None where it is not listed."""
     for (model, size), memory in _MEMORY.items():

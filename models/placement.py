@@ -65,13 +65,46 @@ class Rejection(Frozen):
     """True where the node could not hold the job even when empty."""
 
 
-class ScoreTerms(Frozen):
-    """The score of one node, term by term: total = sum of weight x term."""
+class PackingRule(StrEnum):
+    """By what a cycle ranks the nodes that could take a job. See docs/packing.md."""
 
+    SEED_SCORE = "seed-score"
+    """GPU memory in use, gaps between the GPUs, expiry and provider, by the pool's weights."""
+    BEST_FIT = "best-fit"
+    """Least cores and GPUs left, half and half."""
+    TIGHT = "tight"
+    """Fewest GPUs free, then the fewest cores."""
+    FGD = "fgd"
+    """What is left serves the usual jobs best (fragmentation gradient descent)."""
+    PACK_TO_EMPTY = "pack-to-empty"
+    """Shared GPUs first, then nodes in use, then empty ones."""
+    KEEP_ROOM = "keep-room"
+    """What is left keeps most room for the jobs that come, where room is scarce."""
+
+
+class ScoreTerm(Frozen):
+    """One reason for the value of a node, in words."""
+
+    name: str
+    """Such as "room for 8 GPUs"."""
+    value: float
+    """What it adds to the total."""
+
+
+class ScoreTerms(Frozen):
+    """The value of one node, the higher the better, and what it is made of.
+
+    By `seed-score` the total is the sum of weight x term over the four named terms. By another
+    rule it is the sum of `parts`; expiry and provider are among them.
+    """
+
+    rule: PackingRule = PackingRule.SEED_SCORE
     utilization: float
     fragmentation: float
     expiry: float
     provider: float
+    parts: tuple[ScoreTerm, ...] = ()
+    """Of a rule other than `seed-score`; those of less than a thousandth are left out."""
     total: float
 
 
@@ -104,6 +137,8 @@ class ScoreWeights(Frozen):
 class PackingPolicy(Frozen):
     """How a pool packs."""
 
+    rule: PackingRule = PackingRule.SEED_SCORE
+    """By what nodes are ranked for jobs on one node."""
     weights: ScoreWeights = ScoreWeights()
     safety_margin: Duration = timedelta(seconds=300)
     """A node must outlive the job's expected duration by this much."""
@@ -167,6 +202,16 @@ class JobRequest(Frozen):
             expected_duration=spec.expected_duration, needs_container=spec.image is not None,
             submitted_at=submitted_at, attempt=attempt, gang=spec.gang,
         )  # fmt: skip
+
+
+class RecentJobs(Frozen):
+    """Jobs of one shape that a pool has placed lately: what to expect of the next ones."""
+
+    request: JobRequest
+    """The shape; what else it says is of one of them."""
+    count: int = Field(default=1, ge=1)
+    ended: int = Field(default=0, ge=0)
+    """How many of them have ended."""
 
 
 class RunningJob(Frozen):

@@ -16,6 +16,7 @@ from models.placement import (
     Decision,
     JobRequest,
     PackingPolicy,
+    RecentJobs,
     Reservation,
     RunningJob,
 )
@@ -23,6 +24,7 @@ from scheduling.columns import Columns
 from scheduling.gang_decision import place_gang
 from scheduling.gang_start import first_gang_start
 from scheduling.gpus import Chosen, mask_of
+from scheduling.mix import Mix, mix_of
 from scheduling.offers import need_of_share
 from scheduling.packer import ALTERNATIVES, placing, waiting
 from scheduling.parts import Part
@@ -38,15 +40,20 @@ def plan(
     running: Iterable[RunningJob],
     policy: PackingPolicy,
     now: datetime,
+    recent: Iterable[RecentJobs] = (),
 ) -> CyclePlan:
     """Return a decision for every job of `queue`, in queue order.
 
     Each job sees the nodes as the jobs before it in this plan have left them. `running` says when
     what is held now will probably come back; capacity in use that it does not explain never does.
-    The same arguments give the same plan, whatever the order of `queue` and `running`.
+    `recent` are the jobs placed lately: with the queue they say what to keep room for, where the
+    policy's rule looks at that. The same arguments give the same plan, whatever the order of
+    `queue`, `running` and `recent`.
     """
-    cycle = _Cycle(nodes, sorted(running, key=_running_order), policy, now)
-    decisions = tuple(cycle.decide(job) for job in queue_order(queue))
+    ordered, running = queue_order(queue), sorted(running, key=_running_order)
+    mix = mix_of(ordered, recent, len(running), policy)
+    cycle = _Cycle(nodes, running, policy, mix, now)
+    decisions = tuple(cycle.decide(job) for job in ordered)
     return CyclePlan(decisions=decisions, reservations=tuple(cycle.reservations))
 
 
@@ -63,6 +70,7 @@ class _Cycle:
         nodes: Sequence[Node],
         running: Sequence[RunningJob],
         policy: PackingPolicy,
+        mix: Mix,
         now: datetime,
     ) -> None:
         self.policy = policy
@@ -70,7 +78,7 @@ class _Cycle:
         self.columns = Columns(view_nodes(nodes, running, now), now)
         self.reservations: list[Reservation] = []
         self._position = {view.node.id: i for i, view in enumerate(self.columns.views)}
-        self._scanner = Scanner(self.columns, policy)
+        self._scanner = Scanner(self.columns, policy, mix)
         self._reserved_by_tier: Counter[Tier] = Counter()
         self._no_start: dict[Need, int] = {}
         """Needs that can start at no known time, with the version of the columns."""

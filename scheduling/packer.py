@@ -1,6 +1,6 @@
 """The packer's answer for one job: on which node and GPUs, or why it waits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from models.job import Tier
@@ -10,6 +10,7 @@ from models.placement import (
     JobRequest,
     PackingPolicy,
     PlacementKind,
+    RecentJobs,
     Rejection,
 )
 from scheduling.columns import Columns
@@ -17,6 +18,7 @@ from scheduling.feasibility import could_ever_hold
 from scheduling.feasibility import explain as explain_rejection
 from scheduling.gang_decision import place_gang
 from scheduling.gangs import could_ever_hold as gang_could_ever_hold
+from scheduling.mix import mix_of
 from scheduling.scan import Scan, Scanner
 from scheduling.scoring import provider_for
 from scheduling.state import Need, view_nodes
@@ -33,18 +35,21 @@ def place(
     now: datetime,
     *,
     explain: bool = True,
+    recent: Iterable[RecentJobs] = (),
 ) -> Decision:
     """Return where `job` goes now, given `nodes` as they are.
 
     With `explain` the decision lists every candidate and every rejection with its reason; without,
-    the best candidates and how many nodes each constraint ruled out. A job with a gang gets
+    the best candidates and how many nodes each constraint ruled out. `recent` are jobs placed
+    lately, as in a cycle. A job with a gang gets
     shares of several nodes (`Decision.members`), and no candidates: its plan says the rest.
     """
     views = view_nodes(nodes, (), now)
     if job.gang is not None:
         return place_gang(job, views, policy, now, explain=explain)
     columns = Columns(views, now)
-    scan = Scanner(columns, policy).scan(Need.of(job, policy))
+    mix = mix_of([job], recent, sum(len(view.holds) for view in views), policy)
+    scan = Scanner(columns, policy, mix).scan(Need.of(job, policy))
     best = scan.best(1 + ALTERNATIVES)
     decision = placing(job, scan, best) if best else waiting(job, scan)
     if not explain:

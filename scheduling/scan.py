@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from models.placement import Candidate, PackingPolicy, RejectionCode, ScoreTerms
 from scheduling.columns import Bools, Columns, Numbers, microseconds
 from scheduling.gpus import Chosen
+from scheduling.keep_room import RoomKeeper
 from scheduling.layouts import CODE_NUMBER, CODES, FITS, Codes, LayoutAnswers, Wish
+from scheduling.mix import Mix
 from scheduling.reservations import open_from
-from scheduling.scoring import expiry_penalty, provider_bonus, totals, utilization
+from scheduling.rules import LEARNING, Rankers
+from scheduling.scoring import expiry_penalty, provider_bonus, utilization
 from scheduling.state import EPSILON, Need
 
 _MAX_SCANS = 64
@@ -27,20 +30,24 @@ _NUMBERS = {code: np.uint8(number) for code, number in CODE_NUMBER.items()}
 class Scanner:
     """Puts needs to the nodes, and keeps the answers."""
 
-    def __init__(self, columns: Columns, policy: PackingPolicy) -> None:
+    def __init__(self, columns: Columns, policy: PackingPolicy, mix: Mix) -> None:
         self.columns = columns
         self._policy = policy
+        self._keeper = RoomKeeper(columns, mix) if policy.rule in LEARNING else None
+        self._rankers = Rankers(policy, columns, self._keeper)
         self._scans: dict[Need, Scan] = {}
         self._layouts: dict[Wish, LayoutAnswers] = {}
 
     def scan(self, need: Need) -> "Scan":
         """Return the answers of all nodes as they are now."""
+        if self._keeper is not None:
+            self._keeper.refresh()
         scan = self._scans.get(need)
         if scan is None:
             if len(self._scans) >= _MAX_SCANS:
                 self._scans.clear()
                 self._layouts.clear()
-            scan = Scan(need, self.columns, self._layouts_for(need), self._policy)
+            scan = Scan(need, self.columns, self._layouts_for(need), self._policy, self._rankers)
             self._scans[need] = scan
         scan.refresh()
         return scan
@@ -60,18 +67,23 @@ class Scan:
     """
 
     def __init__(
-        self, need: Need, columns: Columns, layouts: LayoutAnswers, policy: PackingPolicy
+        self,
+        need: Need,
+        columns: Columns,
+        layouts: LayoutAnswers,
+        policy: PackingPolicy,
+        rankers: Rankers,
     ) -> None:
         self.need = need
         self.columns = columns
         self._layouts = layouts
         self._policy = policy
         self._lasting_codes = _lasting_codes(columns, need)
-        self._expiry = expiry_penalty(columns, need.duration)
-        self._provider = provider_bonus(columns, need.gpus)
+        self.expiry = expiry_penalty(columns, need.duration)
+        self.provider = provider_bonus(columns, need.gpus)
         self._codes: Codes = np.zeros(0, np.uint8)
-        self._gaps = self._used = self._totals = self._ranking = np.zeros(0)
-        """By class, as far as they are asked: the score is -inf for what is no option, and in
+        self.gaps = self.used = self._totals = self._ranking = np.zeros(0)
+        """By class, as far as they are asked: the value is -inf for what is no option, and in
         `_ranking` also for classes that have no node now."""
         self._asked = 0
         self._followed = 0
@@ -82,22 +94,24 @@ class Scan:
         self._terms: dict[int, ScoreTerms] = {}
         self._candidates: dict[int, tuple[int, Candidate]] = {}
         """By position, with its class when it was made."""
+        self._ranker = rankers.of(self)
+        self._ranked = self._ranker.version
 
     def refresh(self) -> None:
         """Take in what has changed on the nodes."""
         columns = self.columns
-        if self._asked and self._followed == columns.version:
-            return
         new = self._asked, columns.class_count
         if new[0] < new[1]:
             self._layouts.learn()
             self._ask(*new)
             self._asked = new[1]
-        if new[0]:
-            self._follow()
-        else:
+        if not new[0]:
             self._counts = _counted(self._codes[: new[1]], columns.size[: new[1]])
+        elif self._followed < columns.version:
+            self._follow()
         self._followed = columns.version
+        if self._ranked != self._ranker.version:
+            self._rank_anew()
 
     @property
     def option_count(self) -> int:
@@ -138,6 +152,12 @@ class Scan:
     def chosen(self, position: int) -> Chosen:
         """Return the job's GPUs on the node at `position`, which is an option."""
         number = int(self.columns.class_of[position])
+        return self._beside_reservations.get(number) or self._layouts.chosen(number)
+
+    def chosen_for(self, number: int) -> Chosen | None:
+        """Return the job's GPUs on nodes of a class, None where it does not fit."""
+        if self._codes[number] != FITS:
+            return None
         return self._beside_reservations.get(number) or self._layouts.chosen(number)
 
     def candidate(self, position: int) -> Candidate:
@@ -182,10 +202,12 @@ class Scan:
         if number not in self._terms:
             make = self.columns.classes[number].make
             self._terms[number] = ScoreTerms(
-                utilization=float(self._used[number]),
-                fragmentation=float(self._gaps[number]),
-                expiry=float(self._expiry[make]),
-                provider=float(self._provider[make]),
+                rule=self._policy.rule,
+                utilization=float(self.used[number]),
+                fragmentation=float(self.gaps[number]),
+                expiry=float(self.expiry[make]),
+                provider=float(self.provider[make]),
+                parts=tuple(self._ranker.parts(number)),
                 total=float(self._totals[number]),
             )
         return self._terms[number]
@@ -194,28 +216,35 @@ class Scan:
         """Find the answers of the classes from `first` to before `end`."""
         self._make_room(end)
         columns, new = self.columns, slice(first, end)
-        make = columns.make[new]
         self._codes[new] = self._first_failures(new)
-        self._gaps[new] = self._layouts.gaps[columns.layout[new]]
+        self.gaps[new] = self._layouts.gaps[columns.layout[new]]
         self._ask_reserved(first)
         added = self._layouts.added[columns.layout[new]] if self.need.mig else None
-        self._used[new] = utilization(columns, self.need, new, added)
-        weights = self._policy.weights
-        score = totals(
-            self._used[new], self._gaps[new], weights.expiry * self._expiry[make],
-            weights.provider * self._provider[make], weights,
-        )  # fmt: skip
+        self.used[new] = utilization(columns, self.need, new, added)
+        self._ranker.ask(first, end)
+        self._rank(first, end)
+
+    def _rank(self, first: int, end: int) -> None:
+        new = slice(first, end)
         fits = self._codes[new] == _NO_FAILURE
-        self._totals[new] = np.where(fits, score, _RULED_OUT)
-        self._ranking[new] = np.where(columns.size[new] > 0, self._totals[new], _RULED_OUT)
+        self._totals[new] = np.where(fits, self._ranker.values(first, end), _RULED_OUT)
+        lived_in = self.columns.size[new] > 0
+        self._ranking[new] = np.where(lived_in, self._totals[new], _RULED_OUT)
+
+    def _rank_anew(self) -> None:
+        """Take in that the rule values room otherwise now."""
+        self._ranked = self._ranker.version
+        self._terms.clear()
+        self._candidates.clear()
+        self._rank(0, self._asked)
 
     def _make_room(self, end: int) -> None:
         if end <= len(self._codes):
             return
         spare = len(self.columns.make) - len(self._codes)
         self._codes = np.concatenate([self._codes, np.zeros(spare, np.uint8)])
-        self._gaps = np.concatenate([self._gaps, np.zeros(spare)])
-        self._used = np.concatenate([self._used, np.zeros(spare)])
+        self.gaps = np.concatenate([self.gaps, np.zeros(spare)])
+        self.used = np.concatenate([self.used, np.zeros(spare)])
         self._totals = np.concatenate([self._totals, np.zeros(spare)])
         self._ranking = np.concatenate([self._ranking, np.zeros(spare)])
 
@@ -240,7 +269,7 @@ class Scan:
                 self._codes[number] = _NUMBERS[RejectionCode.RESERVED]
                 continue
             self._beside_reservations[number] = chosen
-            self._gaps[number] = chosen.gap
+            self.gaps[number] = chosen.gap
 
     def _follow(self) -> None:
         """Take in the moves of nodes between classes since the last time."""
