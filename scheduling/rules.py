@@ -176,7 +176,7 @@ class _BestFit(_ByGPUs):
         gpus_left = (idle_milli(columns.layouts[of.layout]) - taken) / WHOLE
         left = 0.5 * (of.cpus_free - need.cpus) / self._most_cpus
         left += 0.5 * gpus_left / self._most_gpus
-        return [("little left", np.floor(100.0 * (1.0 - left)) / 100.0)]
+        return [("little left", float(_points(1.0 - left)))]
 
 
 class _PackToEmpty(_ByGPUs):
@@ -217,8 +217,8 @@ class _Fragmentation(_Rule):
 
     def _points(self) -> Floats:
         """Return the published whole points of 100, as shares of 1; the last is for no change."""
-        points = np.floor(100.0 / (1.0 + np.exp(self._lost.fragmented() / WHOLE)))
-        return np.append(points / 100.0, 0.0)
+        points = _points(1.0 / (1.0 + np.exp(self._lost.fragmented() / WHOLE)))
+        return np.append(points, 0.0)
 
 
 class _KeepRoom(_Rule):
@@ -254,3 +254,8 @@ class _KeepRoom(_Rule):
         keeper = self._keeper
         gpus = [keeper.gpus_of[rest] for rest in keeper.rest_of[first:end]]
         return keeper.table.idle[np.array(gpus, np.intp)].astype(np.float64)
+
+
+def _points(share: Floats | float) -> Floats:
+    """Return shares of 1 cut to whole hundredths; the rounding of fractions must not decide."""
+    return np.floor(100.0 * share + 1e-9) / 100.0

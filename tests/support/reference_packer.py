@@ -6,9 +6,10 @@ Decisions come without their sentence.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import combinations, groupby, pairwise
+from typing import Protocol
 
 from models.job import Tier
 from models.node import Node, NodeState
@@ -84,7 +85,9 @@ def reference_plan(
     running: Sequence[RunningJob],
     policy: PackingPolicy,
     now: datetime,
+    ranking: "Ranking | None" = None,
 ) -> CyclePlan:
+    """The plan; `ranking` is that of a rule other than the seed's score."""
     machines = [
         machine_of(node, [r for r in running if r.node_id == node.id], now) for node in nodes
     ]
@@ -92,7 +95,9 @@ def reference_plan(
     reservations: list[Reservation] = []
     deferred: Counter[Tier] = Counter()
     for job in sorted(queue, key=turn):
-        answers = [answer(machine, job, policy) for machine in machines]
+        if ranking is not None:
+            ranking.look(machines, sum(d.node_id is not None for d in decisions), reservations)
+        answers = [answer(machine, job, policy, ranking) for machine in machines]
         options = [found for found in answers if isinstance(found, Candidate)]
         counts = Counter(found for found in answers if isinstance(found, RejectionCode))
         rejected = {code: counts[code] for code in RejectionCode if counts[code]}
@@ -179,7 +184,22 @@ def machine_of(node: Node, jobs: Sequence[RunningJob], now: datetime) -> Machine
     return machine
 
 
-def answer(machine: Machine, job: JobRequest, policy: PackingPolicy) -> Candidate | RejectionCode:
+class Ranking(Protocol):
+    """What a rule makes of a node, without expiry and provider."""
+
+    def look(
+        self, machines: Sequence[Machine], placed: int, reservations: Sequence[Reservation]
+    ) -> None:
+        """See all nodes before a job is decided."""
+
+    def value(self, machine: Machine, after: Machine, gpus: GPUs, job: JobRequest) -> float:
+        """The value of a node; `after` is the node with the job."""
+        ...
+
+
+def answer(
+    machine: Machine, job: JobRequest, policy: PackingPolicy, ranking: Ranking | None = None
+) -> Candidate | RejectionCode:
     """The first constraint that fails, or the GPUs and the score."""
     node, now = machine.node, machine.now
     roomy = machine.with_memory(job)
@@ -217,6 +237,11 @@ def answer(machine: Machine, job: JobRequest, policy: PackingPolicy) -> Candidat
         return RejectionCode.RESERVED
     gpus, slices = found
     terms = score(machine, job, gpus, slices, policy.weights)
+    if ranking is not None:
+        after = with_job(machine, job, gpus, slices)
+        total = ranking.value(machine, after, gpus, job)
+        total += policy.weights.expiry * terms.expiry + policy.weights.provider * terms.provider
+        terms = terms.model_copy(update={"rule": policy.rule, "total": round(total, 9)})
     return Candidate(node_id=node.id, gpu_indices=gpus, slices=slices, terms=terms)
 
 
@@ -286,6 +311,12 @@ def start(machine: Machine, job: JobRequest, gpus: GPUs, slices: int) -> None:
     machine.held.append(span_of(job, gpus, slices, machine.now))
     machine.free -= set(gpus)
     machine.vram_used += memory_of(machine, job, gpus, slices)
+
+
+def with_job(machine: Machine, job: JobRequest, gpus: GPUs, slices: int) -> Machine:
+    after = replace(machine, held=list(machine.held), free=set(machine.free))
+    start(after, job, gpus, slices)
+    return after
 
 
 def span_of(job: JobRequest, gpus: GPUs, slices: int, moment: datetime) -> Span:
