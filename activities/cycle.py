@@ -23,6 +23,7 @@ from activities.snapshot import (
     load_nodes,
     load_pool,
     load_queue,
+    load_recent,
     load_running,
     to_mb,
     to_milli,
@@ -38,6 +39,7 @@ from models.placement import (
     PlacementKey,
     PlacementKind,
     Rank,
+    RecentJobs,
 )
 from models.pool import PoolSpec
 from scheduling.cycle import plan
@@ -48,6 +50,8 @@ _KEEP_CYCLES = 1000
 """Of each pool, the latest; older ones are kept where they placed a job."""
 _FORGET_EVERY = 100
 """Cycles."""
+_RECENT_FOR = 20.0
+"""Seconds that the jobs placed lately are kept: what to expect changes slowly."""
 _TELL_AT_MOST = 50
 """Jobs that hear of their reason in one cycle; the others read it in the database."""
 
@@ -63,6 +67,8 @@ class CycleActivities:
         self._metrics = metrics
         self._database = database
         self._signals = signals
+        self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
+        """Jobs placed lately in each pool, with when they were read."""
 
     @activity.defn
     @reports_errors
@@ -112,8 +118,9 @@ class CycleActivities:
             queue = [entry.request for entry in entries]
             nodes = await load_nodes(connection, request.pool) if queue else ()
             running = await load_running(connection, request.pool) if queue else ()
+            recent = await self._recent_jobs(connection, pool) if queue else ()
         now = datetime.now(UTC)
-        decided = plan(tuple(queue), nodes, running, pool.packing, now)
+        decided = plan(tuple(queue), nodes, running, pool.packing, now, recent)
         async with self._database.transaction() as connection:
             placed = await _commit(connection, request, decided, queue, nodes)
             told = await _explain_waiting(connection, decided, now)
@@ -135,6 +142,18 @@ class CycleActivities:
         measure_cycle(self._metrics, pool.name, entries, decided, placed, seconds)
         await self._signals.tell_jobs("waiting", told)
         return _reply(pool, len(queue), len(placed)), placements
+
+    async def _recent_jobs(
+        self, connection: AsyncConnection, pool: PoolSpec
+    ) -> tuple[RecentJobs, ...]:
+        """Return the jobs that the pool placed lately, as they were some seconds ago."""
+        if not pool.packing.rule.learns:
+            return ()
+        read_at, recent = self._recent.get(pool.name, (-_RECENT_FOR, ()))
+        if time.monotonic() - read_at >= _RECENT_FOR:
+            recent = await load_recent(connection, pool.name)
+            self._recent[pool.name] = time.monotonic(), recent
+        return recent
 
     async def _forget_idle_cycles(self, pool: str) -> None:
         async with self._database.transaction() as connection:

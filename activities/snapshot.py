@@ -9,9 +9,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from models.base import Wire
 from models.job import Tier
 from models.node import GPU, GPUParts, Node, NodeState
-from models.placement import JobRequest, RunningJob
+from models.placement import JobRequest, RecentJobs, RunningJob
 from models.pool import PoolSpec
 from models.topology import NodeTopology
+
+_PLACEMENTS = 400
+"""That say what jobs to expect."""
 
 
 class QueueEntry(Wire):
@@ -82,6 +85,21 @@ async def load_running(connection: AsyncConnection, pool: str) -> tuple[RunningJ
     )
 
 
+async def load_recent(connection: AsyncConnection, pool: str) -> tuple[RecentJobs, ...]:
+    """Return the jobs that the pool placed lately, by shape: its last few hundred placements."""
+    rows = await connection.execute(text(_RECENT), {"pool": pool, "placements": _PLACEMENTS})
+    return tuple(
+        RecentJobs(
+            request=JobRequest.model_validate(
+                {"id": "recent", "needs_container": row["container"], **row["shape"]}
+            ),
+            count=row["count"],
+            ended=row["ended"],
+        )
+        for row in rows.mappings()
+    )
+
+
 def to_mb(gb: float) -> int:
     return round(gb * 1000)
 
@@ -145,4 +163,21 @@ _RUNNING = """
            p.ram_mb, p.placed_at + make_interval(secs => p.expected_seconds) AS expected_end
       FROM placements p JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
      WHERE p.ended_at IS NULL ORDER BY p.job_id
+"""
+
+_RECENT = """
+    WITH latest AS (
+        SELECT p.job_id, p.ended_at IS NOT NULL AS ended
+          FROM cycles c JOIN placements p ON p.cycle_id = c.id AND p.rank = 0
+         WHERE c.pool = :pool ORDER BY c.committed_at DESC LIMIT :placements
+    ), shapes AS (
+        SELECT (SELECT jsonb_object_agg(key, value) FROM jsonb_each(j.spec)
+                 WHERE key IN ('tier', 'gpus', 'gpu_type', 'vram_per_gpu', 'milli', 'mig', 'cpus',
+                               'ram', 'expected_duration')) AS shape,
+               j.spec->>'image' IS NOT NULL AS container, latest.ended
+          FROM latest JOIN jobs j ON j.id = latest.job_id
+         WHERE j.spec->>'gang' IS NULL
+    )
+    SELECT shape, container, count(*) AS count, count(*) FILTER (WHERE ended) AS ended
+      FROM shapes GROUP BY shape, container ORDER BY shape, container
 """

@@ -2,11 +2,11 @@
 
     python -m benchmarks.live_packing [--load 0.9] [--seeds 0-4] [--queue] [--json]
 
-Every decision is one of `scheduling.cycle.plan`, with all that it looks at: expiring nodes, GPUs of
-three sizes, tiers of cores and RAM, shares, and what was placed lately. Jobs come at random moments
-and run for the time that they take, which is at most what they said. A fifth of the nodes belong
-to blocks that end and are followed by another block; a job that would outlive its node is not
-put there.
+Every decision is one of `scheduling.cycle.plan`, with all that it looks at: expiring nodes, GPUs
+of three sizes, cores and RAM, shares, and what was placed lately. Jobs come at random moments and
+run for the time that they take, which is at most what they said. Three of ten nodes belong to
+blocks that end and are followed by another block; a job that would outlive its node is not put
+there.
 
 Without `--queue` a job that finds no room at once is refused: what counts is the GPU time refused.
 With it jobs wait, with the reservations of a pool that names nothing: what counts is how long.

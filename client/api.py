@@ -25,7 +25,7 @@ from temporalio.workflow import UpdateMethodMultiParam
 from activities.checkpoints import StoredCheckpoints, checkpoints_of
 from activities.database import Database
 from activities.logstore import LogStore, Stream
-from activities.snapshot import load_nodes, load_pool
+from activities.snapshot import load_nodes, load_pool, load_recent
 from activities.views import Views, set_pool
 from client.connection import connect
 from client.errors import as_ours
@@ -295,8 +295,9 @@ class Longshore:
         async with self._db().transaction() as connection:
             pool = await load_pool(connection, job.pool)
             nodes = await load_nodes(connection, job.pool)
+            recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
         request = JobRequest.model_validate(row["request"])
-        alone = place(request, nodes, pool.packing, datetime.now(UTC))
+        alone = place(request, nodes, pool.packing, datetime.now(UTC), recent=recent)
         return explain(
             job, alone=alone, last=last, decided_at=row["decided_at"], position=row["position"],
             nodes=len(nodes), growth=pool.growth,

@@ -12,7 +12,7 @@ from client.terminal import JSON, note, now, out, pairs, print_json, show
 from models.document import Override, load_document
 from models.errors import NotFoundError
 from models.gang import GangPacking
-from models.placement import GPUChoice
+from models.placement import GPUChoice, PackingRule
 from models.pool import Growth, PoolSpec
 from models.views import PoolView
 
@@ -114,6 +114,14 @@ def pool_set(
     safety_margin: Annotated[
         str | None, typer.Option(metavar="TIME", help="A node must outlive a job by this.")
     ] = None,
+    packing: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help=f"How it packs, such as rule=keep-room; rules are {', '.join(PackingRule)}. "
+            "May be given several times.",
+        ),
+    ] = None,
     gpu_choice: Annotated[
         GPUChoice | None, typer.Option(help="Which of a node's free GPUs a job gets.")
     ] = None,
@@ -149,7 +157,8 @@ def pool_set(
         )
         if value is not None
     ]
-    changes += [*_weights(weights), *_buying(buying)]
+    changes += [*_named("packing", packing, "rule=keep-room"), *_weights(weights)]
+    changes += _named("buying", buying, "enabled=true")
     if not changes:
         raise typer.BadParameter("say what to change, such as --growth fixed")
 
@@ -177,13 +186,13 @@ def _weights(text: str | None) -> list[Override]:
     return changes
 
 
-def _buying(texts: list[str] | None) -> list[Override]:
+def _named(field: str, texts: list[str] | None, example: str) -> list[Override]:
     changes: list[Override] = []
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise typer.BadParameter(f"--buying {text}: give NAME=VALUE, as in enabled=true")
-        changes.append(Override(f"buying.{name.strip()}", value, f"--buying {text}"))
+            raise typer.BadParameter(f"--{field} {text}: give NAME=VALUE, as in {example}")
+        changes.append(Override(f"{field}.{name.strip()}", value, f"--{field} {text}"))
     return changes
 
 

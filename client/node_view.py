@@ -97,6 +97,7 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
     )
     return [
         ("growth", pool.spec.growth.value),
+        ("rule", packing.rule.value),
         ("weights", weights),
         ("safety margin", format_duration(packing.safety_margin)),
         ("GPU choice", packing.gpu_choice.value),

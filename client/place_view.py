@@ -15,11 +15,12 @@ from client.gang_view import DOMAIN_HEADINGS, GROUP_HEADINGS, domain_rows, group
 from client.words import format_slices
 from models.job import format_wish
 from models.node import Node
-from models.placement import Candidate, Decision, JobRequest, PlacementKind
+from models.placement import Candidate, Decision, JobRequest, PackingRule, PlacementKind
 from models.topology import Gang
 from models.units import format_duration, format_gb
 
 _HEADINGS = ("node", "GPUs", "score", "util", "frag", "expiry", "provider")
+_HEADINGS_BY_RULE = ("node", "GPUs", "value", "made of")
 
 
 class _Section(NamedTuple):
@@ -61,7 +62,10 @@ def render_place(
 def _sections(decision: Decision, nodes: Sequence[Node]) -> list[_Section]:
     by_id = {node.id: node for node in nodes}
     rows = [_row(option, by_id.get(option.node_id)) for option in decision.candidates]
-    sections = [_Section("Candidates, best first", _HEADINGS, rows, 2, best_first=True)]
+    terms = decision.terms
+    by_score = terms is None or terms.rule is PackingRule.SEED_SCORE
+    headings, numbers_from = (_HEADINGS, 2) if by_score else (_HEADINGS_BY_RULE, 4)
+    sections = [_Section("Candidates, best first", headings, rows, numbers_from, best_first=True)]
     if decision.gang is not None:
         groups, domains = group_rows(decision.gang, by_id), domain_rows(decision.gang)
         sections.append(_Section("Groups", GROUP_HEADINGS, groups, len(GROUP_HEADINGS)))
@@ -72,16 +76,13 @@ def _sections(decision: Decision, nodes: Sequence[Node]) -> list[_Section]:
 
 def _row(candidate: Candidate, node: Node | None) -> tuple[str, ...]:
     terms = candidate.terms
-    numbers = (
-        terms.total,
-        terms.utilization,
-        terms.fragmentation,
-        terms.expiry,
-        terms.provider,
-    )
     drawn = f"[{slots(candidate.gpu_indices, node)}]"
     if candidate.slices:
         drawn += f" {format_slices(candidate.slices)}"
+    if terms.rule is not PackingRule.SEED_SCORE:
+        made_of = ", ".join(f"{part.name} {part.value:+.3f}" for part in terms.parts)
+        return candidate.node_id, drawn, f"{terms.total:.3f}", made_of
+    numbers = (terms.total, terms.utilization, terms.fragmentation, terms.expiry, terms.provider)
     return candidate.node_id, drawn, *(f"{number:.3f}" for number in numbers)
 
 

@@ -66,7 +66,7 @@ class Rejection(Frozen):
 
 
 class PackingRule(StrEnum):
-    """By what a cycle ranks the nodes that could take a job. See docs/packing.md."""
+    """By what a cycle ranks the nodes that could take a job. See docs/architecture.md."""
 
     SEED_SCORE = "seed-score"
     """GPU memory in use, gaps between the GPUs, expiry and provider, by the pool's weights."""
@@ -80,6 +80,11 @@ class PackingRule(StrEnum):
     """Shared GPUs first, then nodes in use, then empty ones."""
     KEEP_ROOM = "keep-room"
     """What is left keeps most room for the jobs that come, where room is scarce."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether it looks at the jobs that are to be expected."""
+        return self in (PackingRule.KEEP_ROOM, PackingRule.FGD)
 
 
 class ScoreTerm(Frozen):

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from models.base import Frozen, Name
 from models.buying import BuyingPolicy
-from models.placement import PackingPolicy
+from models.placement import PackingPolicy, PackingRule
 from models.units import Duration
 
 
@@ -18,10 +18,16 @@ class Growth(StrEnum):
     """What is there is all: a job that no node could hold is refused at submit."""
 
 
+class PoolPacking(PackingPolicy):
+    """How a pool packs unless it says otherwise."""
+
+    rule: PackingRule = PackingRule.KEEP_ROOM
+
+
 class PoolSpec(Frozen):
     name: Name = "default"
     growth: Growth = Growth.OPEN
-    packing: PackingPolicy = PackingPolicy()
+    packing: PoolPacking = PoolPacking()
     interval: Duration = timedelta(seconds=30)
     """Run a cycle at least this often while jobs wait."""
     buying: BuyingPolicy = BuyingPolicy()

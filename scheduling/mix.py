@@ -41,16 +41,22 @@ class Mix(NamedTuple):
     """Asked for with each thousandth of a GPU, on average."""
 
 
+NO_MIX = Mix((), 0.0, 0.0, 0.0)
+
+
 def mix_of(
     queue: Iterable[JobRequest],
     recent: Iterable[RecentJobs],
     running: int,
     policy: PackingPolicy,
 ) -> Mix:
-    """Return the mix of the jobs that wait and of those placed lately, in whatever order.
+    """Return the mix of the jobs that wait and of those placed lately, in whatever order;
+    an empty one for a rule that does not look at it.
 
     `running` is how many run now. Gangs are left out: they choose their nodes by other rules.
     """
+    if not policy.rule.learns:
+        return NO_MIX
     groups: dict[tuple[object, ...], list[tuple[int, Need]]] = {}
     recent = tuple(recent)
     seen = [(1, job) for job in queue] + [(jobs.count, jobs.request) for jobs in recent]
@@ -59,7 +65,7 @@ def mix_of(
             need = Need.of(job, policy)
             groups.setdefault(_group(need), []).append((count, need))
     if not groups:
-        return Mix((), 0.0, 0.0, 0.0)
+        return NO_MIX
     jobs = sum(count for members in groups.values() for count, _ in members)
     kinds = [_kind(members, jobs) for members in groups.values()]
     kinds.sort(key=_most_demand)

@@ -22,7 +22,7 @@ from scheduling.mix import mix_of
 from scheduling.scan import Scan, Scanner
 from scheduling.scoring import provider_for
 from scheduling.state import Need, view_nodes
-from scheduling.words import count, format_gpus, format_part, format_rejected
+from scheduling.words import count, format_gpus, format_part, format_rejected, format_terms
 
 ALTERNATIVES = 3
 """Candidates that a decision keeps beside the best one when it need not explain itself fully."""
@@ -96,7 +96,7 @@ def placing(job: JobRequest, scan: Scan, best: Sequence[int]) -> Decision:
         rejected=scan.rejected,
         reason=(
             f"{chosen.node_id}, {where}: the best of "
-            f"{count(scan.option_count, 'candidate')}, score {chosen.terms.total:.3f}"
+            f"{count(scan.option_count, 'candidate')}{format_terms(chosen.terms)}"
         ),
     )
 

@@ -87,10 +87,6 @@ class Rankers:
                 return _KeepRoom(facts, self._policy, self._keeper)
 
 
-LEARNING = (PackingRule.KEEP_ROOM, PackingRule.FGD)
-"""Rules that look at the jobs to be expected."""
-
-
 class _Rule:
     """What all rules share."""
 

@@ -16,7 +16,7 @@ from scheduling.keep_room import RoomKeeper
 from scheduling.layouts import CODE_NUMBER, CODES, FITS, Codes, LayoutAnswers, Wish
 from scheduling.mix import Mix
 from scheduling.reservations import open_from
-from scheduling.rules import LEARNING, Rankers
+from scheduling.rules import Rankers
 from scheduling.scoring import expiry_penalty, provider_bonus, utilization
 from scheduling.state import EPSILON, Need
 
@@ -33,7 +33,7 @@ class Scanner:
     def __init__(self, columns: Columns, policy: PackingPolicy, mix: Mix) -> None:
         self.columns = columns
         self._policy = policy
-        self._keeper = RoomKeeper(columns, mix) if policy.rule in LEARNING else None
+        self._keeper = RoomKeeper(columns, mix) if policy.rule.learns else None
         self._rankers = Rankers(policy, columns, self._keeper)
         self._scans: dict[Need, Scan] = {}
         self._layouts: dict[Wish, LayoutAnswers] = {}

@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from models.mig import first_slice
-from models.placement import JobRequest, RejectionCode
+from models.placement import JobRequest, PackingRule, RejectionCode, ScoreTerms
+
+_MOST_PARTS = 2
+"""Of a value that a sentence names."""
 
 
 def format_gpus(indices: Sequence[int]) -> str:
@@ -23,6 +26,14 @@ def format_part(job: JobRequest, index: int, slices: int = 0) -> str:
     if job.mig is not None:
         return f"{job.mig} at slice {first_slice(slices)} of GPU {index}"
     return f"{job.milli}/1000 of GPU {index}"
+
+
+def format_terms(terms: ScoreTerms) -> str:
+    """Return ``, score 0.645``, or `` by keep-room, value -0.412 (room for 8 GPUs -0.375)``."""
+    if terms.rule is PackingRule.SEED_SCORE:
+        return f", score {terms.total:.3f}"
+    most = ", ".join(f"{part.name} {part.value:+.3f}" for part in terms.parts[:_MOST_PARTS])
+    return f" by {terms.rule.value}, value {terms.total:.3f}{f' ({most})' if most else ''}"
 
 
 def format_rejected(rejected: Mapping[RejectionCode, int]) -> str:

@@ -2,13 +2,12 @@
 
 import random
 from collections import Counter
-from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.job import Tier
 from models.placement import (
     CyclePlan,
     Decision,
@@ -18,6 +17,7 @@ from models.placement import (
     RecentJobs,
     ScoreTerms,
 )
+from models.topology import Gang
 from scheduling.cycle import plan
 from scheduling.mix import mix_of
 from scheduling.packer import place
@@ -90,3 +90,57 @@ def test_long_queues_on_crowded_nodes_are_planned_by_a_rule_as_by_its_twin(
             assert plan_in_numbers(scene, policy, recent) == expected
             placed.update(decision.slices > 0 for decision in expected.placements)
     assert min(placed[True], placed[False]) > 10  # else the comparison means little
+
+
+def recent(count: int = 20, **shape: Any) -> RecentJobs:
+    return RecentJobs(request=a_job("recent", **shape), count=count, ended=count)
+
+
+def test_keep_room_leaves_long_lived_nodes_to_the_long_jobs_that_come() -> None:
+    nodes = [a_node("lasting"), a_node("ends-soon", expires_in=4 * HOUR)]
+    long_jobs = [recent(gpus=4, expected_duration=20 * HOUR)]
+    at_work = [running("old", "elsewhere", {0}, HOUR)]
+    chosen = plan([a_job()], nodes, at_work, KEEP_ROOM, NOW, long_jobs).decisions[0]
+    assert chosen.node_id == "ends-soon"
+    by_score = plan([a_job()], nodes, at_work, PackingPolicy(), NOW, long_jobs).decisions[0]
+    assert by_score.node_id == "lasting"  # to the score both are empty
+
+
+def test_keep_room_leaves_rare_gpus_to_those_who_name_them() -> None:
+    nodes = [a_node("rare", gpu_type="H200", vram=141), a_node("usual", gpu_type="A100")]
+    who_comes = [recent(gpus=8, gpu_type="H200"), recent(gpus=1)]
+    decision = place(a_job(gpus=1), nodes, KEEP_ROOM, NOW, recent=who_comes)
+    assert decision.node_id == "usual"
+    rare = next(c for c in decision.candidates if c.node_id == "rare")
+    assert "room for 8 x H200" in {part.name.partition(" with")[0] for part in rare.terms.parts}
+
+
+def test_a_decision_by_a_rule_says_what_it_weighed() -> None:
+    nodes = [a_node("a", provider="prime"), a_node("b", busy=range(4))]
+    decision = place(a_job(), nodes, KEEP_ROOM, NOW, recent=[recent(gpus=8)])
+    assert decision.node_id == "b"
+    assert decision.reason.startswith("b, GPUs 4-5: the best of 2 candidates by keep-room, value")
+    assert decision.terms is not None
+    assert decision.terms.rule is PackingRule.KEEP_ROOM
+    other = decision.candidates[1].terms
+    assert ("provider", 0.02) in {(part.name, part.value) for part in other.parts}
+
+
+@given(scenes(mixed=True), lately, st.randoms(use_true_random=False))
+def test_the_order_of_what_came_lately_changes_nothing(
+    scene: Scene, jobs: list[RecentJobs], chance: random.Random
+) -> None:
+    first = plan(scene.queue, scene.nodes, scene.running, KEEP_ROOM, NOW, jobs)
+    chance.shuffle(jobs)
+    chance.shuffle(scene.queue)
+    assert plan(scene.queue, scene.nodes, scene.running, KEEP_ROOM, NOW, jobs) == first
+
+
+def test_kinds_of_a_mix_are_jobs_that_ask_alike() -> None:
+    queue = [a_job("a"), a_job("b", cpus=9), a_job("c", cpus=64), a_job("d", gpus=4)]
+    gang = RecentJobs(request=a_job("g", gpus=16, gang=Gang()), count=9)
+    mix = mix_of(queue, [recent(4, gpus=4), gang], 16, KEEP_ROOM)
+    found = [(kind.need.gpus, kind.need.cpus, kind.frequency) for kind in mix.kinds]
+    assert found == [(4, 8, 5 / 8), (2, 8.5, 2 / 8), (2, 64, 1 / 8)]
+    assert mix.churn == 4 / 16
+    assert mix_of(queue, (), 0, PackingPolicy()).kinds == ()  # the score does not look at it

@@ -32,7 +32,7 @@ class PlainRanking:
         self.most_cpus = max([1.0, *(machine.node.cpus for machine in machines)])
         self.most_gpus = max([1, *(len(machine.node.gpus) for machine in machines)])
         changes = placed + len(reservations)
-        if changes < self.due:
+        if changes < self.due or not self.mix.kinds:
             return
         ready = [machine for machine in machines if machine.node.state is NodeState.READY]
         idle = sum(idle_milli(machine) for machine in ready)
@@ -49,7 +49,6 @@ class PlainRanking:
         ]
         typical = sum(kind.frequency * kind.milli for kind in self.mix.kinds)
         self.due = changes + max(1, int(idle / (8 * typical)))
-
 
     def value(
         self, machine: plain.Machine, after: plain.Machine, gpus: tuple[int, ...], job: JobRequest
