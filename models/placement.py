@@ -109,7 +109,8 @@ class ScoreTerms(Frozen):
     expiry: float
     provider: float
     parts: tuple[ScoreTerm, ...] = ()
-    """Of a rule other than `seed-score`; those of less than a thousandth are left out."""
+    """Of a rule other than `seed-score`; those of less than a thousandth are left out. In a cycle
+    only the node that is chosen has them."""
     total: float
 
 

@@ -59,8 +59,8 @@ class LayoutAnswers:
             self._ask(number, layouts[number])
 
     def chosen(self, number: int) -> Chosen:
-        """Return the job's GPUs on nodes of this class, whose layout fits."""
-        chosen = self._chosen[self._columns.classes[number].layout]
+        """Return the job's GPUs of the layout with this number, which fits."""
+        chosen = self._chosen[number]
         assert chosen is not None
         return chosen
 

@@ -54,7 +54,8 @@ def place(
     decision = placing(job, scan, best) if best else waiting(job, scan)
     if not explain:
         return decision
-    candidates = tuple(scan.candidate(position) for position in scan.all_options())
+    options = scan.all_options()
+    candidates = tuple(scan.candidate(position, in_words=True) for position in options)
     rejections = tuple(
         explain_rejection(columns.views[position], scan.need, code, now)
         for position, code in scan.failures()
@@ -80,8 +81,8 @@ def could_ever_place(job: JobRequest, nodes: Sequence[Node], now: datetime) -> b
 
 def placing(job: JobRequest, scan: Scan, best: Sequence[int]) -> Decision:
     """Return the decision for the first of the `best` options, with the others beside it."""
-    candidates = tuple([scan.candidate(position) for position in best])
-    chosen = candidates[0]
+    chosen = scan.candidate(best[0], in_words=True)
+    candidates = (chosen, *[scan.candidate(position) for position in best[1:]])
     where = format_gpus(chosen.gpu_indices)
     if not job.whole:
         where = format_part(job, chosen.gpu_indices[0], chosen.slices)

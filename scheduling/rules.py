@@ -5,12 +5,13 @@ the pool, count in all rules: in `seed-score` beside use and gaps, in the others
 each rule has (`keep-room` and `tight`: GPUs; the rest: 0 to 1).
 """
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
 
 from models.placement import PackingPolicy, PackingRule, ScoreTerm
-from scheduling.columns import Columns, Floats
+from scheduling.columns import Bools, Columns, Floats
 from scheduling.gpus import Chosen
 from scheduling.keep_room import EMPTIER, RoomKeeper, RoomLost
 from scheduling.mix import SLICE_MILLI
@@ -37,6 +38,18 @@ class Facts(Protocol):
     def chosen_for(self, number: int) -> Chosen | None:
         """Return the GPUs that the job would get on nodes of a class, None where it does not
         fit."""
+        ...
+
+    def fits(self, first: int, end: int) -> Bools:
+        """Return which of these classes could take the job."""
+        ...
+
+    def chosen_of_layout(self, layout: int) -> Chosen:
+        """Return the GPUs that the job would get of a layout that fits."""
+        ...
+
+    def beside(self) -> Iterable[tuple[int, Chosen]]:
+        """Return the classes where reservations decide, with the GPUs that the job would get."""
         ...
 
 
@@ -101,13 +114,13 @@ class _Rule:
     def ask(self, first: int, end: int) -> None:
         """Nothing to look at in advance."""
 
-    def beside(self, first: int, end: int) -> Floats:
+    def added(self, first: int, end: int) -> Floats:
         """Return what expiry and provider add."""
         make = self.facts.columns.make[first:end]
         added = self.weights.expiry * self.facts.expiry[make]
         return added + self.weights.provider * self.facts.provider[make]
 
-    def with_beside(self, number: int, parts: list[tuple[str, float]]) -> list[ScoreTerm]:
+    def with_added(self, number: int, parts: list[tuple[str, float]]) -> list[ScoreTerm]:
         """Return parts in words, with expiry and provider."""
         make = self.facts.columns.classes[number].make
         parts = [
@@ -136,10 +149,10 @@ class _ByGPUs(_Rule):
 
     def values(self, first: int, end: int) -> Floats:
         own = np.array([sum(v for _, v in self.own(number)) for number in range(first, end)])
-        return np.rint((own + self.beside(first, end)) * 1e9) / 1e9
+        return np.rint((own + self.added(first, end)) * 1e9) / 1e9
 
     def parts(self, number: int) -> list[ScoreTerm]:
-        return self.with_beside(number, self.own(number))
+        return self.with_added(number, self.own(number))
 
     def own(self, number: int) -> list[tuple[str, float]]:
         """Return the value of a class, in parts that add up to it."""
@@ -201,15 +214,16 @@ class _Fragmentation(_Rule):
         self._lost = RoomLost(keeper, facts.need)
 
     def ask(self, first: int, end: int) -> None:
-        self._lost.ask(first, [self.facts.chosen_for(number) for number in range(first, end)])
+        facts = self.facts
+        self._lost.ask(first, facts.fits(first, end), facts.chosen_of_layout, facts.beside())
 
     def values(self, first: int, end: int) -> Floats:
-        own = self._points()[np.array(self._lost.change_of[first:end], np.intp)]
-        return np.rint((own + self.beside(first, end)) * 1e9) / 1e9
+        own = self._points()[self._lost.change_of[first:end]]
+        return np.rint((own + self.added(first, end)) * 1e9) / 1e9
 
     def parts(self, number: int) -> list[ScoreTerm]:
         points = float(self._points()[self._lost.change_of[number]])
-        return self.with_beside(number, [("use of what is left to the usual jobs", points)])
+        return self.with_added(number, [("use of what is left to the usual jobs", points)])
 
     def _points(self) -> Floats:
         """Return the published whole points of 100, as shares of 1; the last is for no change."""
@@ -228,28 +242,28 @@ class _KeepRoom(_Rule):
         return self._keeper.version
 
     def ask(self, first: int, end: int) -> None:
-        self._lost.ask(first, [self.facts.chosen_for(number) for number in range(first, end)])
+        facts = self.facts
+        self._lost.ask(first, facts.fits(first, end), facts.chosen_of_layout, facts.beside())
 
     def values(self, first: int, end: int) -> Floats:
         columns, new = self.facts.columns, slice(first, end)
         lost = np.append(self._lost.lost(), 0.0)
-        own = lost[np.array(self._lost.change_of[new], np.intp)]
+        own = lost[self._lost.change_of[new]]
         idle = self._idle(first, end)
         emptier = EMPTIER[0] * idle + EMPTIER[1] * columns.cpus_to_be_had[new]
         own = own + emptier + EMPTIER[2] * columns.ram_to_be_had[new]
-        return np.rint((-own / WHOLE + self.beside(first, end)) * 1e9) / 1e9
+        return np.rint((-own / WHOLE + self.added(first, end)) * 1e9) / 1e9
 
     def parts(self, number: int) -> list[ScoreTerm]:
         of = self.facts.columns.classes[number]
         emptier = EMPTIER[0] * float(self._idle(number, number + 1)[0])
         emptier += EMPTIER[1] * of.cpus_free + EMPTIER[2] * of.ram_free
         lost = [*self._lost.by_kind(number), ("what is free on the node", emptier)]
-        return self.with_beside(number, [(name, -milli / WHOLE) for name, milli in lost])
+        return self.with_added(number, [(name, -milli / WHOLE) for name, milli in lost])
 
     def _idle(self, first: int, end: int) -> Floats:
         keeper = self._keeper
-        gpus = [keeper.gpus_of[rest] for rest in keeper.rest_of[first:end]]
-        return keeper.table.idle[np.array(gpus, np.intp)].astype(np.float64)
+        return keeper.table.idle[keeper.gpus_of[keeper.rest_of[first:end]]].astype(np.float64)
 
 
 def _points(share: Floats | float) -> Floats:

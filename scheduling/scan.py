@@ -4,6 +4,7 @@ Nodes of one class give one answer, so classes are asked, not nodes. A class nev
 answer is found once, and what a placement changes is only which classes have nodes.
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
@@ -91,9 +92,9 @@ class Scan:
         self._counts: Numbers = np.zeros(FITS + 1, np.intp)
         """Nodes by constraint; the last are the options."""
         self._beside_reservations: dict[int, Chosen] = {}
-        self._terms: dict[int, ScoreTerms] = {}
-        self._candidates: dict[int, tuple[int, Candidate]] = {}
-        """By position, with its class when it was made."""
+        self._terms: dict[tuple[int, bool], ScoreTerms] = {}
+        self._candidates: dict[tuple[int, bool], tuple[int, Candidate]] = {}
+        """By position and whether in words, with its class when it was made."""
         self._ranker = rankers.of(self)
         self._ranked = self._ranker.version
 
@@ -151,19 +152,33 @@ class Scan:
 
     def chosen(self, position: int) -> Chosen:
         """Return the job's GPUs on the node at `position`, which is an option."""
-        number = int(self.columns.class_of[position])
-        return self._beside_reservations.get(number) or self._layouts.chosen(number)
+        chosen = self.chosen_for(int(self.columns.class_of[position]))
+        assert chosen is not None
+        return chosen
 
     def chosen_for(self, number: int) -> Chosen | None:
         """Return the job's GPUs on nodes of a class, None where it does not fit."""
         if self._codes[number] != FITS:
             return None
-        return self._beside_reservations.get(number) or self._layouts.chosen(number)
+        chosen = self._beside_reservations.get(number)
+        return chosen or self.chosen_of_layout(self.columns.classes[number].layout)
 
-    def candidate(self, position: int) -> Candidate:
-        """Return the option at `position` in full."""
+    def fits(self, first: int, end: int) -> Bools:
+        """Return which of these classes could take the job."""
+        return self._codes[first:end] == _NO_FAILURE
+
+    def chosen_of_layout(self, layout: int) -> Chosen:
+        """Return the job's GPUs of a layout that fits."""
+        return self._layouts.chosen(layout)
+
+    def beside(self) -> Iterable[tuple[int, Chosen]]:
+        """Return the classes where reservations decide, with the job's GPUs there."""
+        return self._beside_reservations.items()
+
+    def candidate(self, position: int, *, in_words: bool = False) -> Candidate:
+        """Return the option at `position`; `in_words` with the parts of its value."""
         number = int(self.columns.class_of[position])
-        known = self._candidates.get(position)
+        known = self._candidates.get((position, in_words))
         if known and known[0] == number:
             return known[1]
         chosen = self.chosen(position)
@@ -171,9 +186,9 @@ class Scan:
             node_id=self.columns.views[position].node.id,
             gpu_indices=chosen.indices,
             slices=chosen.slices,
-            terms=self._terms_of(number),
+            terms=self._terms_of(number, in_words=in_words),
         )
-        self._candidates[position] = number, candidate
+        self._candidates[position, in_words] = number, candidate
         return candidate
 
     @cached_property
@@ -198,19 +213,20 @@ class Scan:
         found = [self.columns.first_nodes(number, count) for number in classes.tolist()]
         return sorted(position for positions in found for position in positions)[:count]
 
-    def _terms_of(self, number: int) -> ScoreTerms:
-        if number not in self._terms:
+    def _terms_of(self, number: int, *, in_words: bool) -> ScoreTerms:
+        terms = self._terms.get((number, in_words))
+        if terms is None:
             make = self.columns.classes[number].make
-            self._terms[number] = ScoreTerms(
+            terms = self._terms[number, in_words] = ScoreTerms(
                 rule=self._policy.rule,
                 utilization=float(self.used[number]),
                 fragmentation=float(self.gaps[number]),
                 expiry=float(self.expiry[make]),
                 provider=float(self.provider[make]),
-                parts=tuple(self._ranker.parts(number)),
+                parts=tuple(self._ranker.parts(number)) if in_words else (),
                 total=float(self._totals[number]),
             )
-        return self._terms[number]
+        return terms
 
     def _ask(self, first: int, end: int) -> None:
         """Find the answers of the classes from `first` to before `end`."""
@@ -226,8 +242,9 @@ class Scan:
 
     def _rank(self, first: int, end: int) -> None:
         new = slice(first, end)
-        fits = self._codes[new] == _NO_FAILURE
-        self._totals[new] = np.where(fits, self._ranker.values(first, end), _RULED_OUT)
+        self._totals[new] = np.where(
+            self.fits(first, end), self._ranker.values(first, end), _RULED_OUT
+        )
         lived_in = self.columns.size[new] > 0
         self._ranking[new] = np.where(lived_in, self._totals[new], _RULED_OUT)
 

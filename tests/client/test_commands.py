@@ -131,6 +131,14 @@ async def test_a_fixed_pool_refuses_what_it_could_never_hold(
     shown = PoolView.model_validate_json((await longshore("pool", "show", pool, "--json")).out)
     assert shown.spec.packing.weights.expiry == -0.4
     assert shown.spec.packing.weights.utilization == 1.0
+    assert shown.spec.packing.rule == "keep-room"
+    changed = await longshore(
+        "pool", "set", pool, "--packing", "rule=tight", "--packing", "max_reservations=3"
+    )
+    assert changed.code == 0
+    shown = PoolView.model_validate_json((await longshore("pool", "show", pool, "--json")).out)
+    assert (shown.spec.packing.rule, shown.spec.packing.max_reservations) == ("tight", 3)
+    assert (await longshore("pool", "set", pool, "--packing", "rule=loose")).code == 65
     refused = await longshore("submit", "--pool", pool, "--", "true")
     assert (refused.code, refused.out) == (69, "")
     assert f"no node of pool {pool} could ever hold" in refused.err

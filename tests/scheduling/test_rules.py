@@ -52,7 +52,7 @@ def plan_in_numbers(scene: Scene, policy: PackingPolicy, recent: list[RecentJobs
 
 def _without_words(decision: Decision) -> Decision:
     candidates = tuple(
-        candidate.model_copy(update={"terms": _without_parts(candidate.terms)})
+        candidate.model_copy(update={"terms": candidate.terms.model_copy(update={"parts": ()})})
         for candidate in decision.candidates
     )
     terms = decision.terms and _without_parts(decision.terms)

@@ -1,0 +1,42 @@
+"""What a pool placed lately, as the packer hears of it."""
+
+from activities.snapshot import load_recent
+from activities.views import set_pool
+from models.placement import PackingRule
+from models.pool import PoolPacking, PoolSpec
+from tests.support.ledger import Ledger
+
+
+async def test_recent_jobs_are_counted_by_shape(ledger: Ledger):
+    await ledger.register(gpus=6)
+    jobs = {"a": 1, "b": 1, "c": 4}
+    async with ledger.listening(*jobs):
+        for job, gpus in jobs.items():
+            await ledger.enqueue(job, gpus=gpus)
+        await ledger.cycle("one")
+        await ledger.release("a")
+    async with ledger.database.transaction() as connection:
+        recent = await load_recent(connection, ledger.pool)
+        elsewhere = await load_recent(connection, f"{ledger.pool}-other")
+    found = {(of.request.gpus, of.count, of.ended) for of in recent}
+    assert found == {(1, 2, 1), (4, 1, 0)}
+    assert elsewhere == ()
+
+
+async def test_a_pool_packs_by_keep_room_unless_it_names_another_rule(ledger: Ledger):
+    await ledger.register(gpus=2)
+    async with ledger.listening("a", "b"):
+        await ledger.enqueue("a")
+        await ledger.cycle("one")
+        async with ledger.database.transaction() as connection:
+            seed = PoolPacking(rule=PackingRule.SEED_SCORE)
+            await set_pool(connection, PoolSpec(name=ledger.pool, packing=seed))
+        await ledger.enqueue("b")
+        await ledger.cycle("two")
+    rules = await ledger.rows(
+        "SELECT job_id, decision->'terms'->>'rule' AS rule FROM placements ORDER BY job_id"
+    )
+    assert rules == [
+        {"job_id": "a", "rule": "keep-room"},
+        {"job_id": "b", "rule": "seed-score"},
+    ]
