@@ -8,12 +8,13 @@ with seconds since the machine's boot.
 
 import shlex
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from models.job import JobSpec
 
-_SCRIPT = """
+_BEGIN = """
 say() { read -r up _ < /proc/uptime; \
 echo "$1 $LONGSHORE_JOB_ID $LONGSHORE_ATTEMPT ${RANK:-0} $$ $up" >> "$JOURNAL/lines"; }
 exec 9>> "$JOURNAL/$LONGSHORE_JOB_ID.$LONGSHORE_ATTEMPT.${RANK:-0}.lock"
@@ -23,8 +24,12 @@ for other in "$JOURNAL/$LONGSHORE_JOB_ID".*.lock; do
   flock --shared --nonblock "$other" true || say TWICE
 done
 say start
+"""
+SLEEP = """
 [ "$LONGSHORE_ATTEMPT" -gt 1 ] || sleep "$MORE_AT_FIRST"
 sleep "$SECONDS_TO_RUN"
+"""
+_END = """
 say end
 """
 
@@ -43,25 +48,35 @@ class Journal:
     """The journal of all jobs of a fleet; every machine is this one."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         folder.mkdir()
 
     def job(
-        self, name: str, seconds: float = 0.2, more_at_first: float = 0, **fields: object
+        self,
+        name: str,
+        seconds: float = 0.2,
+        more_at_first: float = 0,
+        work: str = SLEEP,
+        env: Mapping[str, object] | None = None,
+        **fields: object,
     ) -> JobSpec:
-        """Return a job of one GPU that runs so long, and is tried again as often as needed."""
+        """Return a job of one GPU that runs so long, and is tried again as often as needed.
+
+        `work` is the shell script between its first and its last line in the journal.
+        """
         return JobSpec.model_validate(
             {
                 "name": name,
-                "command": _SCRIPT,
+                "command": f"{_BEGIN}{work}{_END}",
                 "cpus": 0.05,
                 "ram": 0.05,
                 "stop_grace": 2,
                 "retry": {"node": {"max_retries": None, "backoff": 0.2, "max_backoff": 1}},
                 "env": {
-                    "JOURNAL": str(self._folder),
+                    "JOURNAL": str(self.folder),
                     "SECONDS_TO_RUN": seconds,
                     "MORE_AT_FIRST": more_at_first,
+                    **(env or {}),
                 },
                 **fields,
             }
@@ -69,7 +84,7 @@ class Journal:
 
     def lines(self) -> list[Line]:
         try:
-            text = (self._folder / "lines").read_text()
+            text = (self.folder / "lines").read_text()
         except FileNotFoundError:
             return []
         found: list[Line] = []

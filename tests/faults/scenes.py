@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from client.api import Longshore
 from models.errors import NotFoundError, RefusedError, UnavailableError
@@ -33,7 +33,7 @@ async def submit(fleet: Fleet, spec: JobSpec, *, held: bool = False) -> str:
 
 async def submit_some(fleet: Fleet) -> list[str]:
     """Submit a short job, two that may share a GPU, and a longer one; return their ids."""
-    half = {"milli": 500, "vram_per_gpu": 20}
+    half: dict[str, Any] = {"milli": 500, "vram_per_gpu": 20}
     specs = [fleet.journal.job("short"), *(fleet.journal.job(n, **half) for n in ("one", "two"))]
     return [await submit(fleet, spec) for spec in [*specs, fleet.journal.job("long", 1.0)]]
 
@@ -54,6 +54,17 @@ async def submit_and_hold(fleet: Fleet) -> list[str]:
 async def _held_or_over(longshore: Longshore, job_id: str) -> bool:
     status = await until_answered(lambda: longshore.status(job_id))
     return status.state is JobState.HELD or status.state.ended
+
+
+async def until_taken(command: Callable[[], Awaitable[object]]) -> None:
+    """Repeat a command while what it is for is away: a node whose agent is just starting."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await until_answered(command)
+                return
+            except (NotFoundError, RefusedError):
+                await asyncio.sleep(0.2)
 
 
 async def tell(command: Callable[[], Awaitable[object]]) -> None:

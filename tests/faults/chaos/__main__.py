@@ -5,7 +5,8 @@
 A fleet of simulated nodes gets jobs of every kind for some minutes. Meanwhile processes are killed
 or frozen and jobs are held, released and cancelled, at moments that the seed chooses. Then all is
 left in peace, and the invariants are looked at: no GPU leased twice, no job run twice at once, no
-job lost, database and workflows of one mind. Ends with 1 where any does not hold.
+job lost, no work lost beyond the last stored checkpoint, results as without faults, database and
+workflows of one mind. Ends with 1 where any does not hold.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from datetime import UTC, datetime
 
 from benchmarks.installation import forget_environment
 from client.process import leave, run
+from tests.faults.chaos.counting import Counting
 from tests.faults.chaos.faults import FAULTS
 from tests.faults.chaos.load import submit_for
 from tests.faults.chaos.scene import Scene
@@ -50,10 +52,12 @@ async def chaos(seed: int, seconds: float, names: list[str], every: float) -> in
     planned = moments(seed, seconds, names, every)
     with temporary_folder() as folder:
         async with running_fleet(folder, nodes=NODES) as fleet:
-            scene = Scene(fleet)
+            scene = Scene(fleet, Counting(fleet))
+            looking = asyncio.create_task(scene.counting.keep_looking())
             done, failed = await _run(scene, planned, seed, seconds)
             began = time.monotonic()
-            violations = await _violations(scene) + failed
+            violations = await _violations(scene) + failed + scene.counting.violations()
+            looking.cancel()
             _report(scene, planned, done, violations, time.monotonic() - began)
     if violations:
         _say(f"again: make chaos MINUTES={seconds / 60:g} SEED={seed}")
@@ -120,6 +124,10 @@ def _report(
     print(
         f"\n{found['jobs']} jobs: {found['succeeded']} succeeded, {found['cancelled']} cancelled,"
         f" in {found['attempts']} attempts; at rest {settled:.0f} s after the last fault"
+    )
+    print(
+        f"{len(scene.counting.jobs())} of them saved and counted;"
+        f" {scene.counting.resumed()} of their attempts went on from a checkpoint"
     )
     print(f"violations: {len(violations)}")
     for violation in violations:

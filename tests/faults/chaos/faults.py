@@ -7,6 +7,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import psutil
 
@@ -85,6 +86,52 @@ async def cancel(scene: Scene, chance: random.Random) -> str:
     return job_id
 
 
+async def requeue(scene: Scene, chance: random.Random) -> str:
+    jobs = await asyncio.to_thread(scene.unfinished)
+    if not jobs:
+        return ""
+    job_id = chance.choice(jobs)
+    await scenes.tell(lambda: scene.fleet.longshore.requeue(job_id, "chaos"))
+    return job_id
+
+
+async def drain(scene: Scene, chance: random.Random) -> str:
+    node = chance.choice(scene.fleet.nodes)
+    await scenes.tell(lambda: scene.fleet.longshore.drain(node, "chaos"))
+    await asyncio.sleep(chance.uniform(1, 6))
+    await scenes.until_taken(lambda: scene.fleet.longshore.undrain(node, "chaos"))
+    return node
+
+
+async def take_store_away(scene: Scene, chance: random.Random) -> str:
+    """Put something else where the checkpoints are, and put them back."""
+    folder = _store_folder(scene)
+    if not folder.is_dir():
+        return ""  # another such fault is under way, or nothing was saved yet
+    aside = folder.with_name("checkpoints-away")
+    folder.rename(aside)
+    folder.write_text("not a folder")
+    seconds = chance.uniform(2, 12)
+    await asyncio.sleep(seconds)
+    folder.unlink()
+    aside.rename(folder)
+    return f"for {seconds:.1f} s"
+
+
+async def damage_checkpoint(scene: Scene, chance: random.Random) -> str:
+    """Change a byte of something that is stored of a job that still runs."""
+    open_jobs = set(await asyncio.to_thread(scene.unfinished))
+    jobs = [job_id for job_id in scene.counting.jobs() if job_id in open_jobs]
+    chance.shuffle(jobs)
+    for job_id in jobs:
+        files = sorted(path for path in (_store_folder(scene) / job_id).rglob("*"))
+        for path in chance.sample(files, len(files)):
+            scene.counting.damaged.add(job_id)
+            if _flip_a_byte(path, chance):
+                return f"{path.relative_to(_store_folder(scene))}"
+    return ""
+
+
 FAULTS: dict[str, Fault] = {
     "kill -9 the control worker": kill_control,
     "kill -9 the Temporal server": kill_temporal,
@@ -98,6 +145,10 @@ FAULTS: dict[str, Fault] = {
     "freeze PostgreSQL": freeze_postgres,
     "hold and release a job": hold_and_release,
     "cancel a job": cancel,
+    "requeue a job": requeue,
+    "drain a node for a while": drain,
+    "take the checkpoint store away": take_store_away,
+    "damage a stored checkpoint": damage_checkpoint,
 }
 
 
@@ -116,6 +167,22 @@ async def _kill_one(chance: random.Random, processes: list[psutil.Process]) -> s
     except psutil.NoSuchProcess:
         return ""  # it ended by itself
     return f"process {process.pid}"
+
+
+def _store_folder(scene: Scene) -> Path:
+    return scene.fleet.stack.folder / "checkpoints"
+
+
+def _flip_a_byte(path: Path, chance: random.Random) -> bool:
+    try:
+        content = bytearray(path.read_bytes())
+        if not content:
+            return False
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        path.write_bytes(content)
+    except OSError:
+        return False  # a folder, or replaced meanwhile
+    return True
 
 
 async def _freeze(scene: Scene, name: str, seconds: float) -> str:

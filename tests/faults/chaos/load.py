@@ -5,10 +5,13 @@ import random
 from typing import Any
 
 from tests.faults import scenes
+from tests.faults.chaos.counting import counting_job
 from tests.faults.chaos.scene import Scene
 
 EVERY = 0.7
 """Seconds between two jobs, on average."""
+COUNTS_EVERY = 4
+"""Every so many jobs, one that saves, and whose result shows whether anything was lost."""
 
 
 async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
@@ -20,9 +23,23 @@ async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
     while loop.time() < ends:
         number += 1
         wish, runs = _wish(chance), round(chance.uniform(0.1, 2.5), 2)
-        spec = scene.fleet.journal.job(f"job-{number}", runs, **wish)
-        scene.submitted.append(await scenes.submit(scene.fleet, spec))
+        if number % COUNTS_EVERY == 0:
+            await _submit_counting(scene, chance, number, wish)
+        else:
+            spec = scene.fleet.journal.job(f"job-{number}", runs, **wish)
+            scene.submitted.append(await scenes.submit(scene.fleet, spec))
         await asyncio.sleep(chance.expovariate(1 / EVERY))
+
+
+async def _submit_counting(
+    scene: Scene, chance: random.Random, number: int, wish: dict[str, Any]
+) -> None:
+    wish = {key: wish[key] for key in wish if key != "gang"} | {"gpus": 1}
+    steps = chance.randint(30, 180)
+    spec = counting_job(scene.fleet.journal, f"counts-{number}", steps, **wish)
+    job_id = await scenes.submit(scene.fleet, spec)
+    scene.counting.add(job_id, steps)
+    scene.submitted.append(job_id)
 
 
 def _wish(chance: random.Random) -> dict[str, Any]:

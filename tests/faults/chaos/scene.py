@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from tests.faults.chaos.counting import Counting
 from tests.faults.fleet import Fleet
 
 
@@ -11,12 +12,11 @@ class Scene:
     """Handed to every fault and to the load."""
 
     fleet: Fleet
+    counting: Counting
     submitted: list[str] = field(default_factory=list[str])
     """Jobs that have to succeed."""
     cancelled: list[str] = field(default_factory=list[str])
     """Jobs that somebody cancelled, perhaps too late."""
-    problems: list[str] = field(default_factory=list[str])
-    """What went wrong before the end."""
     mending: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while processes are started: two at once would start one twice."""
 
