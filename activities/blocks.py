@@ -10,13 +10,15 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
-from temporalio.client import Client, WorkflowUpdateFailedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import Client
 
 from activities import purchase_rows as rows
 from activities.beating import beating
+from activities.block_scene import IDLE_SINCE
 from activities.database import Database
+from activities.draining import drain_node
 from activities.failpoints import failpoint
+from activities.handing_over import hand_over
 from activities.ledger import book_cost, book_use
 from activities.providers import registry
 from activities.providers.base import Provider
@@ -25,9 +27,9 @@ from activities.snapshot import load_pool
 from models.errors import GoneError, MarketAwayError
 from models.job import JobSpec
 from models.market import Machine, MachineState
-from models.messages import CommandReason, node_workflow_id
 from models.purchase import BlockEnd, BlockLook, BlockRef, PurchaseRequest
 from models.settings import Settings
+from scheduling.block_end import resale_window
 
 _TO_STOP = timedelta(seconds=30)
 """What stopping takes beside the grace of a job."""
@@ -63,21 +65,30 @@ class BlockActivities:
             )
             drain_at = await _drain_at(connection, block)
             idle_at = await _idle_at(connection, block)
+            now = datetime.now(UTC)
+            decides = await _decides(connection, block, idle_at, now)
         over = block["state"] != "STARTING" and not left
-        idle = idle_at is not None and idle_at <= datetime.now(UTC)
+        idle = idle_at is not None and idle_at <= now
         return BlockLook(
             ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
             idle="nothing has run there for long enough" if idle else "",
+            decides=decides,
         )  # fmt: skip
 
     @activity.defn
     @reports_errors
     async def drain_block(self, ref: BlockRef) -> None:
-        """Have the nodes of a block take no new job; what runs there finishes."""
+        """Have the nodes of a block take no new job; what runs there finishes.
+
+        Those that go on in the block after it take jobs on.
+        """
         _, machines = await self._rows(ref.block_id)
+        async with self._database.transaction() as connection:
+            go_on = set(await connection.scalars(text(_GO_ON), {"id": ref.block_id}))
         async with beating():
             for row in machines:
-                await self._drain(row["name"], ref.reason)
+                if row["name"] not in go_on:
+                    await drain_node(self._temporal, row["name"], ref.reason)
         async with self._database.transaction() as connection:
             await connection.execute(
                 text("UPDATE blocks SET state = 'DRAINING', reason = :reason"
@@ -88,13 +99,20 @@ class BlockActivities:
     @activity.defn
     @reports_errors
     async def stop_machines(self, ref: BlockRef) -> None:
-        """End every machine of a block, also one whose start was never answered.
+        """End the machines of a block, also one whose start was never answered.
+
+        All but those that go on in the block after it, unless only some are to end.
 
         Raises MarketAwayError until the market says of each that it has ended.
         """
         async with beating():
+            if not ref.machines:
+                await hand_over(self._database, ref.block_id)
             block, machines = await self._rows(ref.block_id)
-            left = [row for row in machines if row["state"] != "ENDED"]
+            left = [
+                row for row in machines
+                if row["state"] != "ENDED" and (not ref.machines or row["name"] in ref.machines)
+            ]  # fmt: skip
             if not left:
                 return
             async with aclosing(registry.connect(self._settings, block["provider"])) as market:
@@ -121,12 +139,14 @@ class BlockActivities:
                 await book_use(connection, ended.mappings().one(), order["spent"])
                 await rows.end_if_over(connection, order["purchase_id"])
             used = await connection.scalar(text(_USED), {"id": ref.block_id}) or 0
+            resold = await connection.scalar(text(_RESOLD), {"id": ref.block_id}) or 0
             await failpoint("close_block.before-commit")
         await failpoint("close_block.after-commit")
         cost = order["spent"]
         return BlockEnd(
-            block_id=ref.block_id, cost=cost, used=used, idle=cost - used, reason=ref.reason
-        )
+            block_id=ref.block_id, cost=cost, used=used, idle=cost - resold - used,
+            resold=resold, reason=ref.reason,
+        )  # fmt: skip
 
     async def _rows(self, block_id: str) -> tuple[rows.Row, Sequence[rows.Row]]:
         async with self._database.transaction() as connection:
@@ -191,18 +211,6 @@ class BlockActivities:
                 {"name": name},
             )  # fmt: skip
 
-    async def _drain(self, node_id: str, reason: str) -> None:
-        handle = self._temporal.get_workflow_handle(node_workflow_id(node_id))
-        try:
-            await handle.execute_update(
-                "drain", CommandReason(reason=reason), rpc_timeout=timedelta(seconds=10)
-            )
-        except WorkflowUpdateFailedError:
-            return  # it has no agent any more
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-
 
 async def _read(market: Provider, row: rows.Row) -> Machine | None:
     try:
@@ -231,18 +239,45 @@ async def _idle_at(connection: AsyncConnection, block: rows.Row) -> datetime | N
     and where the pool does not buy by itself.
     """
     policy = (await load_pool(connection, block["pool"])).buying
-    since = await connection.scalar(text(_IDLE_SINCE), {"id": block["id"]})
+    since = await connection.scalar(text(IDLE_SINCE), {"id": block["id"]})
     return since + policy.idle_after if since is not None and policy.enabled else None
 
 
-_IDLE_SINCE = """
-    SELECT CASE WHEN NOT coalesce(bool_or(p.job_id IS NOT NULL AND p.ended_at IS NULL), false)
-                THEN greatest(max(p.ended_at), max(n.registered_at)) END
-      FROM nodes n
-      JOIN purchase_orders o ON o.key = n.block_id AND o.is_machine
-      LEFT JOIN placements p ON p.node_id = n.id
-     WHERE n.block_id = :id
+async def _decides(
+    connection: AsyncConnection, block: rows.Row, idle_at: datetime | None, now: datetime
+) -> bool:
+    """Return whether there is something to decide: a machine to let go, time to sell or to buy.
+
+    The markets are asked only then.
+    """
+    policy = (await load_pool(connection, block["pool"])).buying
+    if not policy.enabled or block["state"] != "OPEN":
+        return False
+    if idle_at is not None:
+        return idle_at <= now
+    found = (await connection.execute(text(_USE), {"id": block["id"]})).one()
+    if found.is_machine:
+        return False
+    spare = found.idle and resale_window(block["ends_at"], now) is not None
+    ending = found.busy and now >= block["ends_at"] - 2 * policy.startup_limit
+    return bool((policy.resell and spare) or (policy.renew and ending))
+
+
+_USE = """
+    SELECT o.is_machine,
+           coalesce(bool_or(n.state = 'READY' AND NOT u.held), false) AS idle,
+           coalesce(bool_or(u.held), false) AS busy
+      FROM purchase_orders o
+      LEFT JOIN machines m ON m.block_id = o.key AND m.state = 'READY' AND m.sale_key IS NULL
+      LEFT JOIN nodes n ON n.id = m.name
+      LEFT JOIN LATERAL (
+          SELECT EXISTS (SELECT FROM placements p
+                          WHERE p.node_id = n.id AND p.ended_at IS NULL) AS held) AS u ON true
+     WHERE o.key = :id GROUP BY o.is_machine
 """
+
+_GO_ON = "SELECT node_id FROM block_nodes WHERE block_id = :id"
+_RESOLD = "SELECT sum(proceeds)::bigint FROM sales WHERE block_id = :id"
 
 _SPECS_ON_BLOCK = """
     SELECT j.spec FROM jobs j

@@ -76,6 +76,21 @@ BuyingPoint = Literal[
 ]
 """Steps of a purchase and of a block."""
 
+BlockEndPoint = Literal[
+    "intend_sale.before-commit",
+    "intend_sale.after-commit",
+    "place_sale.before-call",
+    "place_sale.after-call",
+    "place_sale.after-commit",
+    "look_at_sale.after-call",
+    "settle_sale.after-commit",
+    "extend_machines.before-commit",
+    "extend_machines.after-commit",
+    "hand_over.before-commit",
+    "hand_over.after-commit",
+]
+"""Steps of the sale of a block's time, and of the block after it."""
+
 _folder = os.environ.get(VARIABLE)
 
 
@@ -89,7 +104,7 @@ def blocking_failpoint(point: CheckpointPoint) -> None:
         time.sleep(0.01)
 
 
-async def failpoint(point: Point | BuyingPoint) -> None:
+async def failpoint(point: Point | BuyingPoint | BlockEndPoint) -> None:
     """Stop here while a test wants it."""
     if _folder is None:
         return

@@ -40,29 +40,63 @@ async def book_cost(
     )
 
 
+async def book_sale(
+    connection: AsyncConnection, sale: RowMapping, proceeds: int, fee: int, *, simulated: bool
+) -> None:
+    """Bring what a sale has brought, and what the market keeps of it, to these totals.
+
+    The sale's row must be locked. `sale` is that row, with what was booked before.
+    """
+    market, block = f"market:{sale['provider']}", f"block:{sale['block_id']}"
+    moves = (
+        ("resale", market, block, proceeds - sale["proceeds"]),
+        ("fee", f"fee:{sale['provider']}", market, fee - sale["fee"]),
+    )
+    purchase = await connection.scalar(
+        text("SELECT purchase_id FROM blocks WHERE id = :id"), {"id": sale["block_id"]}
+    )
+    for kind, debit, credit, more in moves:
+        if more == 0:
+            continue
+        total = proceeds if kind == "resale" else fee
+        await connection.execute(
+            text(_BOOK),
+            {
+                "kind": kind, "debit": debit if more > 0 else credit,
+                "credit": credit if more > 0 else debit, "micro": abs(more),
+                "purchase": purchase, "block": sale["block_id"],
+                "reference": f"{kind}/{sale['key']}/{total}", "simulated": simulated,
+            },
+        )  # fmt: skip
+
+
 async def book_use(connection: AsyncConnection, block: RowMapping, cost: int) -> tuple[int, int]:
     """Close a block's account: each job pays its share, the rest is idle; return used and idle.
 
-    A job's share is cost x its GPU-time / the GPU-time of the whole block, rounded down. The
+    A job's share is cost x its GPU-time / the GPU-time of the whole block, rounded down. What was
+    sold again lowers what is idle: below zero where it brought more than idle time had cost. The
     block's row must be locked, its end known.
     """
+    resold = await connection.scalar(text(_RESOLD), {"block": block["id"]}) or 0
     used = 0
     rows = await connection.execute(text(_GPU_TIME), {"block": block["id"]})
     for row in rows.mappings().all():
         share = min(int(cost * row["micros"] // max(row["whole"], 1)), cost - used)
         used += share
         await _use(connection, block, f"job:{row['job_id']}", share)
-    await _use(connection, block, f"idle:{block['id']}", cost - used)
-    return used, cost - used
+    await _use(connection, block, f"idle:{block['id']}", cost - resold - used)
+    return used, cost - resold - used
 
 
 async def _use(connection: AsyncConnection, block: RowMapping, account: str, micro: int) -> None:
     if micro == 0:
         return
+    paid = f"block:{block['id']}"
     await connection.execute(
         text(_BOOK),
         {
-            "kind": "usage", "debit": account, "credit": f"block:{block['id']}", "micro": micro,
+            "kind": "usage", "debit": account if micro > 0 else paid,
+            "credit": paid if micro > 0 else account, "micro": abs(micro),
             "purchase": block["purchase_id"], "block": block["id"],
             "reference": f"use/{block['id']}/{account}", "simulated": block["simulated"],
         },
@@ -72,6 +106,11 @@ async def _use(connection: AsyncConnection, block: RowMapping, account: str, mic
 _BOOK = """
     INSERT INTO ledger (kind, debit, credit, micro, purchase_id, block_id, reference, simulated)
     VALUES (:kind, :debit, :credit, :micro, :purchase, :block, :reference, :simulated)
+"""
+
+_RESOLD = """
+    SELECT sum(CASE WHEN credit = 'block:' || :block THEN micro ELSE -micro END)::bigint
+      FROM ledger WHERE block_id = :block AND kind = 'resale'
 """
 
 _GPU_TIME = """
@@ -87,6 +126,7 @@ _GPU_TIME = """
       FROM blocks b
       JOIN purchase_orders o ON o.key = b.id
       JOIN nodes n ON n.block_id = b.id
+                   OR n.id IN (SELECT node_id FROM block_nodes WHERE block_id = b.id)
       JOIN leases l ON l.node_id = n.id
      WHERE b.id = :block AND b.ended_at > b.starts_at
      GROUP BY l.job_id

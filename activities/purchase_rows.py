@@ -42,7 +42,7 @@ async def insert_purchase(
             "request": request.model_dump_json(exclude={"decision"}),
             "decision": request.decision and json.dumps(request.decision),
             "planned": request.planned, "committed": 0 if refused else request.planned,
-            "refused": bool(refused),
+            "refused": bool(refused), "renews": request.renews,
         },
     )  # fmt: skip
 
@@ -98,7 +98,13 @@ async def insert_order(
     if is_machine:
         await connection.execute(
             text(_INSERT_BLOCK),
-            {"key": intent.key, "type": order.instance_type, "price": order.limit, "nodes": 1},
+            {
+                "key": intent.key,
+                "type": order.instance_type,
+                "price": order.limit,
+                "nodes": 1,
+                "place": None,
+            },
         )
         await insert_machine(connection, intent.key, intent.key)
     await enter(connection, intent.purchase_id, PurchaseState.ORDERED)
@@ -127,8 +133,11 @@ async def record_order(connection: AsyncConnection, row: Row, order: Order) -> N
         )  # fmt: skip
         await connection.execute(
             text(_INSERT_BLOCK),
-            {"key": row["key"], "type": order.instance_type, "price": price, "nodes": nodes},
-        )
+            {
+                "key": row["key"], "type": order.instance_type, "price": price, "nodes": nodes,
+                "place": order.place,
+            },
+        )  # fmt: skip
         await enter(connection, row["purchase_id"], PurchaseState.FILLED)
     await _mark_simulated(connection, row, order)
     await book_cost(connection, row, cost(order.fills), simulated=order.simulated)
@@ -230,10 +239,10 @@ async def _one(connection: AsyncConnection, statement: str, **values: object) ->
 
 _INSERT_PURCHASE = """
     INSERT INTO purchases (id, pool, tenant, tier, state, reason, request, decision, planned,
-                           committed, buying, ended_at)
+                           committed, buying, ended_at, renews)
     VALUES (:id, :pool, :tenant, :tier, :state, :reason, CAST(:request AS jsonb),
             CAST(:decision AS jsonb), :planned, :committed, NOT :refused,
-            CASE WHEN :refused THEN clock_timestamp() END)
+            CASE WHEN :refused THEN clock_timestamp() END, :renews)
 """
 
 _INSERT_ORDER = """
@@ -253,14 +262,15 @@ _RECORD_ORDER = """
 _INSERT_BLOCK = """
     INSERT INTO blocks (id, provider, instance_type, tier, starts_at, ends_at,
                         price_micro_per_gpu_hour, purchase_id, pool, state, nodes, gpus_per_node,
-                        account)
+                        account, place)
     SELECT o.key, o.provider, :type, p.tier, o.starts_at, o.ends_at, :price, p.id, p.pool,
-           'STARTING', :nodes, o.gpus_per_node, o.account
+           'STARTING', :nodes, o.gpus_per_node, o.account, :place
       FROM purchase_orders o JOIN purchases p ON p.id = o.purchase_id
      WHERE o.key = :key
     ON CONFLICT (id) DO UPDATE
        SET nodes = excluded.nodes, starts_at = excluded.starts_at, ends_at = excluded.ends_at,
-           price_micro_per_gpu_hour = excluded.price_micro_per_gpu_hour
+           price_micro_per_gpu_hour = excluded.price_micro_per_gpu_hour,
+           place = excluded.place
 """
 
 _INSERT_MACHINE = """

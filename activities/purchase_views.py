@@ -124,8 +124,10 @@ _MOVED = f"""
                              WHEN l.kind = 'refund' THEN -l.micro
                              WHEN l.kind = 'fee' THEN l.micro END), 0)::bigint AS spent,
            coalesce(sum(l.micro) FILTER (WHERE l.debit LIKE 'job:%'), 0)::bigint AS used,
-           coalesce(sum(l.micro) FILTER (WHERE l.debit LIKE 'idle:%'), 0)::bigint AS idle,
+           coalesce(sum(CASE WHEN l.debit LIKE 'idle:%' THEN l.micro
+                             WHEN l.credit LIKE 'idle:%' THEN -l.micro END), 0)::bigint AS idle,
            coalesce(sum(l.micro) FILTER (WHERE l.kind = 'resale'), 0)::bigint AS resold,
+           coalesce(sum(l.micro) FILTER (WHERE l.kind = 'fee'), 0)::bigint AS fees,
            b.state
       FROM blocks b
       JOIN purchase_orders o ON o.key = b.id
@@ -136,7 +138,7 @@ _MOVED = f"""
 
 _SUMS = """
     SELECT {name} AS name, sum(spent)::bigint AS spent, sum(used)::bigint AS used,
-           sum(idle)::bigint AS idle, sum(resold)::bigint AS resold,
+           sum(idle)::bigint AS idle, sum(resold)::bigint AS resold, sum(fees)::bigint AS fees,
            coalesce(sum(spent) FILTER (WHERE state <> 'ENDED'), 0)::bigint AS open,
            coalesce(sum(spent * under), 0)::bigint AS saved, bool_or(simulated) AS simulated
       FROM ({moved}) AS m GROUP BY 1 ORDER BY spent DESC, name LIMIT :limit

@@ -6,7 +6,7 @@ from activities.providers.base import Provider
 from models.market import InstanceType, NoQuote, Window
 from models.price import PriceNeed
 from models.purchase import PurchaseOption, Requote
-from scheduling.price import price
+from scheduling.price import in_place, price
 
 
 async def requoted(
@@ -22,6 +22,7 @@ async def requoted(
     book = await market.book(wanted, window)
     if isinstance(book, NoQuote):
         return Requote(reason=book.detail or book.reason.value)
+    book = in_place(book, option.place)
     need = PriceNeed(gpus=nodes * option.gpus_per_node, window=window)
     answer = price(book, need, datetime.now(UTC), levels=1)
     if isinstance(answer, NoQuote):

@@ -102,6 +102,10 @@ class BuyingPolicy(Frozen):
     """How much of the highest bid is hoped for when time that is left over is sold again."""
     resale_fee: float = Field(default=0.0, ge=0, le=1)
     """What the market keeps of it."""
+    resell: bool = True
+    """Whether time of its blocks that nobody needs is sold again."""
+    renew: bool = True
+    """Whether the time after a block is bought where that costs less than to let its work end."""
     reuse_share: float = Field(default=0.5, ge=0, le=1)
     """How much of its price time that is left over is worth while demand of late would use it."""
 

@@ -241,6 +241,8 @@ class Order(Wire):
     limit: MicroDollars | None = None
     fills: tuple[Fill, ...] = ()
     account: str | None = None
+    place: str | None = None
+    """Where its time is, at a market that fills an order in one place."""
     created_at: Instant | None = None
     reason: str = ""
     simulated: bool = False
@@ -311,6 +313,10 @@ class Preview(Wire):
     """Micro-dollars per GPU-hour."""
     fee: MicroDollars = 0
     """Micro-dollars on top of it, for all of it."""
+    fee_bps: int = 0
+    """The part of the fee that is a share of the price, in hundredths of a percent."""
+    fee_flat: MicroDollars = 0
+    """The part that is the same at every price, for a node-hour."""
     notices: tuple[str, ...] = ()
     simulated: bool = False
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from models.base import Instant, Name, Wire
+from models.block_end import BlockOptionKind, SaleIntent
 from models.job import Tier
 from models.market import Offer, OrderState, Window
 from models.money import MicroDollars
@@ -89,6 +90,8 @@ class PurchaseOption(Wire):
     partial: bool = True
     offer: Offer | None = None
     """The row to take, at a market where an order is a machine."""
+    place: str | None = None
+    """Where, at a market that fills an order in one place; where it is cheapest when left out."""
 
     @model_validator(mode="after")
     def _cap_is_no_less(self) -> Self:
@@ -121,6 +124,8 @@ class PurchaseRequest(Wire):
     more time to stop."""
     decision: dict[str, Any] | None = None
     """Why it is bought: every option with its price."""
+    renews: str | None = None
+    """The block whose machines are to go on in the time that is bought."""
 
     @property
     def planned(self) -> int:
@@ -272,6 +277,8 @@ class BlockInput(Wire):
 class BlockRef(Wire):
     block_id: str
     reason: str = ""
+    machines: tuple[str, ...] = ()
+    """Only these of its machines; all of them when left out."""
 
 
 class BlockLook(Wire):
@@ -285,6 +292,26 @@ class BlockLook(Wire):
     """Why a machine that is billed as it runs is of no more use."""
     idle_at: Instant | None = None
     """When it will have been idle for too long, if nothing comes to run there."""
+    decides: bool = False
+    """Whether it may be sold or renewed: that is to be decided now."""
+
+
+class BlockVerdict(Wire):
+    """What is done about a block now."""
+
+    kind: BlockOptionKind
+    reason: str
+    sales: tuple[SaleIntent, ...] = ()
+    purchase_id: str = ""
+    renewal: PurchaseRequest | None = None
+    """The purchase of the time after it. Its intent is stored."""
+
+
+class ExtendRequest(Wire):
+    """Let machines of one block go on in the next."""
+
+    block_id: str
+    next_block: str
 
 
 class BlockEnd(Wire):
@@ -294,6 +321,9 @@ class BlockEnd(Wire):
     cost: int
     used: int
     idle: int
+    """Below zero where more was brought by sales than idle time had cost."""
+    resold: int = 0
+    """What sales of its time brought, before their fees."""
     reason: str = ""
 
 

@@ -68,6 +68,9 @@ class CostView(Wire):
     """By jobs, of blocks whose account is closed."""
     idle: int = 0
     resold: int = 0
+    """What others paid for time of it, before the fees."""
+    fees: int = 0
+    """What the markets kept of that; a part of what was spent."""
     open: int = 0
     """Paid for blocks that have not ended: not yet divided into used and idle."""
     saved: int = 0

@@ -1,6 +1,7 @@
 """What the fills of an order amount to: nodes held at one time, until when, for how much."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from models.market import Fill, Window
 
@@ -27,3 +28,10 @@ def held(fills: Sequence[Fill]) -> tuple[int, Window] | None:
 def cost(fills: Sequence[Fill]) -> int:
     """Return what the fills cost together, in micro-dollars, as far as it is known."""
     return sum(fill.cost or 0 for fill in fills)
+
+
+def node_time(fills: Sequence[Fill]) -> timedelta:
+    """Return the time of nodes in the fills, added up."""
+    return sum(
+        (fill.window.length * fill.nodes for fill in fills if fill.window), start=timedelta(0)
+    )

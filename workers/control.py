@@ -12,6 +12,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.block_decisions import BlockDecisionActivities
 from activities.blocks import BlockActivities
 from activities.buying import BuyingActivities
 from activities.checkpoint_store import CheckpointStore
@@ -25,6 +26,7 @@ from activities.purchasing import PurchasingActivities
 from activities.queue import QueueActivities
 from activities.reconcile import ReconcileActivities
 from activities.registry import RegistryActivities
+from activities.sales import SaleActivities
 from activities.signals import Signals
 from client.connection import connect
 from client.process import leave
@@ -96,6 +98,8 @@ def control_worker(
     purchasing = PurchasingActivities(database, temporal, settings)
     machines = MachineActivities(database, temporal, settings)
     blocks = BlockActivities(database, temporal, settings)
+    endings = BlockDecisionActivities(database, settings)
+    sales = SaleActivities(database, temporal, settings)
     buying = BuyingActivities(database, settings)
     store = CheckpointStore(settings.resolve_checkpoint_store())
     checkpoints = CheckpointActivities(database, store)
@@ -116,6 +120,9 @@ def control_worker(
             machines.start_machine, machines.await_agents,
             buying.decide_buying,
             blocks.look_at_block, blocks.drain_block, blocks.stop_machines, blocks.close_block,
+            endings.decide_block, endings.extend_machines,
+            sales.intend_sale, sales.place_sale, sales.look_at_sale, sales.cancel_sale,
+            sales.settle_sale,
         ],
         workflow_runner=workflow_runner(strict=strict),
         # A bad input is the sender's error; without this its workflow would hang for ever.

@@ -5,8 +5,10 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from models.block_end import BlockOptionKind
     from models.messages import CommandReason
     from models.purchase import BLOCK_WORKFLOW, BlockEnd, BlockInput, BlockLook, BlockRef
+    from workflows import block_end
     from workflows import purchase_steps as steps
 
 
@@ -31,7 +33,9 @@ class BlockWorkflow:
             reason = self._reason_to_end(look)
             if reason:
                 break
-            if look.idle and not self._draining:
+            if look.decides and not self._draining and await self._decide():
+                continue
+            if look.idle and not look.decides and not self._draining:
                 # A job may have been placed at this moment: it finishes, and nothing follows it.
                 await self._drain(look.idle)
                 continue
@@ -71,6 +75,19 @@ class BlockWorkflow:
             return look.idle
         return "its time is over" if workflow.now() >= look.ends_at else ""
 
+    async def _decide(self) -> bool:
+        """Decide what becomes of the block, and do it; return whether to look again at once."""
+        verdict = await steps.decide_block(self._ref())
+        workflow.set_current_details(f"### {verdict.kind.value}\n\n{verdict.reason}")
+        if verdict.kind is BlockOptionKind.RENEW:
+            await block_end.renew(verdict)
+        for intent in verdict.sales:
+            await block_end.sell(intent)
+        if verdict.kind is BlockOptionKind.LET_GO:
+            # A job may have been placed at this moment: it finishes, and nothing follows it.
+            await self._drain(verdict.reason)
+        return bool(verdict.sales) or verdict.kind is BlockOptionKind.LET_GO
+
     async def _drain(self, reason: str) -> None:
         await steps.drain_block(self._ref(reason))
         self._draining = True
@@ -80,7 +97,7 @@ class BlockWorkflow:
         moments = [look.ends_at, workflow.now() + self._block.look_every]
         if not self._draining:
             moments.append(look.drain_at)
-        if look.idle_at is not None:
+        if look.idle_at is not None and look.idle_at > workflow.now():
             moments.append(look.idle_at)
         left: timedelta = max(_first(moments) - workflow.now(), timedelta(0))
         try:

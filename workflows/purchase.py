@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
         PURCHASE_WORKFLOW,
         AgentsRequest,
         BlockInput,
+        ExtendRequest,
         MachineStart,
         OrderIntent,
         OrderSeen,
@@ -177,7 +178,17 @@ class PurchaseWorkflow:
         self._orders[seen.key] = seen.model_copy(update={"spent": end.cost})
 
     async def _machines(self, seen: OrderSeen, *, is_machine: bool) -> tuple[str, ...]:
-        """Start a machine for each node, and another for one that failed; return the ready."""
+        """Start a machine for each node, and another for one that failed; return the ready.
+
+        Where the time follows that of a block, its machines go on.
+        """
+        if self._request.renews is not None:
+            extended = await steps.extend_machines(
+                ExtendRequest(block_id=self._request.renews, next_block=seen.key)
+            )
+            if extended.ready:
+                self._enter(PurchaseState.STARTING)
+                return extended.ready
         if seen.window is not None and seen.window.start > workflow.now():
             await workflow.sleep(seen.window.start - workflow.now(), summary="until its time")
         self._enter(PurchaseState.STARTING)

@@ -5,15 +5,20 @@ from typing import Any, TypeVar
 
 from temporalio import workflow
 
+from activities.block_decisions import BlockDecisionActivities
 from activities.blocks import BlockActivities
 from activities.machines import MachineActivities
 from activities.purchasing import PurchasingActivities
+from activities.sales import SaleActivities
+from models.block_end import SaleIntent, SaleRef, SaleSeen
 from models.purchase import (
     AgentsReport,
     AgentsRequest,
     BlockEnd,
     BlockLook,
     BlockRef,
+    BlockVerdict,
+    ExtendRequest,
     Intended,
     MachineStart,
     Opened,
@@ -101,6 +106,39 @@ async def drain_block(ref: BlockRef) -> None:
 
 async def stop_machines(ref: BlockRef) -> None:
     await _at_market(BlockActivities.stop_machines, ref, "stop its machines")
+
+
+async def decide_block(ref: BlockRef) -> BlockVerdict:
+    return await _at_market(BlockDecisionActivities.decide_block, ref, "keep, sell or renew")
+
+
+async def extend_machines(request: ExtendRequest) -> AgentsReport:
+    return await _store(
+        BlockDecisionActivities.extend_machines, request,
+        f"machines of {request.block_id} go on in {request.next_block}",
+    )  # fmt: skip
+
+
+async def intend_sale(intent: SaleIntent) -> SaleSeen:
+    return await _store(
+        SaleActivities.intend_sale, intent, f"store sale {intent.key} of {intent.machine}"
+    )
+
+
+async def place_sale(key: str) -> SaleSeen:
+    return await _at_market(SaleActivities.place_sale, SaleRef(key=key), f"offer {key}")
+
+
+async def look_at_sale(key: str) -> SaleSeen:
+    return await _at_market(SaleActivities.look_at_sale, SaleRef(key=key), f"read {key}")
+
+
+async def cancel_sale(key: str) -> None:
+    await _at_market(SaleActivities.cancel_sale, SaleRef(key=key), f"cancel {key}")
+
+
+async def settle_sale(key: str) -> None:
+    await _store(SaleActivities.settle_sale, SaleRef(key=key), f"settle {key}")
 
 
 async def close_block(ref: BlockRef) -> BlockEnd:

@@ -27,6 +27,7 @@ from models.market import (
     Side,
     Window,
 )
+from models.money import MICRO
 
 NAME = "sfcompute"
 USUAL_GPUS = 8
@@ -93,6 +94,7 @@ def order(shape: OrderShape, sku: Sku | None, *, key: str | None, simulated: boo
         limit=units.gpu_hour_price(shape.limit_price_dollars_per_node_hour, gpus),
         fills=tuple(fills),
         account=shape.pool.id if shape.pool else None,
+        place=shape.instance_sku.id,
         created_at=units.moment(shape.created_at),
         simulated=simulated,
         native_state=shape.status,
@@ -142,6 +144,8 @@ def preview(
         nodes=request.nodes,
         price=to_price(rate, gpus_of(sku)),
         fee=fee_of(shape.fee, rate, request.nodes, window) if shape.fee else 0,
+        fee_bps=shape.fee.percentage_bps if shape.fee else 0,
+        fee_flat=_micro(shape.fee.flat_dollars_per_node_hour) if shape.fee else 0,
         notices=tuple(f"{note.title}: {note.description}" for note in shape.notices),
         simulated=simulated,
     )
@@ -152,6 +156,10 @@ def fee_of(fee: Fee, rate: Decimal, nodes: int, window: Window) -> int:
     flat = units.cost(fee.flat_dollars_per_node_hour, nodes, window.length)
     share = Decimal(units.cost(rate, nodes, window.length) * fee.percentage_bps) / 10_000
     return flat + int(share.to_integral_value(ROUND_CEILING))
+
+
+def _micro(dollars: Decimal) -> int:
+    return int((dollars * MICRO).to_integral_value(ROUND_CEILING))
 
 
 def _order_state(shape: OrderShape, has_fills: bool) -> OrderState:

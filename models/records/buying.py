@@ -67,7 +67,11 @@ class PurchaseRow(SQLModel, table=True):
     """A durable intent to buy capacity, and what came of it."""
 
     __tablename__: ClassVar[str] = "purchases"  # pyright: ignore[reportIncompatibleVariableOverride]
-    __table_args__ = (Index("purchases_by_time", "created_at"),)
+    __table_args__ = (
+        Index("purchases_by_time", "created_at"),
+        Index("purchases_renew_once", "renews", unique=True,
+              postgresql_where=text("state NOT IN ('ENDED', 'REFUSED')")),
+    )  # fmt: skip
 
     id: str = Field(primary_key=True, sa_type=Text)
     pool: str = Field(foreign_key="pools.name", sa_type=Text)
@@ -91,6 +95,8 @@ class PurchaseRow(SQLModel, table=True):
     created_at: datetime = Field(sa_column=_time(default=True))
     changed_at: datetime = Field(sa_column=_time(default=True))
     ended_at: datetime | None = Field(sa_column=_time(nullable=True))
+    renews: str | None = Field(default=None, sa_type=Text)
+    """The block whose machines are to go on in what is bought."""
 
 
 class PurchaseOrderRow(SQLModel, table=True):
@@ -147,6 +153,55 @@ class MachineRow(SQLModel, table=True):
     asked_at: datetime | None = Field(sa_column=_time(nullable=True))
     created_at: datetime = Field(sa_column=_time(default=True))
     ended_at: datetime | None = Field(sa_column=_time(nullable=True))
+    sale_key: str | None = Field(default=None, sa_type=Text)
+    """The sale that its time is in: nothing is placed on its node."""
+
+
+class SaleRow(SQLModel, table=True):
+    """The sale of the rest of one machine's time, stored before it is offered."""
+
+    __tablename__: ClassVar[str] = "sales"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        Index("sales_numbers", "block_id", "number", unique=True),
+        Index("sales_at_market", "provider", "order_id", unique=True),
+        Index("sales_once", "machine", unique=True, postgresql_where=text("state <> 'UNSOLD'")),
+    )
+
+    key: str = Field(primary_key=True, sa_type=Text)
+    """What the market knows it by."""
+    block_id: str = Field(foreign_key="blocks.id", sa_type=Text)
+    number: int
+    machine: str = Field(foreign_key="machines.name", sa_type=Text)
+    provider: str = Field(sa_type=Text)
+    account: str | None = Field(default=None, sa_type=Text)
+    starts_at: datetime = Field(sa_column=_time())
+    ends_at: datetime = Field(sa_column=_time())
+    request: dict[str, Any] = Field(sa_column=_json())
+    """The order as it is sent."""
+    state: str = Field(default="INTENT", sa_type=Text, sa_column_kwargs=_default("'INTENT'"))
+    sent_at: datetime | None = Field(sa_column=_time(nullable=True))
+    order_id: str | None = Field(default=None, sa_type=Text)
+    order_state: str | None = Field(default=None, sa_type=Text)
+    fee_bps: int = Field(default=0, sa_column_kwargs=_default("0"))
+    fee_flat: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    """Micro-dollars for a node-hour."""
+    proceeds: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    fee: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    refused: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
+    simulated: bool = Field(default=False, sa_column_kwargs=_default("false"))
+    created_at: datetime = Field(sa_column=_time(default=True))
+    closed_at: datetime | None = Field(sa_column=_time(nullable=True))
+
+
+class BlockNodeRow(SQLModel, table=True):
+    """A node that goes, or went, from one block to the next, whose time follows."""
+
+    __tablename__: ClassVar[str] = "block_nodes"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    block_id: str = Field(primary_key=True, foreign_key="blocks.id", sa_type=Text)
+    node_id: str = Field(primary_key=True, sa_type=Text)
+    next_block: str = Field(foreign_key="blocks.id", sa_type=Text)
+    handed_over_at: datetime | None = Field(sa_column=_time(nullable=True))
 
 
 class LedgerRow(SQLModel, table=True):

@@ -72,6 +72,15 @@ class BlockRow(SQLModel, table=True):
     gpus_per_node: int = Field(default=8, sa_column_kwargs={"server_default": text("8")})
     account: str | None = Field(default=None, sa_type=Text)
     """Where the bought time is at its market."""
+    place: str | None = Field(default=None, sa_type=Text)
+    """Where its machines are, at a market that fills an order in one place."""
+    decision: dict[str, Any] | None = Field(
+        default=None, sa_column=Column(JSONB(none_as_null=True), nullable=True)
+    )
+    """What was decided about it last: every option with its price."""
+    decided_at: datetime | None = Field(default=None, sa_column=_time(nullable=True))
+    tried_at: datetime | None = Field(default=None, sa_column=_time(nullable=True))
+    """When a sale or a renewal of it was tried last."""
     simulated: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     ended_at: datetime | None = Field(default=None, sa_column=_time(nullable=True))
 

@@ -76,6 +76,11 @@ class OrderRecord:
         return self.book.remaining
 
     @property
+    def proceeds(self) -> int:
+        """What its fills come to, in micro-dollars."""
+        return sum(fill.price * fill.schedule.node_minutes for fill in self.fills)
+
+    @property
     def filled(self) -> Schedule:
         total = Schedule()
         for fill in self.fills:
@@ -263,7 +268,9 @@ class Exchange:
             self._instances.gain(order.pool, order.sku.id, trade.schedule)
         else:
             self.ledger.move("sell_order", trade.cost, order.id, now)
-            self.ledger.move("fee", -fee_of(trade.cost), order.id, now)
+            # By all that it brought: each fill rounded by itself would make another sum.
+            fee = fee_of(order.proceeds) - fee_of(order.proceeds - trade.cost)
+            self.ledger.move("fee", -fee, order.id, now)
             self._instances.lose(order.pool, order.sku.id, trade.schedule)
         if order.remaining:
             order.status = "partially_filled"

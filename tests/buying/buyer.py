@@ -181,11 +181,18 @@ async def differences(rows: Rows, pool: str, before: Any, after: Any) -> list[st
 
 
 _OF_POOL = "purchase_id IN (SELECT id FROM purchases WHERE pool = '{pool}')"
-_ORDERS = f"SELECT order_id FROM purchase_orders WHERE {_OF_POOL}"
+_ORDERS = f"""
+    SELECT order_id FROM purchase_orders WHERE {_OF_POOL}
+    UNION ALL SELECT s.order_id FROM sales s JOIN blocks b ON b.id = s.block_id
+     WHERE b.pool = '{{pool}}'
+"""
 _MACHINES = f"SELECT machine_id, state FROM machines WHERE {_OF_POOL}"
 _SPENT = f"""
     SELECT (SELECT coalesce(sum(spent), 0) FROM purchase_orders
-             WHERE provider = '{{provider}}' AND {_OF_POOL})::bigint AS spent,
+             WHERE provider = '{{provider}}' AND {_OF_POOL})::bigint
+           - (SELECT coalesce(sum(proceeds - fee), 0) FROM sales s JOIN blocks b
+                ON b.id = s.block_id AND b.provider = '{{provider}}'
+             WHERE b.pool = '{{pool}}')::bigint AS spent,
            (SELECT coalesce(sum(CASE WHEN credit = 'market:{{provider}}' THEN micro
                                      WHEN debit = 'market:{{provider}}' THEN -micro END), 0)
               FROM ledger WHERE {_OF_POOL})::bigint AS booked

@@ -1,0 +1,33 @@
+"""Asking the workflow of a node to take no more jobs, or to take them again."""
+
+from datetime import timedelta
+
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from models.messages import CommandReason, node_workflow_id
+
+_ANSWER_WITHIN = timedelta(seconds=10)
+
+
+async def drain_node(temporal: Client, node_id: str, reason: str) -> None:
+    """Have a node take no new job; one without an agent, or that has gone, takes none anyway."""
+    await _update(temporal, node_id, "drain", reason)
+
+
+async def undrain_node(temporal: Client, node_id: str, reason: str) -> None:
+    """Have a node take jobs again, unless it has gone."""
+    await _update(temporal, node_id, "undrain", reason)
+
+
+async def _update(temporal: Client, node_id: str, update: str, reason: str) -> None:
+    handle = temporal.get_workflow_handle(node_workflow_id(node_id))
+    try:
+        await handle.execute_update(
+            update, CommandReason(reason=reason), rpc_timeout=_ANSWER_WITHIN
+        )
+    except WorkflowUpdateFailedError:
+        return  # it has no agent any more
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise

@@ -1,0 +1,41 @@
+"""Machines that go on in the block after theirs: at the end of the one they are the other's."""
+
+from sqlalchemy import text
+
+from activities.database import Database
+from activities.failpoints import failpoint
+
+
+async def hand_over(database: Database, block_id: str) -> None:
+    """Make machines that go on machines of the block after this one. Again, it changes nothing.
+
+    What was leased on them until then stays with the block that it was paid by.
+    """
+    async with database.transaction() as connection:
+        for statement in _HAND_OVER:
+            await connection.execute(text(statement), {"id": block_id})
+        await failpoint("hand_over.before-commit")
+    await failpoint("hand_over.after-commit")
+
+
+_HAND_OVER = (
+    """
+    UPDATE machines m SET block_id = b.next_block,
+                          purchase_id = (SELECT purchase_id FROM blocks WHERE id = b.next_block)
+      FROM block_nodes b
+     WHERE b.block_id = :id AND b.handed_over_at IS NULL AND m.name = b.node_id
+    """,
+    """
+    UPDATE nodes n SET block_id = b.next_block FROM block_nodes b
+     WHERE b.block_id = :id AND b.handed_over_at IS NULL AND n.id = b.node_id
+    """,
+    """
+    UPDATE blocks k SET state = 'OPEN' FROM block_nodes b
+     WHERE b.block_id = :id AND b.handed_over_at IS NULL AND k.id = b.next_block
+       AND k.state = 'STARTING'
+    """,
+    """
+    UPDATE block_nodes SET handed_over_at = clock_timestamp()
+     WHERE block_id = :id AND handed_over_at IS NULL
+    """,
+)

@@ -1,0 +1,193 @@
+"""What becomes of a block: kept, followed by another, sold in part, or let go; and why.
+
+`scheduling.block_end.decide_block` compares these in dollars. Prices are micro-dollars per
+GPU-hour, amounts micro-dollars. All of it is frozen and can be stored: the same values give the
+same decision.
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from models.base import Frozen, Instant, Name, Wire
+from models.buying import BookQuote, BuyingPolicy, Release, UnmetJob
+from models.job import Tier
+from models.market import Window
+from models.units import Duration
+
+
+class BlockFacts(Frozen):
+    """A block as the capacity database has it."""
+
+    id: str
+    provider: str
+    instance_type: str
+    tier: Tier
+    gpus_per_node: int = Field(ge=1)
+    starts_at: Instant
+    ends_at: Instant
+    price: int
+    """What was paid, on average."""
+    by_use: bool = False
+    """A machine that is billed as it runs, and may be let go at any time."""
+    resellable: bool = False
+    renewable: bool = False
+    """The same machines go on where the time after it is bought."""
+    renewed: bool = False
+    """The time after it is bought, or is being bought."""
+    idle_since: Instant | None = None
+    """Since when nothing has run there; None while something does, or before it is up."""
+    tried_at: Instant | None = None
+    """When a sale or a renewal of it was tried last."""
+
+
+class BlockMachine(Frozen):
+    """A machine of the block with an agent: a node of its name."""
+
+    name: str
+    takes_work: bool = True
+    """Its node is ready, and nothing of its time is on sale."""
+
+
+class BlockJob(Frozen):
+    """A job on a node of the block."""
+
+    id: str
+    node_id: str
+    gpus: int = Field(ge=0)
+    tier: Tier
+    expected_end: Instant
+    lost: Duration
+    """What it has worked since it began or wrote its last checkpoint: to be done again where it
+    is moved."""
+
+
+class BlockOptionKind(StrEnum):
+    KEEP = "keep"
+    RENEW = "renew"
+    SELL = "sell"
+    LET_GO = "let-go"
+
+
+class BlockOption(Frozen):
+    """One thing to do with a block. `gain` is against leaving it as it is, in micro-dollars."""
+
+    kind: BlockOptionKind
+    title: str
+    gain: int = 0
+    terms: dict[str, int] = Field(default_factory=dict[str, int])
+    """What the gain is the sum of."""
+    chosen: bool = False
+    lost: str = ""
+    """Why it was not chosen."""
+
+
+class NodeSale(Frozen):
+    """The rest of one node's time, to be sold whole or not at all."""
+
+    machine: str
+    window: Window
+    limit: int
+    """No less than this for a GPU-hour."""
+    proceeds: int
+    """By the bid that would take it, before the fee."""
+    fee: int
+
+
+class Renewal(Frozen):
+    """The time after a block, to be bought for some of its nodes."""
+
+    nodes: int = Field(ge=1)
+    window: Window
+    place: str | None = None
+    limit: int
+    cap: int
+    cost: int
+    """At the prices seen."""
+
+
+class SaleTerms(Frozen):
+    """What a market keeps of a sale."""
+
+    fee_bps: int = Field(default=0, ge=0, le=10_000)
+    fee_flat: int = Field(default=0, ge=0)
+    """Micro-dollars for a node-hour."""
+
+    def fee(self, proceeds: int, node_time: timedelta) -> int:
+        """Return the fee of a sale, in micro-dollars, rounded down as a whole."""
+        hour = timedelta(hours=1) // timedelta(microseconds=1)
+        flat = self.fee_flat * (node_time // timedelta(microseconds=1)) // hour
+        return flat + proceeds * self.fee_bps // 10_000
+
+
+class BlockScene(Frozen):
+    """All that a decision about a block is made from."""
+
+    block: BlockFacts
+    machines: tuple[BlockMachine, ...] = ()
+    jobs: tuple[BlockJob, ...] = ()
+    pool: tuple[Release, ...] = ()
+    """Every node of its pool, and what runs there."""
+    queue: tuple[UnmetJob, ...] = ()
+    demand: float = 0.0
+    """GPUs of its tier that were wanted of late, on average."""
+    rest: BookQuote | None = None
+    """The book of its type for the time that is left of it."""
+    place: str | None = None
+    """Where the block is, in that book."""
+    terms: SaleTerms = SaleTerms()
+    following: BookQuote | None = None
+    """The book of its type for the time after it."""
+    elsewhere: int | None = None
+    """The lowest price of like machines at any market now."""
+    policy: BuyingPolicy
+    now: Instant
+
+
+class BlockDecision(Frozen):
+    """What to do with a block now, and what else was looked at."""
+
+    block_id: str
+    at: Instant
+    kind: BlockOptionKind
+    reason: str
+    """The answer in one sentence."""
+    options: tuple[BlockOption, ...] = ()
+    sales: tuple[NodeSale, ...] = ()
+    renewal: Renewal | None = None
+
+
+class SaleIntent(Wire):
+    """The sale of one node's time, before anything is stored."""
+
+    block_id: str
+    number: int = Field(ge=1)
+    """Of the block's sales, from 1."""
+    machine: Name
+    window: Window
+    limit: int = Field(ge=0)
+    fee_bps: int = 0
+    fee_flat: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.block_id}.s{self.number}"
+
+
+class SaleRef(Wire):
+    key: str
+
+
+class SaleSeen(Wire):
+    """A sale as the database has it after the last look. Amounts are micro-dollars."""
+
+    key: str
+    machine: str = ""
+    over: bool = False
+    """The market can take nothing more of it."""
+    sold: bool = False
+    proceeds: int = 0
+    fee: int = 0
+    refused: str = ""
+    """Why it was not stored, or not taken by the market."""

@@ -1,0 +1,228 @@
+"""Time that nobody needs is sold again: once, never from under a job, and the ledger agrees."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from temporalio.client import Client
+
+from activities.buying_switch import BuyingSwitch
+from activities.database import Database
+from activities.purchase_views import PurchaseViews
+from client.api import Longshore
+from models.job import JobState
+from models.settings import Settings
+from tests.buying.buyer import DOLLAR, Buyer, block_option
+from tests.buying.test_pool_buys import may_buy
+from tests.support.control import a_spec, reaches
+from tests.support.waiting import eventually
+
+LONG = timedelta(hours=4)
+FEE_BPS = 400
+
+
+@pytest.fixture
+async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
+    client = Longshore(temporal, settings)
+    yield client
+    await client.close()
+
+
+def bids(buyer: Buyer, *prices: str) -> None:
+    """Have strangers bid for a node each, at these prices, beside 8 nodes for sale."""
+    buyer.market.book(
+        {"side": "sell", "dollars_per_gpu_hour": "2.10", "nodes": 8},
+        *({"side": "buy", "dollars_per_gpu_hour": price, "nodes": 1} for price in prices),
+    )
+
+
+async def wake(buyer: Buyer, block: str) -> None:
+    await buyer.temporal.get_workflow_handle(f"block-{block}").signal("wake")
+
+
+async def sales_of(buyer: Buyer, block: str) -> list[dict[str, Any]]:
+    return await buyer.rows("SELECT * FROM sales WHERE block_id = :id ORDER BY number", id=block)
+
+
+async def settled(buyer: Buyer, block: str) -> list[dict[str, Any]]:
+    found = await sales_of(buyer, block)
+    assert found, "nothing is sold yet"
+    assert all(sale["state"] in ("SOLD", "UNSOLD") for sale in found), found
+    return found
+
+
+async def ended(buyer: Buyer, block: str) -> Any:
+    handle = buyer.temporal.get_workflow_handle(f"block-{block}")
+    return await asyncio.wait_for(handle.result(), 60)
+
+
+async def test_an_idle_node_is_sold_until_the_end_of_its_block(buyer: Buyer):
+    bids(buyer, "1.50")
+    await may_buy(buyer)
+    bought = await buyer.buy(block_option(length=LONG))
+    (block,) = bought.orders
+    await wake(buyer, block)
+    end = await ended(buyer, block)
+    (sale,) = await sales_of(buyer, block)
+    hours = (sale["ends_at"] - sale["starts_at"]) / timedelta(hours=1)
+    assert (sale["state"], hours >= 2, hours % 1) == ("SOLD", True, 0)
+    # The market trades in millionths of a dollar for a node-minute.
+    assert abs(sale["proceeds"] - hours * 8 * 3 * DOLLAR / 2) < 8 * hours * 60
+    assert sale["fee"] == sale["proceeds"] * FEE_BPS // 10_000
+    assert (end["cost"], end["resold"]) == (end["idle"] + end["resold"], sale["proceeds"])
+    await buyer.agrees()
+    (cost,) = [each for each in await PurchaseViews(buyer.database).costs("block", limit=1000)
+               if each.name == block]  # fmt: skip
+    assert (cost.resold, cost.fees) == (sale["proceeds"], sale["fee"])
+    (row,) = await buyer.rows("SELECT decision FROM blocks WHERE id = :id", id=block)
+    assert row["decision"]["kind"] == "sell"
+
+
+async def test_what_a_job_uses_is_kept_and_the_node_beside_it_is_sold(
+    buyer: Buyer, longshore: Longshore
+):
+    bids(buyer, "1.80", "1.60")
+    bought = await buyer.buy(block_option(length=LONG), nodes=2)
+    (block,) = bought.orders
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1h")
+    )
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    (holds,) = await buyer.rows("SELECT node_id FROM placements WHERE job_id = :id", id=job.job_id)
+    await may_buy(buyer)
+    await wake(buyer, block)
+    (sale,) = await eventually(lambda: settled(buyer, block))
+    assert (sale["state"], sale["machine"] != holds["node_id"]) == ("SOLD", True)
+    await eventually(lambda: _has_ended(buyer, sale["machine"]))
+    assert (await longshore.status(job.job_id)).state is JobState.RUNNING
+    await longshore.cancel(job.job_id)
+    await longshore.wait(job.job_id)
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
+async def test_time_that_finds_no_buyer_is_used_again(buyer: Buyer):
+    bids(buyer, "1.50")
+    await may_buy(buyer)
+    bought = await buyer.buy(block_option(length=LONG))
+    (block,) = bought.orders
+    buyer.market.fault("order_unfilled")
+    await wake(buyer, block)
+    (sale,) = await eventually(lambda: settled(buyer, block))
+    assert (sale["state"], sale["proceeds"]) == ("UNSOLD", 0)
+
+    async def ready_again() -> bool:
+        (node,) = await buyer.rows("SELECT n.state, n.expires_at, b.ends_at, m.sale_key"
+                                   " FROM nodes n JOIN blocks b ON b.id = n.block_id"
+                                   " JOIN machines m ON m.name = n.id"
+                                   " WHERE b.id = :id", id=block)  # fmt: skip
+        assert (node["state"], node["sale_key"]) == ("READY", None)
+        return node["expires_at"] == node["ends_at"]
+
+    await eventually(ready_again)
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
+@pytest.mark.parametrize("fault", ["dropped", "malformed_json", "order_rejected"])
+async def test_a_fault_at_the_sale_sells_at_most_once(buyer: Buyer, fault: str):
+    bids(buyer, "1.50", "1.40")
+    bought = await buyer.buy(block_option(length=LONG))
+    (block,) = bought.orders
+    await may_buy(buyer)
+    where = {} if fault == "order_rejected" else {"route": "POST /orders"}
+    buyer.market.fault(fault, **where)
+    await wake(buyer, block)
+    (sale,) = await eventually(lambda: settled(buyer, block))
+    assert buyer.market.happened(fault)
+    assert sale["state"] == ("UNSOLD" if fault == "order_rejected" else "SOLD")
+    if sale["state"] == "UNSOLD":
+        await buyer.let_go(block)
+    else:
+        await ended(buyer, block)
+    await buyer.agrees()
+
+
+async def test_a_low_bid_is_not_taken_while_jobs_to_come_use_the_time(buyer: Buyer):
+    bids(buyer)
+    await may_buy(buyer)
+    bought = await buyer.buy(block_option(length=LONG))
+    await wake(buyer, bought.orders[0])
+
+    async def decided() -> dict[str, Any]:
+        (row,) = await buyer.rows("SELECT decision FROM blocks WHERE id = :id",
+                                  id=bought.orders[0])  # fmt: skip
+        assert row["decision"] is not None
+        return row["decision"]
+
+    assert (await eventually(decided))["kind"] == "keep"
+    assert await sales_of(buyer, bought.orders[0]) == []
+    await buyer.let_go(bought.orders[0])
+    await buyer.agrees()
+
+
+async def test_the_database_keeps_jobs_off_what_is_for_sale_and_sales_off_jobs(
+    buyer: Buyer, longshore: Longshore, buying: Database
+):
+    bought = await buyer.buy(block_option(length=LONG))
+    (block,), (node,) = bought.orders, bought.nodes
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1h")
+    )
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    with pytest.raises(IntegrityError, match="a job holds"):
+        await buyer.rows("UPDATE machines SET sale_key = 'x' WHERE name = :name", name=node)
+    await longshore.cancel(job.job_id)
+    await longshore.wait(job.job_id)
+    await buyer.rows("UPDATE machines SET sale_key = 'x' WHERE name = :name", name=node)
+    with pytest.raises(IntegrityError, match="for sale already"):
+        await buyer.rows("UPDATE machines SET sale_key = 'y' WHERE name = :name", name=node)
+    waits = await longshore.submit(a_spec(buyer.pool, gpus=8))
+    await eventually(lambda: _is_refused(buying, waits.job_id, node))
+    await longshore.cancel(waits.job_id)
+    await buyer.rows("UPDATE machines SET sale_key = NULL WHERE name = :name", name=node)
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
+async def test_nothing_is_sold_while_buying_is_stopped(buyer: Buyer):
+    bought = await buyer.buy(block_option(length=LONG))
+    (block,) = bought.orders
+    (row,) = await buyer.rows("SELECT ends_at FROM blocks WHERE id = :id", id=block)
+    switch = BuyingSwitch(buyer.database)
+    await switch.stop("a test")
+    try:
+        with pytest.raises(IntegrityError, match="buying is stopped"):
+            await buyer.rows(
+                "INSERT INTO sales (key, block_id, number, machine, provider, starts_at, ends_at,"
+                " request) VALUES ('k', :id, 1, :node, 'sfcompute', now(), :ends, '{}')",
+                id=block, node=bought.nodes[0], ends=row["ends_at"],
+            )  # fmt: skip
+    finally:
+        await switch.resume()
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
+async def _is_refused(database: Database, job_id: str, node: str) -> bool:
+    """Fail unless the job waits, after a cycle that looked at the node."""
+    async with database.transaction() as connection:
+        placed = await connection.scalar(
+            text("SELECT count(*) FROM placements WHERE job_id = :id"), {"id": job_id}
+        )
+        cycles = await connection.scalar(
+            text("SELECT count(*) FROM cycles c JOIN nodes n ON n.pool = c.pool"
+                 " WHERE n.id = :node AND c.refused > 0"), {"node": node},
+        )  # fmt: skip
+    assert placed == 0
+    return bool(cycles)
+
+
+async def _has_ended(buyer: Buyer, machine: str) -> bool:
+    (row,) = await buyer.rows("SELECT state, reason FROM machines WHERE name = :name",
+                              name=machine)  # fmt: skip
+    assert (row["state"], row["reason"]) == ("ENDED", "its time was sold")
+    return True
