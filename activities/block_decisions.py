@@ -8,11 +8,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
+from temporalio.client import Client
 
 from activities import purchase_rows as rows
 from activities.beating import beating
 from activities.block_scene import read_scene, with_markets
 from activities.database import Database
+from activities.draining import undrain_node
 from activities.failpoints import failpoint
 from activities.retrying import reports_errors
 from models.block_end import (
@@ -24,6 +26,7 @@ from models.block_end import (
 )
 from models.errors import LongshoreError
 from models.purchase import (
+    ENDING,
     AgentsReport,
     BlockRef,
     BlockVerdict,
@@ -38,8 +41,9 @@ from scheduling.block_end import decide_block
 class BlockDecisionActivities:
     """Activities of `BlockWorkflow` and `PurchaseWorkflow` on the end of a block."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, temporal: Client, settings: Settings) -> None:
         self._database = database
+        self._temporal = temporal
         self._settings = settings
 
     @activity.defn
@@ -88,8 +92,17 @@ class BlockDecisionActivities:
                 {"ends": block["ends_at"], "new": request.next_block},
             )  # fmt: skip
             ready = tuple(sorted(found))
+            drained = await connection.scalars(
+                text(
+                    "SELECT id FROM nodes WHERE id = ANY(:ids) AND starts_with(drain_reason, :end)"
+                ),
+                {"ids": list(ready), "end": ENDING},
+            )
+            too_early = tuple(drained)
             await failpoint("extend_machines.before-commit")
         await failpoint("extend_machines.after-commit")
+        for node_id in too_early:
+            await undrain_node(self._temporal, node_id, "its time goes on")
         return AgentsReport(ready=ready)
 
     async def _store(

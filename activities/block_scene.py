@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying_inputs import read_need
+from activities.buying_inputs import read_need, under_way
 from activities.demand import demand_of_late
 from activities.providers import registry
 from activities.providers.base import Provider
@@ -31,12 +31,16 @@ from scheduling.block_end import may_renew, renewal_window, resale_window
 from scheduling.buying_costs import usual_demand
 from scheduling.buying_fleet import shape_of
 
+_OVERRUN = timedelta(minutes=15)
+"""A job that runs longer than was expected is expected to run so long at least."""
+
 
 async def read_scene(connection: AsyncConnection, block_id: str, now: datetime) -> BlockScene:
     """Return a block, its jobs and its pool, without what the markets say."""
     found = await connection.execute(text(_BLOCK), {"id": block_id})
     block = found.mappings().one()
-    policy = (await load_pool(connection, block["pool"])).buying
+    spec = await load_pool(connection, block["pool"])
+    policy = spec.buying
     need = await read_need(connection, block["pool"])
     machines = await connection.execute(text(_MACHINES), {"id": block_id})
     jobs = await connection.execute(text(_JOBS), {"id": block_id})
@@ -47,6 +51,7 @@ async def read_scene(connection: AsyncConnection, block_id: str, now: datetime) 
         jobs=tuple(_job(row, now) for row in jobs.mappings()),
         pool=need.releases,
         queue=need.unmet.jobs,
+        under_way=await under_way(connection, spec),
         demand=usual_demand(samples, Tier(block["tier"]), now),
         place=block["place"],
         policy=policy,
@@ -75,9 +80,7 @@ async def with_markets(scene: BlockScene, account: str | None, settings: Setting
             terms = await _terms(market, scene, account, rest)
             quote = await _quote(market, facts.instance_type, rest)
             scene = scene.model_copy(update={"rest": quote, "terms": terms})
-        after = renewal_window(
-            facts.ends_at, scene.jobs, scene.policy.safety_margin, scene.policy.longest_window
-        )
+        after = renewal_window(scene)
         if after is None or not may_renew(scene):
             return scene
         following = await _quote(market, facts.instance_type, after)
@@ -153,10 +156,15 @@ def _facts(block: Row) -> BlockFacts:
 def _job(row: Row, now: datetime) -> BlockJob:
     spec = JobSpec.model_validate(row["spec"])
     # One that saves when it is asked to goes on from there.
-    lost = spec.checkpoint.grace if spec.checkpoint else max(now - row["placed_at"], timedelta(0))
+    ran = max(now - row["placed_at"], timedelta(0))
+    lost = spec.checkpoint.grace if spec.checkpoint else ran
+    ends = row["expected_end"]
+    if ends < now:
+        # What has overrun goes on, as a guess, for half as long again as it has run.
+        ends = now + max(ran / 2, _OVERRUN)
     return BlockJob(
         id=row["job_id"], node_id=row["node_id"], gpus=row["gpus"], tier=spec.tier,
-        expected_end=row["expected_end"], lost=lost,
+        expected_end=ends, lost=lost,
     )  # fmt: skip
 
 

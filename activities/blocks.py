@@ -259,15 +259,17 @@ async def _decides(
     if found.is_machine:
         return False
     spare = found.idle and resale_window(block["ends_at"], now) is not None
-    ending = found.busy and now >= block["ends_at"] - 2 * policy.startup_limit
+    ending = (found.busy or found.waiting) and now >= block["ends_at"] - 2 * policy.startup_limit
     return bool((policy.resell and spare) or (policy.renew and ending))
 
 
 _USE = """
     SELECT o.is_machine,
            coalesce(bool_or(n.state = 'READY' AND NOT u.held), false) AS idle,
-           coalesce(bool_or(u.held), false) AS busy
+           coalesce(bool_or(u.held), false) AS busy,
+           EXISTS (SELECT FROM queue q WHERE q.pool = max(b.pool) AND NOT q.held) AS waiting
       FROM purchase_orders o
+      JOIN blocks b ON b.id = o.key
       LEFT JOIN machines m ON m.block_id = o.key AND m.state = 'READY' AND m.sale_key IS NULL
       LEFT JOIN nodes n ON n.id = m.name
       LEFT JOIN LATERAL (

@@ -13,21 +13,19 @@ from temporalio import activity
 
 from activities import purchase_rows as rows
 from activities.beating import beating
-from activities.buying_inputs import PoolNeed, look_at, read_need
+from activities.buying_inputs import PoolNeed, look_at, read_need, under_way
 from activities.database import Database
+from activities.demand import demand_of_late
 from activities.providers import registry
 from activities.retrying import reports_errors
 from activities.snapshot import load_pool
 from models.buying import (
     BuyDecision,
-    CapacityUnderWay,
     Caps,
     CapsLeft,
     MarketView,
     PurchasePlan,
-    UnderWayState,
 )
-from models.job import Tier
 from models.pool import PoolSpec
 from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
 from models.settings import Settings
@@ -58,14 +56,18 @@ class BuyingActivities:
                     return Bought(reason="decided before", purchases=known)
                 spec = await load_pool(connection, request.pool)
                 need = await read_need(connection, request.pool)
-                under_way = await _under_way(connection, spec)
+                coming = await under_way(connection, spec)
                 caps = await _caps_left(connection, spec)
-                need = await _with_last(connection, request.pool, need)
+                now = datetime.now(UTC)
+                need = await _with_past(connection, spec, need, now)
             if not spec.buying.enabled:
                 return Bought(reason="buying is off for this pool")
-            now = datetime.now(UTC)
+            # Most decisions are that nothing lacks: the markets are not asked for those.
+            decision = decide(need.unmet, coming, need.releases, (), spec.buying, caps, now)
+            if not decision.options:
+                return Bought(reason=decision.reason)
             views = await self._look(need, spec, now)
-            decision = decide(need.unmet, under_way, need.releases, views, spec.buying, caps, now)
+            decision = decide(need.unmet, coming, need.releases, views, spec.buying, caps, now)
             return await self._store(prefix, spec, need, decision)
 
     async def _look(self, need: PoolNeed, spec: PoolSpec, now: datetime) -> Sequence[MarketView]:
@@ -165,29 +167,6 @@ async def _stored(connection: AsyncConnection, prefix: str) -> dict[str, Purchas
     }
 
 
-async def _under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[CapacityUnderWay, ...]:
-    """Return what was bought, or is being bought, and is no node yet."""
-    found = await connection.execute(text(_UNDER_WAY), {"pool": spec.name})
-    now = datetime.now(UTC)
-    coming: list[CapacityUnderWay] = []
-    for row in found.mappings():
-        request = PurchaseRequest.model_validate(row["request"])
-        option = request.options[row["option"] or 0]
-        missing = request.nodes - row["ready"]
-        if missing <= 0:
-            continue
-        expected = max(now, (option.start or row["created_at"]) + spec.buying.usual_startup)
-        coming.append(
-            CapacityUnderWay(
-                id=row["id"], state=UnderWayState.ORDERED, tier=Tier(row["tier"]),
-                provider=option.provider, instance_type=option.instance_type, nodes=missing,
-                expected_at=expected,
-                until=(option.start or row["created_at"]) + option.length,
-            )
-        )  # fmt: skip
-    return tuple(coming)
-
-
 async def _caps_left(connection: AsyncConnection, spec: PoolSpec) -> CapsLeft:
     """Return what is left of the policy's caps today; others are the database's to refuse."""
     found = await connection.execute(text(_SUMS), {"pool": spec.name})
@@ -215,25 +194,20 @@ def _left(cap: int | None, used: int) -> int | None:
     return None if cap is None else max(cap - used, 0)
 
 
-async def _with_last(connection: AsyncConnection, pool: str, need: PoolNeed) -> PoolNeed:
+async def _with_past(
+    connection: AsyncConnection, spec: PoolSpec, need: PoolNeed, now: datetime
+) -> PoolNeed:
+    """Return the need with what the pool wanted of late, and when it bought last."""
+    pool = spec.name
+    demand = await demand_of_late(connection, pool, spec.buying.smoothing, now)
     last = await connection.scalar(
         text("SELECT max(created_at) FROM purchases WHERE pool = :pool AND state <> 'REFUSED'"),
         {"pool": pool},
     )
     return need.model_copy(
-        update={"unmet": need.unmet.model_copy(update={"last_bought_at": last})}
+        update={"unmet": need.unmet.model_copy(update={"last_bought_at": last, "demand": demand})}
     )
 
-
-_UNDER_WAY = """
-    SELECT p.id, p.tier, p.request, p.created_at,
-           (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option,
-           (SELECT count(*) FROM machines m JOIN nodes n ON n.id = m.name
-             WHERE m.purchase_id = p.id AND n.state IN ('READY', 'DRAINING')) AS ready
-      FROM purchases p
-     WHERE p.pool = :pool AND p.buying AND p.state NOT IN ('ENDED', 'REFUSED')
-     ORDER BY p.created_at, p.id
-"""
 
 _SUMS = """
     SELECT scope, name, committed FROM purchase_sums

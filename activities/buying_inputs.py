@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -10,10 +10,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from activities.providers.base import Provider
 from activities.snapshot import load_nodes, load_queue, load_running
 from models.base import Frozen
-from models.buying import BookQuote, BuyingPolicy, MarketView, Release, Unmet, UnmetJob
+from models.buying import (
+    BookQuote,
+    BuyingPolicy,
+    CapacityUnderWay,
+    MarketView,
+    Release,
+    UnderWayState,
+    Unmet,
+    UnmetJob,
+)
 from models.errors import LongshoreError
+from models.job import Tier
 from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook, Window
 from models.placement import JobRequest
+from models.pool import PoolSpec
+from models.purchase import PurchaseRequest
 from scheduling.buying_fleet import holds, shape_of
 from scheduling.buying_options import windows_to_ask
 
@@ -50,6 +62,29 @@ async def read_need(connection: AsyncConnection, pool: str) -> PoolNeed:
         for node in await load_nodes(connection, pool)
     )
     return PoolNeed(unmet=Unmet(jobs=jobs), releases=releases)
+
+
+async def under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[CapacityUnderWay, ...]:
+    """Return what was bought, or is being bought, and is no node yet."""
+    found = await connection.execute(text(_UNDER_WAY), {"pool": spec.name})
+    now = datetime.now(UTC)
+    coming: list[CapacityUnderWay] = []
+    for row in found.mappings():
+        request = PurchaseRequest.model_validate(row["request"])
+        option = request.options[row["option"] or 0]
+        missing = request.nodes - row["ready"]
+        if missing <= 0:
+            continue
+        expected = max(now, (option.start or row["created_at"]) + spec.buying.usual_startup)
+        coming.append(
+            CapacityUnderWay(
+                id=row["id"], state=UnderWayState.ORDERED, tier=Tier(row["tier"]),
+                provider=option.provider, instance_type=option.instance_type, nodes=missing,
+                expected_at=expected,
+                until=(option.start or row["created_at"]) + option.length,
+            )
+        )  # fmt: skip
+    return tuple(coming)
 
 
 async def look_at(
@@ -99,8 +134,8 @@ async def _types(
         shape = shape_of(name)
         if shape is None or (allowed and not any(wanted.takes(kind) for wanted in allowed)):
             continue
-        warm = not jobs and bool(allowed)  # for the warm target
-        if warm or any(holds(shape, job) for job in jobs):
+        # Without a job it is the warm target that lacks: any machine will do.
+        if not jobs or any(holds(shape, job) for job in jobs):
             found.append(kind)
     return found[:_MOST_TYPES]
 
@@ -112,3 +147,14 @@ async def _quote(market: Provider, kind: InstanceType, window: Window) -> BookQu
     except LongshoreError as error:
         answer = NoQuote(reason=NoQuoteReason.UNREACHABLE, detail=str(error))
     return BookQuote(instance_type=str(kind), window=window, answer=answer)
+
+
+_UNDER_WAY = """
+    SELECT p.id, p.tier, p.request, p.created_at,
+           (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option,
+           (SELECT count(*) FROM machines m JOIN nodes n ON n.id = m.name
+             WHERE m.purchase_id = p.id AND n.state IN ('READY', 'DRAINING')) AS ready
+      FROM purchases p
+     WHERE p.pool = :pool AND p.buying AND p.state NOT IN ('ENDED', 'REFUSED')
+     ORDER BY p.created_at, p.id
+"""

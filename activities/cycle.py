@@ -45,6 +45,8 @@ from models.pool import PoolSpec
 from scheduling.cycle import plan
 
 _IDLE = timedelta(minutes=10)
+_WARM = timedelta(minutes=1)
+"""A pool that keeps capacity warm looks so often whether it has it."""
 _TELL_EVERY = timedelta(seconds=30)
 _KEEP_CYCLES = 1000
 """Of each pool, the latest; older ones are kept where they placed a job."""
@@ -87,7 +89,7 @@ class CycleActivities:
         for placement in placements:
             if placement.job_id in gone:
                 await self._withdraw(placement.key)
-        if reply.waiting and reply.may_buy:
+        if reply.may_buy and (reply.waiting or reply.keeps_warm):
             await self._signals.begin_buying(request.pool)
         if request.number % _FORGET_EVERY == 0:
             await self._forget_idle_cycles(request.pool)
@@ -323,8 +325,9 @@ def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
         queued=queued,
         placed=placed,
         waiting=waiting,
-        next_wake=pool.interval if waiting else _IDLE,
+        next_wake=pool.interval if waiting else _WARM if pool.buying.keeps_warm else _IDLE,
         may_buy=pool.buying.enabled,
+        keeps_warm=pool.buying.keeps_warm,
     )
 
 

@@ -40,7 +40,8 @@ class MarketFinding(Wire):
     id: str
     name: str = ""
     micro: int = 0
-    """What it has cost so far, in micro-dollars, by what the market says of it."""
+    """What it has cost so far, in micro-dollars, by what the market says of it; below zero for a
+    sale."""
     since: Instant | None = None
     detail: str = ""
 
@@ -79,7 +80,7 @@ async def compare(
 
 
 def _is_unknown_order(order: Order, known: set[str], before: datetime) -> bool:
-    if order.side is not Side.BUY or order.id in known or (order.key or "") in known:
+    if order.id in known or (order.key or "") in known:
         return False
     if order.state.final and not order.fills:
         return False
@@ -93,8 +94,9 @@ def _is_young(created_at: datetime | None, before: datetime) -> bool:
 def _unknown_order(order: Order) -> MarketFinding:
     return MarketFinding(
         provider=order.provider, kind=Mismatch.ORDER, id=order.id, name=order.key or "",
-        micro=cost(order.fills), since=order.created_at,
-        detail=f"{order.nodes} nodes of {order.instance_type}, {order.state.value}",
+        micro=cost(order.fills) * (-1 if order.side is Side.SELL else 1), since=order.created_at,
+        detail=f"{order.side.value} {order.nodes} nodes of {order.instance_type}: "
+        f"{order.state.value}",
     )  # fmt: skip
 
 
@@ -133,6 +135,8 @@ _KNOWN = """
     SELECT order_id, key FROM purchase_orders WHERE provider = :provider
     UNION ALL
     SELECT machine_id, name FROM machines WHERE provider = :provider
+    UNION ALL
+    SELECT order_id, key FROM sales WHERE provider = :provider
 """
 
 _RUNNING = """

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from sqlalchemy import text
 from temporalio import activity
 
 from activities.database import Database
@@ -14,6 +16,8 @@ from activities.metrics import MARKET_ASK, MARKET_LOOKS, SILENT, Metrics
 from activities.providers import registry
 from activities.providers.base import Provider
 from activities.retrying import reports_errors
+from activities.signals import Signals
+from activities.snapshot import load_pool
 from models.addresses import without_secrets
 from models.errors import LongshoreError, UnavailableError
 from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook
@@ -37,15 +41,28 @@ ANSWER_WITHIN = 20.0
 
 _log = logging.getLogger(__name__)
 
+_WAIT_FOR_A_PRICE = """
+    SELECT DISTINCT q.pool FROM queue q
+     WHERE NOT q.held AND q.request->>'tier' = 'FLEX' ORDER BY q.pool
+"""
+
 
 class MarketWatchActivities:
     """The activity of `MarketWatchWorkflow`."""
 
-    def __init__(self, database: Database, settings: Settings, metrics: Metrics = SILENT) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics = SILENT,
+        signals: Signals | None = None,
+    ) -> None:
+        """With `signals`, pools hear of prices that their FLEX jobs wait for."""
         self._database = database
         self._memory = MarketMemory(database)
         self._settings = settings
         self._metrics = metrics
+        self._signals = signals
 
     @activity.defn
     @reports_errors
@@ -62,9 +79,24 @@ class MarketWatchActivities:
         seen = [await self._store(each, request.id) for look in looks for each in look]
         for each in seen:
             self._measure(each)
+        await self._wake_pools(seen)
         now = datetime.now(UTC)
         compacted = await compact(self._database, now, self._settings.market_keep)
         return MarketWatchReport(seen=tuple(seen), compacted=compacted)
+
+    async def _wake_pools(self, seen: Sequence[MarketSeen]) -> None:
+        """Wake the pools whose FLEX jobs wait for a price such as these."""
+        lowest = min((each.best_ask for each in seen if each.best_ask is not None), default=None)
+        if self._signals is None or lowest is None:
+            return
+        async with self._database.transaction() as connection:
+            pools = [
+                await load_pool(connection, name)
+                for name in await connection.scalars(text(_WAIT_FOR_A_PRICE))
+            ]
+        for pool in pools:
+            if pool.buying.enabled and lowest <= pool.buying.flex_price:
+                await self._signals.poke_pool(pool.name)
 
     async def _look_at(self, name: str) -> list[OrderBook | MarketSeen]:
         """Return the book of each type, or why there is none."""

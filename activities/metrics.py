@@ -91,6 +91,11 @@ MARKET_ASK = Metric(
     "market_lowest_ask", Kind.GAUGE, "control", ("provider", "instance_type"),
     "Lowest ask at the last look, in dollars per GPU-hour.",
 )  # fmt: skip
+MARKET_DIFFERENCES = Metric(
+    "market_differences", Kind.GAUGE, "control", ("provider", "kind"),
+    "Differences between a market and what is known here, by the last pass of reconcile: `order`"
+    " and `machine` that nobody here knows, `missing` at the market, `away`.",
+)  # fmt: skip
 PROCESSES = Metric(
     "processes", Kind.GAUGE, "agent", (), "Processes of jobs that this agent runs.",
 )  # fmt: skip
@@ -113,7 +118,8 @@ FENCES = Metric(
 
 CATALOGUE = (
     QUEUE_JOBS, LEASES_LIVE, GPUS, CYCLE_SECONDS, CYCLE_JOBS, PLACEMENTS, PLACEMENTS_REFUSED,
-    REJECTIONS, WAIT_SECONDS, JOB_ENDS, MARKET_LOOKS, MARKET_ASK, PROCESSES, LOG_ERRORS,
+    REJECTIONS, WAIT_SECONDS, JOB_ENDS, MARKET_LOOKS, MARKET_ASK, MARKET_DIFFERENCES,
+    PROCESSES, LOG_ERRORS,
     HEARTBEAT_SECONDS, HEARTBEATS_MISSED, FENCES,
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from temporalio.client import Client
 
 from activities.cycle import placement_of
 from activities.database import Database
+from activities.market_findings import market_findings
 from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.observation import describe, observe
 from activities.queue import end_attempt, mark_poked_if_waiting, record_end
@@ -44,6 +45,7 @@ from models.reconcile import (
     TellPlaced,
     WorkflowState,
 )
+from models.settings import Settings
 from scheduling.reconcile import compare
 
 _AT_MOST = 300
@@ -66,18 +68,21 @@ class ReconcileActivities:
         registry: RegistryActivities,
         liveness: Liveness,
         metrics: Metrics = SILENT,
+        settings: Settings | None = None,
     ) -> None:
+        """Markets are compared too where there are `settings`."""
         self._database = database
         self._temporal = temporal
         self._signals = signals
         self._registry = registry
         self._node_lost_after = liveness.heartbeat_timeout + liveness.recall_timeout
         self._metrics = metrics
+        self._settings = settings
 
     @activity.defn
     @reports_errors
     async def find_differences(self, request: ReconcileRequest) -> ReconcileReport:
-        """Return what database, workflows and agents disagree on; changes nothing."""
+        """Return what database, workflows, agents and markets disagree on; changes nothing."""
         seen = await observe(self._database, self._temporal, request, self._node_lost_after)
         found = compare(seen, request)
         if found:
@@ -87,9 +92,11 @@ class ReconcileActivities:
             found = [
                 each for each in compare(seen, request) if (each.kind, each.subject) in before
             ]
+        at_markets = await self._at_markets()
+        stops = [await self._with_stop(each) for each in found[:_AT_MOST]]
         return ReconcileReport(
-            findings=tuple([await self._with_stop(each) for each in found[:_AT_MOST]]),
-            left_out=max(len(found) - _AT_MOST, 0),
+            findings=(*stops, *at_markets[: _AT_MOST - len(stops)]),
+            left_out=max(len(found) + len(at_markets) - _AT_MOST, 0),
             jobs=sum(job.ended_at is None for job in seen.jobs),
             nodes=len(seen.nodes),
             pools=len(seen.pools),
@@ -109,6 +116,11 @@ class ReconcileActivities:
         done = _words(finding.mend)
         activity.logger.warning("%s: %s; %s", finding.subject, finding.problem, done)
         return finding.model_copy(update={"mended": True, "done": done})
+
+    async def _at_markets(self) -> tuple[Finding, ...]:
+        if self._settings is None:
+            return ()
+        return await market_findings(self._database, self._settings, self._metrics)
 
     async def _with_stop(self, finding: Finding) -> Finding:
         """Add what must have ended on a node before its GPUs count as free."""

@@ -25,6 +25,7 @@ from temporalio.workflow import UpdateMethodMultiParam
 from activities.checkpoints import StoredCheckpoints, checkpoints_of
 from activities.database import Database
 from activities.logstore import LogStore, Stream
+from activities.signals import Signals
 from activities.snapshot import load_nodes, load_pool, load_recent
 from activities.views import Views, set_pool
 from client.connection import connect
@@ -270,9 +271,14 @@ class Longshore:
         return await self._views().pools()
 
     async def set_pool(self, spec: PoolSpec) -> None:
-        """Store a pool's settings, and make it where it is new; its next cycle uses them."""
+        """Store a pool's settings, and make it where it is new; its next cycle uses them.
+
+        A pool that is to keep capacity warm runs a cycle now, also without a queue.
+        """
         async with self._db().transaction() as connection:
             await set_pool(connection, spec)
+        if spec.buying.keeps_warm:
+            await Signals(self.temporal).poke_pool(spec.name)
 
     def say_away(self, reason: str) -> None:
         """Tell `on_away`, unless it was told and nothing has answered since."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from models.base import Frozen, Instant, Name, Wire
-from models.buying import BookQuote, BuyingPolicy, Release, UnmetJob
+from models.buying import BookQuote, BuyingPolicy, CapacityUnderWay, Release, UnmetJob
 from models.job import Tier
 from models.market import Window
 from models.units import Duration
@@ -61,6 +61,8 @@ class BlockJob(Frozen):
     lost: Duration
     """What it has worked since it began or wrote its last checkpoint: to be done again where it
     is moved."""
+    whole: Duration | None = None
+    """How long it runs, where it is queued and would run there if the node lasted."""
 
 
 class BlockOptionKind(StrEnum):
@@ -130,6 +132,8 @@ class BlockScene(Frozen):
     pool: tuple[Release, ...] = ()
     """Every node of its pool, and what runs there."""
     queue: tuple[UnmetJob, ...] = ()
+    under_way: tuple[CapacityUnderWay, ...] = ()
+    """What the pool has bought and is no node yet."""
     demand: float = 0.0
     """GPUs of its tier that were wanted of late, on average."""
     rest: BookQuote | None = None

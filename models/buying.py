@@ -65,7 +65,8 @@ class BuyingPolicy(Frozen):
     order never offers more, and an offer above it is not taken."""
 
     fast_safety_factor: float = Field(default=1.0, ge=0, le=10)
-    """Warm target of FAST: the whole part of (queued + used GPUs) times this."""
+    """Warm target of FAST: the whole part of (queued + used GPUs) times this. Above 1 the average
+    of `smoothing` counts where that is more, so that it stays when the queue is empty."""
     fast_warm_gpus: int = Field(default=0, ge=0, le=100_000)
     """The warm target is never below this."""
     fast_delay_price: Money = 30_000_000
@@ -108,6 +109,11 @@ class BuyingPolicy(Frozen):
     """Whether the time after a block is bought where that costs less than to let its work end."""
     reuse_share: float = Field(default=0.5, ge=0, le=1)
     """How much of its price time that is left over is worth while demand of late would use it."""
+
+    @property
+    def keeps_warm(self) -> bool:
+        """Whether FAST capacity is bought ahead of the jobs that will use it."""
+        return self.enabled and (self.fast_warm_gpus > 0 or self.fast_safety_factor > 1)
 
     @field_validator("instance_types")
     @classmethod

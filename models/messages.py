@@ -189,6 +189,8 @@ class CycleReply(Wire):
     next_wake: timedelta
     """Run the next cycle after this even if nobody pokes."""
     may_buy: bool = False
+    keeps_warm: bool = False
+    """It is to have capacity that nobody waits for yet."""
     """The pool may buy what is lacking."""
 
 

@@ -19,6 +19,8 @@ from models.units import Duration
 
 PURCHASE_WORKFLOW = "PurchaseWorkflow"
 BLOCK_WORKFLOW = "BlockWorkflow"
+ENDING = "the block ends at"
+"""What the reason of a drain begins with where a block comes to its end."""
 
 
 def purchase_workflow_id(purchase_id: str) -> str:

@@ -45,6 +45,10 @@ class FindingKind(StrEnum):
     """What a node or GPU counts as used is not the sum of what is held there."""
     AGENT_SILENT = "agent-silent"
     """A node counts as alive, and its agent asks for no work."""
+    MARKET_UNKNOWN = "market-unknown"
+    """A market lists an order or a machine, and nobody here knows it."""
+    MARKET_MISSING = "market-missing"
+    """A machine is to be running, and its market does not list it."""
 
 
 # --- what would mend it -------------------------------------------------------------------

@@ -22,7 +22,7 @@ from models.market import Capabilities, Level, NoQuote, NoQuoteReason, OrderBook
 from models.node import NodeState
 from models.units import format_duration
 from scheduling.buying_costs import SHORTEST_RESALE, UNSERVED, warm_target
-from scheduling.buying_fleet import Fleet, shape_of
+from scheduling.buying_fleet import Fleet, fleet_of, shape_of
 from scheduling.buying_prices import BlockSource, round_up, whole_quarters
 from scheduling.buying_words import about
 from scheduling.price import in_place
@@ -69,16 +69,15 @@ def resale_window(ends_at: datetime, now: datetime) -> Window | None:
     return Window(start=start, end=end) if end - start >= SHORTEST_RESALE else None
 
 
-def renewal_window(
-    ends_at: datetime, jobs: Iterable[BlockJob], margin: timedelta, longest: timedelta
-) -> Window | None:
-    """Return the time after a block that its unfinished jobs need; None where all will end."""
-    unfinished = _unfinished(jobs, ends_at, margin)
-    if not unfinished:
+def renewal_window(scene: BlockScene) -> Window | None:
+    """Return the time after a block that its jobs and the queue need; None where nothing does."""
+    jobs = _beyond(scene)
+    if not jobs:
         return None
-    last = max(job.expected_end for job in unfinished)
-    length = min(whole_quarters(max(last + margin - ends_at, timedelta(minutes=1))), longest)
-    return Window(start=ends_at, end=ends_at + length)
+    ends_at, policy = scene.block.ends_at, scene.policy
+    last = max(job.expected_end for job in jobs) + policy.safety_margin
+    length = whole_quarters(max(last - ends_at, timedelta(minutes=1)))
+    return Window(start=ends_at, end=ends_at + min(length, policy.longest_window))
 
 
 def may_renew(scene: BlockScene) -> bool:
@@ -155,7 +154,8 @@ def _beyond_warm(scene: BlockScene, fleet: Fleet) -> int:
     if tier is not Tier.FAST:
         return there
     queued = sum(job.request.gpus for job in scene.queue if job.request.tier is tier)
-    return max(there - warm_target(queued + fleet.used_of(tier), scene.policy), 0)
+    target = warm_target(queued + fleet.used_of(tier), scene.policy, scene.demand)
+    return max(there - target, 0)
 
 
 def _bids(scene: BlockScene, window: Window) -> list[int]:
@@ -193,10 +193,9 @@ def _renewal(scene: BlockScene) -> tuple[Renewal | None, BlockOption | None]:
     block, policy = scene.block, scene.policy
     if not may_renew(scene):
         return None, None
-    window = renewal_window(block.ends_at, scene.jobs, policy.safety_margin, policy.longest_window)
+    window, jobs = renewal_window(scene), _beyond(scene)
     if window is None:
         return None, None
-    jobs = _unfinished(scene.jobs, block.ends_at, policy.safety_margin)
     nodes = len({job.node_id for job in jobs})
     title = f"buy the {format_duration(window.length)} after it for {_nodes(nodes)}"
     plan = _plan(scene, nodes, window)
@@ -255,7 +254,7 @@ def _elsewhere(scene: BlockScene, jobs: Sequence[BlockJob]) -> int:
     if price is None:
         return sum(_priced(scene.policy.fast_delay_price, job.gpus, UNSERVED) for job in jobs)
     ends_at = scene.block.ends_at
-    return sum(_priced(price, job.gpus, job.expected_end - ends_at) for job in jobs)
+    return sum(_priced(price, job.gpus, job.whole or job.expected_end - ends_at) for job in jobs)
 
 
 def _again(scene: BlockScene, jobs: Sequence[BlockJob]) -> int:
@@ -289,8 +288,36 @@ def _left_over(
     return int(max(whole - used, 0.0) * paid * scene.policy.reuse_share * likely)
 
 
-def _unfinished(jobs: Iterable[BlockJob], ends_at: datetime, margin: timedelta) -> list[BlockJob]:
-    return [job for job in jobs if job.expected_end + margin > ends_at]
+def _beyond(scene: BlockScene) -> list[BlockJob]:
+    """Return the jobs that need the block's nodes beyond its end: running, then queued ones.
+
+    Queued are those that would start there before that end if it came later, and that nothing
+    else the pool has, or has bought, holds.
+    """
+    ends_at, margin = scene.block.ends_at, scene.policy.safety_margin
+    running = [job for job in scene.jobs if job.expected_end + margin > ends_at]
+    wanted = {job.request.id: job.request for job in scene.queue[:_MOST_QUEUED]}
+    if not wanted:
+        return running
+    fleet, now = _fleet(scene), scene.now
+    starts = fleet.outlook(wanted.values(), scene.policy, now).starts
+    lacking = [wanted[name] for name, start in starts.items() if start is None]
+    mine = {machine.name for machine in scene.machines if machine.takes_work}
+    longer = tuple(
+        node.model_copy(update={"expires_at": None}) if node.id in mine else node
+        for node in fleet.nodes
+    )
+    uses = Fleet(longer, fleet.running).outlook(lacking, scene.policy, now).uses
+    queued = [
+        BlockJob(
+            id=use.job_id, node_id=name, gpus=use.gpus, tier=wanted[use.job_id].tier,
+            expected_end=use.end, lost=timedelta(0), whole=use.end - use.start,
+        )
+        for name in sorted(mine)
+        for use in uses.get(name, ())
+        if use.start < ends_at < use.end + margin
+    ]  # fmt: skip
+    return running + queued
 
 
 # --- letting go ---------------------------------------------------------------------------
@@ -320,10 +347,8 @@ def _let_go(scene: BlockScene) -> BlockOption | None:
 
 
 def _fleet(scene: BlockScene) -> Fleet:
-    return Fleet(
-        tuple(release.node for release in scene.pool),
-        tuple(job for release in scene.pool for job in release.running),
-    )
+    """Return what the pool has, and what is coming."""
+    return fleet_of(scene.pool, scene.under_way, scene.policy).of_tier(scene.block.tier)
 
 
 def _tried_of_late(scene: BlockScene) -> bool:

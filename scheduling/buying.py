@@ -126,7 +126,7 @@ def _warm(scene: Scene, queued: Sequence[UnmetJob]) -> tuple[UnmetJob, ...]:
     if scene.tier is not Tier.FAST:
         return ()
     wanted = sum(job.request.gpus for job in queued) + scene.fleet.used_of(Tier.FAST)
-    beyond = max(warm_target(wanted, scene.policy) - wanted, 0)
+    beyond = max(warm_target(wanted, scene.policy, scene.usual_demand) - wanted, 0)
     sizes = [8] * (beyond // 8) + [beyond % 8] * (beyond % 8 > 0)
     last = scene.policy.shortest_window / 2
     return tuple(

@@ -175,8 +175,13 @@ def presses(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> bool:
     return start_by(job, policy, now) - policy.startup_limit <= now
 
 
-def warm_target(wanted: int, policy: BuyingPolicy) -> int:
-    """Return how many FAST GPUs there should be when so many are queued and used."""
+def warm_target(wanted: int, policy: BuyingPolicy, usual: float = 0.0) -> int:
+    """Return how many FAST GPUs there should be when so many are queued and used.
+
+    `usual` is what was wanted of late on average: it counts where a pool buys ahead.
+    """
+    if policy.fast_safety_factor > 1:
+        wanted = max(wanted, int(usual))
     return max(int(wanted * policy.fast_safety_factor), policy.fast_warm_gpus)
 
 

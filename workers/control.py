@@ -92,13 +92,13 @@ def control_worker(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )
     reconcile = ReconcileActivities(
-        database, temporal, signals, registry, settings.liveness, metrics
+        database, temporal, signals, registry, settings.liveness, metrics, settings
     )
-    watch = MarketWatchActivities(database, settings, metrics)
+    watch = MarketWatchActivities(database, settings, metrics, signals)
     purchasing = PurchasingActivities(database, temporal, settings)
     machines = MachineActivities(database, temporal, settings)
     blocks = BlockActivities(database, temporal, settings)
-    endings = BlockDecisionActivities(database, settings)
+    endings = BlockDecisionActivities(database, temporal, settings)
     sales = SaleActivities(database, temporal, settings)
     buying = BuyingActivities(database, settings)
     store = CheckpointStore(settings.resolve_checkpoint_store())

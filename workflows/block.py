@@ -7,7 +7,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from models.block_end import BlockOptionKind
     from models.messages import CommandReason
-    from models.purchase import BLOCK_WORKFLOW, BlockEnd, BlockInput, BlockLook, BlockRef
+    from models.purchase import BLOCK_WORKFLOW, ENDING, BlockEnd, BlockInput, BlockLook, BlockRef
     from workflows import block_end
     from workflows import purchase_steps as steps
 
@@ -40,7 +40,7 @@ class BlockWorkflow:
                 await self._drain(look.idle)
                 continue
             if not self._draining and workflow.now() >= look.drain_at:
-                await self._drain(f"the block ends at {look.ends_at:%Y-%m-%d %H:%M} UTC")
+                await self._drain(f"{ENDING} {look.ends_at:%Y-%m-%d %H:%M} UTC")
             await self._wait(look)
             if workflow.info().is_continue_as_new_suggested():
                 await workflow.wait_condition(workflow.all_handlers_finished)

@@ -1,0 +1,118 @@
+"""The time after a block is bought where its work goes on: the same machine, the same process."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from activities.database import Database
+from client.api import Longshore
+from models.job import JobState
+from models.settings import Settings
+from tests.buying.buyer import Buyer, block_option
+from tests.buying.test_pool_buys import may_buy
+from tests.support.control import a_spec, reaches
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
+    client = Longshore(temporal, settings)
+    yield client
+    await client.close()
+
+
+async def ends_soon(buyer: Buyer, block: str) -> None:
+    """Have a block end in five minutes, as far as anybody here knows."""
+    await buyer.rows(
+        "UPDATE blocks SET starts_at = starts_at - interval '2 hours',"
+        " ends_at = date_trunc('minute', now()) + interval '5 minutes' WHERE id = :id",
+        id=block,
+    )
+
+
+async def renewal_of(buyer: Buyer, block: str) -> dict[str, Any]:
+    """Return the purchase of the time after a block, once its machines go on."""
+    rows = await buyer.rows("SELECT * FROM purchases WHERE renews = :id", id=block)
+    (row,) = [row for row in rows if row["state"] == "READY"]
+    return row
+
+
+async def test_work_that_overruns_its_block_goes_on_in_the_one_after_it(
+    buyer: Buyer, longshore: Longshore
+):
+    bought = await buyer.buy(block_option())
+    (first,), (node,) = bought.orders, bought.nodes
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1s")
+    )
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    await ends_soon(buyer, first)
+    # The limit is what the market asks; a cap below it would refuse.
+    await may_buy(buyer, max_price={"FAST": "$3.00"}, startup_limit="1h")
+    block = buyer.temporal.get_workflow_handle(f"block-{first}")
+    await block.signal("wake")
+    renewal = await eventually(lambda: _row(buyer, first))
+    buyer.purchases.append(renewal["id"])
+    second = f"{renewal['id']}.1"
+    (ends,) = await buyer.rows("SELECT starts_at, ends_at FROM blocks WHERE id = :id", id=second)
+    (old,) = await buyer.rows("SELECT ends_at FROM blocks WHERE id = :id", id=first)
+    assert ends["starts_at"] == old["ends_at"]
+
+    async def goes_on() -> bool:
+        (there,) = await buyer.rows("SELECT expires_at, block_id, state FROM nodes WHERE id = :id",
+                                    id=node)  # fmt: skip
+        # It was drained for its end, five minutes ahead, before the time after it was bought.
+        assert there["state"] == "READY", there
+        return (there["expires_at"], there["block_id"]) == (ends["ends_at"], first)
+
+    await eventually(goes_on)
+
+    await buyer.let_go(first)
+    (there,) = await buyer.rows("SELECT block_id, state FROM nodes WHERE id = :id", id=node)
+    assert (there["block_id"], there["state"]) == (second, "READY")
+    status = await longshore.status(job.job_id)
+    assert (status.state, status.attempt) == (JobState.RUNNING, 1)
+    used = await buyer.rows("SELECT micro FROM ledger WHERE block_id = :id AND debit = :job",
+                            id=first, job=f"job:{job.job_id}")  # fmt: skip
+    assert used
+    assert used[0]["micro"] > 0
+
+    await longshore.cancel(job.job_id)
+    await longshore.wait(job.job_id)
+    await buyer.let_go(second)
+    await buyer.agrees()
+
+
+async def test_a_renewal_over_the_cap_is_not_made(buyer: Buyer, longshore: Longshore):
+    bought = await buyer.buy(block_option())
+    (first,) = bought.orders
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1s")
+    )
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    await ends_soon(buyer, first)
+    await may_buy(buyer, max_price={"FAST": "$2.00"}, startup_limit="1h")
+    await buyer.temporal.get_workflow_handle(f"block-{first}").signal("wake")
+
+    async def decided() -> dict[str, Any]:
+        (row,) = await buyer.rows("SELECT decision FROM blocks WHERE id = :id", id=first)
+        assert row["decision"]
+        return row["decision"]
+
+    decision = await eventually(decided)
+    assert (decision["kind"], "over the cap" in decision["reason"]) == ("keep", True)
+    assert await buyer.rows("SELECT 1 FROM purchases WHERE renews = :id", id=first) == []
+    await longshore.cancel(job.job_id)
+    await asyncio.wait_for(longshore.wait(job.job_id), timedelta(minutes=1).total_seconds())
+    await buyer.let_go(first)
+    await buyer.agrees()
+
+
+async def _row(buyer: Buyer, block: str) -> dict[str, Any]:
+    try:
+        return await renewal_of(buyer, block)
+    except ValueError as error:
+        raise AssertionError(str(error)) from error
