@@ -251,10 +251,10 @@ async def _decides(
     The markets are asked only then.
     """
     policy = (await load_pool(connection, block["pool"])).buying
-    if not policy.enabled or block["state"] != "OPEN":
-        return False
     if idle_at is not None:
         return idle_at <= now
+    if not policy.enabled or block["state"] != "OPEN":
+        return False
     found = (await connection.execute(text(_USE), {"id": block["id"]})).one()
     if found.is_machine:
         return False
