@@ -80,7 +80,7 @@ def costs(
     ] = "pool",
     as_json: JSON = False,
 ) -> None:
-    """Show what bought capacity cost: spent, used by jobs, idle, resold.
+    """Show what bought capacity cost: spent, used by jobs, idle, saved by resale.
 
     A job pays its share of its node's price for its time, once the node's block has ended.
     """
@@ -91,10 +91,11 @@ def costs(
         return print_json(found)
     if not found:
         return note("Nothing has been paid for yet.")
-    sums = ("spent", "used", "idle", "resold", "open")
+    sums = ("spent", "used", "idle", "saved by resale", "open")
     table = a_table((by, *sums), right=sums)
     for each in found:
-        table.add_row(each.name, *(_dollars(getattr(each, column)) for column in sums))
+        amounts = (each.spent, each.used, each.idle, each.resold - each.fees, each.open)
+        table.add_row(each.name, *map(_dollars, amounts))
     show(table)
     return None
 

@@ -99,17 +99,17 @@ class Fleet:
 
     # --- failpoints ---------------------------------------------------------------------
 
-    def arm(self, point: Point | BuyingPoint) -> None:
+    def arm(self, point: Point | BuyingPoint | BlockEndPoint) -> None:
         """Have the next process that comes to this point stop there."""
         (self._points / point).touch()
 
-    async def reached(self, point: Point | BuyingPoint) -> int:
+    async def reached(self, point: Point | BuyingPoint | BlockEndPoint) -> int:
         """Wait until a process has stopped at an armed point; return its process id."""
         file = self._points / f"{point}.reached"
         await eventually(file.exists, timeout=PATIENCE)
         return int(file.read_text())
 
-    def let_go(self, point: Point | BuyingPoint) -> None:
+    def let_go(self, point: Point | BuyingPoint | BlockEndPoint) -> None:
         """Let what stopped at the point go on, and nothing more stop there."""
         for name in (point, f"{point}.reached"):
             (self._points / name).unlink(missing_ok=True)

@@ -1,0 +1,226 @@
+"""The control worker is killed at each step of a sale and of a renewal: one of each, and no more.
+
+Afterwards the ledger is what the market's own accounts say, and nothing runs there that nobody
+here knows. A few of the cases run always, all of them with `make faults`.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any, get_args
+
+import pytest
+
+from activities.failpoints import BlockEndPoint
+from models.buying import BuyingPolicy
+from models.messages import CONTROL_TASK_QUEUE, CommandReason
+from models.pool import PoolSpec
+from models.purchase import PurchaseRequest, block_workflow_id, purchase_workflow_id
+from models.settings import MarketInfo
+from simulation.market.background import Profile
+from simulation.market.nodes import AgentRoom
+from tests.buying.buyer import block_option, differences
+from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet, running_fleet
+from tests.support.control import a_spec
+from tests.support.local_stack import temporary_folder
+from tests.support.market import RunningMarket, running_market
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)
+
+OF_A_RENEWAL = ("extend_machines", "hand_over")
+UNSOLD = "settle_sale.after-commit"
+"""Comes only where there was no buyer."""
+ALWAYS = {
+    ("place_sale.after-call", CONTROL),
+    ("intend_sale.after-commit", CONTROL),
+    ("hand_over.after-commit", CONTROL),
+}
+ALSO_OF = ("place_sale.before-call", "intend_sale.before-commit", "hand_over.before-commit")
+"""Here the servers are killed too."""
+
+
+def _cases() -> list[object]:
+    cases = [
+        (point, victim)
+        for point in get_args(BlockEndPoint)
+        for victim in (CONTROL, *((POSTGRES, TEMPORAL) if point in ALSO_OF else ()))
+    ]
+    assert set(cases) >= ALWAYS
+    return [
+        pytest.param(
+            *case, id="-".join(case), marks=() if case in ALWAYS else pytest.mark.exhaustive
+        )
+        for case in cases
+    ]
+
+
+@pytest.fixture(scope="module")
+def market() -> Any:
+    with temporary_folder() as folder:
+        room = AgentRoom(folder)
+        try:
+            with running_market(Profile.CALM, speed=1.0, machines=room, balance=10**12) as market:
+                market.knobs(instance_start_seconds=0, pod_start_seconds=1, spot_loss_per_hour=0)
+                yield market
+        finally:
+            room.clear()
+
+
+@pytest.fixture(scope="module")
+async def buyers(market: RunningMarket) -> AsyncIterator[Fleet]:
+    """A stack without nodes of its own, whose control worker trades at the market."""
+    os.environ["LONGSHORE_MARKET_LIST_LAG"] = "3s"
+    with temporary_folder() as folder:
+        info = MarketInfo(url=market.url, token=market.token, pid=os.getpid())
+        (folder / "market.json").write_text(info.model_dump_json())
+        try:
+            async with running_fleet(folder, nodes=0) as fleet:
+                yield fleet
+        finally:
+            del os.environ["LONGSHORE_MARKET_LIST_LAG"]
+
+
+@pytest.mark.parametrize(("point", "victim"), _cases())
+async def test_one_sale_or_renewal_and_no_more(
+    buyers: Fleet, market: RunningMarket, point: BlockEndPoint, victim: str
+):
+    market.clear_faults()
+    market.book(
+        {"side": "sell", "dollars_per_gpu_hour": "2.10", "nodes": 8},
+        {"side": "buy", "dollars_per_gpu_hour": "1.50", "nodes": 4},
+    )
+    before = market.state()
+    pool = f"ends-{uuid.uuid4().hex[:8]}"
+    scene = _Scene(buyers, pool)
+    await scene.buy()
+    renews = point.startswith(OF_A_RENEWAL)
+    if renews:
+        await scene.overrun()
+    if point == UNSOLD:
+        market.fault("order_unfilled")
+    buyers.arm(point)
+    try:
+        await scene.begin(renews=renews)
+        if point.startswith("hand_over"):
+            await eventually(scene.is_renewed, timeout=PATIENCE, interval=0.2)
+            await scene.let_go()
+        await buyers.reached(point)
+        await asyncio.to_thread(buyers.kill, victim)
+        buyers.let_go(point)
+        await asyncio.to_thread(buyers.start_what_is_missing)
+        done = scene.is_renewed if renews else scene.is_sold_or_not
+        await eventually(done, timeout=PATIENCE, interval=0.2)
+        await scene.end()
+        await eventually(scene.has_ended, timeout=PATIENCE, interval=0.2)
+    finally:
+        buyers.let_go(point)
+        await asyncio.to_thread(buyers.start_what_is_missing)
+
+    async def rows(statement: str) -> list[dict[str, Any]]:
+        return buyers.rows(statement)
+
+    wrong = await differences(rows, pool, before, market.state())
+    assert not wrong, "\n".join(wrong)
+    new = [each for each in market.state()["orders"]
+           if each["id"] not in {old["id"] for old in before["orders"]}]  # fmt: skip
+    sides = sorted(each["side"] for each in new)
+    assert sides == (["buy", "buy"] if renews else ["buy", "sell"])
+
+
+class _Scene:
+    """A pool with one block of four hours, on its way to a sale or a renewal."""
+
+    def __init__(self, fleet: Fleet, pool: str) -> None:
+        self._fleet = fleet
+        self._pool = pool
+        self._purchase = f"p-{uuid.uuid4().hex[:8]}"
+        self._block = f"{self._purchase}.1"
+        self._job: str | None = None
+
+    async def buy(self) -> None:
+        request = PurchaseRequest(
+            pool=self._pool, options=(block_option(length=timedelta(hours=4)),),
+            ready_within=timedelta(seconds=60),
+        )  # fmt: skip
+        await self._fleet.longshore.temporal.execute_workflow(
+            "PurchaseWorkflow", request, id=purchase_workflow_id(self._purchase),
+            task_queue=CONTROL_TASK_QUEUE,
+        )  # fmt: skip
+
+    async def overrun(self) -> None:
+        """Have a job run there for longer than it said, and the block end soon."""
+        spec = a_spec(
+            self._pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1s"
+        )
+        self._job = (await self._fleet.longshore.submit(spec)).job_id
+        await eventually(self._runs, timeout=PATIENCE, interval=0.2)
+        self._fleet.rows(
+            "UPDATE blocks SET ends_at = date_trunc('minute', now()) + interval '30 minutes',"
+            " starts_at = starts_at - interval '4 hours' WHERE id = %s RETURNING id",
+            self._block,
+        )
+
+    async def begin(self, *, renews: bool) -> None:
+        """Let the pool trade, and have its block looked at."""
+        policy = BuyingPolicy.model_validate(
+            {"enabled": True, "renew": renews, "resell": not renews, "startup_limit": "1h"}
+        )
+        await self._fleet.longshore.set_pool(PoolSpec(name=self._pool, buying=policy))
+        await self._signal("wake")
+
+    async def let_go(self) -> None:
+        await self._signal("let_go", CommandReason(reason="the test is over"))
+
+    async def end(self) -> None:
+        """Cancel what runs, and let every block of the pool go."""
+        if self._job is not None:
+            await self._fleet.longshore.cancel(self._job)
+        for row in self._blocks():
+            if row["state"] != "ENDED":
+                handle = self._fleet.longshore.temporal.get_workflow_handle(
+                    block_workflow_id(row["id"])
+                )
+                await handle.signal("let_go", CommandReason(reason="the test is over"))
+
+    def is_sold_or_not(self) -> bool:
+        rows = self._fleet.rows(
+            "SELECT s.state, s.closed_at, m.sale_key, m.state AS machine FROM sales s"
+            " JOIN machines m ON m.name = s.machine WHERE s.block_id = %s", self._block,
+        )  # fmt: skip
+        assert len(rows) == 1, rows
+        assert rows[0]["closed_at"] is not None, rows
+        if rows[0]["state"] == "SOLD":
+            assert rows[0]["machine"] == "ENDED", rows
+        else:
+            assert (rows[0]["state"], rows[0]["sale_key"]) == ("UNSOLD", None), rows
+        return True
+
+    def is_renewed(self) -> bool:
+        rows = self._fleet.rows(
+            "SELECT p.state, b.next_block FROM purchases p JOIN purchase_orders o"
+            " ON o.purchase_id = p.id JOIN block_nodes b ON b.next_block = o.key"
+            " WHERE p.renews = %s", self._block,
+        )  # fmt: skip
+        assert [row["state"] for row in rows] == ["READY"], rows
+        return True
+
+    def has_ended(self) -> bool:
+        rows = self._fleet.rows("SELECT id, state FROM purchases WHERE pool = %s", self._pool)
+        assert rows
+        assert {row["state"] for row in rows} == {"ENDED"}, rows
+        return True
+
+    def _blocks(self) -> list[dict[str, Any]]:
+        return self._fleet.rows("SELECT id, state FROM blocks WHERE pool = %s", self._pool)
+
+    def _runs(self) -> bool:
+        rows = self._fleet.rows("SELECT 1 FROM placements WHERE job_id = %s AND ended_at IS NULL",
+                                self._job)  # fmt: skip
+        return bool(rows)
+
+    async def _signal(self, name: str, *arguments: CommandReason) -> None:
+        handle = self._fleet.longshore.temporal.get_workflow_handle(block_workflow_id(self._block))
+        await handle.signal(name, *arguments)
