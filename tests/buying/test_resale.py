@@ -94,7 +94,8 @@ async def test_what_a_job_uses_is_kept_and_the_node_beside_it_is_sold(
     (holds,) = await buyer.rows("SELECT node_id FROM placements WHERE job_id = :id", id=job.job_id)
     await may_buy(buyer)
     await wake(buyer, block)
-    (sale,) = await eventually(lambda: settled(buyer, block))
+    await eventually(lambda: settled(buyer, block))
+    (sale,) = await sales_of(buyer, block)
     assert (sale["state"], sale["machine"] != holds["node_id"]) == ("SOLD", True)
     await eventually(lambda: _has_ended(buyer, sale["machine"]))
     assert (await longshore.status(job.job_id)).state is JobState.RUNNING
@@ -111,7 +112,8 @@ async def test_time_that_finds_no_buyer_is_used_again(buyer: Buyer):
     (block,) = bought.orders
     buyer.market.fault("order_unfilled")
     await wake(buyer, block)
-    (sale,) = await eventually(lambda: settled(buyer, block))
+    await eventually(lambda: settled(buyer, block))
+    (sale,) = await sales_of(buyer, block)
     assert (sale["state"], sale["proceeds"]) == ("UNSOLD", 0)
 
     async def ready_again() -> bool:
@@ -133,10 +135,11 @@ async def test_a_fault_at_the_sale_sells_at_most_once(buyer: Buyer, fault: str):
     bought = await buyer.buy(block_option(length=LONG))
     (block,) = bought.orders
     await may_buy(buyer)
-    where = {} if fault == "order_rejected" else {"route": "POST /orders"}
+    where: dict[str, Any] = {} if fault == "order_rejected" else {"route": "POST /orders"}
     buyer.market.fault(fault, **where)
     await wake(buyer, block)
-    (sale,) = await eventually(lambda: settled(buyer, block))
+    await eventually(lambda: settled(buyer, block))
+    (sale,) = await sales_of(buyer, block)
     assert buyer.market.happened(fault)
     assert sale["state"] == ("UNSOLD" if fault == "order_rejected" else "SOLD")
     if sale["state"] == "UNSOLD":

@@ -1,5 +1,6 @@
 """Capacity is bought ahead of jobs, and kept: without a queue, and no more than is asked for."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ async def longshore(temporal: Client, settings: Settings, buying: Database) -> A
 async def test_a_pool_without_a_queue_buys_its_warm_target_once_and_keeps_it(
     buyer: Buyer, longshore: Longshore
 ):
-    policy = BuyingPolicy(enabled=True, fast_warm_gpus=8, idle_after=0, resell=True)
+    policy = BuyingPolicy(enabled=True, fast_warm_gpus=8, idle_after=timedelta(0))
     await longshore.set_pool(PoolSpec(name=buyer.pool, buying=policy))
 
     async def has_nodes() -> list[dict[str, Any]]:
@@ -38,7 +39,8 @@ async def test_a_pool_without_a_queue_buys_its_warm_target_once_and_keeps_it(
         assert rows
         return rows
 
-    nodes = await eventually(has_nodes)
+    await eventually(has_nodes)
+    nodes = await has_nodes()
     purchases = await buyer.rows("SELECT * FROM purchases WHERE pool = :pool", pool=buyer.pool)
     buyer.purchases = [row["id"] for row in purchases]
     assert all(row["decision"]["serves"][0].startswith("(warm") for row in purchases)
@@ -62,7 +64,9 @@ async def test_a_price_that_flex_jobs_wait_for_wakes_their_pool(
     buyer: Buyer, longshore: Longshore, buying: Database
 ):
     policy = BuyingPolicy.model_validate({"enabled": True, "flex_price": "$1.50"})
-    await longshore.set_pool(PoolSpec(name=buyer.pool, interval="10m", buying=policy))
+    await longshore.set_pool(
+        PoolSpec(name=buyer.pool, interval=timedelta(minutes=10), buying=policy)
+    )
     job = await longshore.submit(a_spec(buyer.pool, gpus=8, tier="FLEX", expected_duration="10m"))
     await reaches(longshore, job.job_id, JobState.QUEUED)
     before = await eventually(lambda: _cycles(buyer))

@@ -15,7 +15,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from activities.database import upgrade
-from activities.failpoints import VARIABLE, BuyingPoint, Point
+from activities.failpoints import VARIABLE, BlockEndPoint, BuyingPoint, Point
 from client.api import Longshore
 from models.errors import UnavailableError
 from models.node import NodeState
