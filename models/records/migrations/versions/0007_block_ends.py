@@ -12,8 +12,8 @@ What the database refuses, whatever the code does:
 
 from alembic import op
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 
 
 def upgrade() -> None:
