@@ -109,6 +109,8 @@ class OrderView(Wire):
     nodes: int
     """Nodes that were bought."""
     state: str
+    order_id: str | None = None
+    """Its id at the market, once it is known."""
     order_state: str | None = None
     """What the market last said of it."""
     refused: str = ""
@@ -127,6 +129,8 @@ class MachineView(Wire):
     name: str
     block_id: str
     provider: str
+    machine_id: str | None = None
+    """Its id at the market, once it is known."""
     state: str
     reason: str
     created_at: Instant

@@ -26,6 +26,7 @@ from models.views import JobView
 from workers.demo_events import Event, events_between
 from workers.demo_jobs import NODE_FLAGS, POOL, demo_jobs
 from workers.demo_keeper import Keeper
+from workers.demo_market import MarketScene
 from workers.demo_report import DemoReport, report_on
 from workers.demo_state import DemoState, Snapshot, StateFile, of_batch
 from workers.local import Flags
@@ -63,9 +64,14 @@ class Demo:
         self._view = view
         self._specs = demo_jobs(state.jobs, state.nodes, state.seed, checkpoints(stack))
         self._ids = tuple(new_job_id(spec, state.batch) for spec in self._specs)
+        self._market = MarketScene(stack, api, self)
         self._keeper = Keeper(stack, demo_nodes(stack, state), self._started_again)
         self._seen = Snapshot(datetime.now(UTC))
         self._changed_at = asyncio.get_running_loop().time()
+
+    @property
+    def state(self) -> DemoState:
+        return self._state
 
     async def run(self) -> DemoReport:
         """Take the demo to its end and return its summary.
@@ -75,25 +81,44 @@ class Demo:
         if self._state.killed_at and not self._state.declared_lost_at and self._state.killed_node:
             self._keeper.spared.add(self._state.killed_node)
         async with self._keeper.keeping():
-            return await self._run()
+            report = await self._run()
+            await self._patiently(self._market.close)
+            return report
+
+    def remember(self, **changes: object) -> None:
+        """Change the state, and store it."""
+        self._state = self._state.model_copy(update=changes)
+        self._file.save(self._state)
+
+    def tell(self, kind: str, text: str) -> None:
+        """Tell of something that happened now."""
+        self.show(Event(datetime.now(UTC), kind, text))
+
+    def show(self, event: Event) -> None:
+        """Tell of an event: something moves."""
+        self._changed_at = asyncio.get_running_loop().time()
+        self._view.tell(event)
 
     async def _run(self) -> DemoReport:
         if self._state.cycles_before is None:
-            self._remember(cycles_before=await self._cycles())
+            self.remember(cycles_before=await self._cycles())
         if self._state.interruptions:
             self._seen = await self._snapshot()
             ended, known = len(self._seen.ended), len(self._seen.jobs)
-            self._tell("continued", f"{ended} of {known} jobs have ended already")
+            self.tell("continued", f"{ended} of {known} jobs have ended already")
         await self._submit()
         await self._cancel_one()
         await self._kill_one_agent()
-        await self._until(lambda: not self._seen.open, "every job to end")
+        beginning = asyncio.create_task(self._patiently(self._market.begin))
+        await self._until(lambda: not self._seen.open and beginning.done(), "every job to end")
+        await beginning
+        await self._until(lambda: self._market.over, "what was bought to end")
         return await self._report()
 
     def _started_again(self, names: Sequence[str]) -> None:
         if set(names) - {agent_process(self._state.killed_node or "")}:
-            self._remember(disturbances=self._state.disturbances + 1)
-        self._tell("restarted", ", ".join(names))
+            self.remember(disturbances=self._state.disturbances + 1)
+        self.tell("restarted", ", ".join(names))
 
     async def _submit(self) -> None:
         """Submit every job; those that exist already are only found."""
@@ -105,7 +130,7 @@ class Demo:
             created += sum(await asyncio.gather(*map(self._submit_one, batch)))
             await self._look()
         found = len(self._specs) - created
-        self._tell("submitted", f"{created} jobs" + (f"; {found} were there" if found else ""))
+        self.tell("submitted", f"{created} jobs" + (f"; {found} were there" if found else ""))
         known = len(self._specs)
         await self._until(lambda: len(self._seen.jobs) == known, "the jobs to be queued")
 
@@ -120,13 +145,13 @@ class Demo:
                 lambda: bool(self._long_running()) or not self._seen.open, "a job to cancel"
             )
             if not self._seen.open:
-                self._remember(cancelled_job=None)
-                self._tell("note", "every job had ended: none was left to cancel")
+                self.remember(cancelled_job=None)
+                self.tell("note", "every job had ended: none was left to cancel")
                 return
             await self._cancel(max(self._long_running(), key=self._time_left))
 
     async def _cancel(self, job: JobView) -> None:
-        self._remember(cancelled_job=job.id)
+        self.remember(cancelled_job=job.id)
         # Refused when it ended in this moment: another one then.
         with contextlib.suppress(NotFoundError, RefusedError):
             await self._patiently(lambda: self._api.cancel(job.id, "cancelled by the demo"))
@@ -141,13 +166,13 @@ class Demo:
             )
             victim = self._victim()
             if victim is None:
-                self._tell("note", "no job was running any more: no agent was killed")
+                self.tell("note", "no job was running any more: no agent was killed")
                 return
             self._kill(victim)
         killed = self._state.killed_node or ""
         if self._state.declared_lost_at is None:
             await self._until(lambda: self._is_declared_lost(killed), f"{killed} to be given up")
-            self._remember(declared_lost_at=datetime.now(UTC))
+            self.remember(declared_lost_at=datetime.now(UTC))
         await self._start_again(killed)
 
     def _kill(self, node_id: str) -> None:
@@ -156,9 +181,9 @@ class Demo:
             raise StackError(f"the agent of {node_id} has ended by itself.")
         jobs = [job.name for job in self._seen.jobs if self._runs_on(job, node_id)]
         self._keeper.spared.add(node_id)
-        self._remember(killed_node=node_id, killed_at=datetime.now(UTC))
+        self.remember(killed_node=node_id, killed_at=datetime.now(UTC))
         os.kill(running.pid, signal.SIGKILL)
-        self._tell(
+        self.tell(
             "killed",
             f"the agent of {node_id} (kill -9 {running.pid}) with {len(jobs)} jobs: "
             f"{', '.join(jobs[:4])}{', ...' if len(jobs) > 4 else ''}",
@@ -234,13 +259,13 @@ class Demo:
     async def _look(self) -> None:
         now = await self._patiently(self._snapshot)
         for event in events_between(self._seen, now):
-            self._changed_at = asyncio.get_running_loop().time()
-            self._view.tell(event)
+            self.show(event)
         self._seen = now
         self._view.show(now)
+        await self._patiently(self._market.look)
 
     async def _snapshot(self) -> Snapshot:
-        nodes = await self._api.nodes(pool=POOL)
+        nodes = await self._api.nodes(pool=POOL) + self._market.nodes
         jobs = await self._api.list(pool=POOL, tenant="demo", limit=2 * len(self._ids))
         return Snapshot(datetime.now(UTC), nodes, of_batch(jobs, self._ids))
 
@@ -249,10 +274,11 @@ class Demo:
         # A job is recorded as ended, and its GPUs free, in the same transaction: no wait here.
         await self._look()
         return report_on(
-            self._state, statuses, self._seen.nodes,
+            self._state, statuses, [n for n in self._seen.nodes if n.pool == POOL],
             cycles=await self._cycles() - (self._state.cycles_before or 0),
             training=await self._last_line(self._ids[0]),
-            gang=await self._last_line(self._ids[1]), now=datetime.now(UTC),
+            gang=await self._last_line(self._ids[1]),
+            bought=await self._patiently(self._market.report), now=datetime.now(UTC),
         )  # fmt: skip
 
     async def _status(self, job_id: str) -> JobStatus:
@@ -286,14 +312,6 @@ class Demo:
                 if clock() > deadline:
                     raise
                 await asyncio.sleep(LOOK_EVERY)
-
-    def _remember(self, **changes: object) -> None:
-        self._state = self._state.model_copy(update=changes)
-        self._file.save(self._state)
-
-    def _tell(self, kind: str, text: str) -> None:
-        self._changed_at = asyncio.get_running_loop().time()
-        self._view.tell(Event(datetime.now(UTC), kind, text))
 
 
 def demo_nodes(stack: Stack, state: DemoState) -> dict[str, Flags]:

@@ -36,7 +36,8 @@ def demo(
     """Start everything and run a small fleet of jobs on simulated nodes.
 
     The jobs have the shapes of a public trace; one trains a small network. One job is cancelled,
-    and the agent of one node is killed with -9: its jobs are run again. In the end everything is
+    and the agent of one node is killed with -9: its jobs are run again. For one job that no node
+    can hold a node is bought at a simulated market, where no money moves. In the end everything is
     checked: the exit code is 1 when something is not as it should be. Interrupted, the demo goes
     on when it is started again.
     """
@@ -49,6 +50,7 @@ def demo(
     from models.search import SEARCH_ATTRIBUTES
     from models.settings import Settings
     from workers.demo import checkpoints, stop_nodes
+    from workers.demo_market import stop_market
     from workers.demo_state import StateFile
     from workers.stack import Stack
 
@@ -64,10 +66,12 @@ def demo(
     except LongshoreError:
         note("the demo is not finished: `longshore demo` goes on with it.")
         raise
+    state = file.unfinished() or state
     file.remove()
     shutil.rmtree(checkpoints(stack).parent, ignore_errors=True)
     if not keep:
         stop_nodes(stack, state)
+        stop_market(stack, state)
     _say(report, info, kept=keep, as_json=as_json)
     if report.problems:
         raise typer.Exit(1)

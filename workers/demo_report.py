@@ -17,6 +17,29 @@ class Spread(Wire):
     max: float
 
 
+class Bought(Wire):
+    """What was bought at a simulated market, and what became of it; micro-dollars."""
+
+    purchase: str
+    decided: str
+    """The decision in a sentence."""
+    options: int
+    """That were looked at."""
+    what: str
+    nodes: tuple[str, ...]
+    price: int
+    """Of a GPU-hour."""
+    spent: int
+    used: int
+    idle: int
+    resold: int
+    market_says: int
+    """What the market says that it was paid."""
+    job: str
+    """The last line of the job's log."""
+    problems: tuple[str, ...] = ()
+
+
 class DemoReport(Wire):
     """The summary; all times in seconds."""
 
@@ -45,6 +68,9 @@ class DemoReport(Wire):
     """The last line of its log."""
     gang: str = ""
     """The last line of the log of its rank 0."""
+    bought: Bought | None = None
+    not_bought: str = ""
+    """Why nothing was bought."""
     interruptions: int = 0
     disturbances: int = 0
     """How often parts had to be started again that the demo had not ended itself."""
@@ -64,6 +90,7 @@ def report_on(
     cycles: int,
     training: str,
     gang: str,
+    bought: Bought | None = None,
     now: datetime,
 ) -> DemoReport:
     """Return the summary of a demo whose jobs have all ended; `nodes` are those of its pool."""
@@ -75,7 +102,7 @@ def report_on(
         lost_after = _seconds(state.declared_lost_at - state.killed_at)
     return DemoReport(
         batch=state.batch,
-        problems=tuple(_problems(state, jobs, nodes)),
+        problems=(*_problems(state, jobs, nodes), *(bought.problems if bought else ())),
         jobs=len(jobs),
         succeeded=by_state.count(JobState.SUCCEEDED),
         cancelled=by_state.count(JobState.CANCELLED),
@@ -94,6 +121,8 @@ def report_on(
         declared_lost_after=lost_after,
         training=training,
         gang=gang,
+        bought=bought,
+        not_bought=state.not_bought,
         interruptions=state.interruptions,
         disturbances=state.disturbances,
         took=_seconds(now - state.began_at),

@@ -36,6 +36,12 @@ class DemoState(Wire):
     killed_node: str | None = None
     killed_at: Instant | None = None
     declared_lost_at: Instant | None = None
+    market_pid: int | None = None
+    """The simulated market at which is bought; another one knows nothing of it."""
+    market_ours: bool = False
+    """The demo started it, and ends it."""
+    not_bought: str = ""
+    """Why nothing is bought, or no more."""
 
     @classmethod
     def new(cls, jobs: int, nodes: int, seed: int) -> Self:

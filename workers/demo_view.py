@@ -14,6 +14,7 @@ from rich.text import Text
 from client.terminal import a_table, heading, pairs
 from client.words import SIMULATED, styled
 from models.job import JobState
+from models.money import MICRO, format_dollars
 from models.settings import StackInfo
 from models.views import GPUView, NodeView
 from workers.demo_events import Event
@@ -26,6 +27,7 @@ COLORS = (
     "bright_yellow", "bright_blue", "bright_magenta", "bright_cyan",
 )  # fmt: skip
 KIND_STYLES = {
+    "decided": "bold cyan", "ordered": "cyan", "paid": "yellow", "closed": "cyan",
     "placed": "green", "finished": "bold green", "cancelled": "magenta", "killed": "bold red",
     "lost": "bold red", "recovered": "bold cyan", "requeued": "yellow", "failed": "bold red",
 }  # fmt: skip
@@ -122,6 +124,7 @@ def summary(report: DemoReport, info: StackInfo, *, kept: bool) -> tuple[Rendera
         ("Killed with -9", f"{killed}; {report.retries} jobs were placed again"),
         ("Training", report.training),
         ("Gang", report.gang),
+        *_bought(report),
         ("Took", f"{report.took:.0f} s" + _interrupted(report.interruptions)),
     ]
     if report.disturbances:
@@ -130,6 +133,7 @@ def summary(report: DemoReport, info: StackInfo, *, kept: bool) -> tuple[Rendera
         ("Temporal UI", info.temporal_ui or f"of the server at {info.temporal_address}"),
         ("Jobs", f"longshore jobs --pool {POOL} --all"),
         ("One job", "longshore job train, longshore logs train"),
+        ("What was bought", "longshore purchases --all, longshore costs --by block"),
         ("Nodes", f"still running: longshore nodes --pool {POOL}" if kept else "stopped"),
         ("Stack", "still running; longshore down stops it"),
     ]
@@ -139,6 +143,24 @@ def summary(report: DemoReport, info: StackInfo, *, kept: bool) -> tuple[Rendera
         verdict.append("".join(f"\n  {problem}" for problem in report.problems), "not bold")
     return (Text(), heading("Summary"), pairs(rows), Text(), heading("Where to look"),
             pairs(look), verdict)  # fmt: skip
+
+
+def _bought(report: DemoReport) -> list[tuple[str, str]]:
+    """Return what was bought and what became of the money, or why nothing was."""
+    bought = report.bought
+    if bought is None:
+        return [("Bought", f"nothing: {report.not_bought or 'it was not decided to buy'}")]
+    cents = f"{_dollars(bought.used)} used, {_dollars(bought.idle)} idle"
+    if bought.resold:
+        cents += f", {_dollars(bought.resold)} sold again"
+    agrees = "the market says the same"
+    if bought.market_says != bought.spent:
+        agrees = f"the market says {_dollars(bought.market_says)}"
+    return [
+        ("Bought", f"{bought.what} at {format_dollars(bought.price)} a GPU-hour ({SIMULATED}), "
+                   f"the cheapest of {bought.options} ways; {bought.job}"),
+        ("Ledger", f"{_dollars(bought.spent)} paid: {cents}; {agrees}, and lists nothing else"),
+    ]  # fmt: skip
 
 
 def _nodes(snapshot: Snapshot) -> Table:
@@ -183,6 +205,10 @@ def _queue(snapshot: Snapshot) -> Table:
     more = len(ordered) - QUEUE_SHOWN
     table.add_row(Text(f"and {more} more" if more > 0 else "", "dim"))
     return table
+
+
+def _dollars(micro: int) -> str:
+    return f"${micro / MICRO:,.2f}"
 
 
 def _spread(spread: Spread) -> str:

@@ -39,6 +39,11 @@ def test_it_cancels_kills_recovers_and_finds_all_as_it_should_be(home: Home) -> 
     assert report["training"].startswith("accuracy 0.9")
     assert report["gang"].startswith("all 2 ranks met: 16 GPUs on demo-")
     assert 0 < report["utilization"] <= 1
+    bought = report["bought"]
+    assert bought["market_says"] == bought["spent"] > 0
+    assert bought["used"] + bought["idle"] + bought["resold"] == bought["spent"]
+    assert bought["job"].startswith(f"ran on {bought['nodes'][0]} with GPUs")
+    assert not home.stack.settings.market_file.exists(), "its market goes on"
     assert local_nodes(home.stack) == ()
     assert home.stack.remembered_nodes() == {}
     assert StateFile(home.stack.folder).unfinished() is None
@@ -84,3 +89,25 @@ def test_it_only_takes_longer_when_its_parts_are_killed(home: Home) -> None:
     _, err = demo.communicate(timeout=240)
     assert demo.returncode == 0, "".join([*told, err])
     assert {CONTROL, *SERVERS} <= restarted
+
+
+@pytest.mark.timeout(600)  # a control worker takes long to start beside others
+def test_what_it_buys_is_bought_once_while_the_control_worker_is_killed(home: Home) -> None:
+    """At every step that is told of the purchase, whatever the worker does at that moment."""
+    demo = home.start("demo", "--jobs", "4", "--nodes", "2", "--keep")
+    assert demo.stdout is not None
+    steps, killed, told = ["decided", "ordered", "paid", "machine", "closed"], 0, list[str]()
+    for line in demo.stdout:
+        told.append(line)
+        if steps and f"  {steps[0]}  " in line:
+            steps.pop(0)
+            if running := home.stack.processes.running(CONTROL):
+                os.kill(running.pid, signal.SIGKILL)
+                killed += 1
+    _, err = demo.communicate(timeout=240)
+    assert demo.returncode == 0, "".join([*told, err])
+    assert not steps, "".join(told)
+    assert killed >= 3
+    summary = "".join(told).partition("Summary")[2]
+    assert "the market says the same, and lists nothing else" in summary
+    assert sum("  ordered  " in line for line in told) == 1
