@@ -179,14 +179,14 @@ _PURCHASE = """
 _ORDERS = """
     SELECT key, provider, coalesce(request ->> 'instance_type', '') AS instance_type,
            coalesce((request ->> 'limit')::bigint, 0) AS limit,
-           coalesce((request ->> 'nodes')::int, 1) AS wanted, nodes, state, order_id, order_state, refused,
-           committed, spent, starts_at, ends_at, created_at, sent_at, closed_at
+           coalesce((request ->> 'nodes')::int, 1) AS wanted, nodes, state, order_id, order_state,
+           refused, committed, spent, starts_at, ends_at, created_at, sent_at, closed_at
       FROM purchase_orders WHERE purchase_id = :id ORDER BY number
 """
 
 _MACHINES = """
-    SELECT m.name, m.block_id, m.provider, m.machine_id, m.state, m.reason, m.created_at, m.asked_at,
-           m.ended_at, n.registered_at
+    SELECT m.name, m.block_id, m.provider, m.machine_id, m.state, m.reason, m.created_at,
+           m.asked_at, m.ended_at, n.registered_at
       FROM machines m LEFT JOIN nodes n ON n.id = m.name
      WHERE m.purchase_id = :purchase OR m.block_id = ANY(:blocks)
      ORDER BY m.name

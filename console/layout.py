@@ -8,13 +8,8 @@ from pathlib import Path
 from nicegui import ui
 from starlette.requests import Request
 
-PAGES = (
-    ("/orderbook", "Order book"),
-    ("/purchases", "Purchases"),
-    ("/blocks", "Blocks"),
-    ("/costs", "Costs"),
-)
-"""Address and name of each page, in the order of the navigation."""
+from models.addresses import CONSOLE_PAGES
+
 THEME_COOKIE = "longshore_theme"
 
 _CSS = (Path(__file__).parent / "theme.css").read_text()
@@ -68,7 +63,7 @@ def frame(path: str, request: Request) -> Iterator[Badge]:
 def _navigation(path: str) -> str:
     return "".join(
         f'<a href="{link}"{" aria-current=page" if link == path else ""}>{escape(name)}</a>'
-        for link, name in PAGES
+        for link, name in CONSOLE_PAGES
     )
 
 

@@ -6,6 +6,13 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
+CONSOLE_PAGES = (
+    ("/orderbook", "Order book"),
+    ("/purchases", "Purchases"),
+    ("/blocks", "Blocks"),
+    ("/costs", "Costs"),
+)
+"""Path and name of each page of the console, in the order of its navigation."""
 LOOPBACK = "127.0.0.1"
 _PASSWORD = re.compile(r"""(?<=://)([^/?#@\s:"']*):([^/?#\s"']*)@""")
 _SECRET_PARAMETER = re.compile(

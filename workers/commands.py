@@ -149,6 +149,7 @@ def _say_where_things_are(stack: Stack, info: StackInfo) -> None:
     typer.echo("\nLongshore is up.")
     rows = [
         ("Console", _console(stack)),
+        *_pages(stack),
         ("Temporal UI", info.temporal_ui or f"of the server at {info.temporal_address}"),
         ("Nodes", ", ".join(local_nodes(stack)) or "none"),
         ("State and logs", str(stack.folder)),
@@ -166,6 +167,15 @@ def _console(stack: Stack) -> str:
 
     address = stack.settings.console_address
     return f"{url_of(address)} (`longshore ui` prints a link)" if address else "off"
+
+
+def _pages(stack: Stack) -> list[tuple[str, str]]:
+    from models.addresses import CONSOLE_PAGES, url_of
+
+    address = stack.settings.console_address
+    if address is None:
+        return []
+    return [(f"  {name}", f"{url_of(address)}{path}") for path, name in CONSOLE_PAGES]
 
 
 def _psql(stack: Stack) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
+import httpx
 from temporalio.envconfig import ClientConfig
 
-from models.addresses import host_and_port, without_secrets
+from models.addresses import host_and_port, url_of, without_secrets
 from models.settings import Settings
 from models.settings_file import find_settings_file
 from workers import temporal_server
@@ -37,6 +38,7 @@ def look_at(settings: Settings) -> Iterator[Finding]:
     yield from _settings_file()
     if not ClientConfig.load_client_connect_config().get("target_host"):
         yield from _ports_of_temporal(settings)
+    yield _console(settings)
     yield from _own_addresses(settings)
 
 
@@ -132,6 +134,32 @@ def _ports_of_temporal(settings: Settings) -> Iterator[Finding]:
             f"port {port} is in use by {temporal_server.user_of(port)}",
             f"End that, or choose another port with {setting}; else `longshore up` cannot start.",
         )
+
+
+def _console(settings: Settings) -> Finding:
+    """Say whether the console answers, or could be started where it is to listen."""
+    address = settings.console_address
+    if address is None:
+        return ok("console", "console_address is off: no pages, no REST API")
+    url = url_of(address)
+    if _is_console(url):
+        return ok("console", f"its pages and its REST API are at {url}")
+    if not _listens(address):
+        return ok("console", f"{address} is free for `longshore up`")
+    _, port = host_and_port(address)
+    return fail(
+        "console",
+        f"port {port} is in use by {temporal_server.user_of(port)}, and that is no console",
+        "End that, or choose another address with LONGSHORE_CONSOLE_ADDRESS (`off` for none).",
+    )
+
+
+def _is_console(url: str) -> bool:
+    try:
+        answer = httpx.get(f"{url}/healthz", timeout=2.0, trust_env=False)
+        return answer.status_code == 200 and answer.json() == {"ok": True}
+    except (httpx.HTTPError, ValueError):
+        return False
 
 
 def _own_addresses(settings: Settings) -> Iterator[Finding]:

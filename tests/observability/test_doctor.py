@@ -187,6 +187,18 @@ def test_an_address_where_nobody_listens_is_a_warning(machine: Settings):
     assert look(settings, "ports")[-1].level is Level.WARN
 
 
+def test_a_console_that_could_not_start_is_named(machine: Settings):
+    (free,) = look(machine.model_copy(update={"console_address": "127.0.0.1:1"}), "console")
+    assert (free.level, "free" in free.says) == (Level.OK, True)
+    address = f"127.0.0.1:{_busy_port()}"
+    (busy,) = look(machine.model_copy(update={"console_address": address}), "console")
+    assert busy.level is Level.FAIL
+    assert f"port {_busy_port()} is in use" in busy.says
+    assert "LONGSHORE_CONSOLE_ADDRESS" in busy.mend
+    (off,) = look(machine.model_copy(update={"console_address": None}), "console")
+    assert (off.level, "off" in off.says) == (Level.OK, True)
+
+
 _listening: list[socket.socket] = []
 
 
