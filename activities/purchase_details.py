@@ -207,8 +207,9 @@ _BLOCKS = """
            b.price_micro_per_gpu_hour AS price, b.simulated, o.spent AS cost, o.is_machine,
            coalesce((SELECT sum(micro) FROM ledger WHERE block_id = b.id
                         AND debit LIKE 'job:%'), 0)::bigint AS used,
-           coalesce((SELECT sum(micro) FROM ledger WHERE block_id = b.id
-                        AND debit LIKE 'idle:%'), 0)::bigint AS idle,
+           coalesce((SELECT sum(CASE WHEN debit LIKE 'idle:%' THEN micro ELSE -micro END)
+                       FROM ledger WHERE block_id = b.id
+                        AND (debit LIKE 'idle:%' OR credit LIKE 'idle:%')), 0)::bigint AS idle,
            coalesce((SELECT sum(micro) FROM ledger WHERE block_id = b.id
                         AND kind = 'resale'), 0)::bigint AS resold
       FROM blocks b JOIN purchase_orders o ON o.key = b.id

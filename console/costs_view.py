@@ -62,7 +62,7 @@ def _row(by: str, each: CostView, most: int, shares: bool) -> str:
 def _bar(each: CostView, most: int) -> str:
     told = ", ".join(f"{amount(getattr(each, name))} {word}" for name, word in _PARTS)
     pieces = "".join(
-        f'<i class="part {name}" style="width:{getattr(each, name) / most * 100:.2f}%"></i>'
+        f'<i class="part {name}" style="width:{max(getattr(each, name), 0) / most * 100:.2f}%"></i>'
         for name, _ in _PARTS
     )
     return f'<span class="bar-of" title="{told}">{pieces}</span>'
