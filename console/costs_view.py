@@ -61,9 +61,9 @@ def _row(by: str, each: CostView, most: int, shares: bool) -> str:
 
 def _bar(each: CostView, most: int) -> str:
     told = ", ".join(f"{amount(getattr(each, name))} {word}" for name, word in _PARTS)
+    widths = {name: max(getattr(each, name), 0) / most * 100 for name, _ in _PARTS}
     pieces = "".join(
-        f'<i class="part {name}" style="width:{max(getattr(each, name), 0) / most * 100:.2f}%"></i>'
-        for name, _ in _PARTS
+        f'<i class="part {name}" style="width:{width:.2f}%"></i>' for name, width in widths.items()
     )
     return f'<span class="bar-of" title="{told}">{pieces}</span>'
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.home import Home
 from tests.support.local_stack import temporary_folder
+from workers.demo_market import MARKET
 from workers.demo_state import StateFile
 from workers.local import CONTROL, local_nodes
 from workers.stack import SERVERS
@@ -111,3 +112,17 @@ def test_what_it_buys_is_bought_once_while_the_control_worker_is_killed(home: Ho
     summary = "".join(told).partition("Summary")[2]
     assert "the market says the same, and lists nothing else" in summary
     assert sum("  ordered  " in line for line in told) == 1
+
+
+def test_it_ends_well_without_its_market(home: Home) -> None:
+    """A simulated market that is killed takes orders and money with it: there is nothing to do."""
+    demo = home.start("demo", "--jobs", "4", "--nodes", "2")
+    assert demo.stdout is not None
+    told: list[str] = []
+    for line in demo.stdout:
+        told.append(line)
+        if "  decided  " in line and (running := home.stack.processes.running(MARKET)):
+            os.kill(running.pid, signal.SIGKILL)
+    _, err = demo.communicate(timeout=240)
+    assert demo.returncode == 0, "".join([*told, err])
+    assert "nothing: the simulated market has ended" in "".join(told)
