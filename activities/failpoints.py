@@ -35,6 +35,8 @@ Point = Literal[
     "register.after-commit",
     "end_node.before-commit",
     "end_node.after-commit",
+    "see_off.before-commit",
+    "see_off.after-commit",
     "run_process.after-claim",
     "run_process.after-spawn",
     "run_process.before-report",

@@ -6,7 +6,7 @@ from typing import Any
 
 from activities.runs import RunRecord
 from models.job import FailureClass
-from models.messages import ProcessReport, Progress
+from models.messages import TIME_ENDED, ProcessReport, Progress
 from models.placement import PlacementKey
 
 AGENT_STOPPED = "the agent stopped"
@@ -115,8 +115,8 @@ def _classify(
 
 
 def _failure_of_stop(reason: str | None) -> FailureClass | None:
-    """A stop that a workflow asked for is its to name; the agent's own is the node's fault."""
-    return FailureClass.NODE if reason in (AGENT_STOPPED, CUT_OFF) else None
+    """A stop that a job's workflow asked for is its to name; others are the node's fault."""
+    return FailureClass.NODE if reason in (AGENT_STOPPED, CUT_OFF, TIME_ENDED) else None
 
 
 def _exit_code(status: int | None) -> int | None:

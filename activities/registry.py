@@ -58,9 +58,11 @@ class RegistryActivities:
             epoch = await self._known_epoch(connection, registration)
             if epoch is None:
                 epoch = await self._admit(connection, registration)
-            drain_reason = await connection.scalar(
-                text("SELECT drain_reason FROM nodes WHERE id = :id"), {"id": identity.node_id}
+            known = await connection.execute(
+                text("SELECT drain_reason, expires_at FROM nodes WHERE id = :id"),
+                {"id": identity.node_id},
             )
+            node = known.one()
             await mark_poked(connection, identity.pool)
             await failpoint("register.before-commit")
         await failpoint("register.after-commit")
@@ -68,7 +70,7 @@ class RegistryActivities:
         await self._signals.poke_pool(identity.pool)
         return Registered(
             node_id=identity.node_id, epoch=epoch, liveness=self._liveness,
-            drain_reason=drain_reason,
+            drain_reason=node.drain_reason, expires_at=node.expires_at,
         )  # fmt: skip
 
     @activity.defn
@@ -90,9 +92,10 @@ class RegistryActivities:
                 },
             )  # fmt: skip
             await connection.execute(
-                text("UPDATE nodes SET drain_reason = :reason WHERE id = :id AND epoch = :epoch"),
+                text("UPDATE nodes SET drain_reason = :reason, clearing = :clearing"
+                     " WHERE id = :id AND epoch = :epoch"),
                 {
-                    "id": request.node_id, "epoch": request.epoch,
+                    "id": request.node_id, "epoch": request.epoch, "clearing": request.clearing,
                     "reason": request.reason if request.draining else None,
                 },
             )  # fmt: skip
@@ -216,12 +219,14 @@ _ADMIT = """
                        expires_at)
     VALUES (:id, :pool, :block, :provider, :tier, 'READY', '', 1, :agent, :boot, :hostname,
             :address, :version, :simulated, :gpu_type, :container, :cpu, :ram,
-            CAST(:labels AS jsonb), CAST(:topology AS jsonb), :conformance, :expires_at)
+            CAST(:labels AS jsonb), CAST(:topology AS jsonb), :conformance,
+            coalesce((SELECT ends_at FROM blocks WHERE id = :block), :expires_at))
     ON CONFLICT (id) DO UPDATE
        SET pool = excluded.pool, block_id = excluded.block_id, provider = excluded.provider,
            tier = excluded.tier,
            state = CASE WHEN nodes.drain_reason IS NULL THEN 'READY' ELSE 'DRAINING' END,
            state_reason = coalesce(nodes.drain_reason, ''),
+           clearing = nodes.clearing AND nodes.drain_reason IS NOT NULL,
            state_since = clock_timestamp(), epoch = nodes.epoch + 1,
            agent_id = excluded.agent_id, boot_id = excluded.boot_id,
            hostname = excluded.hostname, address = excluded.address,

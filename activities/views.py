@@ -217,7 +217,7 @@ _LEASES = """
 
 _NODES = """
     SELECT id, pool, tier, provider, state, state_reason, epoch, simulated, gpu_type, cpu_milli,
-           cpu_milli_used, ram_mb, ram_mb_used, expires_at, registered_at, hostname,
+           cpu_milli_used, ram_mb, ram_mb_used, expires_at, registered_at, hostname, clearing,
            container_runtime, labels
       FROM nodes n
      WHERE (CAST(:pool AS text) IS NULL OR pool = :pool)

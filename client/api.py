@@ -34,6 +34,7 @@ from client.explain import explain
 from client.logs import JobLogs
 from client.status import JobHandle, progress_of, status_of
 from client.submission import GENERATED_ID, details_of, new_job_id, preflight, summary_of
+from models.departures import NodeDrain
 from models.errors import (
     ConflictError,
     NotFoundError,
@@ -60,6 +61,7 @@ from workflows.job import JobWorkflow
 from workflows.node import NodeWorkflow
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 _RETRY_FROM, _RETRY_TO = 0.2, 5.0
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
@@ -309,12 +311,29 @@ class Longshore:
             nodes=len(nodes), growth=pool.growth,
         )  # fmt: skip
 
-    async def drain(self, node_id: str, reason: str = "") -> NodeStatus:
-        """Place nothing more on a node; what runs there finishes."""
-        return await self._update_node(node_id, NodeWorkflow.drain, reason)
+    async def cordon(self, node_id: str, reason: str = "") -> NodeStatus:
+        """Place nothing more on a node; what runs there goes on."""
+        return await self._update_node(node_id, NodeWorkflow.cordon, CommandReason(reason=reason))
 
-    async def undrain(self, node_id: str, reason: str = "") -> NodeStatus:
-        return await self._update_node(node_id, NodeWorkflow.undrain, reason)
+    async def uncordon(self, node_id: str, reason: str = "") -> NodeStatus:
+        """Let a node take jobs again, after a cordon or a drain."""
+        return await self._update_node(
+            node_id, NodeWorkflow.uncordon, CommandReason(reason=reason)
+        )
+
+    async def drain(
+        self,
+        node_id: str,
+        reason: str = "",
+        *,
+        deadline: timedelta | None = None,
+        now: bool = False,
+    ) -> NodeStatus:
+        """Cordon a node; its jobs with checkpoints leave, the others finish. With `now` all leave
+        at once, with a `deadline` so that they are gone by then. They are queued again."""
+        by = datetime.now(UTC) + deadline if deadline is not None else None
+        drain = NodeDrain(reason=reason, move=True, by=by, at_once=now)
+        return await self._update_node(node_id, NodeWorkflow.drain, drain)
 
     async def _same_content_or_raise(self, job_id: str, digest: str) -> None:
         memo = await (await self._job(job_id).describe()).memo()
@@ -367,12 +386,12 @@ class Longshore:
     async def _update_node(
         self,
         node_id: str,
-        update: UpdateMethodMultiParam[[NodeWorkflow, CommandReason], NodeStatus],
-        reason: str,
+        update: UpdateMethodMultiParam[[NodeWorkflow, C], NodeStatus],
+        command: C,
     ) -> NodeStatus:
         handle = self.temporal.get_workflow_handle_for(NodeWorkflow.run, node_workflow_id(node_id))
         try:
-            return await handle.execute_update(update, CommandReason(reason=reason))
+            return await handle.execute_update(update, command)
         except WorkflowUpdateFailedError as error:
             raise RefusedError(str(error.cause)) from error
         except RPCError as error:

@@ -31,7 +31,7 @@ _HINTS = {
     "that share the GPUs to end",
     RejectionCode.GPUS_BUSY: "wait for running jobs to end (`longshore jobs`), raise its "
     "priority, or add a node",
-    RejectionCode.STATE: "undrain the node, or look at its agent (`longshore nodes`)",
+    RejectionCode.STATE: "uncordon the node, or look at its agent (`longshore nodes`)",
 }
 
 

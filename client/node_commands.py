@@ -1,6 +1,7 @@
 """Commands on nodes and pools."""
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,10 +11,12 @@ from client.calls import call
 from client.node_view import LEGEND, nodes_table, pool_facts, pools_table
 from client.terminal import JSON, note, now, out, pairs, print_json, show
 from models.document import Override, load_document
-from models.errors import NotFoundError
+from models.errors import NotFoundError, SpecError
 from models.gang import GangPacking
+from models.messages import NodeStatus
 from models.placement import GPUChoice, PackingRule
 from models.pool import Growth, PoolSpec
+from models.units import parse_duration
 from models.views import PoolView
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ _PANEL = "Nodes and pools"
 
 
 def register(app: typer.Typer) -> None:
-    for command in (nodes, drain, pools):
+    for command in (nodes, cordon, uncordon, drain, pools):
         app.command(rich_help_panel=_PANEL)(command)
     app.add_typer(pool_app, name="pool", rich_help_panel=_PANEL)
 
@@ -52,25 +55,62 @@ def nodes(
     return None
 
 
+NODE = Annotated[str, typer.Argument(metavar="NODE", help="A node's id.")]
+WHY = Annotated[str, typer.Option(help="Why; shown with the node.")]
+
+
+def cordon(node: NODE, reason: WHY = "", as_json: JSON = False) -> None:
+    """Place nothing more on a node; what runs there goes on."""
+    _say(call(lambda api: api.cordon(node, reason)), as_json)
+
+
+def uncordon(node: NODE, reason: WHY = "", as_json: JSON = False) -> None:
+    """Let a node take jobs again, after a cordon or a drain."""
+    _say(call(lambda api: api.uncordon(node, reason)), as_json)
+
+
 def drain(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's id.")],
-    reason: Annotated[str, typer.Option(help="Why; shown with the node.")] = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take jobs again.")] = False,
+    node: NODE,
+    reason: WHY = "",
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Have the node empty after this, such as 10m."),
+    ] = None,
+    at_once: Annotated[
+        bool, typer.Option("--now", help="Stop all of its jobs now, each with its grace.")
+    ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="The same as `uncordon`.")] = False,
     as_json: JSON = False,
 ) -> None:
-    """Place nothing more on a node; what runs there finishes."""
+    """Empty a node: no new job, and those that run there leave and are queued again.
 
-    async def ask(api: "Longshore"):
-        return await (api.undrain(node, reason) if undo else api.drain(node, reason))
+    Jobs with checkpoints leave at once, the others finish. With a deadline all may stay until
+    they have to save, or to stop, so that the node is empty by then.
+    """
+    if undo:
+        return uncordon(node, reason, as_json)
+    within = _time("--deadline", deadline) if deadline is not None else None
+    status = call(lambda api: api.drain(node, reason, deadline=within, now=at_once))
+    return _say(status, as_json)
 
-    status = call(ask)
+
+def _say(status: NodeStatus, as_json: bool) -> None:
     if as_json:
         return print_json(status)
-    if status.draining:
-        print(f"{node} takes no new job ({status.reason}). Undo: longshore drain {node} --undo")
-    else:
+    node = status.node_id
+    if not status.draining:
         print(f"{node} is {status.state} and takes jobs")
+        return None
+    leave = ", and its jobs leave" if status.clearing else ""
+    print(f"{node} takes no new job{leave} ({status.reason}). Undo: longshore uncordon {node}")
     return None
+
+
+def _time(option: str, value: str) -> timedelta:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise SpecError(option, (f"{option} {value}: {error}",)) from None
 
 
 def pools(as_json: JSON = False) -> None:

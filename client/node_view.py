@@ -132,7 +132,9 @@ def _name(node: NodeView, wide: bool) -> Text:
 
 def _state(node: NodeView) -> Text:
     state = styled(node.state)
-    if node.drained:
+    if node.state is NodeState.DRAINING and not node.clearing:
+        state = Text("CORDONED", style="yellow")
+    elif node.drained:
         state = Text("DRAINED", style="yellow")
     if node.state is not NodeState.READY and node.state_reason:
         state.append(f" {node.state_reason}", style="dim")

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from models.base import Instant, Name, Wire
 from models.checkpoint import CheckpointInfo
+from models.departures import Leaving
 from models.job import AttemptRecord, FailureClass, JobResult, JobSpec
 from models.node import Inventory, Liveness, NodeIdentity, NodeState
 from models.placement import Placement, PlacementKey
@@ -24,6 +25,10 @@ def node_task_queue(node_id: str) -> str:
 JOB_WORKFLOW = "JobWorkflow"
 POOL_WORKFLOW = "PoolWorkflow"
 NODE_WORKFLOW = "NodeWorkflow"
+
+
+TIME_ENDED = "the time of its node ended"
+"""Reason of the stop of a process that still ran when its node's end had come."""
 
 
 def job_workflow_id(job_id: str) -> str:
@@ -211,6 +216,9 @@ class NodeInput(Wire):
     registered: "Registered | None" = None
     identity: NodeIdentity | None = None
     drain_reason: str | None = None
+    expires_at: Instant | None = None
+    drain: Leaving | None = None
+    notice: Leaving | None = None
     watches: int = 0
     max_watches_per_run: int = Field(default=200, ge=1)
 
@@ -232,6 +240,8 @@ class Registered(Wire):
     liveness: Liveness
     drain_reason: str | None = None
     """Why the node was drained before, and still is."""
+    expires_at: Instant | None = None
+    """When its block ends; without a block, what its agent says."""
 
 
 class NodeEnd(Wire):
@@ -248,6 +258,8 @@ class DrainRequest(Wire):
     epoch: int
     draining: bool
     reason: str = ""
+    clearing: bool = False
+    """The jobs that run there are to leave."""
 
 
 class WatchRequest(Wire):
@@ -269,6 +281,9 @@ class NodeStatus(Wire):
     state: str
     epoch: int
     draining: bool = False
+    clearing: bool = False
+    """The jobs that run there are to leave."""
+    expires_at: Instant | None = None
     reason: str = ""
     since: Instant | None = None
 

@@ -18,7 +18,7 @@ class NodeState(StrEnum):
 
     READY = "READY"
     DRAINING = "DRAINING"
-    """Takes no new job; what runs there finishes."""
+    """Takes no new job: cordoned; or drained as well, so that what runs there leaves."""
     LOST = "LOST"
     """Its agent is silent; its jobs have gone back to the queue."""
     GONE = "GONE"

@@ -25,6 +25,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from models.addresses import Address, without_secrets
 from models.base import Wire
+from models.departures import Margins
 from models.errors import SpecError, UnavailableError
 from models.node import Liveness
 from models.settings_file import source_checkout
@@ -114,6 +115,17 @@ class Settings(BaseSettings):
     reconcile_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(minutes=5)
     """How often database, workflows and agents are compared, and mended where that is safe;
     `longshore setup` and `longshore up` pass it on to the schedule."""
+    node_end_margin: Duration = timedelta(seconds=30)
+    """Time kept free before a node ends: jobs are asked to leave so early that their grace is
+    over by then. What still runs when half of it is left is killed."""
+    publish_allowance: Duration = timedelta(minutes=1)
+    """Time kept free besides for each job with checkpoints, for the last one to reach its
+    store."""
+    spot_notice_file: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
+        default=None, examples=["/run/machine-ends"]
+    )
+    """A file that appears on a node when its machine is about to be taken away: the agent has its
+    jobs leave at once. It holds the moment, such as 2026-11-20T12:00:00Z, or nothing."""
     keep_runs: int = Field(default=1000, ge=0)
     """Ended runs that an agent keeps on its node, with their output and private folders; older
     ones are removed when their job is over. Checkpoints stay."""
@@ -211,6 +223,10 @@ class Settings(BaseSettings):
     @cached_property
     def liveness(self) -> Liveness:
         return Liveness.within(self.node_lost_after)
+
+    @property
+    def margins(self) -> Margins:
+        return Margins(end=self.node_end_margin, publish=self.publish_allowance)
 
     @property
     def stack_file(self) -> Path:

@@ -81,7 +81,9 @@ class NodeView(Wire):
     state: NodeState
     state_reason: str = ""
     drained: bool = False
-    """Draining, and nothing runs there any more."""
+    """Takes no new job, and nothing runs there any more."""
+    clearing: bool = False
+    """Besides taking no new job: those that run there are to leave."""
     epoch: int
     simulated: bool
     gpu_type: str

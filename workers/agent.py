@@ -34,6 +34,7 @@ from models.messages import node_task_queue
 from models.node import Inventory, NodeIdentity
 from models.settings import Settings
 from workers.health import agent_parts, serving_health
+from workers.notice import pass_on_notices
 from workers.registration import Registrar, connect_patiently
 from workers.telemetry import start_runtime
 
@@ -96,7 +97,10 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                 client = await stop.unless(connect_patiently(settings, runtime))
                 registrar = Registrar(client, identity, inventory, options.token)
                 await stop.unless(registrar.register(fence))
-                with _pruning(options.work_dir, settings, client):
+                with (
+                    _pruning(options.work_dir, settings, client),
+                    _passing_on_notices(options.node_id, settings, client),
+                ):
                     await _serve(client, processes, fence, registrar, stop, metrics)
     _log.info("agent of node %s stopped", options.node_id)
 
@@ -151,6 +155,19 @@ def _pruning(folder: Path, settings: Settings, client: Client) -> Iterator[None]
     keeping = Keeping(runs=settings.keep_runs, age=settings.keep_runs_for)
     pruner = Pruner(folder, keeping, partial(is_job_over, client))
     task = asyncio.create_task(pruner.keep_pruning())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+@contextlib.contextmanager
+def _passing_on_notices(node_id: str, settings: Settings, client: Client) -> Iterator[None]:
+    """Say on, until the end of the block, that the machine is about to be taken away."""
+    if settings.spot_notice_file is None:
+        yield
+        return
+    task = asyncio.create_task(pass_on_notices(client, node_id, settings.spot_notice_file))
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 import logging
 import re
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from client.process import leave, run
 from models.errors import LongshoreError, SpecError
 from models.job import Tier
 from models.settings import Settings
-from models.units import parse_gb
+from models.units import parse_duration, parse_gb
 from workers import logs
 from workers.agent import AgentOptions, run_agent
 
@@ -40,6 +41,9 @@ def agent(
     ] = None,
     expires_at: Annotated[
         str | None, typer.Option(help="When the node ends, such as 2026-11-20T12:00:00Z.")
+    ] = None,
+    expires_in: Annotated[
+        str | None, typer.Option(help="The same as a time from now on, such as 8h.")
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE; may be given more than once.")
@@ -91,7 +95,7 @@ def agent(
                 "tier": tier,
                 "provider": provider,
                 "block_id": block,
-                "expires_at": expires_at,
+                "expires_at": _end(expires_at, expires_in),
                 "labels": _labels(label or []),
                 "simulated": _simulated(simulate, mig),
                 "cpus": cpus,
@@ -123,6 +127,17 @@ def _simulated(simulate: str | None, mig: str | None) -> SimulatedGPUs | None:
         problem = "--mig is for simulated GPUs: of real ones the driver tells the mode"
         raise SpecError("--mig", (problem,))
     return None
+
+
+def _end(expires_at: str | None, expires_in: str | None) -> str | datetime | None:
+    if expires_in is None:
+        return expires_at
+    if expires_at is not None:
+        raise SpecError("--expires-in", ("--expires-in: give this or --expires-at, not both",))
+    try:
+        return datetime.now(UTC) + parse_duration(expires_in)
+    except (ValueError, OverflowError) as error:
+        raise SpecError("--expires-in", (f"--expires-in {expires_in}: {error}",)) from None
 
 
 def _options(values: dict[str, object]) -> AgentOptions:

@@ -19,6 +19,7 @@ from activities.checkpoint_store import CheckpointStore
 from activities.checkpoints import CheckpointActivities, keep_observing
 from activities.cycle import CycleActivities
 from activities.database import Database
+from activities.departures import DepartureActivities
 from activities.machines import MachineActivities
 from activities.market_watch import MarketWatchActivities
 from activities.metrics import SILENT, Metrics
@@ -91,6 +92,7 @@ def control_worker(
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )
+    departures = DepartureActivities(database, signals, settings.margins)
     reconcile = ReconcileActivities(
         database, temporal, signals, registry, settings.liveness, metrics, settings
     )
@@ -112,6 +114,7 @@ def control_worker(
             cycle.run_cycle,
             checkpoints.observe_checkpoints,
             registry.register_node, registry.drain_node, registry.end_node,
+            departures.see_off, departures.set_expiry,
             reconcile.find_differences, reconcile.mend_difference,
             watch.watch_markets,
             purchasing.open_purchase, purchasing.intend_order, purchasing.place_order,

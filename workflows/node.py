@@ -12,6 +12,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 with workflow.unsafe.imports_passed_through():
     from activities.process import NodeActivities
     from activities.registry import RegistryActivities
+    from models.departures import ExpiryChange, NodeDrain, SpotNotice
     from models.errors import NodeTakenError
     from models.messages import (
         NODE_WORKFLOW,
@@ -28,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from models.node import NodeState
     from workflows import versions
+    from workflows.clearing import Clearing
     from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 _FIRST_REGISTRATION = timedelta(minutes=5)
@@ -47,6 +49,7 @@ class NodeWorkflow:
         self._identity = node.identity
         self._drain_reason = node.drain_reason
         self._watches = node.watches
+        self._clearing = Clearing(node, self._live_epoch)
         self._lock = asyncio.Lock()
         self._state = NodeState.READY if node.registered else NodeState.GONE
         self._reason = "" if node.registered else "not registered yet"
@@ -54,10 +57,19 @@ class NodeWorkflow:
 
     @workflow.run
     async def run(self, node: NodeInput) -> NodeStatus:
+        clearing = asyncio.create_task(self._clearing.keep())
+        try:
+            return await self._live(node)
+        finally:
+            clearing.cancel()
+
+    async def _live(self, node: NodeInput) -> NodeStatus:
         while await self._has_registration():
             await self._watch_until_over()
             if self._should_continue_as_new(node) and self._state is NodeState.READY:
-                await workflow.wait_condition(workflow.all_handlers_finished)
+                await workflow.wait_condition(
+                    lambda: workflow.all_handlers_finished() and not self._clearing.looking
+                )
                 workflow.continue_as_new(
                     self._carried(node), initial_versioning_behavior=versions.NEWEST
                 )
@@ -85,41 +97,74 @@ class NodeWorkflow:
             self._identity, self._registered = identity, registered
             self._drain_reason = registered.drain_reason
             self._enter(NodeState.READY)
+            self._clearing.registered(registered.expires_at)
         return registered
 
     @workflow.update
-    async def drain(self, command: CommandReason) -> NodeStatus:
-        """Take no new job; what runs there finishes."""
-        async with self._lock:
-            self._drain_reason = command.reason or "drained by hand"
-            await self._set_draining(True)
-        return self.status()
+    async def cordon(self, command: CommandReason) -> NodeStatus:
+        """Take no new job; what runs there goes on."""
+        return await self._close(NodeDrain(reason=command.reason or "cordoned by hand"))
+
+    @workflow.update
+    async def uncordon(self, command: CommandReason) -> NodeStatus:
+        """Take jobs again; whom a drain has asked to leave leaves all the same."""
+        return await self._open()
+
+    @workflow.update
+    async def drain(self, drain: NodeDrain) -> NodeStatus:
+        """Take no new job, and see off those that run there where the command says `move`."""
+        return await self._close(drain)
 
     @workflow.update
     async def undrain(self, command: CommandReason) -> NodeStatus:
-        """Take jobs again."""
+        """Do what `uncordon` does, by its older name."""
+        return await self._open()
+
+    @workflow.update
+    async def expiry_changed(self, change: ExpiryChange) -> NodeStatus:
+        """The node ends at another time than was known, or never."""
         async with self._lock:
-            self._drain_reason = None
-            await self._set_draining(False)
+            if change.expires_at != self._clearing.expires_at:
+                await self._clearing.change_expiry(change.expires_at)
         return self.status()
 
+    @workflow.signal
+    def spot_notice(self, notice: SpotNotice) -> None:
+        """The machine is about to be taken away: its jobs leave at once, if they can."""
+        self._clearing.heard(notice)
+
+    @cordon.validator
+    def _cordon_needs_a_node(self, command: CommandReason) -> None:
+        self._needs_a_node()
+
+    @uncordon.validator
+    def _uncordon_needs_a_node(self, command: CommandReason) -> None:
+        self._needs_a_node()
+
     @drain.validator
-    def _drain_needs_a_node(self, command: CommandReason) -> None:
+    def _drain_needs_a_node(self, drain: NodeDrain) -> None:
         self._needs_a_node()
 
     @undrain.validator
     def _undrain_needs_a_node(self, command: CommandReason) -> None:
         self._needs_a_node()
 
+    @expiry_changed.validator
+    def _expiry_needs_a_node(self, change: ExpiryChange) -> None:
+        self._needs_a_node()
+
     @workflow.query(description="Whether the node takes work, and since when")
     def status(self) -> NodeStatus:
-        draining = self._drain_reason is not None and self._state is NodeState.READY
+        why = self._drain_reason or self._clearing.cordon
+        draining = bool(why) and self._state is NodeState.READY
         return NodeStatus(
             node_id=self._node_id,
             state=NodeState.DRAINING.value if draining else self._state.value,
             epoch=self._registered.epoch if self._registered else 0,
             draining=draining,
-            reason=(self._drain_reason or "") if draining else self._reason,
+            clearing=draining and bool(self._clearing.drain or self._clearing.cordon),
+            expires_at=self._clearing.expires_at,
+            reason=why if draining else self._reason,
             since=self._since,
         )
 
@@ -194,13 +239,27 @@ class NodeWorkflow:
                 raise ApplicationError(cause.message, type=cause.type) from error
             raise
 
+    async def _close(self, drain: NodeDrain) -> NodeStatus:
+        async with self._lock:
+            self._drain_reason = drain.reason or "drained by hand"
+            self._clearing.set_drain(drain, self._drain_reason)
+            await self._set_draining(True)
+        return self.status()
+
+    async def _open(self) -> NodeStatus:
+        async with self._lock:
+            self._drain_reason = None
+            self._clearing.forget()
+            await self._set_draining(False)
+        return self.status()
+
     async def _set_draining(self, draining: bool) -> None:
         assert self._registered is not None
         await workflow.execute_activity_method(
             RegistryActivities.drain_node,
             DrainRequest(
                 node_id=self._node_id, epoch=self._registered.epoch, draining=draining,
-                reason=self._drain_reason or "",
+                reason=self._drain_reason or "", clearing=self._clearing.drain is not None,
             ),
             start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
             summary="drain" if draining else "undrain",
@@ -224,9 +283,13 @@ class NodeWorkflow:
     def _epoch(self) -> int:
         return self._registered.epoch if self._registered else 0
 
+    def _live_epoch(self) -> int | None:
+        return self._epoch() if self._state is NodeState.READY else None
+
     def _can_move(self) -> bool:
         # Not while a handler waits for its database: nobody would watch the agent meanwhile.
-        return versions.is_outdated() and workflow.all_handlers_finished()
+        quiet = workflow.all_handlers_finished() and not self._clearing.looking
+        return versions.is_outdated() and quiet
 
     def _should_continue_as_new(self, node: NodeInput) -> bool:
         done = self._watches - node.watches
@@ -243,6 +306,7 @@ class NodeWorkflow:
                 "identity": self._identity,
                 "drain_reason": self._drain_reason,
                 "watches": self._watches,
+                **self._clearing.carried(),
             }
         )
 

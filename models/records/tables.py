@@ -101,6 +101,8 @@ class NodeRow(SQLModel, table=True):
     state_since: datetime = Field(sa_column=_time(default=True))
     drain_reason: str | None = Field(default=None, sa_type=Text)
     """Set as long as somebody wants it drained, over restarts of its agent."""
+    clearing: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """Besides taking no new job: those that run there are to leave."""
     epoch: int
     agent_id: str = Field(sa_type=Text)
     boot_id: str = Field(sa_type=Text)

@@ -21,7 +21,7 @@ from activities.supervision import Plan
 from activities.system import boot_clock
 from client.process import run as run_loop
 from models.job import FailureClass
-from models.messages import ProcessReport, Progress, StopProcessRequest
+from models.messages import TIME_ENDED, ProcessReport, Progress, StopProcessRequest
 from tests.agent.conftest import LocalNode
 from tests.support.local_stack import ROOT
 from tests.support.marks import marked
@@ -74,6 +74,20 @@ async def test_one_with_checkpoints_that_is_killed_has_not_saved_in_time(box: Lo
     await _says(box, run, "ready")
     await box.processes.stop_all("make way")
     assert run.done.result().message.endswith("it did not save in time and was killed")
+
+
+async def test_a_process_that_ran_until_the_end_of_its_node_has_lost_its_node(
+    box: LocalNode,
+) -> None:
+    run = box.start("trap '' TERM; echo ready; while :; do sleep 0.05; done")
+    await _says(box, run, "ready")
+    kill = StopProcessRequest(
+        key=run.record.key, signal="SIGKILL", grace=timedelta(0), reason=TIME_ENDED
+    )
+    await box.processes.stop(kill)
+    report = run.done.result()
+    assert (report.failure, report.exit_code) == (FailureClass.NODE, 137)
+    assert "the time of its node ended" in report.message
 
 
 async def test_a_kill_without_grace_is_not_called_late(box: LocalNode) -> None:

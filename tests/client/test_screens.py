@@ -157,8 +157,15 @@ def test_a_simulated_node_says_so(width: int) -> None:
 
 
 def test_a_drained_node_says_why() -> None:
-    node = a_node(None, state="DRAINING", state_reason="new disk", drained=True)
+    node = a_node(None, state="DRAINING", state_reason="new disk", drained=True, clearing=True)
     assert "DRAINED new disk" in drawn(nodes_table((node,), NOW, 140), 140)[1]
+
+
+def test_a_cordoned_node_is_not_called_draining() -> None:
+    node = a_node("train", state="DRAINING", state_reason="new disk")
+    assert "CORDONED new disk" in drawn(nodes_table((node,), NOW, 140), 140)[1]
+    node = a_node("train", state="DRAINING", state_reason="new disk", clearing=True)
+    assert "DRAINING new disk" in drawn(nodes_table((node,), NOW, 140), 140)[1]
 
 
 def test_pools() -> None:

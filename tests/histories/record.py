@@ -159,7 +159,7 @@ class Scenarios:
     async def nodes(self) -> None:
         async with self._node("registered-drained-left", recorded=True) as node:
             await node.drain("new driver")
-            await node.undrain()
+            await node.uncordon()
         async with self._node("lost", recorded=True) as node:
             node.fall_silent()
         async with self._node("re-registered", recorded=True) as node:

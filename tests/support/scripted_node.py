@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 from temporalio import activity
 from temporalio.client import (
@@ -24,6 +25,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from models import proof
+from models.departures import ExpiryChange, NodeDrain, SpotNotice
 from models.job import FailureClass
 from models.messages import (
     CONTROL_TASK_QUEUE,
@@ -65,6 +67,7 @@ class ScriptedNode:
         node_id: str | None = None,
         labels: dict[str, str] | None = None,
         task_queue: str = CONTROL_TASK_QUEUE,
+        expires_at: datetime | None = None,
     ) -> None:
         """Describe a node; `task_queue` is where the workflow that watches it runs."""
         self.id = node_id or f"scripted-{uuid.uuid4().hex[:8]}"
@@ -80,7 +83,7 @@ class ScriptedNode:
         self._task_queue = task_queue
         self._identity = NodeIdentity(
             node_id=self.id, agent_id=f"agent-of-{self.id}", boot_id=f"boot-1-of-{self.id}",
-            pool=pool, labels=labels or {},
+            pool=pool, labels=labels or {}, expires_at=expires_at,
         )  # fmt: skip
         self._inventory = Inventory(
             gpu_type="H100", simulated=True, cpus=64, ram=512, hostname="scripted",
@@ -118,13 +121,26 @@ class ScriptedNode:
         self.registered = registered
         return registered
 
-    async def drain(self, reason: str) -> NodeStatus:
+    async def drain(self, reason: str, **how: Any) -> NodeStatus:
         return await self._workflow().execute_update(
-            NodeWorkflow.drain, CommandReason(reason=reason)
+            NodeWorkflow.drain, NodeDrain(reason=reason, **how)
         )
 
-    async def undrain(self) -> NodeStatus:
-        return await self._workflow().execute_update(NodeWorkflow.undrain, CommandReason())
+    async def cordon(self, reason: str) -> NodeStatus:
+        return await self._workflow().execute_update(
+            NodeWorkflow.cordon, CommandReason(reason=reason)
+        )
+
+    async def uncordon(self) -> NodeStatus:
+        return await self._workflow().execute_update(NodeWorkflow.uncordon, CommandReason())
+
+    async def ends_at(self, expires_at: datetime | None) -> NodeStatus:
+        return await self._workflow().execute_update(
+            NodeWorkflow.expiry_changed, ExpiryChange(expires_at=expires_at)
+        )
+
+    async def is_taken_away(self, at: datetime, reason: str = "") -> None:
+        await self._workflow().signal(NodeWorkflow.spot_notice, SpotNotice(at=at, reason=reason))
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:

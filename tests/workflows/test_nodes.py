@@ -126,7 +126,7 @@ async def test_a_drained_node_finishes_what_it_runs_and_takes_nothing_new(
         assert other.runs() == [(second, 1)]
     third = (await longshore.submit(a_spec(pool))).job_id
     await reaches(longshore, third, JobState.QUEUED)
-    assert (await longshore.undrain(node.id)).state == "READY"
+    assert (await longshore.uncordon(node.id)).state == "READY"
     await node.end(third)
     assert (await longshore.wait(third)).state is JobState.SUCCEEDED
 
@@ -139,7 +139,7 @@ async def test_a_drain_outlives_a_restart_of_the_agent(
     view = await _view(longshore, pool)
     assert (view.state, view.epoch, view.state_reason) == (NodeState.DRAINING, 2, "new driver")
     assert (await _status(longshore.temporal, node)).draining
-    await longshore.undrain(node.id)
+    await longshore.uncordon(node.id)
     assert (await _view(longshore, pool)).state is NodeState.READY
 
 
@@ -152,7 +152,7 @@ async def test_a_drain_of_a_node_that_is_not_there_is_a_clear_error(
     await eventually(lambda: _is(longshore, pool, NodeState.GONE))
     await _completed(longshore.temporal, node)
     with pytest.raises(RefusedError, match=f"node {node.id} has ended already"):
-        await longshore.undrain(node.id)
+        await longshore.uncordon(node.id)
 
 
 async def test_a_node_that_leaves_gives_its_jobs_back(
@@ -222,7 +222,7 @@ async def test_continuing_as_new_keeps_the_registration_and_the_drain(
         with pytest.raises(WorkflowUpdateFailedError) as failure:
             await node.register(agent_id="another", boot_id="boot-of-another")
         assert _type_of(failure.value) == "NodeTakenError"
-        await longshore.undrain(node.id)
+        await longshore.uncordon(node.id)
         job_id = (await longshore.submit(a_spec(pool))).job_id
         assert (await node.end(job_id)).placement.epoch == 3
         assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED

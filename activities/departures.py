@@ -1,0 +1,143 @@
+"""Seeing the jobs of a node off: who leaves now is planned, the node cordoned, the jobs told.
+
+Everything here may run twice: a job hears of its attempt, and the second time changes nothing.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+
+from activities.database import Database
+from activities.failpoints import failpoint
+from activities.queue import mark_poked
+from activities.retrying import reports_errors
+from activities.signals import Signals
+from models.departures import DeparturePlan, DepartureRequest, ExpiryRow, Margins, Occupant
+from models.job import JobSpec
+from models.messages import Displacement
+from models.placement import PlacementKey
+from scheduling.departures import plan_departures
+
+
+class DepartureActivities:
+    """Activities of `NodeWorkflow` for the jobs that are to leave its node."""
+
+    def __init__(self, database: Database, signals: Signals, margins: Margins) -> None:
+        self._database = database
+        self._signals = signals
+        self._margins = margins
+
+    @activity.defn
+    @reports_errors
+    async def see_off(self, request: DepartureRequest) -> DeparturePlan:
+        """Ask the jobs to go whose time has come; return the plan, of which only that is done.
+
+        The node takes no job any more once its plan says so, and takes them again when a plan no
+        longer does, unless somebody has cordoned it. A registration that is over has no jobs.
+        """
+        async with self._database.transaction() as connection:
+            pool = await _lock_node(connection, request)
+            if pool is None:
+                return DeparturePlan()
+            plan = await self._plan(connection, request)
+            opened = await _set_cordon(connection, request.node_id, plan.cordon)
+            poke = opened and await mark_poked(connection, pool)
+            await failpoint("see_off.before-commit")
+        await failpoint("see_off.after-commit")
+        # A retry cannot know whether the one before it got as far as the signal.
+        if poke or (not plan.cordon and activity.info().attempt > 1):
+            await self._signals.poke_pool(pool)
+        gone = await self._signals.tell_jobs(
+            "move",
+            [
+                (each.key.job_id, Displacement(attempt=each.key.attempt, reason=each.reason))
+                for each in plan.departures
+            ],
+        )
+        if gone:
+            activity.logger.warning("workflows of %s have ended: reconcile tells", ", ".join(gone))
+        return plan
+
+    @activity.defn
+    @reports_errors
+    async def set_expiry(self, row: ExpiryRow) -> None:
+        """Write when a node ends: what is placed from now on is measured by that."""
+        async with self._database.transaction() as connection:
+            pool = await connection.scalar(
+                text("UPDATE nodes SET expires_at = :at WHERE id = :id AND epoch = :epoch"
+                     " RETURNING pool"),
+                {"id": row.node_id, "epoch": row.epoch, "at": row.expires_at},
+            )  # fmt: skip
+            poke = pool and await mark_poked(connection, pool)
+        # A retry cannot know whether the one before it got as far as the signal.
+        if pool and (poke or activity.info().attempt > 1):
+            await self._signals.poke_pool(pool)
+
+    async def _plan(self, connection: AsyncConnection, request: DepartureRequest) -> DeparturePlan:
+        rows = await connection.execute(
+            text(_OCCUPANTS), {"id": request.node_id, "epoch": request.epoch}
+        )
+        occupants = [
+            _occupant(row.job_id, row.attempt, row.placed_at, JobSpec.model_validate(row.spec))
+            for row in rows
+        ]
+        now = datetime.now(UTC)
+        return plan_departures(occupants, request.leavings, self._margins, now)
+
+
+def _occupant(job_id: str, attempt: int, placed_at: datetime, spec: JobSpec) -> Occupant:
+    return Occupant(
+        key=PlacementKey(job_id=job_id, attempt=attempt), grace=spec.grace,
+        saves=spec.checkpoint is not None, expected_end=_end_of(placed_at, spec.expected_duration),
+    )  # fmt: skip
+
+
+def _end_of(placed_at: datetime, expected: timedelta) -> datetime:
+    try:
+        return placed_at + expected
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+async def _lock_node(connection: AsyncConnection, request: DepartureRequest) -> str | None:
+    """Keep placements off the node until the end of the transaction, and return its pool.
+
+    None where the registration is over.
+    """
+    return await connection.scalar(
+        text("SELECT pool FROM nodes WHERE id = :id AND epoch = :epoch"
+             " AND state IN ('READY', 'DRAINING') FOR UPDATE"),
+        {"id": request.node_id, "epoch": request.epoch},
+    )  # fmt: skip
+
+
+async def _set_cordon(connection: AsyncConnection, node_id: str, reason: str) -> bool:
+    """Write whether the node takes jobs; return True when it does again."""
+    change = _CORDON if reason else _UNCORDON
+    changed = await connection.scalar(text(change), {"id": node_id, "reason": reason})
+    return changed is not None and not reason
+
+
+_OCCUPANTS = """
+    SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at, j.spec
+      FROM placements p JOIN jobs j ON j.id = p.job_id
+     WHERE p.node_id = :id AND p.epoch = :epoch AND p.ended_at IS NULL
+     GROUP BY p.job_id, p.attempt, j.id
+     ORDER BY p.job_id
+"""
+
+_CORDON = """
+    UPDATE nodes SET state = 'DRAINING', state_reason = :reason, clearing = true,
+           state_since = CASE WHEN state = 'READY' THEN clock_timestamp() ELSE state_since END
+     WHERE id = :id AND (state = 'READY' OR NOT clearing)
+    RETURNING id
+"""
+
+_UNCORDON = """
+    UPDATE nodes SET state = 'READY', state_reason = '', clearing = false,
+           state_since = clock_timestamp()
+     WHERE id = :id AND state = 'DRAINING' AND drain_reason IS NULL
+    RETURNING id
+"""

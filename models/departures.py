@@ -1,0 +1,114 @@
+"""Jobs that are to leave a node: why, by when, and what is decided for each of them."""
+
+from datetime import timedelta
+from enum import StrEnum
+
+from models.base import Frozen, Instant, Name, Wire
+from models.placement import PlacementKey
+
+
+class Cause(StrEnum):
+    """Why the jobs of a node are to leave it."""
+
+    DRAIN = "drain"
+    """Somebody wants the node empty; it goes on."""
+    EXPIRY = "expiry"
+    """Its time ends."""
+    NOTICE = "notice"
+    """It is about to be taken away."""
+
+
+class Leaving(Wire):
+    """The jobs of a node are to leave it."""
+
+    cause: Cause
+    reason: str
+    by: Instant | None = None
+    """When nothing may run there any more. Without it those leave that can save, at once."""
+    at_once: bool = False
+    """Not only by then."""
+
+    @property
+    def hard(self) -> bool:
+        """Whether the node is no more afterwards."""
+        return self.cause is not Cause.DRAIN and self.by is not None
+
+
+class Occupant(Frozen):
+    """A job that runs on a node."""
+
+    key: PlacementKey
+    grace: timedelta
+    """What it gets to save or clean up."""
+    saves: bool
+    """It has checkpoints."""
+    expected_end: Instant
+
+
+class Margins(Frozen):
+    """What is kept free before the end of a node."""
+
+    end: timedelta
+    """Between the last word of a job and the end."""
+    publish: timedelta
+    """For a checkpoint to reach its store, after the job has saved it."""
+
+
+class Departure(Wire):
+    """A job that leaves now."""
+
+    key: PlacementKey
+    reason: str
+
+
+class DeparturePlan(Wire):
+    """What is to be done on a node now, and when to look again."""
+
+    cordon: str = ""
+    """Why it takes no new job; empty where it may."""
+    departures: tuple[Departure, ...] = ()
+    overdue: tuple[PlacementKey, ...] = ()
+    """Jobs that are still there, and are killed before the node ends."""
+    next_look: Instant | None = None
+    """None when nothing is left to do."""
+
+
+class DepartureRequest(Wire):
+    """Input of the activity `see_off`."""
+
+    node_id: Name
+    epoch: int
+    leavings: tuple[Leaving, ...]
+
+
+class NodeDrain(Wire):
+    """Update `drain`: no new job; with `move`, those that run there leave."""
+
+    reason: str = ""
+    move: bool = False
+    """False for what older callers mean: a cordon."""
+    by: Instant | None = None
+    at_once: bool = False
+
+
+class ExpiryChange(Wire):
+    """Update `expiry_changed`: the node ends at another time, or never."""
+
+    expires_at: Instant | None
+    reason: str = ""
+
+
+class ExpiryRow(Wire):
+    """Input of the activity `set_expiry`."""
+
+    node_id: Name
+    epoch: int
+    expires_at: Instant | None
+
+
+class SpotNotice(Wire):
+    """Signal `spot_notice`: the machine is about to be taken away."""
+
+    at: Instant | None = None
+    """When; without, it may be at any moment."""
+    reason: str = ""

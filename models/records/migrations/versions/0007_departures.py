@@ -1,0 +1,10 @@
+"""Nodes whose jobs are to leave, apart from nodes that only take no new job."""
+
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+
+
+def upgrade() -> None:
+    op.execute("ALTER TABLE nodes ADD COLUMN clearing boolean NOT NULL DEFAULT false")

@@ -1,0 +1,116 @@
+"""When each job has to leave a node that is drained, ends, or is taken away."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from models.departures import Cause, Departure, DeparturePlan, Leaving, Margins, Occupant
+
+_SOON = timedelta(seconds=1)
+"""Between two looks at a node that still takes jobs, at least."""
+_LONGEST_GRACE = timedelta(days=365)
+"""What is longer is as good as this, and no time before the first."""
+_AGAIN = timedelta(seconds=5)
+"""Between two kills of what should have gone."""
+
+
+def plan_departures(
+    occupants: Sequence[Occupant], leavings: Sequence[Leaving], margins: Margins, now: datetime
+) -> DeparturePlan:
+    """Return who leaves now, whether the node still takes jobs, and when to look again.
+
+    Before a node's end every job is asked in time to save, publish and go. A job that will
+    probably have ended by then may try: until the last moment at which it can still leave.
+    """
+    why = (each.reason for each in leavings if _cordons(each, occupants, margins, now))
+    departures: list[Departure] = []
+    looks = list(_other_looks(occupants, leavings, margins, now))
+    for occupant in occupants:
+        moments = [
+            (moment, leaving.reason)
+            for leaving in leavings
+            if (moment := _moment(occupant, leaving, occupants, margins, now)) is not None
+        ]
+        if not moments:
+            continue
+        moment, reason = min(moments)
+        if moment <= now:
+            departures.append(Departure(key=occupant.key, reason=reason))
+        else:
+            looks.append(moment)
+    overdue = any(
+        each.cause is Cause.EXPIRY and _kill_at(each, margins) <= now for each in leavings
+    )
+    return DeparturePlan(
+        cordon=next(why, ""),
+        departures=tuple(departures),
+        overdue=tuple(occupant.key for occupant in occupants) if overdue else (),
+        next_look=min(looks, default=None),
+    )
+
+
+def _moment(
+    occupant: Occupant,
+    leaving: Leaving,
+    occupants: Sequence[Occupant],
+    margins: Margins,
+    now: datetime,
+) -> datetime | None:
+    """Return when a job is asked to leave; None for not at all."""
+    if leaving.at_once:
+        return now
+    if leaving.by is None:
+        return now if occupant.saves else None
+    last_moment = leaving.by - _lead(occupant, leaving, margins)
+    if not leaving.hard or occupant.expected_end <= leaving.by - margins.end:
+        return last_moment
+    if leaving.cause is Cause.NOTICE:
+        return now
+    return leaving.by - _longest_lead(occupants, leaving, margins)
+
+
+def _cordons(
+    leaving: Leaving, occupants: Sequence[Occupant], margins: Margins, now: datetime
+) -> bool:
+    """Return whether a node takes no new job: before its end only when one has to go."""
+    return leaving.cause is not Cause.EXPIRY or _cordon_at(leaving, occupants, margins) <= now
+
+
+def _other_looks(
+    occupants: Sequence[Occupant], leavings: Sequence[Leaving], margins: Margins, now: datetime
+) -> Iterator[datetime]:
+    """Yield when to look again beside the moments at which jobs leave."""
+    for leaving in leavings:
+        if leaving.by is None or leaving.cause is not Cause.EXPIRY:
+            continue
+        if not _cordons(leaving, occupants, margins, now):
+            # Jobs still come that may need longer to leave: looks come closer and closer.
+            cordon_at = _cordon_at(leaving, occupants, margins)
+            yield min(max(now + (cordon_at - now) / 2, now + _SOON), cordon_at)
+        kill_at = _kill_at(leaving, margins)
+        if occupants and kill_at > now:
+            yield kill_at
+        elif occupants and now < leaving.by + margins.end:
+            yield now + _AGAIN
+
+
+def _cordon_at(leaving: Leaving, occupants: Sequence[Occupant], margins: Margins) -> datetime:
+    assert leaving.by is not None
+    return leaving.by - _longest_lead(occupants, leaving, margins)
+
+
+def _longest_lead(occupants: Sequence[Occupant], leaving: Leaving, margins: Margins) -> timedelta:
+    leads = (_lead(occupant, leaving, margins) for occupant in occupants)
+    return max(leads, default=margins.end)
+
+
+def _lead(occupant: Occupant, leaving: Leaving, margins: Margins) -> timedelta:
+    """Return how long before it must have gone a job has to be asked."""
+    publish = margins.publish if occupant.saves else timedelta(0)
+    margin = margins.end if leaving.hard else timedelta(0)
+    return min(occupant.grace, _LONGEST_GRACE) + publish + margin
+
+
+def _kill_at(leaving: Leaving, margins: Margins) -> datetime:
+    """Return when what is still there has to be killed: the machine goes with it otherwise."""
+    assert leaving.by is not None
+    return leaving.by - margins.end / 2

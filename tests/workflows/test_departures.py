@@ -1,0 +1,242 @@
+"""Jobs that leave a node: drained, at the end of its time, at a notice that it is taken away."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from temporalio.client import Client
+
+from activities.database import Database
+from client.api import Longshore
+from models.job import FailureClass, JobState
+from models.messages import ProcessReport
+from models.node import NodeState
+from models.settings import Settings
+from models.views import NodeView
+from tests.support.control import a_spec, lease_ends, reaches, serving_control
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
+
+END_MARGIN = timedelta(seconds=4)
+SAVES = {"folder": "c", "grace": "1s"}
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+async def control(temporal: Client, settings: Settings) -> AsyncIterator[Database]:
+    """The control worker's database; nodes are left 4 s before their end."""
+    short = {"node_end_margin": END_MARGIN, "publish_allowance": timedelta(seconds=1)}
+    async with serving_control(temporal, settings.model_copy(update=short)) as database:
+        yield database
+
+
+@pytest.fixture
+async def saving(longshore: Longshore, node: ScriptedNode, pool: str) -> str:
+    """A job with checkpoints that runs on the node, for long."""
+    job_id = (await longshore.submit(a_spec(pool, checkpoint=SAVES))).job_id
+    await node.started(job_id)
+    return job_id
+
+
+async def test_a_cordon_leaves_what_runs_alone(
+    longshore: Longshore, node: ScriptedNode, saving: str, pool: str
+):
+    status = await longshore.cordon(node.id, "new driver")
+    assert (status.state, status.clearing, status.reason) == ("DRAINING", False, "new driver")
+    later = (await longshore.submit(a_spec(pool))).job_id
+    await reaches(longshore, later, JobState.QUEUED)
+    view = await _view(longshore, pool)
+    assert (view.state, view.clearing) == (NodeState.DRAINING, False)
+    await node.end(saving)
+    assert (await longshore.wait(saving)).attempts == 1
+    assert node.stops == []
+    assert (await longshore.uncordon(node.id)).state == "READY"
+    await node.end(later)
+    await longshore.wait(later)
+
+
+async def test_a_drain_moves_those_that_can_save_and_lets_the_others_finish(
+    longshore: Longshore, node: ScriptedNode, temporal: Client, saving: str, pool: str
+):
+    cannot = (await longshore.submit(a_spec(pool))).job_id
+    await node.started(cannot)
+    status = await longshore.drain(node.id, "new disk")
+    assert (status.state, status.clearing) == ("DRAINING", True)
+    other = ScriptedNode(temporal, pool, node.token)
+    async with other.serving():
+        await other.register()
+        await other.end(saving, 2)
+        assert (await longshore.wait(saving)).attempts == 2
+        assert [(stop.key.job_id, stop.reason) for stop in node.stops] == [(saving, "new disk")]
+        assert (await longshore.status(cannot)).state is JobState.RUNNING
+        await node.end(cannot)
+        assert (await longshore.wait(cannot)).attempts == 1
+        view = await _view(longshore, pool, node.id)
+        assert (view.drained, view.clearing) == (True, True)
+        assert sorted(node.runs()) == sorted([(saving, 1), (cannot, 1)])
+
+
+async def test_a_drain_now_moves_all(
+    longshore: Longshore, node: ScriptedNode, control: Database, pool: str
+):
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.started(job_id)
+    await longshore.drain(node.id, "fire", now=True)
+    await reaches(longshore, job_id, JobState.QUEUED)
+    assert await lease_ends(control, job_id) == ["moved"]
+    await longshore.uncordon(node.id)
+    await node.end(job_id, 2)
+    assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+
+
+async def test_a_deadline_moves_each_in_time_to_be_gone(
+    longshore: Longshore, node: ScriptedNode, control: Database, pool: str
+):
+    spec = a_spec(pool, stop_grace="2s")
+    job_id = (await longshore.submit(spec)).job_id
+    await node.started(job_id)
+    began = datetime.now(UTC)
+    await longshore.drain(node.id, "new disk", deadline=timedelta(seconds=4))
+    await reaches(longshore, job_id, JobState.QUEUED)
+    first = (await longshore.status(job_id)).attempts[0]
+    assert first.moved
+    assert first.ended_at is not None
+    assert first.ended_at - began >= timedelta(seconds=1.9)
+    await longshore.cancel(job_id)
+    await longshore.wait(job_id)
+
+
+async def test_an_undone_drain_moves_nobody_any_more(
+    longshore: Longshore, node: ScriptedNode, pool: str
+):
+    job_id = (await longshore.submit(a_spec(pool, stop_grace="1s"))).job_id
+    await node.started(job_id)
+    await longshore.drain(node.id, "new disk", deadline=timedelta(seconds=3))
+    assert (await longshore.uncordon(node.id)).clearing is False
+    later = (await longshore.submit(a_spec(pool))).job_id
+    await node.end(later)  # it takes jobs
+    await longshore.wait(later)
+    await longshore.drain(node.id, "later", deadline=HOUR)
+    assert (await longshore.status(job_id)).state is JobState.RUNNING
+    assert node.stops == []
+    await node.end(job_id)
+    assert (await longshore.wait(job_id)).attempts == 1
+
+
+async def test_jobs_leave_before_the_end_of_a_node(
+    longshore: Longshore, node: ScriptedNode, saving: str, control: Database, pool: str
+):
+    ends_at = datetime.now(UTC) + timedelta(seconds=9)
+    assert (await node.ends_at(ends_at)).expires_at == ends_at
+    await eventually(lambda: node.stops)
+    assert datetime.now(UTC) < ends_at - END_MARGIN + timedelta(seconds=2)
+    assert "its node ends at" in node.stops[0].reason
+    await reaches(longshore, saving, JobState.QUEUED)
+    view = await _view(longshore, pool)
+    assert (view.state, view.expires_at, view.clearing) == (NodeState.DRAINING, ends_at, True)
+    assert await lease_ends(control, saving) == ["moved"]
+    await node.ends_at(datetime.now(UTC) + 9 * HOUR)
+    again = (await node.end(saving, 2)).placement
+    assert again.node_expires_at is not None
+    assert again.node_expires_at > ends_at
+    await longshore.wait(saving)
+
+
+async def test_a_registration_brings_the_end(
+    longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str
+):
+    ends_at = datetime.now(UTC) + timedelta(seconds=9)
+    token = settings.resolve_agent_token()
+    node = ScriptedNode(temporal, pool, token, expires_at=ends_at)
+    async with node.serving():
+        assert (await node.register()).expires_at == ends_at
+        await eventually(lambda: _is_draining(longshore, pool))
+        assert datetime.now(UTC) >= ends_at - END_MARGIN
+        assert (await node.uncordon()).expires_at == ends_at
+        await eventually(lambda: _is_draining(longshore, pool))  # its time ends all the same
+
+
+async def test_a_later_end_keeps_the_jobs(
+    longshore: Longshore, node: ScriptedNode, saving: str, pool: str
+):
+    for seconds in (8, 7200):
+        await node.ends_at(datetime.now(UTC) + timedelta(seconds=seconds))
+    await node.ends_at(None)
+    later = (await longshore.submit(a_spec(pool))).job_id
+    await node.end(later)
+    await longshore.wait(later)
+    assert node.stops == []
+    await node.end(saving)
+    assert (await longshore.wait(saving)).attempts == 1
+
+
+async def test_what_does_not_leave_is_killed_before_the_end(
+    longshore: Longshore, node: ScriptedNode, saving: str, control: Database
+):
+    node.slow_to_stop = True
+    await node.ends_at(datetime.now(UTC) + timedelta(seconds=7))
+    await eventually(lambda: len(node.stops) >= 2)
+    asked, killed = node.stops[:2]
+    assert asked.reason.startswith("its node ends")
+    assert (killed.signal, killed.grace) == ("SIGKILL", timedelta(0))
+    assert killed.reason == "the time of its node ended"
+    report = ProcessReport(exit_code=137, stopped_for=asked.reason)
+    await node.end(saving, report=report)
+    await reaches(longshore, saving, JobState.QUEUED)
+    assert await lease_ends(control, saving) == ["moved"]
+    await longshore.cancel(saving)
+    await longshore.wait(saving)
+
+
+async def test_a_notice_moves_all_at_once(
+    longshore: Longshore, node: ScriptedNode, saving: str, control: Database, pool: str
+):
+    cannot = (await longshore.submit(a_spec(pool))).job_id
+    await node.started(cannot)
+    await node.is_taken_away(datetime.now(UTC) + timedelta(minutes=2), "the market wants it back")
+    for job_id in (saving, cannot):
+        status = await reaches(longshore, job_id, JobState.QUEUED)
+        assert (status.moves, status.attempts[0].failure) == (1, None)
+        assert await lease_ends(control, job_id) == ["moved"]
+    view = await _view(longshore, pool)
+    assert (view.state, view.state_reason) == (NodeState.DRAINING, "the market wants it back")
+    for job_id in (saving, cannot):
+        await longshore.cancel(job_id)
+        await longshore.wait(job_id)
+
+
+async def test_a_job_that_is_lost_with_its_node_while_it_leaves_runs_elsewhere(
+    longshore: Longshore, node: ScriptedNode, saving: str, control: Database
+):
+    node.slow_to_stop = True
+    await longshore.drain(node.id, "new disk")
+    await eventually(lambda: node.stops)
+    node.leave()
+    status = await reaches(longshore, saving, JobState.RETRYING, JobState.QUEUED)
+    assert status.attempts[0].failure is FailureClass.NODE
+    assert await lease_ends(control, saving) == ["node-lost"]
+    await longshore.cancel(saving)
+    await longshore.wait(saving)
+
+
+async def test_a_drain_outlives_a_new_registration(
+    longshore: Longshore, node: ScriptedNode, saving: str, pool: str
+):
+    await longshore.drain(node.id, "new disk", deadline=HOUR)
+    assert (await node.register(boot_id="boot-2")).drain_reason == "new disk"
+    status = await reaches(longshore, saving, JobState.RETRYING, JobState.QUEUED)
+    assert status.attempts[0].failure is FailureClass.NODE
+    view = await _view(longshore, pool)
+    assert (view.state, view.clearing, view.epoch) == (NodeState.DRAINING, True, 2)
+    await longshore.uncordon(node.id)
+    await node.end(saving, 2)
+    await longshore.wait(saving)
+
+
+async def _view(longshore: Longshore, pool: str, node_id: str | None = None) -> NodeView:
+    views = await longshore.nodes(pool=pool, with_gone=True)
+    return next(view for view in views if node_id in (None, view.id))
+
+
+async def _is_draining(longshore: Longshore, pool: str) -> bool:
+    return (await _view(longshore, pool)).state is NodeState.DRAINING
