@@ -318,9 +318,7 @@ How the job saves and goes on. [Checkpoints](checkpoints.md) explains it with ex
 
 _RETRY = """\
 A rule for each class of failure that a retry can help. What is not named keeps its default. A job
-that was stopped for a hold, or that left its node for the node's sake or because somebody asked
-for it, has not failed: it uses up no retry, waits for no backoff, and keeps its place in the
-queue. One that was preempted keeps its place too, and is counted by the rule of that class.
+that was held, or had to leave its node, has not failed: it uses up no retry and keeps its place.
 """
 
 _RULE = """\

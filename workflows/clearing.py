@@ -40,7 +40,6 @@ class Clearing:
         self._notice = node.notice
         self.cordon = ""
         """Why the node takes no new job, beside what somebody asked for."""
-        self.looking = False
         self._changes = 0
 
     async def keep(self) -> None:
@@ -123,20 +122,16 @@ class Clearing:
         epoch = self._epoch()
         if epoch is None:
             return None
-        self.looking = True
-        try:
-            plan = await workflow.execute_activity_method(
-                DepartureActivities.see_off,
-                DepartureRequest(node_id=self._node_id, epoch=epoch, leavings=self._leavings()),
-                start_to_close_timeout=DATABASE_TIMEOUT,
-                retry_policy=DATABASE_RETRY,
-                summary="see off who has to leave",
-            )
-            if self._epoch() == epoch:
-                self.cordon = plan.cordon
-                await asyncio.gather(*(self._kill(key) for key in plan.overdue))
-        finally:
-            self.looking = False
+        plan = await workflow.execute_activity_method(
+            DepartureActivities.see_off,
+            DepartureRequest(node_id=self._node_id, epoch=epoch, leavings=self._leavings()),
+            start_to_close_timeout=DATABASE_TIMEOUT,
+            retry_policy=DATABASE_RETRY,
+            summary="see off who has to leave",
+        )
+        if self._epoch() == epoch:
+            self.cordon = plan.cordon
+            await asyncio.gather(*(self._kill(key) for key in plan.overdue))
         return plan
 
     async def _kill(self, key: PlacementKey) -> None:

@@ -67,9 +67,8 @@ class NodeWorkflow:
         while await self._has_registration():
             await self._watch_until_over()
             if self._should_continue_as_new(node) and self._state is NodeState.READY:
-                await workflow.wait_condition(
-                    lambda: workflow.all_handlers_finished() and not self._clearing.looking
-                )
+                # A look that is under way is made again by the next run: nothing to wait for.
+                await workflow.wait_condition(workflow.all_handlers_finished)
                 workflow.continue_as_new(
                     self._carried(node), initial_versioning_behavior=versions.NEWEST
                 )
@@ -242,24 +241,24 @@ class NodeWorkflow:
     async def _close(self, drain: NodeDrain) -> NodeStatus:
         async with self._lock:
             self._drain_reason = drain.reason or "drained by hand"
+            await self._set_draining(True, clearing=drain.move)
             self._clearing.set_drain(drain, self._drain_reason)
-            await self._set_draining(True)
         return self.status()
 
     async def _open(self) -> NodeStatus:
         async with self._lock:
             self._drain_reason = None
-            self._clearing.forget()
             await self._set_draining(False)
+            self._clearing.forget()  # afterwards: the next look may close it again
         return self.status()
 
-    async def _set_draining(self, draining: bool) -> None:
+    async def _set_draining(self, draining: bool, *, clearing: bool = False) -> None:
         assert self._registered is not None
         await workflow.execute_activity_method(
             RegistryActivities.drain_node,
             DrainRequest(
                 node_id=self._node_id, epoch=self._registered.epoch, draining=draining,
-                reason=self._drain_reason or "", clearing=self._clearing.drain is not None,
+                reason=self._drain_reason or "", clearing=clearing,
             ),
             start_to_close_timeout=DATABASE_TIMEOUT, retry_policy=DATABASE_RETRY,
             summary="drain" if draining else "undrain",
@@ -288,8 +287,7 @@ class NodeWorkflow:
 
     def _can_move(self) -> bool:
         # Not while a handler waits for its database: nobody would watch the agent meanwhile.
-        quiet = workflow.all_handlers_finished() and not self._clearing.looking
-        return versions.is_outdated() and quiet
+        return versions.is_outdated() and workflow.all_handlers_finished()
 
     def _should_continue_as_new(self, node: NodeInput) -> bool:
         done = self._watches - node.watches
