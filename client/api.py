@@ -14,13 +14,11 @@ from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
     WorkflowFailureError,
-    WorkflowUpdateFailedError,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.workflow import UpdateMethodMultiParam
 
 from activities.checkpoints import StoredCheckpoints, checkpoints_of
 from activities.database import Database
@@ -32,9 +30,9 @@ from client.connection import connect
 from client.errors import as_ours
 from client.explain import explain
 from client.logs import JobLogs
+from client.node_control import NodeControl
 from client.status import JobHandle, progress_of, status_of
 from client.submission import GENERATED_ID, details_of, new_job_id, preflight, summary_of
-from models.departures import NodeDrain
 from models.errors import (
     ConflictError,
     NotFoundError,
@@ -46,10 +44,8 @@ from models.messages import (
     CommandReason,
     Displacement,
     JobInput,
-    NodeStatus,
     Progress,
     job_workflow_id,
-    node_workflow_id,
 )
 from models.placement import JobRequest
 from models.pool import PoolSpec
@@ -58,16 +54,14 @@ from models.views import Explanation, JobView, NodeView, PoolView, Submission
 from scheduling.packer import place
 from workflows import attributes
 from workflows.job import JobWorkflow
-from workflows.node import NodeWorkflow
 
 T = TypeVar("T")
-C = TypeVar("C")
 
 _RETRY_FROM, _RETRY_TO = 0.2, 5.0
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
-class Longshore:
+class Longshore(NodeControl):
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 
     def __init__(
@@ -311,30 +305,6 @@ class Longshore:
             nodes=len(nodes), growth=pool.growth,
         )  # fmt: skip
 
-    async def cordon(self, node_id: str, reason: str = "") -> NodeStatus:
-        """Place nothing more on a node; what runs there goes on."""
-        return await self._update_node(node_id, NodeWorkflow.cordon, CommandReason(reason=reason))
-
-    async def uncordon(self, node_id: str, reason: str = "") -> NodeStatus:
-        """Let a node take jobs again, after a cordon or a drain."""
-        return await self._update_node(
-            node_id, NodeWorkflow.uncordon, CommandReason(reason=reason)
-        )
-
-    async def drain(
-        self,
-        node_id: str,
-        reason: str = "",
-        *,
-        deadline: timedelta | None = None,
-        now: bool = False,
-    ) -> NodeStatus:
-        """Cordon a node; its jobs with checkpoints leave, the others finish. With `now` all leave
-        at once, with a `deadline` so that they are gone by then. They are queued again."""
-        by = datetime.now(UTC) + deadline if deadline is not None else None
-        drain = NodeDrain(reason=reason, move=True, by=by, at_once=now)
-        return await self._update_node(node_id, NodeWorkflow.drain, drain)
-
     async def _same_content_or_raise(self, job_id: str, digest: str) -> None:
         memo = await (await self._job(job_id).describe()).memo()
         if memo.get("digest") != digest:
@@ -382,20 +352,6 @@ class Longshore:
         except RPCError as error:
             raise as_ours(error, f"job {ref}") from error
         return job_id
-
-    async def _update_node(
-        self,
-        node_id: str,
-        update: UpdateMethodMultiParam[[NodeWorkflow, C], NodeStatus],
-        command: C,
-    ) -> NodeStatus:
-        handle = self.temporal.get_workflow_handle_for(NodeWorkflow.run, node_workflow_id(node_id))
-        try:
-            return await handle.execute_update(update, command)
-        except WorkflowUpdateFailedError as error:
-            raise RefusedError(str(error.cause)) from error
-        except RPCError as error:
-            raise as_ours(error, f"live node {node_id}") from error
 
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest."""

@@ -99,7 +99,7 @@ async def drain(scene: Scene, chance: random.Random) -> str:
     node = chance.choice(scene.fleet.nodes)
     await scenes.tell(lambda: scene.fleet.longshore.drain(node, "chaos"))
     await asyncio.sleep(chance.uniform(1, 6))
-    await scenes.until_taken(lambda: scene.fleet.longshore.undrain(node, "chaos"))
+    await scenes.until_taken(lambda: scene.fleet.longshore.uncordon(node, "chaos"))
     return node
 
 

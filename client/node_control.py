@@ -1,0 +1,63 @@
+"""Steering nodes: cordon, drain, and the way back."""
+
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.service import RPCError
+from temporalio.workflow import UpdateMethodMultiParam
+
+from client.errors import as_ours
+from models.departures import NodeDrain
+from models.errors import RefusedError
+from models.messages import CommandReason, NodeStatus, node_workflow_id
+from workflows.node import NodeWorkflow
+
+C = TypeVar("C")
+
+
+class NodeControl:
+    """What the client can ask of nodes."""
+
+    temporal: Client
+
+    async def cordon(self, node_id: str, reason: str = "") -> NodeStatus:
+        """Place nothing more on a node; what runs there goes on."""
+        command = CommandReason(reason=reason)
+        return await self._update_node(node_id, NodeWorkflow.cordon, command)
+
+    async def uncordon(self, node_id: str, reason: str = "") -> NodeStatus:
+        """Let a node take jobs again, after a cordon or a drain."""
+        command = CommandReason(reason=reason)
+        return await self._update_node(node_id, NodeWorkflow.uncordon, command)
+
+    async def drain(
+        self,
+        node_id: str,
+        reason: str = "",
+        *,
+        deadline: timedelta | None = None,
+        now: bool = False,
+    ) -> NodeStatus:
+        """Cordon a node and have its jobs leave: those that can save at once, the others finish.
+
+        With a `deadline` all of them stay until they have to go to be gone by then; with `now`
+        all go at once. Each has its grace, and is queued again.
+        """
+        by = datetime.now(UTC) + deadline if deadline is not None else None
+        drain = NodeDrain(reason=reason, move=True, by=by, at_once=now)
+        return await self._update_node(node_id, NodeWorkflow.drain, drain)
+
+    async def _update_node(
+        self,
+        node_id: str,
+        update: UpdateMethodMultiParam[[NodeWorkflow, C], NodeStatus],
+        command: C,
+    ) -> NodeStatus:
+        handle = self.temporal.get_workflow_handle_for(NodeWorkflow.run, node_workflow_id(node_id))
+        try:
+            return await handle.execute_update(update, command)
+        except WorkflowUpdateFailedError as error:
+            raise RefusedError(str(error.cause)) from error
+        except RPCError as error:
+            raise as_ours(error, f"live node {node_id}") from error
