@@ -15,8 +15,7 @@ SAVE_EVERY = 5
 STOPPED = 128 + signal.SIGTERM
 
 folder = Path(os.environ["LONGSHORE_CHECKPOINT_DIR"])
-# By the job's id: jobs with one working folder share the folder of checkpoints too.
-checkpoint = folder / f"{os.environ['LONGSHORE_JOB_ID']}.json"
+checkpoint = folder / "state.json"  # the folder is this job's own
 progress = Path(os.environ["LONGSHORE_PROGRESS_FILE"])
 
 
@@ -55,6 +54,8 @@ def save(step: int, total: int) -> None:
     draft = checkpoint.with_suffix(".draft")
     draft.write_text(json.dumps({"step": step, "total": total}))
     draft.replace(checkpoint)
+    with Path(os.environ["LONGSHORE_SAVED"]).open("a") as said:
+        said.write(f"saved, step {step}\n")  # now it may be published
 
 
 if __name__ == "__main__":

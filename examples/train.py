@@ -84,10 +84,13 @@ def save_checkpoint(model: MLPClassifier, epoch: int) -> None:
         draft = path.with_suffix(".draft")
         joblib.dump((model, epoch), draft)
         draft.replace(path)
+        if saved := os.environ.get("LONGSHORE_SAVED"):
+            with Path(saved).open("a") as said:
+                said.write(f"saved, step {epoch}\n")  # now it may be published
 
 
 def checkpoint_file() -> Path | None:
-    """Return this job's file: by its id, so that jobs may share the folder."""
+    """Return this job's file: by its id, so that jobs may share a folder that is not stored."""
     folder = os.environ.get("LONGSHORE_CHECKPOINT_DIR")
     return Path(folder) / f"{os.environ['LONGSHORE_JOB_ID']}.joblib" if folder else None
 
