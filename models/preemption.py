@@ -1,0 +1,240 @@
+"""Taking GPUs from running jobs: what a pool allows, what runs there, and what was decided.
+
+`scheduling.preemption` turns the middle of this page into its end. Prices are micro-dollars per
+GPU-hour, costs micro-dollars. All of it is frozen and can be stored: the same values give the same
+plan.
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from models.base import Frozen, Instant, Name
+from models.job import Tier
+from models.mig import SLICES
+from models.money import Money
+from models.placement import JobRequest, RunningJob
+from models.units import GB, Duration
+
+
+class PreemptionLevels(StrEnum):
+    """From which priority classes a job may take GPUs."""
+
+    STRICT = "strict"
+    """From every lower class."""
+    BANDS = "bands"
+    """From every lower band only; the bands are 0, 1 to 3, 4 to 6, 7 to 9, and 10."""
+
+
+class PreemptionPolicy(Frozen):
+    """When a pool takes GPUs from running jobs for one of a higher priority class."""
+
+    enabled: bool = True
+    """Only lower classes lose GPUs, and only where that costs less than to wait."""
+    levels: PreemptionLevels = PreemptionLevels.STRICT
+    near_end: Duration = timedelta(minutes=5)
+    """A job whose expected end is nearer than this keeps its GPUs."""
+    protected_class: int = Field(default=7, ge=0, le=11)
+    """A job of this class or above that cannot save keeps its GPUs."""
+    max_victims: int = Field(default=8, ge=1, le=1000)
+    """The most jobs that are stopped for one job."""
+    max_under_way: int = Field(default=32, ge=1, le=10_000)
+    """The most jobs of the pool that are being stopped at one time."""
+    max_per_hour: int = Field(default=3, ge=1, le=1000)
+    """A job that was preempted so often within an hour keeps its GPUs."""
+    cooldown: Duration = timedelta(minutes=10)
+    """So long after a preemption the same job keeps its GPUs."""
+    min_run: Duration = timedelta(minutes=5)
+    """A job that was preempted before runs at least so long before it may be again."""
+
+    delay_price: dict[Tier, Money] = Field(
+        default_factory=lambda: {Tier.FAST: 30_000_000, Tier.FLEX: 2_000_000}
+    )
+    """What it costs that a job of class 5 waits: for each of its GPUs, an hour. Nothing for a
+    tier that is not named."""
+    class_factor: float = Field(default=2.0, ge=1, le=10)
+    """Each class above or below 5 raises or lowers that price by this factor."""
+    save_risk: float = Field(default=0.1, ge=0, le=1)
+    """The share of saves that come to nothing when a job is stopped."""
+    owned_gpu_price: Money = 2_000_000
+    """What a GPU-hour is worth on a node that was not bought."""
+
+    def price_of_waiting(self, job: JobRequest) -> float:
+        """Return micro-dollars for each GPU and hour that the job waits."""
+        return self.delay_price.get(job.tier, 0) * self.class_factor ** (job.priority - 5)
+
+
+class WorkCheckpoint(Frozen):
+    """What is known of a running job's saves."""
+
+    saved_at: Instant | None = None
+    """When it last saved; None where it never has."""
+    write: Duration | None = None
+    """How long its last save took."""
+    size: GB = 0.0
+    """Of its last save."""
+    grace: Duration = timedelta(seconds=30)
+    """How long it has for a save when it is stopped."""
+    saves_while_running: bool = False
+    """Whether it can be asked to save and go on."""
+
+    @property
+    def takes(self) -> timedelta:
+        """How long a save will probably take."""
+        return self.grace if self.write is None else self.write
+
+
+class RunningWork(Frozen):
+    """A job that runs, on one node or on several, with what it would cost to stop it."""
+
+    request: JobRequest
+    tenant: Name = "default"
+    shares: tuple[RunningJob, ...] = Field(min_length=1)
+    """What it holds of each of its nodes."""
+    started_at: Instant
+    expected_end: Instant
+    checkpoint: WorkCheckpoint | None = None
+    """None where it cannot save."""
+    no_store: str = ""
+    """Why a save would go nowhere now; empty where the store is there."""
+    preemptible: bool = True
+    preempted_at: tuple[Instant, ...] = ()
+    """When it was preempted before, oldest first."""
+    price: Money = 0
+    """Micro-dollars per GPU-hour of its nodes, the mean over its GPUs."""
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def gpus(self) -> float:
+        """The GPUs that it holds; a part of one counts as that part."""
+        return sum(_gpus_of(share) for share in self.shares)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(share.node_id for share in self.shares))
+
+    @property
+    def unsaved_since(self) -> Instant:
+        """From when on its work is in no checkpoint."""
+        saved_at = self.checkpoint.saved_at if self.checkpoint else None
+        return max(self.started_at, saved_at) if saved_at else self.started_at
+
+
+class PreemptionUnderWay(Frozen):
+    """A job for which others are being stopped."""
+
+    job_id: str
+    victims: tuple[str, ...] = ()
+    """Those that still run."""
+    shares: tuple[RunningJob, ...] = ()
+    """The GPUs that it will get; none once it has its placement."""
+
+
+class BuyQuote(Frozen):
+    """What it would cost to buy what the job needs instead."""
+
+    cost: Money
+    """Micro-dollars in all."""
+    ready_at: Instant
+    title: str = "buy"
+
+
+class Victim(Frozen):
+    """A job that is to be stopped, and what that costs. Amounts are micro-dollars."""
+
+    job_id: str
+    priority: int
+    nodes: tuple[str, ...]
+    gpus: float
+    recompute: int
+    """Work since its last save that has to be done again, by its chance."""
+    write: int
+    """GPUs that are paid while it saves."""
+    requeue: int
+    """It waits for GPUs again."""
+    total: int
+    save: Duration = timedelta(0)
+    """How long it will take to save."""
+    reason: str = ""
+    """The terms in words."""
+
+
+class RejectedVictim(Frozen):
+    """A running job that keeps its GPUs, and why."""
+
+    job_id: str
+    reason: str
+
+
+class GainedGPUs(Frozen):
+    """What the job gets of one node."""
+
+    node_id: str
+    gpu_indices: tuple[int, ...]
+    slices: int = 0
+    """For a MIG profile: the set of slices on its GPU."""
+
+
+class WayKind(StrEnum):
+    PREEMPT = "preempt"
+    WAIT = "wait"
+    BUY = "buy"
+
+
+class Way(Frozen):
+    """One way for the job to start. Amounts are micro-dollars."""
+
+    kind: WayKind
+    title: str
+    start: Instant | None
+    """When the job would start; None where that is not known."""
+    cost: int = 0
+    """What is lost, or paid."""
+    delay: int = 0
+    """What it costs that the job waits until then."""
+    chosen: bool = False
+    lost: str = ""
+    """Why it was not chosen."""
+
+    @property
+    def total(self) -> int:
+        """What the ways are compared by."""
+        return self.cost + self.delay
+
+
+class PreemptionPlan(Frozen):
+    """Whether to stop running jobs for one job, which, and what else was looked at."""
+
+    job_id: str
+    at: Instant
+    victims: tuple[Victim, ...] = ()
+    """None where nobody is to be stopped; older work is kept at equal cost."""
+    gains: tuple[GainedGPUs, ...] = ()
+    """What the job gets once they have left."""
+    cost: int = 0
+    """What the victims lose, in micro-dollars."""
+    value: int = 0
+    """What it is worth that the job need not wait."""
+    start: Instant | None = None
+    """When the victims will have saved and left."""
+    ways: tuple[Way, ...] = ()
+    """Every way that was compared, the cheapest first."""
+    rejected: tuple[RejectedVictim, ...] = ()
+    """Running jobs that may not be stopped, by id; at most 50."""
+    rejected_count: int = 0
+    reason: str
+    """The answer in one sentence."""
+
+    @property
+    def preempts(self) -> bool:
+        return bool(self.victims)
+
+
+def _gpus_of(share: RunningJob) -> float:
+    if share.slices:
+        return share.slices.bit_count() / SLICES
+    return len(share.gpu_indices) * share.milli / 1000
