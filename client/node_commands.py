@@ -182,6 +182,22 @@ def pool_set(
             "several times.",
         ),
     ] = None,
+    preemption: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Of when running jobs give way, such as enabled=false or near_end=10m; may be "
+            "given several times.",
+        ),
+    ] = None,
+    checkpoints: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Of when running jobs are asked to save, such as min_interval=10m; may be given "
+            "several times.",
+        ),
+    ] = None,
     as_json: JSON = False,
 ) -> None:
     """Change a pool's settings; what is not named stays as it is."""
@@ -199,6 +215,8 @@ def pool_set(
     ]
     changes += [*_named("packing", packing, "rule=keep-room"), *_weights(weights)]
     changes += _named("buying", buying, "enabled=true")
+    changes += _named("preemption", preemption, "near_end=10m")
+    changes += _named("checkpoints", checkpoints, "min_interval=10m")
     if not changes:
         raise typer.BadParameter("say what to change, such as --growth fixed")
 

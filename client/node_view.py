@@ -11,10 +11,13 @@ from rich.text import Text
 from client.terminal import WIDE, a_table
 from client.words import SIMULATED, ago, styled
 from models.buying import BuyingPolicy
+from models.checkpointing import CheckpointPolicy
 from models.money import format_dollars
 from models.node import NodeState
+from models.preemption import PreemptionLevels, PreemptionPolicy
 from models.units import format_duration
 from models.views import GPUView, NodeView, PartView, PoolView
+from scheduling.words import count
 
 FREE, TAKEN = "·", "×"
 """A free GPU, and one whose memory is taken by no job of ours."""
@@ -105,6 +108,8 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("reservations", f"at most {packing.max_reservations}"),
         ("interval", format_duration(pool.spec.interval)),
         ("buying", _buying(pool.spec.buying)),
+        ("preemption", _preemption(pool.spec.preemption)),
+        ("checkpoints", _checkpoints(pool.spec.checkpoints)),
     ]
 
 
@@ -121,6 +126,23 @@ def _buying(policy: BuyingPolicy) -> str:
     caps = (("a purchase", policy.caps.per_purchase), ("a day", policy.caps.per_day))
     most = ", ".join(f"at most {format_dollars(cap)} {of}" for of, cap in caps if cap is not None)
     return f"by {policy.rule.value}, {most or 'without a cap'}"
+
+
+def _preemption(policy: PreemptionPolicy) -> str:
+    if not policy.enabled:
+        return "off"
+    from_whom = "bands" if policy.levels is PreemptionLevels.BANDS else "classes"
+    return (
+        f"from lower {from_whom}, at most {count(policy.max_victims, 'job')} for one, none within "
+        f"{format_duration(policy.near_end)} of its end"
+    )
+
+
+def _checkpoints(policy: CheckpointPolicy) -> str:
+    if not policy.enabled:
+        return "not asked for"
+    shortest, longest = format_duration(policy.min_interval), format_duration(policy.max_interval)
+    return f"asked for where they are worth it, {shortest} to {longest} apart"
 
 
 def _name(node: NodeView, wide: bool) -> Text:

@@ -5,7 +5,9 @@ from enum import StrEnum
 
 from models.base import Frozen, Name
 from models.buying import BuyingPolicy
+from models.checkpointing import CheckpointPolicy
 from models.placement import PackingPolicy, PackingRule
+from models.preemption import PreemptionPolicy
 from models.units import Duration
 
 
@@ -32,3 +34,7 @@ class PoolSpec(Frozen):
     """Run a cycle at least this often while jobs wait."""
     buying: BuyingPolicy = BuyingPolicy()
     """What it may buy; nothing, unless this is switched on (docs/buying.md)."""
+    preemption: PreemptionPolicy = PreemptionPolicy()
+    """When running jobs give way to those of higher classes (docs/preemption.md)."""
+    checkpoints: CheckpointPolicy = CheckpointPolicy()
+    """When running jobs are asked to save."""

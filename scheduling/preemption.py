@@ -90,7 +90,7 @@ class _Scene:
         self.ground = Ground(nodes, shares, packing, now)
         self._busy: dict[str, str] = {}
         """Why a job is out of the question, whoever asks."""
-        self._waits: dict[JobRequest, bool] = {}
+        self._waits: dict[JobRequest, timedelta] = {}
         self._waits_version = -1
 
     def begin(self, under_way: Sequence[PreemptionUnderWay]) -> None:
@@ -168,15 +168,22 @@ class _Scene:
         return candidates, rejected
 
     def _victim(self, work: RunningWork, job: JobRequest) -> Victim:
-        """Return what it costs to stop a job; it waits as long as `job` runs, if there is no room
-        for it beside all that runs now."""
+        """Return what it costs to stop a job. It waits until there is room for it beside all that
+        runs now, and never longer than `job` runs."""
         if self._waits_version != self.ground.version:
             self._waits, self._waits_version = {}, self.ground.version
         alike = work.request.model_copy(update={"id": "", "submitted_at": None, "attempt": 1})
         if alike not in self._waits:
-            self._waits[alike] = not self.ground.fits_elsewhere(work.request)
-        wait = job.expected_duration if self._waits[alike] else timedelta(0)
-        return victim_of(work, wait, self.policy, self.now)
+            self._waits[alike] = self._wait(work.request)
+        return victim_of(
+            work, min(self._waits[alike], job.expected_duration), self.policy, self.now
+        )
+
+    def _wait(self, job: JobRequest) -> timedelta:
+        if self.ground.fits_elsewhere(job):
+            return timedelta(0)
+        start = self.ground.first_start(job)
+        return start - self.now if start else timedelta.max
 
     def _cheapest(
         self, job: JobRequest, names: Sequence[str], candidates: list[Candidate], most: int

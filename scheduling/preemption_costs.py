@@ -90,12 +90,13 @@ def save_time(work: RunningWork) -> timedelta:
 def probable_end(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> datetime:
     """Return when a running job will probably end.
 
-    One that is overdue by more than `near_end` has shown that nobody knew: it counts as running
-    as long again as it has.
+    One that is overdue has shown that nobody knew: it counts as running on for a quarter of its
+    age, and for `near_end` at least. To expect it back at once would let a job wait again and
+    again for what does not come.
     """
-    if now - work.expected_end < policy.near_end:
+    if now < work.expected_end:
         return work.expected_end
-    return now + (now - work.started_at)
+    return now + max((now - work.started_at) / 4, policy.near_end)
 
 
 def cost_of(span: timedelta, gpus: float, price: float) -> int:

@@ -1,5 +1,6 @@
 """What must hold of preemption on every pool, for every job."""
 
+from datetime import timedelta
 from itertools import combinations
 
 from hypothesis import given
@@ -8,9 +9,10 @@ from hypothesis import strategies as st
 from models.node import Node
 from models.placement import JobRequest, PlacementKind
 from models.preemption import PreemptionPlan, RunningWork
+from scheduling.cycle import plan as cycle_plan
 from scheduling.packer import place
 from scheduling.preemption import plan_preemption, plan_preemptions
-from scheduling.preemption_costs import victim_of, why_not
+from scheduling.preemption_costs import probable_end, victim_of, why_not
 from tests.support.packing import NOW, POLICY
 from tests.support.preemption import RULES, beneficiaries, busy_pools, nodes_without
 
@@ -66,7 +68,9 @@ def test_no_set_of_jobs_would_lose_less(pool: Busy, job: JobRequest) -> None:
     may = [work for work in pool[1] if why_not(work, job, EAGER, NOW) is None]
     costs = {work.id: _cost(pool, work, job) for work in may}
     sets = [
-        set(names) for size in range(1, len(may) + 1) for names in combinations(sorted(costs), size)
+        set(names)
+        for size in range(1, len(may) + 1)
+        for names in combinations(sorted(costs), size)
     ]
     least = min(
         (sum(costs[name] for name in names) for names in sets if fits_without(pool, job, names)),
@@ -129,8 +133,17 @@ def test_the_plans_of_a_queue_stand_beside_each_other(pool: Busy, jobs: list[Job
 
 
 def _cost(pool: Busy, work: RunningWork, job: JobRequest) -> int:
-    """Return what it costs to stop a job, worked out with the packer's plain answer."""
-    room = place(work.request, pool[0], POLICY, NOW, explain=False)
-    elsewhere = room.kind is PlacementKind.EXISTING_NODE
-    wait = job.expected_duration * (0 if elsewhere else 1)
+    """Return what it costs to stop a job, by the packer's answers for it alone."""
+    ends = {one.id: probable_end(one, EAGER, NOW) for one in pool[1]}
+    shares = [
+        share.model_copy(update={"expected_end": ends[one.id]})
+        for one in pool[1]
+        for share in one.shares
+    ]
+    (again,) = cycle_plan([work.request], pool[0], shares, POLICY, NOW).decisions
+    wait = job.expected_duration
+    if again.kind is PlacementKind.EXISTING_NODE:
+        wait = timedelta(0)
+    elif again.estimated_start is not None:
+        wait = min(wait, again.estimated_start - NOW)
     return victim_of(work, wait, EAGER, NOW).total

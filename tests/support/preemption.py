@@ -16,7 +16,9 @@ MINUTE = timedelta(minutes=1)
 RULES = PreemptionPolicy()
 
 
-def saved(ago: timedelta, write: timedelta = timedelta(seconds=20), **fields: Any) -> WorkCheckpoint:
+def saved(
+    ago: timedelta, write: timedelta = timedelta(seconds=20), **fields: Any
+) -> WorkCheckpoint:
     """Return the saves of a job that last saved so long ago."""
     return WorkCheckpoint(saved_at=NOW - ago, write=write, **fields)
 
@@ -82,7 +84,7 @@ def busy_pools(draw: st.DrawFn, most_works: int = 8) -> tuple[list[Node], list[R
     GPU."""
     names = [f"node-{letter}" for letter in "abc"[: draw(st.integers(1, 3))]]
     free = {(name, gpu) for name in names for gpu in range(4)}
-    room = {(name, gpu): 1000 for name, gpu in free}
+    room = dict.fromkeys(free, 1000)
     works: list[RunningWork] = []
     for number in range(draw(st.integers(1, most_works))):
         fields = {
