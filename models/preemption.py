@@ -53,7 +53,7 @@ class PreemptionPolicy(Frozen):
     )
     """What it costs that a job of class 5 waits: for each of its GPUs, an hour. Nothing for a
     tier that is not named."""
-    class_factor: float = Field(default=2.0, ge=1, le=10)
+    class_factor: float = Field(default=4.0, ge=1, le=10)
     """Each class above or below 5 raises or lowers that price by this factor."""
     save_risk: float = Field(default=0.1, ge=0, le=1)
     """The share of saves that come to nothing when a job is stopped."""
