@@ -25,6 +25,7 @@ from client import (
     market_commands,
     market_group,
     node_commands,
+    preempt_command,
     purchase_commands,
     submit_command,
     watch_command,
@@ -98,6 +99,7 @@ market_commands.register(app)
 market_group.register(app)
 purchase_commands.register(app)
 buy_command.register(app)
+preempt_command.register(app)
 deployment_commands.register(app)
 
 

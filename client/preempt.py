@@ -1,0 +1,115 @@
+"""Deciding who would give way without stopping anybody: for a job that waits, or for files."""
+
+from datetime import datetime
+from pathlib import Path
+
+from activities.checkpoint_store import CheckpointStore
+from activities.database import Database
+from activities.preemption_inputs import read_inputs, savers_of, see_checkpoints
+from activities.views import Views
+from client.buying import decide_on_pool
+from models.base import Frozen
+from models.document import read_document
+from models.errors import LongshoreError, RefusedError
+from models.job import JobSpec, JobState
+from models.placement import JobRequest
+from models.preemption import BuyQuote, PreemptionPlan
+from models.preemption_document import PreemptionState
+from models.settings import Settings
+from scheduling.preemption import plan_preemption, plan_preemptions
+
+
+class PreemptionDryRun(Frozen):
+    """A plan that nothing was done about."""
+
+    source: str
+    """The state file, or the pool."""
+    request: JobRequest
+    plan: PreemptionPlan
+    switched_on: bool
+    """Whether the pool's policy allows it."""
+    notes: tuple[str, ...] = ()
+    """What could not be looked at."""
+    simulated: bool = False
+
+
+def decide_on_files(
+    state_path: str | Path, job_path: str | Path, now: datetime
+) -> PreemptionDryRun:
+    """Return who would give way for a job in a file. Raises SpecError for either file."""
+    state = read_document(state_path, PreemptionState)
+    spec = read_document(job_path, JobSpec)
+    at = state.decided_at(now)
+    request = JobRequest.of(spec.name, spec, submitted_at=at, attempt=1)
+    policy = state.preemption.model_copy(update={"enabled": True})
+    plan = plan_preemption(
+        request, state.packer_nodes(), state.works(), policy, state.policy, at, state.buy
+    )
+    return PreemptionDryRun(
+        source=str(state_path), request=request, plan=plan, switched_on=state.preemption.enabled
+    )
+
+
+async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
+    """Return who would give way for a job that waits, beside the jobs before it in its queue.
+
+    Raises NotFoundError for no such job, RefusedError for one that does not wait.
+    """
+    settings = Settings()
+    database = Database(settings.resolve_database_url(), pool_size=1)
+    try:
+        job = await Views(database).job(ref)
+        if job.state is not JobState.QUEUED:
+            raise RefusedError(
+                f"{job.id} is {job.state.value.lower()}: only a job that waits in its queue "
+                "can have GPUs freed for it"
+            )
+        async with database.transaction() as connection:
+            savers = await savers_of(connection, job.pool)
+        store = CheckpointStore(settings.resolve_checkpoint_store())
+        seen = await see_checkpoints(store, savers, now)
+        async with database.transaction() as connection:
+            inputs = await read_inputs(connection, job.pool, seen)
+    finally:
+        await database.close()
+    notes = [f"the checkpoint store is away: {seen.reason}"] if seen.away_since else []
+    quotes: dict[str, BuyQuote] = {}
+    if inputs.spec.buying.enabled:
+        try:
+            quotes = await _quotes(job.pool, job.id, now)
+        except LongshoreError as error:
+            notes.append(f"no price to buy at: {error}")
+    position = next((i for i, one in enumerate(inputs.queue) if one.id == job.id), None)
+    if position is None:
+        raise RefusedError(
+            f"{job.id} has just left its queue: `longshore job {job.id}` says where to"
+        )
+    policy = inputs.spec.preemption.model_copy(update={"enabled": True})
+    plans = plan_preemptions(
+        inputs.queue[: position + 1], inputs.nodes, inputs.running, policy, inputs.spec.packing,
+        now, quotes=quotes,
+    )  # fmt: skip
+    found = next((plan for plan in plans if plan.job_id == job.id), None)
+    return PreemptionDryRun(
+        source=f"pool {job.pool}",
+        request=inputs.queue[position],
+        plan=found or PreemptionPlan(
+            job_id=job.id, at=now, reason="it needs nobody's GPUs: the next cycle places it"
+        ),
+        switched_on=inputs.spec.preemption.enabled,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+async def _quotes(pool: str, job_id: str, now: datetime) -> dict[str, BuyQuote]:
+    """Return what it would cost to buy for the job, where the pool would."""
+    bought = await decide_on_pool(pool, now)
+    plans = [plan for plan in bought.decision.plans if job_id in plan.serves]
+    if not plans:
+        return {}
+    quote = BuyQuote(
+        cost=sum(plan.expected_cost for plan in plans),
+        ready_at=max(plan.ready_at for plan in plans),
+        title="buy " + " + ".join(f"{plan.nodes} x {plan.instance_type}" for plan in plans),
+    )
+    return {job_id: quote}

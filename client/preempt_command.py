@@ -1,0 +1,70 @@
+"""`longshore preempt --dry-run`: who would give way for a job, and what else was looked at."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from client.terminal import JSON, note, now, out, print_json, show
+
+# The rest is imported where it is needed: every command of `longshore` loads this module.
+
+NOT_DONE = 64
+"""sysexits: wrong usage."""
+_HOW = (
+    "preemption is done by the pool, not by a command. `longshore preempt --dry-run JOB` shows "
+    "who would give way for a job (docs/preemption.md)."
+)
+_ROWS = 12
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        rich_help_panel="Jobs",
+        epilog=f"Without --dry-run it stops nobody, and ends with code {NOT_DONE}.",
+    )(preempt)
+
+
+def preempt(
+    ref: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOB]", help="A job that waits: its id or name.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Decide and show it; nobody is stopped.")
+    ] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Nodes and what runs there, from a file: no server."),
+    ] = None,
+    job: Annotated[str | None, typer.Option(metavar="FILE", help="With --state: the job.")] = None,
+    as_json: JSON = False,
+) -> None:
+    """Show which running jobs would give way for one that waits: each cost, and every way."""
+    if not dry_run:
+        note(f"error: {_HOW}")
+        raise typer.Exit(NOT_DONE)
+    if (ref is None) is (state is None) or (state is None) is not (job is None):
+        raise typer.BadParameter("give a job that waits, or --state FILE with --job FILE")
+    from client.preempt import decide_on_files, decide_on_job
+    from client.process import run
+
+    if ref is not None:
+        ran = run(decide_on_job(ref, now()))
+    else:
+        assert state is not None
+        assert job is not None
+        ran = decide_on_files(state, job, now())
+    for remark in ran.notes:
+        note(f"note: {remark}")
+    if as_json:
+        print_json(ran)
+        return
+    from client.preempt_view import render_plan
+
+    show(render_plan(ran, most=_ROWS if out().is_terminal else None))
+    if not ran.switched_on:
+        note(f"note: preemption is off for {ran.source}: nobody is stopped (docs/preemption.md).")

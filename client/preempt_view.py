@@ -1,0 +1,75 @@
+"""How a plan to preempt looks: every way with its price, then the victims, term by term."""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from client.preempt import PreemptionDryRun
+from client.terminal import a_table, heading
+from models.job import format_wish
+from models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
+from scheduling.buying_words import about
+from scheduling.words import format_gpus
+
+_WAYS = ("", "way", "start", "lost or paid", "delay", "in all", "why not")
+_AMOUNTS = ("lost or paid", "delay", "in all")
+_VICTIMS = ("job", "class", "GPUs", "done again", "saving", "waiting", "in all", "why")
+_TERMS = ("class", "GPUs", "done again", "saving", "waiting", "in all")
+
+
+def render_plan(ran: PreemptionDryRun, *, most: int | None = None) -> RenderableType:
+    """Return the plan for a Rich console; of the jobs that keep their GPUs, at most so many."""
+    plan, job = ran.plan, ran.request
+    wish = format_wish(job.gpus, job.gpu_type, job.vram_per_gpu, job.milli, job.mig)
+    parts: list[RenderableType] = [
+        heading(plan.reason),
+        Text(f"{plan.job_id}, class {job.priority}, {wish}; {ran.source}", style="dim"),
+    ]
+    if plan.ways:
+        parts += [Text(), _ways(plan.ways)]
+    if plan.victims:
+        parts += [Text(), heading("Would be stopped"), _victims(plan.victims)]
+        parts += [Text(), Text(_gains(plan))]
+    if plan.rejected:
+        parts += [Text(), heading("Keep their GPUs"), _kept(plan.rejected, plan, most)]
+    return Group(*parts)
+
+
+def _ways(ways: Sequence[Way]) -> RenderableType:
+    table = a_table(_WAYS, right=_AMOUNTS, fold=("way", "why not"))
+    for way in ways:
+        start = f"{way.start:%H:%M:%S}" if way.start else "not known"
+        amounts = (about(amount) for amount in (way.cost, way.delay, way.total))
+        mark, style = ("→", "bold") if way.chosen else ("", "")
+        table.add_row(mark, way.title, start, *amounts, way.lost, style=style)
+    return table
+
+
+def _victims(victims: Sequence[Victim]) -> RenderableType:
+    table = a_table(_VICTIMS, right=_TERMS, fold=("why",))
+    for victim in victims:
+        terms = (victim.recompute, victim.write, victim.requeue, victim.total)
+        amounts = (about(amount) for amount in terms)
+        table.add_row(
+            victim.job_id, str(victim.priority), f"{victim.gpus:g}", *amounts, victim.reason
+        )
+    return table
+
+
+def _gains(plan: PreemptionPlan) -> str:
+    gains = "; ".join(f"{format_gpus(gain.gpu_indices)} of {gain.node_id}" for gain in plan.gains)
+    when = f", at {plan.start:%H:%M:%S} UTC" if plan.start else ""
+    return f"it would get {gains}{when}"
+
+
+def _kept(
+    rejected: Sequence[RejectedVictim], plan: PreemptionPlan, most: int | None
+) -> RenderableType:
+    table = a_table(("job", "why"), fold=("why",))
+    shown = rejected[:most]
+    for one in shown:
+        table.add_row(one.job_id, one.reason)
+    if plan.rejected_count > len(shown):
+        table.add_row("", f"and {plan.rejected_count - len(shown)} more")
+    return table

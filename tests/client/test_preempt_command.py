@@ -1,0 +1,69 @@
+"""`longshore preempt --dry-run`: for files, and for a job that waits in a pool."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from activities.database import Database
+from client.preempt import PreemptionDryRun
+from models.money import micro_of
+from models.preemption import WayKind
+from models.settings import Settings
+from tests.client.conftest import Command, Ran
+from tests.support.scripted_node import ScriptedNode
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STATE = str(EXAMPLES / "preemption.yaml")
+JOB = str(EXAMPLES / "urgent.yaml")
+CLI = Callable[..., Ran]
+
+
+def test_the_example_stops_the_job_that_loses_least(cli: CLI) -> None:
+    ran = cli("preempt", "--dry-run", "--state", STATE, "--job", JOB)
+    assert (ran.code, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("stop sweep: they lose $0.78; ")
+    assert lines[1] == f"urgent, class 8, 4 x H100 with 60GB; {STATE}"
+    assert [line.split()[0] for line in lines if line.startswith("→")] == ["→"]
+    assert "it would get GPUs 0-3 of node-a, at 12:00:20 UTC" in lines
+    assert "release  is of class 8, which is not below 8" in lines
+
+
+def test_the_example_as_json_holds_every_way(cli: CLI) -> None:
+    ran = cli("preempt", "--dry-run", "--state", STATE, "--job", JOB, "--json")
+    found = PreemptionDryRun.model_validate_json(ran.out)
+    assert {way.kind for way in found.plan.ways} == set(WayKind)
+    (victim,) = found.plan.victims
+    assert victim.write == micro_of("0.046667")  # 20 s of 4 GPUs at $2.10
+    assert found.plan.cost == victim.total
+
+
+def test_a_policy_that_is_off_is_shown_as_if_on_and_said(cli: CLI, tmp_path: Path) -> None:
+    file = tmp_path / "off.yaml"
+    file.write_text(Path(STATE).read_text() + "\npreemption: {enabled: false}\n")
+    ran = cli("preempt", "--dry-run", "--state", str(file), "--job", JOB)
+    assert ran.out.startswith("stop sweep: ")
+    assert "preemption is off for" in ran.err
+
+
+def test_a_job_that_holds_nothing_is_a_mistake_in_the_file(cli: CLI, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(Path(STATE).read_text().replace("0: notebook, 1: notebook, ", ""))
+    ran = cli("preempt", "--dry-run", "--state", str(file), "--job", JOB)
+    assert (ran.code, ran.out) == (65, "")
+    assert "notebook holds no GPU: name it under used of a node" in ran.err
+
+
+@pytest.mark.parametrize("args", [(), ("job", "--state", STATE), ("--state", STATE)])
+def test_it_wants_a_job_or_both_files(cli: CLI, args: tuple[str, ...]) -> None:
+    ran = cli("preempt", "--dry-run", *args)
+    assert (ran.code, ran.out) == (2, "")
+    assert "give a job that waits, or --state FILE with --job FILE" in ran.err.replace("\n", " ")
+
+
+def test_without_dry_run_nobody_is_stopped(cli: CLI) -> None:
+    ran = cli("preempt", "some-job")
+    assert (ran.code, ran.out) == (64, "")
+    assert "longshore preempt --dry-run JOB" in ran.err
