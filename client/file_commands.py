@@ -18,6 +18,7 @@ from models.buying_document import BuyingDocument
 from models.errors import UnavailableError
 from models.job import JobSpec
 from models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW, job_workflow_id
+from models.preemption_document import PreemptionState
 from models.settings import Settings
 from models.statefile import ClusterState
 
@@ -31,6 +32,7 @@ class Document(StrEnum):
     STATE = "state"
     BOOK = "book"
     BUYING = "buying"
+    PREEMPTION = "preemption"
 
 
 _MODELS: dict[Document, tuple[type[BaseModel], str]] = {
@@ -38,6 +40,7 @@ _MODELS: dict[Document, tuple[type[BaseModel], str]] = {
     Document.STATE: (ClusterState, "Longshore cluster state"),
     Document.BOOK: (BookDocument, "Longshore order book"),
     Document.BUYING: (BuyingDocument, "Longshore queue and markets"),
+    Document.PREEMPTION: (PreemptionState, "Longshore running jobs"),
 }
 
 

@@ -1,18 +1,19 @@
 """`longshore preempt --dry-run`: for files, and for a job that waits in a pool."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
-from activities.database import Database
 from client.preempt import PreemptionDryRun
 from models.money import micro_of
 from models.preemption import WayKind
 from models.settings import Settings
 from tests.client.conftest import Command, Ran
 from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STATE = str(EXAMPLES / "preemption.yaml")
@@ -67,3 +68,46 @@ def test_without_dry_run_nobody_is_stopped(cli: CLI) -> None:
     ran = cli("preempt", "some-job")
     assert (ran.code, ran.out) == (64, "")
     assert "longshore preempt --dry-run JOB" in ran.err
+
+
+async def test_a_job_that_waits_is_decided_for_in_its_pool(
+    longshore: Command, pool: str, temporal: Client, settings: Settings
+) -> None:
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
+    async with node.serving():
+        low = await submitted(longshore, pool, "--gpus", "8", "--set", "priority=2")
+        await node.started(low)
+        refused = await longshore("preempt", "--dry-run", low)
+        assert refused.code != 0
+        assert f"{low} is running: only a job that waits" in refused.err
+        high = await submitted(longshore, pool, "--gpus", "4", "--set", "priority=8")
+
+        async def waits() -> bool:
+            shown = await longshore("jobs", "--pool", pool, "--state", "queued", "--json")
+            return [view["id"] for view in json.loads(shown.out)] == [high]
+
+        await eventually(waits)
+        ran = await longshore("preempt", "--dry-run", high, "--json")
+        assert (ran.code, ran.err) == (0, "")
+        found = PreemptionDryRun.model_validate_json(ran.out)
+        assert found.source == f"pool {pool}"
+        (victim,) = found.plan.victims
+        assert (victim.job_id, victim.priority, victim.gpus) == (low, 2, 8)
+        assert "it cannot save" in victim.reason
+        assert [gain.node_id for gain in found.plan.gains] == [node.id]
+        changed = await longshore("pool", "set", pool, "--preemption", "near_end=2h")
+        assert (changed.code, changed.err) == (0, "")
+        shown = await longshore("pool", "show", pool)
+        assert "none within 2h of its end" in shown.out
+        ran = await longshore("preempt", "--dry-run", high)
+        assert ran.out.startswith("nobody may be stopped for it: of 1 running job, 1 near the end")
+        for job in (high, low):
+            await longshore("cancel", job)
+        await node.end(low)
+
+
+async def submitted(longshore: Command, pool: str, *args: str) -> str:
+    ran = await longshore("submit", "-q", "--pool", pool, *args, "--", "true")
+    assert ran.code == 0, ran.err
+    return ran.out.strip()
