@@ -3,14 +3,14 @@
 from datetime import datetime
 from pathlib import Path
 
-from activities.checkpoint_store import CheckpointStore
+from activities.checkpoints import checkpoints_of
 from activities.database import Database
-from activities.preemption_inputs import read_inputs, savers_of, see_checkpoints
+from activities.preemption_inputs import read_inputs
 from activities.views import Views
 from client.buying import decide_on_pool
 from models.base import Frozen
 from models.document import read_document
-from models.errors import LongshoreError, RefusedError
+from models.errors import LongshoreError, RefusedError, StoreError, UnavailableError
 from models.job import JobSpec, JobState
 from models.placement import JobRequest
 from models.preemption import BuyQuote, PreemptionPlan
@@ -64,15 +64,12 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
                 f"{job.id} is {job.state.value.lower()}: only a job that waits in its queue "
                 "can have GPUs freed for it"
             )
+        away = await _store_away(settings, job.id)
         async with database.transaction() as connection:
-            savers = await savers_of(connection, job.pool)
-        store = CheckpointStore(settings.resolve_checkpoint_store())
-        seen = await see_checkpoints(store, savers, now)
-        async with database.transaction() as connection:
-            inputs = await read_inputs(connection, job.pool, seen)
+            inputs = await read_inputs(connection, job.pool, away)
     finally:
         await database.close()
-    notes = [f"the checkpoint store is away: {seen.reason}"] if seen.away_since else []
+    notes = [away] if away else []
     quotes: dict[str, BuyQuote] = {}
     if inputs.spec.buying.enabled:
         try:
@@ -99,6 +96,15 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
         switched_on=inputs.spec.preemption.enabled,
         notes=tuple(notes),
     )  # fmt: skip
+
+
+async def _store_away(settings: Settings, job_id: str) -> str:
+    """Return why the checkpoint store cannot be read now; empty where it can."""
+    try:
+        await checkpoints_of(settings.resolve_checkpoint_store(), job_id)
+    except (StoreError, UnavailableError) as error:
+        return str(error)
+    return ""
 
 
 async def _quotes(pool: str, job_id: str, now: datetime) -> dict[str, BuyQuote]:

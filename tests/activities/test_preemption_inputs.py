@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from activities.checkpoint_store import CheckpointStore
-from activities.preemption_inputs import PreemptionInputs, read_inputs, savers_of, see_checkpoints
-from models.checkpoint import CheckpointsSeen
+from activities.checkpoints import CheckpointActivities
+from activities.preemption_inputs import PreemptionInputs, read_inputs
+from models.checkpoint import CheckpointsRequest
 from models.messages import LeaseEnd, ReleaseRequest
 from models.placement import PlacementKey
 from models.preemption import PreemptionPolicy, RunningWork
@@ -15,13 +16,13 @@ from tests.support.ledger import Ledger
 CONTRACT = {"folder": "saves", "grace": "2m", "save_signal": "SIGUSR1"}
 
 
-async def inputs_of(ledger: Ledger, seen: CheckpointsSeen | None = None) -> PreemptionInputs:
+async def inputs_of(ledger: Ledger, store_away: str = "") -> PreemptionInputs:
     async with ledger.database.transaction() as connection:
-        return await read_inputs(connection, ledger.pool, seen)
+        return await read_inputs(connection, ledger.pool, store_away)
 
 
-async def works_of(ledger: Ledger, seen: CheckpointsSeen | None = None) -> dict[str, RunningWork]:
-    return {work.id: work for work in (await inputs_of(ledger, seen)).running}
+async def works_of(ledger: Ledger, store_away: str = "") -> dict[str, RunningWork]:
+    return {work.id: work for work in (await inputs_of(ledger, store_away)).running}
 
 
 async def test_running_work_has_what_it_holds_and_what_that_costs(ledger: Ledger) -> None:
@@ -72,8 +73,10 @@ async def test_earlier_preemptions_are_counted_with_their_times(ledger: Ledger) 
     assert work.started_at > ended
 
 
-async def test_saves_are_those_of_the_checkpoint_store(ledger: Ledger, tmp_path: Path) -> None:
-    await ledger.register(gpus=4)
+async def test_saves_are_those_that_were_observed_in_the_checkpoint_store(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    await ledger.register(gpus=3)
     for job in ("saved", "never", "shared"):
         contract = CONTRACT | ({"store": False} if job == "shared" else {})
         await ledger.enqueue(job, gpus=1, checkpoint=contract)
@@ -83,12 +86,9 @@ async def test_saves_are_those_of_the_checkpoint_store(ledger: Ledger, tmp_path:
     folder = write_tree(tmp_path / "saves", {"model.bin": b"x" * 5000})
     now = datetime.now(UTC)
     publish(store, folder, 1, 1, job_id="saved", saved_at=now, write_seconds=12.5)
-    async with ledger.database.transaction() as connection:
-        savers = await savers_of(connection, ledger.pool)
-    assert savers == ("never", "saved")
-    seen = await see_checkpoints(store, savers, now)
-    assert [info.job_id for info in seen.newest] == ["saved"]
-    works = await works_of(ledger, seen)
+    observing = CheckpointActivities(ledger.database, store)
+    await ledger.run(observing.observe_checkpoints, CheckpointsRequest(pool=ledger.pool))
+    works = await works_of(ledger)
     saves = works["saved"].checkpoint
     assert saves is not None
     assert (saves.saved_at, saves.write) == (now, timedelta(seconds=12.5))
@@ -100,14 +100,13 @@ async def test_saves_are_those_of_the_checkpoint_store(ledger: Ledger, tmp_path:
 
 
 async def test_a_store_that_is_away_is_said_of_those_that_save_there(ledger: Ledger) -> None:
-    await ledger.register(gpus=2)
+    await ledger.register(gpus=3)
     await ledger.enqueue("saves", gpus=1, checkpoint=CONTRACT)
+    await ledger.enqueue("shared", gpus=1, checkpoint={**CONTRACT, "store": False})
     await ledger.enqueue("plain", gpus=1)
-    async with ledger.listening("saves", "plain"):
+    async with ledger.listening("saves", "shared", "plain"):
         await ledger.cycle("cycle-1")
-    store = CheckpointStore("nosuchscheme://bucket/checkpoints")
-    seen = await see_checkpoints(store, ["saves"], datetime.now(UTC))
-    assert seen.away_since is not None
-    works = await works_of(ledger, seen)
-    assert works["saves"].no_store == seen.reason
-    assert works["plain"].no_store == ""
+    works = await works_of(ledger, "no answer")
+    assert {name: work.no_store for name, work in works.items()} == {
+        "saves": "no answer", "shared": "", "plain": "",
+    }  # fmt: skip

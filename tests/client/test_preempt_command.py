@@ -16,7 +16,7 @@ from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-STATE = str(EXAMPLES / "preemption.yaml")
+STATE = str(EXAMPLES / "state-preemption.yaml")
 JOB = str(EXAMPLES / "urgent.yaml")
 CLI = Callable[..., Ran]
 
