@@ -15,6 +15,7 @@ from models.placement import (
     GPUChoice,
     JobRequest,
     PackingPolicy,
+    PackingRule,
     RunningJob,
 )
 from models.preemption import GainedGPUs
@@ -24,6 +25,7 @@ from scheduling.gang_decision import place_gang
 from scheduling.gang_start import first_gang_start
 from scheduling.gangs import plan_gang
 from scheduling.gpus import mask_of
+from scheduling.mix import NO_MIX
 from scheduling.offers import need_of_share, offers_when_empty
 from scheduling.packer import placing, waiting
 from scheduling.parts import Part
@@ -47,7 +49,8 @@ class Ground:
         packing: PackingPolicy,
         now: datetime,
     ) -> None:
-        self.packing = packing
+        # Where it fits is asked; which of such nodes is best for jobs to come is a cycle's matter.
+        self.packing = packing.model_copy(update={"rule": PackingRule.SEED_SCORE})
         self.now = now
         self.version = 0
         self._nodes = {node.id: node for node in sorted(nodes, key=lambda node: node.id)}
@@ -170,9 +173,11 @@ class Ground:
         if not out and self._scanner and self._scanner[0] == self.version:
             return self._scanner[1].scan(Need.of(job, self.packing))
         views = self._views_without(out)
-        columns = Columns(views, self.now)
-        columns.reserved.update(i for i, view in enumerate(views) if view.reserved)
-        scanner = Scanner(columns, self.packing)
+        columns = Columns([replace(view, reserved=[]) for view in views], self.now)
+        for position, view in enumerate(views):
+            for hold in view.reserved:
+                columns.reserve(position, hold)
+        scanner = Scanner(columns, self.packing, NO_MIX)
         if not out:
             self._scanner = self.version, scanner
         return scanner.scan(Need.of(job, self.packing))

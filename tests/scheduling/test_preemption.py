@@ -6,6 +6,7 @@ import pytest
 
 from models.node import Node
 from models.placement import JobRequest, RunningJob
+from models.pool import PoolPacking
 from models.preemption import (
     BuyQuote,
     PreemptionLevels,
@@ -245,6 +246,14 @@ def test_buying_goes_first_where_it_costs_less() -> None:
     plan = planned(job, [work], quote=dear)
     assert plan.preempts
     assert {way.kind for way in plan.ways} == set(WayKind)
+
+
+def test_the_rule_by_which_a_live_pool_ranks_nodes_does_not_matter() -> None:
+    nodes, works = nodes_with([full()], [a_node()]), [full()]
+    job = a_job("urgent", 4, priority=8)
+    live = plan_preemption(job, nodes, works, RULES, PoolPacking(), NOW)
+    assert live == plan_preemption(job, nodes, works, RULES, POLICY, NOW)
+    assert live.preempts
 
 
 def test_a_job_that_fits_or_a_pool_that_may_not_stops_nobody() -> None:
