@@ -72,7 +72,7 @@ def _work(row: RowMapping, shares: tuple[RunningJob, ...], store_away: str) -> R
         expected_end=max(share.expected_end for share in shares),
         checkpoint=_checkpoint(spec, row),
         no_store=store_away if spec.checkpoint and spec.checkpoint.store else "",
-        preemptible=getattr(spec, "preemptible", True),
+        preemptible=spec.preemptible,
         preempted_at=tuple(row["preempted_at"] or ()),
         price=round(row["price"]),
     )
