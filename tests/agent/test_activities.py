@@ -17,6 +17,7 @@ from temporalio.workflow import ActivityCancellationType
 from activities import process
 from activities.process import NodeActivities
 from activities.system import boot_clock
+from models.checkpoint import CheckpointInfo, SaveRequest
 from models.messages import (
     ProcessReport,
     RunProcessRequest,
@@ -56,6 +57,18 @@ class StopOne:
 
 
 @workflow.defn(sandboxed=False)
+class SaveOne:
+    @workflow.run
+    async def run(self, request: SaveRequest) -> CheckpointInfo:
+        return await workflow.execute_activity_method(
+            NodeActivities.save_checkpoint,
+            request,
+            start_to_close_timeout=timedelta(minutes=2),
+            heartbeat_timeout=timedelta(seconds=30),
+        )
+
+
+@workflow.defn(sandboxed=False)
 class WatchOne:
     @workflow.run
     async def run(self, request: WatchRequest) -> WatchReport:
@@ -77,7 +90,9 @@ class Served:
     queue: str
 
     async def start(
-        self, call: type, request: RunProcessRequest | StopProcessRequest | WatchRequest
+        self,
+        call: type,
+        request: RunProcessRequest | StopProcessRequest | SaveRequest | WatchRequest,
     ) -> WorkflowHandle[object, object]:
         name, id = call.__name__, uuid.uuid4().hex
         return await self.client.start_workflow(name, request, id=id, task_queue=self.queue)
@@ -94,8 +109,13 @@ async def served(temporal: Client, box: LocalNode) -> AsyncIterator[Served]:
     async with Worker(
         temporal,
         task_queue=queue,
-        workflows=[RunOne, StopOne, WatchOne],
-        activities=[activities.run_process, activities.stop_process, activities.watch_agent],
+        workflows=[RunOne, StopOne, SaveOne, WatchOne],
+        activities=[
+            activities.run_process,
+            activities.stop_process,
+            activities.save_checkpoint,
+            activities.watch_agent,
+        ],
         max_heartbeat_throttle_interval=timedelta(milliseconds=200),
     ):
         yield Served(temporal, activities, queue)
@@ -130,6 +150,23 @@ async def test_a_placement_of_another_registration_is_refused(
     request = box.request("echo never")
     assert await _refusal(await served.start(RunOne, request)) == "StaleError"
     assert box.processes.find(request.placement.key) is None
+
+
+async def test_a_job_is_asked_to_save_on_its_nodes_queue(served: Served, box: LocalNode) -> None:
+    contract = {"folder": "c", "save_file": True}
+    command = (
+        "until [ -e $LONGSHORE_SAVE_REQUEST ]; do sleep 0.05; done; echo x > c/x; "
+        'echo "saved, step 4, took 1.5s" >> $LONGSHORE_SAVED; sleep 300'
+    )
+    run = box.start(command, checkpoint=contract)
+    await asyncio.wait_for(run.started, 60)
+    handle = await served.start(SaveOne, SaveRequest(key=run.record.key))
+    saved = CheckpointInfo.model_validate(await handle.result())
+    assert (saved.step, saved.bytes, saved.write_seconds, saved.whole) == (4, 2, 1.5, True)
+    silent = box.start("sleep 300", checkpoint={"folder": "c"})
+    await asyncio.wait_for(silent.started, 60)
+    request = SaveRequest(key=silent.record.key)
+    assert await _refusal(await served.start(SaveOne, request)) == "RefusedError"
 
 
 async def test_nothing_starts_behind_a_fallen_fence(served: Served, box: LocalNode) -> None:
