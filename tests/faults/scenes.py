@@ -51,6 +51,18 @@ async def submit_and_hold(fleet: Fleet) -> list[str]:
     return [*jobs, waiting, running]
 
 
+async def submit_and_drain(fleet: Fleet) -> list[str]:
+    """Submit as `submit_some`; have a running job queued again, and its node drained and back."""
+    jobs = await submit_some(fleet)
+    running = await submit(fleet, fleet.journal.job("moved", 2.5))
+    await eventually(lambda: fleet.journal.running(running), timeout=PATIENCE)
+    await tell(lambda: fleet.longshore.requeue(running))
+    for node in fleet.nodes:
+        await tell(lambda node=node: fleet.longshore.drain(node, "for a test", now=True))
+        await tell(lambda node=node: fleet.longshore.uncordon(node))
+    return [*jobs, running]
+
+
 async def _held_or_over(longshore: Longshore, job_id: str) -> bool:
     status = await until_answered(lambda: longshore.status(job_id))
     return status.state is JobState.HELD or status.state.ended

@@ -6,6 +6,7 @@ A few of the cases run always, all of them with `make faults`.
 import asyncio
 import os
 import signal
+from collections.abc import Awaitable, Callable
 from typing import get_args
 
 import pytest
@@ -25,7 +26,10 @@ ON_NODES = ("run_process", "stop_process", "watch_agent")
 """Steps that the agent takes; the control worker takes the others."""
 HOLDING = ("set_hold", "release", "stop_process")
 """Steps that only happen where somebody holds and releases jobs."""
+LEAVING = ("see_off",)
+"""Steps that only happen where a node is drained."""
 ALWAYS = {
+    ("see_off.after-commit", CONTROL),
     ("cycle.after-commit", CONTROL),
     ("cycle.after-commit", AGENT),
     ("cycle.before-commit", POSTGRES),
@@ -66,7 +70,7 @@ def _cases() -> list[object]:
 @pytest.mark.parametrize(("point", "victim"), _cases())
 async def test_nothing_is_lost_or_doubled(fleet: Fleet, point: Point, victim: str) -> None:
     fleet.arm(point)
-    scene = scenes.submit_and_hold if point.startswith(HOLDING) else scenes.submit_some
+    scene = _scene(point)
     jobs = asyncio.create_task(scene(fleet))
     try:
         leaving = await _provoke(fleet, point, jobs)
@@ -81,6 +85,12 @@ async def test_nothing_is_lost_or_doubled(fleet: Fleet, point: Point, victim: st
         fleet.let_go(point)
         jobs.cancel()
         await asyncio.to_thread(fleet.start_what_is_missing)
+
+
+def _scene(point: Point) -> Callable[[Fleet], Awaitable[list[str]]]:
+    if point.startswith(LEAVING):
+        return scenes.submit_and_drain
+    return scenes.submit_and_hold if point.startswith(HOLDING) else scenes.submit_some
 
 
 async def _provoke(fleet: Fleet, point: Point, jobs: asyncio.Task[list[str]]) -> Recorded | None:
