@@ -14,7 +14,15 @@ from activities.failpoints import failpoint
 from activities.queue import mark_poked
 from activities.retrying import reports_errors
 from activities.signals import Signals
-from models.departures import DeparturePlan, DepartureRequest, ExpiryRow, Margins, Occupant
+from models.departures import (
+    Cause,
+    DeparturePlan,
+    DepartureRequest,
+    ExpiryRow,
+    Leaving,
+    Margins,
+    Occupant,
+)
 from models.job import JobSpec
 from models.messages import Displacement
 from models.placement import PlacementKey
@@ -38,10 +46,11 @@ class DepartureActivities:
         longer does, unless somebody has cordoned it. A registration that is over has no jobs.
         """
         async with self._database.transaction() as connection:
-            pool = await _lock_node(connection, request)
-            if pool is None:
+            node = await _lock_node(connection, request)
+            if node is None:
                 return DeparturePlan()
-            plan = await self._plan(connection, request)
+            pool, expires_at = node
+            plan = await self._plan(connection, request, expires_at)
             opened = await _set_cordon(connection, request.node_id, plan.cordon)
             poke = opened and await mark_poked(connection, pool)
             await failpoint("see_off.before-commit")
@@ -75,7 +84,9 @@ class DepartureActivities:
         if pool and (poke or activity.info().attempt > 1):
             await self._signals.poke_pool(pool)
 
-    async def _plan(self, connection: AsyncConnection, request: DepartureRequest) -> DeparturePlan:
+    async def _plan(
+        self, connection: AsyncConnection, request: DepartureRequest, expires_at: datetime | None
+    ) -> DeparturePlan:
         rows = await connection.execute(
             text(_OCCUPANTS), {"id": request.node_id, "epoch": request.epoch}
         )
@@ -84,7 +95,9 @@ class DepartureActivities:
             for row in rows
         ]
         now = datetime.now(UTC)
-        return plan_departures(occupants, request.leavings, self._margins, now)
+        leavings = [*request.leavings, *_end_of_time(expires_at)]
+        plan = plan_departures(occupants, leavings, self._margins, now)
+        return plan.model_copy(update={"expires_at": expires_at})
 
 
 def _occupant(job_id: str, attempt: int, placed_at: datetime, spec: JobSpec) -> Occupant:
@@ -101,16 +114,27 @@ def _end_of(placed_at: datetime, expected: timedelta) -> datetime:
         return datetime.max.replace(tzinfo=UTC)
 
 
-async def _lock_node(connection: AsyncConnection, request: DepartureRequest) -> str | None:
-    """Keep placements off the node until the end of the transaction, and return its pool.
+def _end_of_time(expires_at: datetime | None) -> list[Leaving]:
+    if expires_at is None:
+        return []
+    reason = f"its node ends at {expires_at:%Y-%m-%d %H:%M:%S} UTC"
+    return [Leaving(cause=Cause.EXPIRY, reason=reason, by=expires_at)]
+
+
+async def _lock_node(
+    connection: AsyncConnection, request: DepartureRequest
+) -> tuple[str, datetime | None] | None:
+    """Keep placements off the node until the end of the transaction; return its pool and end.
 
     None where the registration is over.
     """
-    return await connection.scalar(
-        text("SELECT pool FROM nodes WHERE id = :id AND epoch = :epoch"
+    found = await connection.execute(
+        text("SELECT pool, expires_at FROM nodes WHERE id = :id AND epoch = :epoch"
              " AND state IN ('READY', 'DRAINING') FOR UPDATE"),
         {"id": request.node_id, "epoch": request.epoch},
     )  # fmt: skip
+    row = found.one_or_none()
+    return (row.pool, row.expires_at) if row else None
 
 
 async def _set_cordon(connection: AsyncConnection, node_id: str, reason: str) -> bool:

@@ -235,7 +235,8 @@ _ADMIT = """
            container_runtime = excluded.container_runtime, cpu_milli = excluded.cpu_milli,
            ram_mb = excluded.ram_mb, labels = excluded.labels,
            topology = excluded.topology, conformance = excluded.conformance,
-           expires_at = excluded.expires_at,
+           expires_at = CASE WHEN nodes.block_id IS NULL THEN excluded.expires_at
+                             ELSE nodes.expires_at END,
            registered_at = clock_timestamp()
     RETURNING epoch
 """

@@ -71,6 +71,8 @@ class DeparturePlan(Wire):
     """Jobs that are still there, and are killed before the node ends."""
     next_look: Instant | None = None
     """None when nothing is left to do."""
+    expires_at: Instant | None = None
+    """When the node ends, as the capacity database knows it."""
 
 
 class DepartureRequest(Wire):
@@ -79,6 +81,7 @@ class DepartureRequest(Wire):
     node_id: Name
     epoch: int
     leavings: tuple[Leaving, ...]
+    """Beside the end of the node's time, which the capacity database knows."""
 
 
 class NodeDrain(Wire):

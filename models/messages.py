@@ -241,7 +241,7 @@ class Registered(Wire):
     drain_reason: str | None = None
     """Why the node was drained before, and still is."""
     expires_at: Instant | None = None
-    """When its block ends; without a block, what its agent says."""
+    """When its bought time ends; of a node that was not bought, what its agent says."""
 
 
 class NodeEnd(Wire):

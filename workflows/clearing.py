@@ -108,14 +108,11 @@ class Clearing:
         return {"expires_at": self.expires_at, "drain": self.drain, "notice": self._notice}
 
     def _has_work(self) -> bool:
-        return self._epoch() is not None and bool(self._leavings() or self.cordon)
+        known = self.expires_at or self._leavings() or self.cordon
+        return self._epoch() is not None and bool(known)
 
     def _leavings(self) -> tuple[Leaving, ...]:
-        expiry = None
-        if self.expires_at is not None:
-            reason = f"its node ends at {self.expires_at:%Y-%m-%d %H:%M:%S} UTC"
-            expiry = Leaving(cause=Cause.EXPIRY, reason=reason, by=self.expires_at)
-        return tuple(each for each in (self.drain, self._notice, expiry) if each is not None)
+        return tuple(each for each in (self.drain, self._notice) if each is not None)
 
     async def _look(self) -> DeparturePlan | None:
         """Ask those to go whose time has come, and kill who has not gone."""
@@ -130,7 +127,7 @@ class Clearing:
             summary="see off who has to leave",
         )
         if self._epoch() == epoch:
-            self.cordon = plan.cordon
+            self.cordon, self.expires_at = plan.cordon, plan.expires_at
             await asyncio.gather(*(self._kill(key) for key in plan.overdue))
         return plan
 

@@ -134,6 +134,9 @@ class ScriptedNode:
     async def uncordon(self) -> NodeStatus:
         return await self._workflow().execute_update(NodeWorkflow.uncordon, CommandReason())
 
+    async def status(self) -> NodeStatus:
+        return await self._workflow().query(NodeWorkflow.status)
+
     async def ends_at(self, expires_at: datetime | None) -> NodeStatus:
         return await self._workflow().execute_update(
             NodeWorkflow.expiry_changed, ExpiryChange(expires_at=expires_at)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 from temporalio.client import Client
 
 from activities.database import Database
@@ -165,6 +166,27 @@ async def test_a_later_end_keeps_the_jobs(
     later = (await longshore.submit(a_spec(pool))).job_id
     await node.end(later)
     await longshore.wait(later)
+    assert node.stops == []
+    await node.end(saving)
+    assert (await longshore.wait(saving)).attempts == 1
+
+
+async def test_an_end_that_is_extended_in_the_database_alone_is_heeded(
+    longshore: Longshore, node: ScriptedNode, saving: str, control: Database, pool: str
+):
+    ends_at = datetime.now(UTC) + timedelta(seconds=8)
+    await node.ends_at(ends_at)
+    async with control.transaction() as connection:
+        await connection.execute(
+            text("UPDATE nodes SET expires_at = :at WHERE id = :id"),
+            {"at": ends_at + HOUR, "id": node.id},
+        )
+
+    async def has_looked() -> bool:
+        return (await node.status()).expires_at == ends_at + HOUR
+
+    await eventually(has_looked)
+    assert not await _is_draining(longshore, pool)
     assert node.stops == []
     await node.end(saving)
     assert (await longshore.wait(saving)).attempts == 1
