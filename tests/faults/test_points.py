@@ -6,8 +6,8 @@ A few of the cases run always, all of them with `make faults`.
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
-from typing import get_args
+from collections.abc import Callable, Coroutine
+from typing import Any, get_args
 
 import pytest
 
@@ -87,7 +87,7 @@ async def test_nothing_is_lost_or_doubled(fleet: Fleet, point: Point, victim: st
         await asyncio.to_thread(fleet.start_what_is_missing)
 
 
-def _scene(point: Point) -> Callable[[Fleet], Awaitable[list[str]]]:
+def _scene(point: Point) -> Callable[[Fleet], Coroutine[Any, Any, list[str]]]:
     if point.startswith(LEAVING):
         return scenes.submit_and_drain
     return scenes.submit_and_hold if point.startswith(HOLDING) else scenes.submit_some
