@@ -112,7 +112,8 @@ def _of_purchase(row: Row, orders: Sequence[OrderView]) -> Iterable[Happened]:
 
 def _of_money(rows: Iterable[Row]) -> Iterable[Happened]:
     for row in rows:
-        yield Happened(at=row["at"], what="money",
+        what = "sale" if row["kind"] in ("resale", "fee") else "money"
+        yield Happened(at=row["at"], what=what,
                        text=_MOVED[row["kind"]].format(format_dollars(row["micro"])))  # fmt: skip
 
 
@@ -217,17 +218,22 @@ _BLOCKS = """
 """
 
 _USES = """
-    SELECT n.block_id, l.node_id, l.job_id, coalesce(max(j.name), l.job_id) AS job, l.tenant,
+    SELECT b.id AS block_id, l.node_id, l.job_id, coalesce(max(j.name), l.job_id) AS job, l.tenant,
            l.attempt,
            sum(CASE WHEN l.slices > 0 THEN bit_count(l.slices::bit(8)) / 8.0
                     ELSE l.milli / 1000.0 END)::float AS gpus,
-           min(l.started_at) AS started_at,
-           CASE WHEN bool_or(l.ended_at IS NULL) THEN NULL ELSE max(l.ended_at) END AS ended_at,
+           greatest(min(l.started_at), b.starts_at) AS started_at,
+           CASE WHEN NOT bool_or(l.ended_at IS NULL) THEN least(max(l.ended_at), b.ended_at)
+                ELSE b.ended_at END AS ended_at,
            max(l.end_reason) AS end_reason
-      FROM nodes n
-      JOIN leases l ON l.node_id = n.id
+      FROM blocks b
+      JOIN (SELECT id AS node_id, block_id FROM nodes
+            UNION SELECT node_id, block_id FROM block_nodes) AS n ON n.block_id = b.id
+      JOIN leases l ON l.node_id = n.node_id
+       AND l.started_at < coalesce(b.ended_at, 'infinity')
+       AND coalesce(l.ended_at, 'infinity') > coalesce(b.starts_at, '-infinity')
       LEFT JOIN jobs j ON j.id = l.job_id
-     WHERE n.block_id = ANY(:blocks)
-     GROUP BY n.block_id, l.node_id, l.job_id, l.tenant, l.attempt
+     WHERE b.id = ANY(:blocks)
+     GROUP BY b.id, l.node_id, l.job_id, l.tenant, l.attempt
      ORDER BY l.node_id, min(l.started_at), l.job_id
 """

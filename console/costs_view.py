@@ -20,7 +20,7 @@ def sums_html(costs: Sequence[CostView]) -> str:
             ("Used by jobs", _of(sum(each.used for each in costs), spent)),
             ("Idle", _of(sum(each.idle for each in costs), spent)),
             ("In open blocks", _of(sum(each.open for each in costs), spent)),
-            ("Sold again", amount(sum(each.resold for each in costs))),
+            ("Sold again", amount(sum(each.resold - each.fees for each in costs))),
             ("Saved under the limits", amount(sum(each.saved for each in costs))),
         )
     )
@@ -50,7 +50,7 @@ def legend_html(by: str) -> str:
 
 def _row(by: str, each: CostView, most: int, shares: bool) -> str:
     numbers = (each.used, each.saved) if shares else (
-        each.spent, each.used, each.idle, each.open, each.resold, each.saved
+        each.spent, each.used, each.idle, each.open, each.resold - each.fees, each.saved
     )  # fmt: skip
     cells = "".join(number(amount(micro)) for micro in numbers)
     return (

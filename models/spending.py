@@ -145,7 +145,7 @@ class Happened(Wire):
 
     at: Instant
     what: str
-    """intent, order, money, machine, agent, block or end."""
+    """intent, order, money, machine, agent, sale, block or end."""
     text: str
 
 

@@ -107,9 +107,10 @@ class Demo:
             ended, known = len(self._seen.ended), len(self._seen.jobs)
             self.tell("continued", f"{ended} of {known} jobs have ended already")
         await self._submit()
+        # It goes on beside the rest: bought time begins with the next minute.
+        beginning = asyncio.create_task(self._patiently(self._market.begin))
         await self._cancel_one()
         await self._kill_one_agent()
-        beginning = asyncio.create_task(self._patiently(self._market.begin))
         await self._until(lambda: not self._seen.open and beginning.done(), "every job to end")
         await beginning
         await self._until(lambda: self._market.over, "what was bought to end")
@@ -123,8 +124,10 @@ class Demo:
     async def _submit(self) -> None:
         """Submit every job; those that exist already are only found."""
         longest, widest, *others = self._specs
-        # Placed before the rest comes: the one takes long, the other much.
         created = await self._submit_one(longest) + await self._submit_one(widest)
+        if created == 2:
+            # Placed before the rest comes: the one takes long, the other much.
+            await self._until(lambda: self._are_placed(self._ids[:2]), "the first two to run")
         for start in range(0, len(others), SUBMIT_AT_ONCE):
             batch = others[start : start + SUBMIT_AT_ONCE]
             created += sum(await asyncio.gather(*map(self._submit_one, batch)))
@@ -133,6 +136,11 @@ class Demo:
         self.tell("submitted", f"{created} jobs" + (f"; {found} were there" if found else ""))
         known = len(self._specs)
         await self._until(lambda: len(self._seen.jobs) == known, "the jobs to be queued")
+
+    def _are_placed(self, job_ids: Sequence[str]) -> bool:
+        found = [self._seen.job(job_id) for job_id in job_ids]
+        waiting = (JobState.SUBMITTED, JobState.QUEUED)
+        return all(job is not None and job.state not in waiting for job in found)
 
     async def _submit_one(self, spec: JobSpec) -> bool:
         batch = self._state.batch

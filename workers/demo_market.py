@@ -6,6 +6,7 @@ on after a crash. Nothing happens where markets are real: a demo spends no money
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -22,7 +23,7 @@ from client.api import Longshore
 from client.markets import open_markets
 from client.submission import new_job_id
 from models.buying import BuyingPolicy, Caps
-from models.errors import NotFoundError, StackError, UnavailableError
+from models.errors import NotFoundError, RefusedError, StackError, UnavailableError
 from models.job import JobSpec, JobState, Tier
 from models.messages import CommandReason
 from models.money import MICRO
@@ -44,9 +45,11 @@ MARKET = "market"
 """Name of the simulated market's process."""
 JOB = "biggest"
 STARTS_WITHIN = 30.0
+WAKE_EVERY, SOLD_WITHIN = 5.0, 25.0
+"""Seconds: so often blocks are asked to look, so long they have to sell what is left of them."""
 _SIMULATED = "simulated"
-_KINDS = {"intent": "decided", "order": "ordered", "money": "paid", "machine": "machine",
-          "block": "ended", "end": "closed"}  # fmt: skip
+_KINDS = {"intent": "decided", "order": "ordered", "money": "paid", "sale": "sold",
+          "machine": "machine", "block": "ended", "end": "closed"}  # fmt: skip
 _KNOBS = {"settle_seconds": 1, "instance_start_seconds": 2, "pod_start_seconds": 5,
           "pod_trouble": 0, "spot_loss_per_hour": 0}  # fmt: skip
 """A real machine takes minutes to come up; nobody wants to look at that."""
@@ -79,7 +82,8 @@ class MarketScene:
         self._begun = False
         self._database: Database | None = None
         self._told: dict[str, int] = {}
-        self._let_go: set[str] = set()
+        self._job_ended_at: float | None = None
+        self._next_signal = 0.0
         self._job = Snapshot(datetime.now(UTC))
         self._purchases: tuple[PurchaseDetail, ...] = ()
 
@@ -127,8 +131,7 @@ class MarketScene:
         for purchase in self._purchases:
             self._tell_of(purchase)
         if self._job.jobs and self._job.jobs[0].state.ended:
-            for purchase in self._purchases:
-                await self._end(purchase)
+            await self._end_blocks()
 
     async def report(self) -> Bought | None:
         """Return what came of it, compared with what the market says; None where nothing was."""
@@ -199,7 +202,7 @@ class MarketScene:
         """Call the scene off: orders, machines and money of a simulated market end with it."""
         self._call_off("the simulated market has ended, and all that was bought there with it")
         await self._api.set_pool(PoolSpec(name=POOL))
-        if await self._api.exists(self._job_id):
+        with contextlib.suppress(NotFoundError, RefusedError):
             await self._api.cancel(self._job_id, "the demo's simulated market has ended")
 
     def _call_off(self, why: str) -> None:
@@ -219,16 +222,15 @@ class MarketScene:
         self._job = now
 
     async def _read_purchases(self) -> tuple[PurchaseDetail, ...]:
-        """Return what was bought for the job, the first first."""
+        """Return what was bought for the job, or earlier and used by it; the first first."""
         database = self._base()
         found = await PurchaseViews(database).purchases(pool=POOL, with_ended=True, limit=20)
-        began_at = self._notebook.state.began_at
-        details = [
-            await PurchaseDetails(database).purchase(each.id)
-            for each in reversed(found)
-            if each.created_at >= began_at
-        ]
-        return tuple(each for each in details if self._job_id in each.serves)
+        details = [await PurchaseDetails(database).purchase(each.id) for each in reversed(found)]
+        on = {job.node_id for job in self._job.jobs}
+        return tuple(
+            each for each in details
+            if self._job_id in each.serves or on & {machine.name for machine in each.machines}
+        )  # fmt: skip
 
     def _tell_of(self, purchase: PurchaseDetail) -> None:
         """Tell what the purchase's timeline has that was not told yet."""
@@ -239,16 +241,31 @@ class MarketScene:
                 text = purchase.decided or each.text if kind == "decided" else each.text
                 self._notebook.tell(kind, f"{text} ({_SIMULATED})")
 
-    async def _end(self, purchase: PurchaseDetail) -> None:
-        """Let go of what was bought, once: the job that it was for has ended."""
-        for block in set(purchase.blocks) - self._let_go:
-            handle = self._api.temporal.get_workflow_handle(block_workflow_id(block))
-            try:
+    async def _end_blocks(self) -> None:
+        """Have blocks look at themselves, now that their job has ended: what is left is sold.
+
+        A block that finds no buyer is let go.
+        """
+        clock = asyncio.get_running_loop().time()
+        self._job_ended_at = self._job_ended_at or clock
+        if clock < self._next_signal:
+            return
+        self._next_signal = clock + WAKE_EVERY
+        let_go = clock - self._job_ended_at > SOLD_WITHIN
+        for purchase in self._purchases:
+            for block in () if purchase.state.over else purchase.blocks:
+                await self._signal(block, let_go)
+
+    async def _signal(self, block: str, let_go: bool) -> None:
+        handle = self._api.temporal.get_workflow_handle(block_workflow_id(block))
+        try:
+            if let_go:
                 await handle.signal("let_go", CommandReason(reason="the demo needs it no more"))
-            except RPCError as error:
-                if error.status is not RPCStatusCode.NOT_FOUND:
-                    raise UnavailableError(f"Temporal does not answer: {error.message}") from error
-            self._let_go.add(block)
+            else:
+                await handle.signal("wake")
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise UnavailableError(f"Temporal does not answer: {error.message}") from error
 
     # --- what came of it --------------------------------------------------------------------
 
@@ -303,10 +320,13 @@ def stop_market(stack: Stack, state: DemoState) -> None:
 
 
 def biggest() -> JobSpec:
-    """Return a job with more GPU memory than a node of the demo has."""
+    """Return a job with more GPU memory than a node of the demo has.
+
+    It ends long before it is expected to: most of the time that is bought for it is left over.
+    """
     return JobSpec(
         name=JOB, tenant="demo", pool=POOL, tier=Tier.FAST, priority=8, gpus=8, gpu_type="H200",
-        vram_per_gpu=141.0, expected_duration=timedelta(minutes=20),
+        vram_per_gpu=141.0, expected_duration=timedelta(hours=3),
         command="sleep 3; echo ran on $LONGSHORE_NODE_ID with GPUs $CUDA_VISIBLE_DEVICES",
         stop_grace=timedelta(seconds=3),
     )  # fmt: skip

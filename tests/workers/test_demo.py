@@ -19,6 +19,16 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
+    yield from _a_home()
+
+
+@pytest.fixture
+def own_home() -> Iterator[Home]:
+    """One in which no earlier demo has left a purchase half done."""
+    yield from _a_home()
+
+
+def _a_home() -> Iterator[Home]:
     with temporary_folder() as folder:
         home = Home(folder)
         try:
@@ -93,16 +103,16 @@ def test_it_only_takes_longer_when_its_parts_are_killed(home: Home) -> None:
 
 
 @pytest.mark.timeout(600)  # a control worker takes long to start beside others
-def test_what_it_buys_is_bought_once_while_the_control_worker_is_killed(home: Home) -> None:
+def test_what_it_buys_is_bought_once_while_the_control_worker_is_killed(own_home: Home) -> None:
     """At every step that is told of the purchase, whatever the worker does at that moment."""
-    demo = home.start("demo", "--jobs", "4", "--nodes", "2", "--keep")
+    demo = own_home.start("demo", "--jobs", "4", "--nodes", "2", "--keep")
     assert demo.stdout is not None
     steps, killed, told = ["decided", "ordered", "paid", "machine", "closed"], 0, list[str]()
     for line in demo.stdout:
         told.append(line)
         if steps and f"  {steps[0]}  " in line:
             steps.pop(0)
-            if running := home.stack.processes.running(CONTROL):
+            if running := own_home.stack.processes.running(CONTROL):
                 os.kill(running.pid, signal.SIGKILL)
                 killed += 1
     _, err = demo.communicate(timeout=240)
@@ -114,14 +124,14 @@ def test_what_it_buys_is_bought_once_while_the_control_worker_is_killed(home: Ho
     assert sum("  ordered  " in line for line in told) == 1
 
 
-def test_it_ends_well_without_its_market(home: Home) -> None:
+def test_it_ends_well_without_its_market(own_home: Home) -> None:
     """A simulated market that is killed takes orders and money with it: there is nothing to do."""
-    demo = home.start("demo", "--jobs", "4", "--nodes", "2")
+    demo = own_home.start("demo", "--jobs", "4", "--nodes", "2")
     assert demo.stdout is not None
     told: list[str] = []
     for line in demo.stdout:
         told.append(line)
-        if "  decided  " in line and (running := home.stack.processes.running(MARKET)):
+        if "  decided  " in line and (running := own_home.stack.processes.running(MARKET)):
             os.kill(running.pid, signal.SIGKILL)
     _, err = demo.communicate(timeout=240)
     assert demo.returncode == 0, "".join([*told, err])
