@@ -30,6 +30,8 @@ NAMES = st.text(
     lambda name: name not in (".", "..") and not name.endswith((".tmp", ".draft", ".partial"))
 )
 NUMBERS = itertools.count()
+SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+"""Folders are numbered by the tests themselves, and a loaded disk is slow."""
 
 
 @st.composite
@@ -46,9 +48,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 
 @given(tree=trees())
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, max_examples=40, suppress_health_check=SLOW)
 @pytest.mark.parametrize("url", ["file", "memory"])
 def test_what_is_published_comes_back(tree: Tree, tmp_path: Path, url: str) -> None:
     here = tmp_path / str(next(NUMBERS))
@@ -64,9 +64,7 @@ def test_what_is_published_comes_back(tree: Tree, tmp_path: Path, url: str) -> N
 
 
 @given(tree=trees(), seed=st.integers(0, 2**32))
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, max_examples=60, suppress_health_check=SLOW)
 def test_any_changed_byte_is_found_and_the_one_before_is_used(
     tree: Tree, seed: int, tmp_path: Path
 ) -> None:
