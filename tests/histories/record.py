@@ -11,7 +11,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from models.job import JobResult, JobState
 from models.messages import (
     CONTROL_TASK_QUEUE,
     CommandReason,
+    Displacement,
     JobInput,
     NodeInput,
     PoolInput,
@@ -108,6 +109,44 @@ class Scenarios:
             await self._start_job("node-lost", retry={"node": {"max_retries": 0}})
             await node.started("node-lost")
             await self._held_jobs(node)
+
+    async def jobs_that_give_way(self) -> None:
+        """Preempt one, move one, and drain, end and take away the nodes of others."""
+        save = {"folder": "c", "grace": "1s"}
+        async with self._node("giving-way", pool="gives") as node:
+            for name, signal in (
+                ("preempted", JobWorkflow.preempt),
+                ("moved", JobWorkflow.move),
+            ):
+                job = await self._start_job(name, pool="gives")
+                await node.started(name)
+                await job.signal(signal, Displacement(attempt=1, reason="make way"))
+                await node.end(name, 2)
+                await job.result()
+            early = await self._start_job("displaced-early", pool="gives", held=True)
+            await _reaches(early, JobState.HELD)
+            await early.signal(JobWorkflow.preempt, Displacement(attempt=1, reason="make way"))
+            await early.signal(JobWorkflow.release, CommandReason())
+            await node.end("displaced-early", 2)
+            await early.result()
+        async with self._node("left", pool="left", recorded=True) as node:
+            await self._start_job("leaving", pool="left", recorded=False, checkpoint=save)
+            for attempt, leave in enumerate(
+                (
+                    lambda: node.drain("new disk", move=True),
+                    lambda: node.is_taken_away(datetime.now(UTC) + timedelta(minutes=2)),
+                    lambda: node.ends_at(datetime.now(UTC) + timedelta(minutes=1)),
+                ),
+                start=1,
+            ):
+                await node.started("leaving", attempt)
+                await leave()
+                await eventually(lambda attempt=attempt: len(node.stops) == attempt)
+                await node.ends_at(None)
+                await node.uncordon()
+            await node.cordon("for the record")
+            await node.uncordon()
+            await node.end("leaving", 4)
 
     async def jobs_without_a_node(self) -> None:
         cancelled = await self._start_job("cancelled-queued", pool="empty")
@@ -356,6 +395,7 @@ async def record() -> list[str]:
             scenarios = Scenarios(temporal, settings, database)
             await scenarios.reconciled()
             await scenarios.jobs_on_a_node()
+            await scenarios.jobs_that_give_way()
             await scenarios.jobs_without_a_node()
             await scenarios.gangs()
             await scenarios.pools()
