@@ -96,7 +96,8 @@ _PURCHASES = """
 _BLOCKS = """
     SELECT b.id, b.purchase_id, b.pool, b.provider, b.instance_type, b.state, b.reason, b.nodes,
            b.gpus_per_node, b.starts_at, b.ends_at, b.ended_at,
-           b.price_micro_per_gpu_hour AS price, b.simulated, coalesce(o.spent, 0) AS cost
+           b.price_micro_per_gpu_hour AS price, b.simulated, coalesce(o.spent, 0) AS cost,
+           coalesce(b.decision ->> 'reason', '') AS decided
       FROM blocks b JOIN purchase_orders o ON o.key = b.id
      WHERE (CAST(:pool AS text) IS NULL OR b.pool = :pool) AND (:ended OR b.state <> 'ENDED')
        AND (CAST(:after AS text) IS NULL OR EXISTS (

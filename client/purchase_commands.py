@@ -24,7 +24,7 @@ Ended = Annotated[bool, typer.Option("--all", "-a", help="Those that have ended 
 
 
 def register(app: typer.Typer) -> None:
-    for command in (purchases, blocks, costs):
+    for command in (purchases, blocks, block, costs):
         app.command(rich_help_panel=_PANEL)(command)
     for command in (stop, resume, caps, orphans):
         market.command()(command)
@@ -68,10 +68,51 @@ def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) 
             each.id, each.provider, str(each.nodes), each.instance_type, each.state.value,
             f"{each.starts_at:%m-%d %H:%M}" if each.starts_at else "-",
             f"{each.ends_at:%m-%d %H:%M}" if each.ends_at else "-",
-            format_dollars(each.price), _dollars(each.cost), each.reason,
+            format_dollars(each.price), _dollars(each.cost), each.reason or each.decided,
         )  # fmt: skip
     show(table)
     return _say_simulated(any(each.simulated for each in found))
+
+
+def block(
+    name: Annotated[str, typer.Argument(metavar="BLOCK", help="As `longshore blocks` lists it.")],
+    as_json: JSON = False,
+) -> None:
+    """Show a block: what was decided about it last, with every option in dollars; its sales."""
+    from activities.block_end_views import BlockEndViews
+
+    found = _ask(lambda db: BlockEndViews(db).of_block(name))
+    if as_json:
+        return print_json(found)
+    of, decision = found.block, found.decision
+    print(
+        f"block {of.id} ({of.state.value}): {of.nodes} x {of.instance_type} at {of.provider},"
+        f" {_dollars(of.cost)}" + (f", until {of.ends_at:%m-%d %H:%M} UTC" if of.ends_at else "")
+    )
+    if decision is None:
+        note("Nothing was decided about it yet: its pool does not buy, or there was no need.")
+    else:
+        print(f"{decision.at:%m-%d %H:%M:%S} UTC: {decision.reason}")
+        table = a_table(("", "option", "gain", "terms", "why not"), right=("gain",),
+                        fold=("terms", "why not"))  # fmt: skip
+        for each in decision.options:
+            terms = ", ".join(f"{what} {_dollars(amount)}" for what, amount in each.terms.items())
+            table.add_row(">" if each.chosen else "", each.title, _dollars(each.gain), terms,
+                          each.lost)  # fmt: skip
+        show(table)
+    if found.sales:
+        table = a_table(("sale", "node", "state", "from", "until", "proceeds", "fee", "why"),
+                        right=("proceeds", "fee"), fold=("why",))  # fmt: skip
+        for sale in found.sales:
+            table.add_row(
+                sale.key, sale.machine, sale.state, f"{sale.starts_at:%m-%d %H:%M}",
+                f"{sale.ends_at:%m-%d %H:%M}", _dollars(sale.proceeds), _dollars(sale.fee),
+                sale.refused,
+            )  # fmt: skip
+        show(table)
+    if found.renewed_by:
+        print(f"the time after it is bought by {found.renewed_by}")
+    return _say_simulated(of.simulated)
 
 
 def costs(
@@ -223,7 +264,7 @@ def _ask(question: Callable[[Database], Awaitable[R]]) -> R:
 
 def _dollars(micro: int) -> str:
     """Return dollars and cents, as people add them up."""
-    return f"${micro / 1_000_000:,.2f}"
+    return f"{'-' if micro < 0 else ''}${abs(micro) / 1_000_000:,.2f}"
 
 
 def _say_simulated(simulated: bool) -> None:

@@ -53,6 +53,8 @@ class BlockView(Wire):
     ends_at: Instant | None = None
     ended_at: Instant | None = None
     """When it was closed."""
+    decided: str = ""
+    """What was decided about it last, and why."""
     price: int
     cost: int
     simulated: bool

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from temporalio.client import Client
 
+from activities.block_end_views import BlockEndViews
 from activities.buying_switch import BuyingSwitch
 from activities.database import Database
 from activities.purchase_views import PurchaseViews
@@ -77,8 +78,10 @@ async def test_an_idle_node_is_sold_until_the_end_of_its_block(buyer: Buyer):
     (cost,) = [each for each in await PurchaseViews(buyer.database).costs("block", limit=1000)
                if each.name == block]  # fmt: skip
     assert (cost.resold, cost.fees) == (sale["proceeds"], sale["fee"])
-    (row,) = await buyer.rows("SELECT decision FROM blocks WHERE id = :id", id=block)
-    assert row["decision"]["kind"] == "sell"
+    shown = await BlockEndViews(buyer.database).of_block(block)
+    assert shown.decision is not None
+    assert (shown.decision.kind, [each.key for each in shown.sales]) == ("sell", [f"{block}.s1"])
+    assert shown.decision.reason.startswith("sell 1 node")
 
 
 async def test_what_a_job_uses_is_kept_and_the_node_beside_it_is_sold(

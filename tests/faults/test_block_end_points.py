@@ -158,7 +158,7 @@ class _Scene:
         self._job = (await self._fleet.longshore.submit(spec)).job_id
         await eventually(self._runs, timeout=PATIENCE, interval=0.2)
         self._fleet.rows(
-            "UPDATE blocks SET ends_at = date_trunc('minute', now()) + interval '30 minutes',"
+            "UPDATE blocks SET ends_at = date_trunc('minute', now()) + interval '10 minutes',"
             " starts_at = starts_at - interval '4 hours' WHERE id = %s RETURNING id",
             self._block,
         )

@@ -71,6 +71,15 @@ _AT_ONCE = timedelta(milliseconds=100)
 Job = WorkflowHandle[JobWorkflow, JobResult]
 
 
+_UNSOLD = """
+    SELECT 1 FROM sales s JOIN machines m ON m.name = s.machine
+      JOIN nodes n ON n.id = m.name AND n.state = 'READY'
+     WHERE s.block_id = :name AND s.state = 'UNSOLD' AND m.sale_key IS NULL
+"""
+_RUNS = "SELECT 1 FROM placements WHERE job_id = :name AND ended_at IS NULL"
+_RENEWED = "SELECT 1 FROM purchases WHERE renews = :name AND state = 'READY' AND NOT buying"
+
+
 class Scenarios:
     """Runs workflows through every path; keeps the ids of those to be recorded."""
 
@@ -236,6 +245,8 @@ class Scenarios:
         await self._buy("stopped", {})
         await BuyingSwitch(self._database).resume()
         await self._buy_a_node(market)
+        await self._sell_a_node(market)
+        await self._renew(market)
         await self._decide()
 
     async def _buy(self, name: str, option: dict[str, Any], **changes: Any) -> PurchaseStatus:
@@ -267,6 +278,77 @@ class Scenarios:
             block = self._temporal.get_workflow_handle(block_workflow_id(order_key("ready", 1)))
             await block.signal(BlockWorkflow.let_go, CommandReason(reason="no longer needed"))
             await block.result()
+
+    async def _sell_a_node(self, market: RunningMarket) -> None:
+        """Buy a node that is idle, and sell its rest; the first time there is no buyer."""
+        async with self._bought_node("sold", {"length": "4h"}) as block:
+            market.book({"side": "buy", "nodes": 1, "dollars_per_gpu_hour": "1.50"})
+            market.fault("order_unfilled")
+            await self._may_trade("sold")
+            await block.signal(BlockWorkflow.wake)
+            await eventually(lambda: self._has(_UNSOLD, "sold.1"))
+            await self._tries_again("sold.1")
+            await block.signal(BlockWorkflow.wake)
+            await block.result()
+
+    async def _renew(self, market: RunningMarket) -> None:
+        """Buy a node whose job overruns, and the time after it; let both go."""
+        market.book({"side": "sell", "nodes": 8, "dollars_per_gpu_hour": "2.10"})
+        async with self._bought_node("renewed", {}) as block:
+            job = await self._start_job(
+                "overruns", pool="renewed", recorded=False, gpus=8, expected_duration="1ms"
+            )
+            await eventually(lambda: self._has(_RUNS, "overruns"))
+            await self._change(
+                "UPDATE blocks SET starts_at = starts_at - interval '4 hours',"
+                " ends_at = date_trunc('minute', now()) + interval '20 minutes'"
+                " WHERE id = 'renewed.1'"
+            )
+            await self._may_trade("renewed")
+            await block.signal(BlockWorkflow.wake)
+            await eventually(lambda: self._has(_RENEWED, "renewed.1"))
+            await job.cancel(reason="recorded")
+            async with self._database.transaction() as connection:
+                next_purchase = await connection.scalar(
+                    text("SELECT id FROM purchases WHERE renews = 'renewed.1'")
+                )
+            self._record(purchase_workflow_id(next_purchase))
+            after = self._temporal.get_workflow_handle(
+                self._record(block_workflow_id(order_key(next_purchase, 1)))
+            )
+            for each in (block, after):
+                await each.signal(BlockWorkflow.let_go, CommandReason(reason="recorded"))
+                await each.result()
+
+    @asynccontextmanager
+    async def _bought_node(
+        self, name: str, option: dict[str, Any]
+    ) -> AsyncIterator[WorkflowHandle[Any, Any]]:
+        """Buy a node that gets an agent, in a pool of its own; yield its block."""
+        buying = asyncio.create_task(self._buy(name, option, pool=name, ready_within="60s"))
+        machine = machine_name(order_key(name, 1), 1)
+        await eventually(lambda: self._is_asked_for(machine))
+        async with self._node(machine, pool=name):
+            await self._change(f"UPDATE nodes SET block_id = '{name}.1' WHERE id = '{machine}'")
+            await buying
+            yield self._temporal.get_workflow_handle(block_workflow_id(order_key(name, 1)))
+
+    async def _may_trade(self, pool: str) -> None:
+        policy = BuyingPolicy(enabled=True, startup_limit=timedelta(hours=1))
+        async with self._database.transaction() as connection:
+            await set_pool(connection, PoolSpec(name=pool, buying=policy))
+
+    async def _tries_again(self, block: str) -> None:
+        """Let a sale that found no buyer be as if it had been long ago."""
+        await self._change(f"UPDATE blocks SET tried_at = NULL WHERE id = '{block}'")
+
+    async def _change(self, statement: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(text(statement))
+
+    async def _has(self, question: str, name: str) -> bool:
+        async with self._database.transaction() as connection:
+            return bool(await connection.scalar(text(question), {"name": name}))
 
     async def _decide(self) -> None:
         """Have a pool decide what it buys for a job that nothing can hold."""

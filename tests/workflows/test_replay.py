@@ -75,6 +75,10 @@ PATHS = {
     "block-ready.1": COMPLETED,
     "buying-buys": COMPLETED,
     "block-silent.1": COMPLETED,
+    "block-sold.1": COMPLETED,
+    "block-renewed.1": COMPLETED,
+    "purchase-p-32430edca820-r-1": COMPLETED,
+    "block-p-32430edca820-r-1.1": COMPLETED,
 }
 """Every path that is recorded, and the event that ends it; a pool has no end."""
 
