@@ -14,7 +14,7 @@ from activities import purchase_rows as rows
 from activities.beating import beating
 from activities.block_scene import read_scene, with_markets
 from activities.database import Database
-from activities.draining import undrain_node
+from activities.draining import extend_node, undrain_node
 from activities.failpoints import failpoint
 from activities.retrying import reports_errors
 from models.block_end import (
@@ -101,6 +101,8 @@ class BlockDecisionActivities:
             too_early = tuple(drained)
             await failpoint("extend_machines.before-commit")
         await failpoint("extend_machines.after-commit")
+        for node_id in ready:
+            await extend_node(self._temporal, node_id, block["ends_at"])
         for node_id in too_early:
             await undrain_node(self._temporal, node_id, "its time goes on")
         return AgentsReport(ready=ready)

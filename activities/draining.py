@@ -1,10 +1,12 @@
 """Asking the workflow of a node to take no more jobs, or to take them again."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from models.base import Wire
+from models.departures import ExpiryChange
 from models.messages import CommandReason, node_workflow_id
 
 _ANSWER_WITHIN = timedelta(seconds=10)
@@ -20,12 +22,19 @@ async def undrain_node(temporal: Client, node_id: str, reason: str) -> None:
     await _update(temporal, node_id, "undrain", reason)
 
 
+async def extend_node(temporal: Client, node_id: str, expires_at: datetime) -> None:
+    """Tell a node that it ends at another time: nobody has to leave for the old one."""
+    await _send(temporal, node_id, "expiry_changed", ExpiryChange(expires_at=expires_at))
+
+
 async def _update(temporal: Client, node_id: str, update: str, reason: str) -> None:
+    await _send(temporal, node_id, update, CommandReason(reason=reason))
+
+
+async def _send(temporal: Client, node_id: str, update: str, message: Wire) -> None:
     handle = temporal.get_workflow_handle(node_workflow_id(node_id))
     try:
-        await handle.execute_update(
-            update, CommandReason(reason=reason), rpc_timeout=_ANSWER_WITHIN
-        )
+        await handle.execute_update(update, message, rpc_timeout=_ANSWER_WITHIN)
     except WorkflowUpdateFailedError:
         return  # it has no agent any more
     except RPCError as error:

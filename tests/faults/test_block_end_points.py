@@ -204,7 +204,12 @@ class _Scene:
             " ON o.purchase_id = p.id JOIN block_nodes b ON b.next_block = o.key"
             " WHERE p.renews = %s", self._block,
         )  # fmt: skip
-        assert [row["state"] for row in rows] == ["READY"], rows
+        seen = self._fleet.rows(
+            "SELECT b.state, b.decision, b.ends_at, (SELECT array_agg(p.state || ': ' || p.reason)"
+            " FROM purchases p WHERE p.renews = b.id) AS renewals FROM blocks b WHERE b.id = %s",
+            self._block,
+        )
+        assert [row["state"] for row in rows] == ["READY"], seen
         return True
 
     def has_ended(self) -> bool:
