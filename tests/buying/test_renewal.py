@@ -49,6 +49,7 @@ async def test_work_that_overruns_its_block_goes_on_in_the_one_after_it(
         a_spec(buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1s")
     )
     await reaches(longshore, job.job_id, JobState.RUNNING)
+    await eventually(lambda: _overruns(buyer, job.job_id))
     await ends_soon(buyer, first)
     # The limit is what the market asks; a cap below it would refuse.
     await may_buy(buyer, max_price={"FAST": "$3.00"}, startup_limit="1h")
@@ -93,6 +94,7 @@ async def test_a_renewal_over_the_cap_is_not_made(buyer: Buyer, longshore: Longs
         a_spec(buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1s")
     )
     await reaches(longshore, job.job_id, JobState.RUNNING)
+    await eventually(lambda: _overruns(buyer, job.job_id))
     await ends_soon(buyer, first)
     await may_buy(buyer, max_price={"FAST": "$2.00"}, startup_limit="1h")
     await buyer.temporal.get_workflow_handle(f"block-{first}").signal("wake")
@@ -116,3 +118,13 @@ async def _row(buyer: Buyer, block: str) -> dict[str, Any]:
         return await renewal_of(buyer, block)
     except ValueError as error:
         raise AssertionError(str(error)) from error
+
+
+async def _overruns(buyer: Buyer, job_id: str) -> bool:
+    return bool(
+        await buyer.rows(
+            "SELECT 1 FROM placements WHERE job_id = :id AND ended_at IS NULL"
+            " AND placed_at + make_interval(secs => expected_seconds) < clock_timestamp()",
+            id=job_id,
+        )
+    )

@@ -156,7 +156,7 @@ class _Scene:
             self._pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1s"
         )
         self._job = (await self._fleet.longshore.submit(spec)).job_id
-        await eventually(self._runs, timeout=PATIENCE, interval=0.2)
+        await eventually(self._overruns, timeout=PATIENCE, interval=0.2)
         self._fleet.rows(
             "UPDATE blocks SET ends_at = date_trunc('minute', now()) + interval '10 minutes',"
             " starts_at = starts_at - interval '4 hours' WHERE id = %s RETURNING id",
@@ -221,9 +221,12 @@ class _Scene:
     def _blocks(self) -> list[dict[str, Any]]:
         return self._fleet.rows("SELECT id, state FROM blocks WHERE pool = %s", self._pool)
 
-    def _runs(self) -> bool:
-        rows = self._fleet.rows("SELECT 1 FROM placements WHERE job_id = %s AND ended_at IS NULL",
-                                self._job)  # fmt: skip
+    def _overruns(self) -> bool:
+        rows = self._fleet.rows(
+            "SELECT 1 FROM placements WHERE job_id = %s AND ended_at IS NULL"
+            " AND placed_at + make_interval(secs => expected_seconds) < clock_timestamp()",
+            self._job,
+        )
         return bool(rows)
 
     async def _signal(self, name: str, *arguments: CommandReason) -> None:
