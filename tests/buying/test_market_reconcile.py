@@ -3,8 +3,11 @@
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 
+from activities.market_findings import market_findings
 from activities.market_reconcile import MarketFinding, Mismatch, compare
+from activities.metrics import SILENT
 from activities.providers import registry
+from models.reconcile import FindingKind
 from tests.buying.buyer import Buyer, an_offer, pod_option
 from tests.support.market_shop import Shop
 
@@ -52,3 +55,20 @@ async def test_a_market_that_is_away_hides_no_other(buyer: Buyer):
     buyer.market.fault("unauthorized", provider="sfcompute")
     (found,) = [each for each in await findings(buyer) if each.kind is Mismatch.AWAY]
     assert found.provider == "sfcompute"
+
+
+async def test_a_pass_of_reconcile_tells_of_both_and_changes_nothing(buyer: Buyer):
+    bought = await buyer.buy(pod_option(await an_offer(buyer.market)))
+    (row,) = await buyer.rows("SELECT machine_id FROM machines WHERE name = :name",
+                              name=bought.nodes[0])  # fmt: skip
+    buyer.market.http.delete(f"/api/v1/pods/{row['machine_id']}").raise_for_status()
+    # Nothing is told of what may be a step under way.
+    await buyer.rows("UPDATE machines SET created_at = created_at - interval '1 hour'"
+                     " WHERE name = :name", name=bought.nodes[0])  # fmt: skip
+    found = await market_findings(buyer.database, buyer.market.settings(), SILENT)
+    (missing,) = [each for each in found if each.kind is FindingKind.MARKET_MISSING]
+    assert row["machine_id"] in missing.subject
+    assert (missing.mend, missing.mended) == (None, False)
+    buyer.market.fault("unauthorized", provider="sfcompute")
+    assert missing in await market_findings(buyer.database, buyer.market.settings(), SILENT)
+    await buyer.let_go(bought.orders[0])
