@@ -106,6 +106,9 @@ class _Rule:
     def __init__(self, facts: Facts, policy: PackingPolicy) -> None:
         self.facts = facts
         self.weights = policy.weights
+        weighted = self.weights.expiry * facts.expiry
+        self._beside = weighted + self.weights.provider * facts.provider
+        """What expiry and provider add, by make."""
 
     @property
     def version(self) -> int:
@@ -116,9 +119,7 @@ class _Rule:
 
     def added(self, first: int, end: int) -> Floats:
         """Return what expiry and provider add."""
-        make = self.facts.columns.make[first:end]
-        added = self.weights.expiry * self.facts.expiry[make]
-        return added + self.weights.provider * self.facts.provider[make]
+        return self._beside[self.facts.columns.make[first:end]]
 
     def with_added(self, number: int, parts: list[tuple[str, float]]) -> list[ScoreTerm]:
         """Return parts in words, with expiry and provider."""
@@ -134,11 +135,18 @@ class _Rule:
 
 
 class _SeedScore(_Rule):
+    def __init__(self, facts: Facts, policy: PackingPolicy) -> None:
+        super().__init__(facts, policy)
+        self._expiry = self.weights.expiry * facts.expiry
+        self._provider = self.weights.provider * facts.provider
+
     def values(self, first: int, end: int) -> Floats:
-        facts, weights, new = self.facts, self.weights, slice(first, end)
+        facts, new = self.facts, slice(first, end)
         make = facts.columns.make[new]
-        expiry, provider = weights.expiry * facts.expiry, weights.provider * facts.provider
-        return totals(facts.used[new], facts.gaps[new], expiry[make], provider[make], weights)
+        return totals(
+            facts.used[new], facts.gaps[new], self._expiry[make], self._provider[make],
+            self.weights,
+        )  # fmt: skip
 
     def parts(self, number: int) -> list[ScoreTerm]:
         return []

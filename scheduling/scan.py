@@ -291,12 +291,12 @@ class Scan:
     def _follow(self) -> None:
         """Take in the moves of nodes between classes since the last time."""
         columns = self.columns
-        left = np.array(columns.left_class[self._followed :], np.intp)
-        joined = np.array(columns.joined_class[self._followed :], np.intp)
-        self._counts += _counted(self._codes[joined]) - _counted(self._codes[left])
-        for moved in (left, joined):
-            lived_in = columns.size[moved] > 0
-            self._ranking[moved] = np.where(lived_in, self._totals[moved], _RULED_OUT)
+        left = columns.left_class[self._followed :]
+        moved = np.array(left + columns.joined_class[self._followed :], np.intp)
+        codes = self._codes[moved]
+        self._counts += _counted(codes[len(left) :]) - _counted(codes[: len(left)])
+        lived_in = columns.size[moved] > 0
+        self._ranking[moved] = np.where(lived_in, self._totals[moved], _RULED_OUT)
 
 
 def _lasting_codes(columns: Columns, need: Need) -> Codes:
@@ -312,10 +312,11 @@ def _lasting_codes(columns: Columns, need: Need) -> Codes:
 
 def _counted(codes: Codes, nodes: Numbers | None = None) -> Numbers:
     """Return how many nodes each code has; `nodes` are those of each entry, one unless given."""
+    if nodes is None:
+        return np.bincount(codes, minlength=FITS + 1)
     return np.bincount(codes, nodes, FITS + 1).astype(np.intp)
 
 
 def _lower(codes: Codes, failed: Bools, code: RejectionCode) -> None:
     """Put the number of `code` where it failed and nothing before it did."""
-    number = _NUMBERS[code]
-    codes[failed & (codes > number)] = number
+    np.minimum(codes, _NUMBERS[code], out=codes, where=failed)
