@@ -1,6 +1,6 @@
 """Decisions per second: Longshore's cycle beside the plain loop of the packing document.
 
-    python -m benchmarks.decisions [--json] [--large]
+    python -m benchmarks.decisions [--json] [--large] [--long]
 
 One decision is the answer to one job of a queue: the node and the GPUs that it gets, as the jobs
 before it have left them, or that no node can take it. Both sides answer the same queue on the
@@ -10,11 +10,15 @@ stops with an error when one job got another node or other GPUs.
 The plain loop is what one writes down from the document: for each job, filter all nodes, score
 them, sort, take the best and its first free GPUs, note what is used. `cycle` is one call of
 `scheduling.cycle.plan` by the same rules (first free GPUs, no reservations), views of the nodes
-included; it also says why, with the best alternatives. `shipped` is that call by the rules of a
-pool that names none: contiguous GPUs, and reservations for jobs that wait.
+included; it also says why, with the best alternatives. `shipped` is that call with the seed's
+score, contiguous GPUs, and reservations for jobs that wait; `keep-room` is the call by the rules
+of a pool that names none.
 
 `place` and `one job` are the milliseconds of a single `place(explain=False)`, and of a cycle with
-one job in its queue. All times are the processor's; the sides take turns, and medians count.
+one job in its queue. With `--long` queues of thousands of jobs follow, on up to 100,000 nodes,
+without the plain loop, which would take hours: `a decision` is what one costs beyond reading the
+nodes, (whole call - call with one job) / (jobs - 1). All times are the processor's; the sides take
+turns, and medians count.
 """
 
 import argparse
@@ -30,15 +34,17 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from models.node import GPU, Node
-from models.placement import CyclePlan, GPUChoice, JobRequest, PackingPolicy
+from models.placement import CyclePlan, GPUChoice, JobRequest, PackingPolicy, PackingRule
 from scheduling.cycle import plan
 from scheduling.packer import place
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SHIPPED = PackingPolicy()
+KEEP_ROOM = PackingPolicy(rule=PackingRule.KEEP_ROOM)
 PLAIN_RULES = PackingPolicy(gpu_choice=GPUChoice.FIRST_FREE, max_reservations=0)
 SIZES = ((100, 400), (1_000, 500))
 LARGE = (10_000, 100)
+LONG = ((1_000, 1_000), (10_000, 5_000), (100_000, 5_000))
 REPEATS = {100: 21, 1_000: 7, 10_000: 3}
 """By nodes: what is over soon is disturbed most, and measured most often."""
 SEED = 20261120
@@ -64,6 +70,7 @@ class Row:
     shipped_placed: int
     shipped_per_s: float
     shipped_ratio: float
+    keep_room_per_s: float
     place_ms: float
     one_job_ms: float
 
@@ -72,31 +79,47 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--large", action="store_true", help="also measure 10,000 nodes")
+    parser.add_argument("--long", action="store_true", help="also measure queues of thousands")
     arguments = parser.parse_args()
     sizes = (*SIZES, LARGE) if arguments.large else SIZES
     rows = [measure(node_count, job_count) for node_count, job_count in sizes]
+    long = [row for size in LONG if arguments.long for row in measure_long(*size)]
     if arguments.json:
         ratio = next(row.ratio for row in rows if row.nodes == 1_000)
-        print(json.dumps({"results": [asdict(row) for row in rows], "ratio": ratio}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "results": [asdict(row) for row in rows],
+                    "ratio": ratio,
+                    "long": [asdict(row) for row in long],
+                },
+                indent=2,
+            )
+        )
         return
     print(
         f"{'nodes':>6} {'jobs':>5} {'placed':>6} {'GPUs in use':>11} {'plain/s':>8} "
-        f"{'cycle/s':>8} {'ratio':>6} {'shipped/s':>9} {'ratio':>6} {'place':>8} {'one job':>8}"
+        f"{'cycle/s':>8} {'ratio':>6} {'shipped/s':>9} {'ratio':>6} "
+        f"{'keep-room':>9} {'place':>8} {'one job':>8}"
     )
     for row in rows:
         print(
             f"{row.nodes:>6} {row.jobs:>5} {row.placed:>6} "
             f"{row.load_before:>4.0%} to {row.load_after:>3.0%} {row.plain_per_s:>8.0f} "
             f"{row.cycle_per_s:>8.0f} {row.ratio:>6.1f} {row.shipped_per_s:>9.0f} "
-            f"{row.shipped_ratio:>6.1f} {row.place_ms:>5.1f} ms {row.one_job_ms:>5.1f} ms"
+            f"{row.shipped_ratio:>6.1f} {row.keep_room_per_s:>9.0f} {row.place_ms:>5.1f} ms "
+            f"{row.one_job_ms:>5.1f} ms"
+        )
+    for row in long:
+        print(
+            f"{row.nodes:>6} nodes {row.jobs:>5} jobs {row.rule}: {row.per_s:.0f}/s, one job "
+            f"{row.one_job_ms:.0f} ms, a decision {row.decision_us:.0f} us"
         )
 
 
 def measure(node_count: int, job_count: int) -> Row:
     """Return what each way takes, as medians. Ends the program when the answers differ."""
-    chance = random.Random(SEED)
-    nodes = [_node(f"node-{i:05}", chance) for i in range(node_count)]
-    queue = [_job(f"job-{i:05}", chance) for i in range(job_count)]
+    nodes, queue = _scene(node_count, job_count)
     made = plan(queue, nodes, [], PLAIN_RULES, NOW)
     if _answers(made) != plain_loop(queue, _plain(nodes)):
         sys.exit(f"{node_count} nodes: the two sides decided differently")
@@ -109,6 +132,7 @@ def measure(node_count: int, job_count: int) -> Row:
             "plain": lambda: plain_loop(queue, copies.pop()),
             "cycle": lambda: plan(queue, nodes, [], PLAIN_RULES, NOW),
             "shipped": lambda: plan(queue, nodes, [], SHIPPED, NOW),
+            "keep-room": lambda: plan(queue, nodes, [], KEEP_ROOM, NOW),
             "place": lambda: place(queue[0], nodes, SHIPPED, NOW, explain=False),
             "one job": lambda: plan(queue[:1], nodes, [], SHIPPED, NOW),
         },
@@ -127,9 +151,53 @@ def measure(node_count: int, job_count: int) -> Row:
         shipped_placed=len(plan(queue, nodes, [], SHIPPED, NOW).placements),
         shipped_per_s=job_count / times["shipped"],
         shipped_ratio=times["plain"] / times["shipped"],
+        keep_room_per_s=job_count / times["keep-room"],
         place_ms=1_000 * times["place"],
         one_job_ms=1_000 * times["one job"],
     )
+
+
+@dataclass(frozen=True)
+class LongRow:
+    """What a long queue took by one rule."""
+
+    nodes: int
+    jobs: int
+    rule: str
+    per_s: float
+    one_job_ms: float
+    decision_us: float
+
+
+def measure_long(node_count: int, job_count: int) -> list[LongRow]:
+    """Return what each rule takes for a long queue, as the least of three turns."""
+    nodes, queue = _scene(node_count, job_count)
+    rows: list[LongRow] = []
+    for policy in (SHIPPED, KEEP_ROOM):
+        turns = [
+            (
+                _seconds(lambda policy=policy: plan(queue, nodes, [], policy, NOW)),
+                _seconds(lambda policy=policy: plan(queue[:1], nodes, [], policy, NOW)),
+            )
+            for _ in range(3)
+        ]
+        whole, one = (min(times) for times in zip(*turns, strict=True))
+        rows.append(
+            LongRow(
+                nodes=node_count, jobs=job_count, rule=policy.rule.value, per_s=job_count / whole,
+                one_job_ms=1_000 * one, decision_us=1e6 * (whole - one) / (job_count - 1),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _scene(node_count: int, job_count: int) -> tuple[list[Node], list[JobRequest]]:
+    chance = random.Random(SEED)
+    nodes = [_node(f"node-{i:05}", chance) for i in range(node_count)]
+    queue = [_job(f"job-{i:05}", chance) for i in range(job_count)]
+    gc.collect()
+    gc.freeze()  # what lives on is not looked at again, whoever is measured
+    return nodes, queue
 
 
 def _answers(made: CyclePlan) -> list[Answer]:
