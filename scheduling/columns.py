@@ -68,6 +68,7 @@ class Makes:
         """Microseconds until the node's time ends; infinite where it never does."""
         self.amount = _floats([make.amount for make in makes])
         self.unnamed = _bools([make.unnamed for make in makes])
+        self.some_unnamed = bool(self.unnamed.any())
         self.providers = _Names([make.provider for make in makes])
         self._fast = _bools([make.tier is Tier.FAST for make in makes])
         self._container = _bools([make.container for make in makes])
@@ -169,6 +170,8 @@ class Columns:
     def amount_added(self, need: Need, make: Numbers) -> Floats | float:
         """Return by how much the need raises `amount_used` on nodes of these makes."""
         vram = need.vram * need.gpus
+        if not self.makes.some_unnamed:
+            return vram
         return np.where(self.makes.unnamed[make], need.gpus, vram)
 
     def _changed(self, position: int) -> None:

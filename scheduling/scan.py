@@ -238,22 +238,26 @@ class Scan:
         added = self._layouts.added[columns.layout[new]] if self.need.mig else None
         self.used[new] = utilization(columns, self.need, new, added)
         self._ranker.ask(first, end)
-        self._rank(first, end)
+        self._value(first, end)
+        if not first:  # later ones come with a move
+            self._rank_all()
 
-    def _rank(self, first: int, end: int) -> None:
-        new = slice(first, end)
-        self._totals[new] = np.where(
-            self.fits(first, end), self._ranker.values(first, end), _RULED_OUT
-        )
-        lived_in = self.columns.size[new] > 0
-        self._ranking[new] = np.where(lived_in, self._totals[new], _RULED_OUT)
+    def _value(self, first: int, end: int) -> None:
+        values = self._ranker.values(first, end)
+        self._totals[first:end] = np.where(self.fits(first, end), values, _RULED_OUT)
+
+    def _rank_all(self) -> None:
+        lived_in = self.columns.size[: self.columns.class_count] > 0
+        known = slice(len(lived_in))
+        self._ranking[known] = np.where(lived_in, self._totals[known], _RULED_OUT)
 
     def _rank_anew(self) -> None:
         """Take in that the rule values room otherwise now."""
         self._ranked = self._ranker.version
         self._terms.clear()
         self._candidates.clear()
-        self._rank(0, self._asked)
+        self._value(0, self._asked)
+        self._rank_all()
 
     def _make_room(self, end: int) -> None:
         if end <= len(self._codes):
