@@ -85,7 +85,7 @@ class RoomKeeper:
         self.outlook = self.outlook._replace(pressure=pressure)
         self.worth = self.outlook.worth(self.room)
         typical = sum(kind.frequency * kind.milli for kind in self.mix.kinds)
-        self._due = columns.version + max(1, int(idle / (8 * typical)))
+        self._due = columns.version + max(1, int(idle / (8 * (typical or 1000.0))))
         self.version += 1
 
     def _learn(self) -> None:

@@ -89,7 +89,7 @@ class RoomTable:
             number = self._gpus_seen.setdefault((idle, *found), len(self._gpus_seen))
             self._gpus_of_layout[layout] = number
             if number == len(self.idle):
-                row = np.array(found, np.intp).reshape(1, len(self._wishes), -1)
+                row = np.array(found, np.intp).reshape(1, len(self._wishes), len(Found._fields))
                 self._found = np.concatenate([self._found, row])
                 self.idle = np.append(self.idle, idle)
         return number

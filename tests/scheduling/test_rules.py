@@ -18,9 +18,12 @@ from models.placement import (
     ScoreTerms,
 )
 from models.topology import Gang
+from scheduling.columns import Columns
 from scheduling.cycle import plan
-from scheduling.mix import mix_of
+from scheduling.mix import NO_MIX, mix_of
 from scheduling.packer import place
+from scheduling.scan import Scanner
+from scheduling.state import Need, view_nodes
 from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.packing import HOUR, NOW, a_job, a_node, running
 from tests.support.packing_scenes import Scene, requests, scenes
@@ -134,6 +137,16 @@ def test_the_order_of_what_came_lately_changes_nothing(
     chance.shuffle(jobs)
     chance.shuffle(scene.queue)
     assert plan(scene.queue, scene.nodes, scene.running, KEEP_ROOM, NOW, jobs) == first
+
+
+@pytest.mark.parametrize("rule", PackingRule)
+def test_a_rule_ranks_nodes_when_nothing_is_known_of_the_jobs_that_come(rule: PackingRule) -> None:
+    policy = PackingPolicy(rule=rule)
+    columns = Columns(view_nodes([a_node("empty"), a_node("half", busy=range(4))], (), NOW), NOW)
+    scan = Scanner(columns, policy, NO_MIX).scan(Need.of(a_job(), policy))
+    assert scan.option_count == 2
+    assert columns.views[scan.best(1)[0]].node.id in ("empty", "half")
+    assert scan.candidate(scan.best(1)[0], in_words=True).terms.rule is rule
 
 
 def test_kinds_of_a_mix_are_jobs_that_ask_alike() -> None:
