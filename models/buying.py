@@ -5,7 +5,7 @@ GPU-hour, costs micro-dollars. All of it is frozen and can be stored: the same v
 decision.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
@@ -26,6 +26,8 @@ from models.money import Money
 from models.node import Node
 from models.placement import JobRequest, RunningJob
 from models.units import GB, Duration
+
+_MINUTE = timedelta(minutes=1)
 
 
 class BuyingRule(StrEnum):
@@ -73,6 +75,9 @@ class BuyingPolicy(Frozen):
     """What it costs that a FAST job waits: for each of its GPUs, an hour."""
     flex_price: Money = 2_000_000
     """A FLEX job whose time costs no more than this for a GPU-hour starts now; else it waits."""
+    flex_rise: float = Field(default=0.25, ge=0, le=10)
+    """By how much of itself that price rises, evenly, until the latest start of the job: the less
+    time is left, the less can be hoped for."""
     flex_deadline: Duration = timedelta(hours=24)
     """A FLEX job starts at most this long after it was submitted, at any price within the cap."""
 
@@ -97,8 +102,9 @@ class BuyingPolicy(Frozen):
     prime_max_price: Money | None = None
     """The most that the seed rule pays there, for a GPU-hour; no limit when left out."""
 
-    idle_after: Duration = timedelta(minutes=10)
-    """A machine that is billed as it runs is stopped when it was idle for so long."""
+    idle_after: Duration = timedelta(minutes=1)
+    """A machine that is billed as it runs is stopped when it was idle for so long. It was bought
+    for what it serves, and has no time left for much else."""
     resale_share: float = Field(default=0.5, ge=0, le=1)
     """How much of the highest bid is hoped for when time that is left over is sold again."""
     resale_fee: float = Field(default=0.0, ge=0, le=1)
@@ -282,6 +288,14 @@ class PurchasePlan(Frozen):
     @property
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
+
+    def ends_at(self, now: datetime) -> datetime:
+        """Return when its time is over if it is ordered now: the window's end, or by when a
+        machine that is billed as it runs has to be stopped."""
+        if self.window is not None:
+            return self.window.end
+        length = timedelta(hours=self.max_total / max(self.limit * self.gpus, 1))
+        return now + length // _MINUTE * _MINUTE
 
     def order(
         self, key: str, *, account: str | None = None, startup_script: str | None = None

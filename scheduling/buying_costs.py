@@ -80,7 +80,8 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
     machines.sort(key=lambda machine: machine[1].gpus_per_node)
     fleet = scene.fleet
     for number, (_, plan) in enumerate(machines):
-        fleet = fleet.with_bought(plan, _name(scene, number))
+        ends_at = plan.window.end if plan.window else None
+        fleet = fleet.with_bought(plan, _name(scene, number), ends_at)
     outlook = scene.outlook(fleet)
     plans: list[PurchasePlan] = []
     leftover = 0
@@ -133,7 +134,8 @@ def after(scene: Scene, option: Option) -> Scene:
     """Return the scene when an option was taken: its machines are coming, its money is gone."""
     fleet = scene.fleet
     for number, plan in enumerate(option.plans):
-        fleet = fleet.with_bought(plan, f"{_name(scene, number)}-taken")
+        ends_at = plan.ends_at(scene.now)
+        fleet = fleet.with_bought(plan, f"{_name(scene, number)}-taken", ends_at)
     left = scene.caps
     tenants = dict(left.tenants)
     for tenant, amount in shares(scene.jobs, option.plans).items():
@@ -228,7 +230,15 @@ def _delay_of(job: UnmetJob, start: datetime | None, scene: Scene) -> int:
     if presses(job, policy, now):
         waited = UNSERVED if start is None else start - max(latest, now)
         return _priced(policy.fast_delay_price, request.gpus, waited)
-    return _priced(policy.flex_price, request.gpus, request.expected_duration)
+    return _priced(_hoped(job, latest, scene), request.gpus, request.expected_duration)
+
+
+def _hoped(job: UnmetJob, latest: datetime, scene: Scene) -> int:
+    """Return the price that a FLEX job hopes for: it rises from submission to latest start."""
+    policy = scene.policy
+    since = job.request.submitted_at or scene.now
+    waited = (scene.now - since) / (latest - since) if latest > since else 1.0
+    return int(policy.flex_price * (1 + policy.flex_rise * min(max(waited, 0.0), 1.0)))
 
 
 def _leftover(

@@ -59,9 +59,8 @@ class Fleet:
     nodes: tuple[Node, ...] = ()
     running: tuple[RunningJob, ...] = ()
 
-    def with_bought(self, bought: PurchasePlan, name: str) -> "Fleet":
+    def with_bought(self, bought: PurchasePlan, name: str, expires_at: datetime | None) -> "Fleet":
         """Return the fleet with the nodes of a purchase, named by `names_of`."""
-        expires_at = bought.window.end if bought.window else None
         return self.with_coming(
             names_of(bought, name), bought.shape, bought.tier, bought.provider,
             bought.ready_at, expires_at,

@@ -159,8 +159,11 @@ class PodSource:
         self, until: datetime, tier: Tier, policy: BuyingPolicy, now: datetime
     ) -> PurchasePlan:
         """Return the order for a machine that is in use until a time, and stopped then."""
-        used = max(until - now, timedelta(0)) + policy.idle_after
-        used = max(used, self.offer.prepaid)
+        served = max(until - now, timedelta(0))
+        used = max(served + policy.idle_after, self.offer.prepaid)
+        startup = self.startup(policy)
+        # A machine that comes up late, but in time, has to last for its jobs all the same.
+        late = max(policy.startup_limit - startup, policy.idle_after)
         return PurchasePlan(
             provider=self.market.provider,
             tier=tier,
@@ -168,9 +171,9 @@ class PodSource:
             nodes=1,
             gpus_per_node=self.shape.gpus,
             limit=self.offer.price,
-            max_total=self.cost(used + policy.safety_margin),
+            max_total=self.cost(max(used, served + late) + policy.safety_margin),
             expected_cost=self.cost(used),
-            ready_at=now + self.startup(policy),
+            ready_at=now + startup,
             shape=self.shape,
             offer=self.offer,
         )

@@ -1,5 +1,6 @@
 """What is bought by least cost: worked cases in dollars."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -17,8 +18,10 @@ from models.job import Tier
 from models.market import InstanceType, Level, NoQuoteReason, Window
 from models.money import micro_of
 from models.topology import Gang
-from scheduling.buying_costs import usual_demand
+from scheduling.buying_costs import Candidate, Scene, after, costed, usual_demand
+from scheduling.buying_fleet import Fleet
 from scheduling.buying_options import windows_to_ask
+from scheduling.buying_prices import pod_sources
 from tests.support.buying import (
     NOW,
     a_job,
@@ -329,3 +332,40 @@ def test_markets_are_asked_for_the_windows_that_are_compared():
     market = BOOK.model_copy(update={"quotes": quotes})
     (plan,) = decided([a_job("a", 8, 2)], market, now=NOW + timedelta(seconds=30)).plans
     assert plan.window == asked[0]
+
+
+def test_a_machine_that_is_billed_as_it_runs_is_no_longer_there_for_what_comes_after():
+    # The machine for the short job ends before the long one would; each has one of its own.
+    jobs = [a_job("long", 1, 8), a_job("short", 1, 0.5)]
+    decision = decided(jobs, cloud(("2.00", 1)))
+    served = {plan.serves: plan for plan in decision.plans}
+    assert set(served) == {("long",), ("short",)}
+    ends = {serves: plan.ends_at(NOW) for serves, plan in served.items()}
+    # Start-up, work, 10 minutes idle and the margin of 5.
+    assert ends["short",] == NOW + timedelta(minutes=5 + 30 + 10 + 5)
+    assert ends["long",] == NOW + timedelta(minutes=5 + 480 + 10 + 5)
+
+
+def test_what_a_round_chose_ends_for_the_next_one():
+    # Were the machine there for ever, a job of two hours would be placed there for nothing.
+    policy = BuyingPolicy(enabled=True)
+    scene = Scene(Tier.FAST, (a_job(),), Fleet(), policy, CapsLeft(), 0.0, NOW)
+    (source,) = pod_sources([cloud(("2.00", 1))], Tier.FAST, policy)
+    option = costed(scene, Candidate(OptionKind.PODS, pods=(source,)))
+    beside = replace(after(scene, option), jobs=(a_job("next", hours=2),))
+    (node,) = beside.fleet.nodes
+    # Start-up and work 65 min, 10 min more if it comes up late, and the margin of 5.
+    assert node.expires_at == option.plans[0].ends_at(NOW) == NOW + timedelta(minutes=80)
+    assert beside.outlook(beside.fleet).starts == {"next": None}
+
+
+def test_the_price_that_flex_hopes_for_rises_until_its_latest_start():
+    # 1 GPU for 2 h at $2.10, with start-up and idle time 2 h 15 min: $4.73, that is $2.36 an hour.
+    offers = cloud(("2.10", 1))
+    early = a_job(hours=2, tier=Tier.FLEX, submitted_at=NOW - 4 * HOUR, start_by=NOW + 20 * HOUR)
+    late = a_job(hours=2, tier=Tier.FLEX, submitted_at=NOW - 20 * HOUR, start_by=NOW + 4 * HOUR)
+    assert decided([early], offers).plans == ()  # $2.00 x (1 + 0.25 x 4/24) = $2.08
+    assert decided([late], offers).expected_cost == micro_of("4.725")  # up to $2.41
+    assert decided([late], offers, flex_rise=0).plans == ()
+    (waited, *_) = decided([late], offers, flex_rise=0.6).options
+    assert (waited.kind, waited.delay) == (OptionKind.WAIT, micro_of("6.00"))  # 2 h x $3.00

@@ -130,7 +130,13 @@ def decided(
         releases,
         markets,
         BuyingPolicy(
-            **{"enabled": True, "fast_delay_price": "$10.00", **(policy or {}), **fields}
+            **{
+                "enabled": True,
+                "fast_delay_price": "$10.00",
+                "idle_after": "10m",
+                **(policy or {}),
+                **fields,
+            }
         ),
         caps or CapsLeft(),
         now,
