@@ -1,6 +1,6 @@
 """What to buy: five ways to serve the same jobs from the same markets, in dollars and waits.
 
-    python -m benchmarks.buying [--days 0.5] [--seed 1] [--json]
+    python -m benchmarks.buying [--days 0.5] [--seed 1] [--seeds 5] [--json]
 
 Books come from the strangers of the simulated exchange (calm, with spikes, thin), beside an offer
 list that is 12 % dearer on average and billed while used. Jobs of 1 to 8 GPUs arrive by day more
@@ -9,17 +9,20 @@ minutes; nobody sells time again. The way of least cost, the seeds' rule and the
 `scheduling.buying.decide`, and the packer places the jobs, on a virtual clock of five minutes.
 
 `always on` are nodes at the exchange's mean price, as many as the 95th percentile of FAST and the
-mean of FLEX. `bound` is the optimum of a linear program that knows the future and is below what
-any plan can cost (benchmarks/buying_bound.py): the ratio is least cost / bound.
+mean of FLEX. The bound is that of a program that knows the future: no plan costs less which starts
+FAST jobs within 15 minutes (benchmarks/buying_bound.py).
 """
 
 import argparse
 import json
 import math
+import statistics
+import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from benchmarks.buying_bound import lower_bound
+from benchmarks.buying_bound import Bound, lower_bound
 from benchmarks.buying_replay import Outcome, always_on, by_policy, cheapest_now, replay
 from benchmarks.buying_world import FLEX_WITHIN, MEAN_PRICE, START, STEP, World
 from models.buying import BuyingPolicy, BuyingRule
@@ -28,6 +31,7 @@ from models.money import MICRO
 from simulation.market.background import Profile
 
 PROFILES = (Profile.CALM, Profile.SPIKE, Profile.THIN)
+WAYS = ("least cost", "seeds' rule", "cheapest now", "always on")
 BASE = BuyingPolicy(
     enabled=True,
     resale_share=0.0,
@@ -41,9 +45,10 @@ ALONE = BASE.model_copy(update={"reuse_share": 0.0, "fast_delay_price": 50 * MIC
 
 @dataclass(frozen=True)
 class Row:
-    """One way to buy in one market."""
+    """One way to buy in one market, from one seed."""
 
     market: str
+    seed: int
     way: str
     outcome: Outcome
     over_bound: float
@@ -52,44 +57,52 @@ class Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--days", type=float, default=0.5, help="days of arrivals")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many")
+    parser.add_argument("--whole", type=float, default=0, metavar="SECONDS",
+                        help="how long whole numbers are tried for each bound")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     began = time.perf_counter()
     rows: list[Row] = []
-    bounds: dict[str, float] = {}
-    for profile in PROFILES:
-        world = World(profile, arguments.seed, arguments.days)
-        bounds[profile.value] = bound = lower_bound(world)
-        rows += [
-            Row(profile.value, way, outcome, outcome.dollars / bound)
-            for way, outcome in outcomes(world).items()
-        ]
-    ratio = {row.market: row.over_bound for row in rows if row.way == "least cost"}
+    bounds: dict[str, Bound] = {}
+    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+        for profile in PROFILES:
+            world = World(profile, seed, arguments.days)
+            bound = lower_bound(world, seconds=arguments.whole)
+            bounds[f"{profile.value} {seed}"] = bound
+            rows += [
+                Row(profile.value, seed, way, outcome, outcome.dollars / bound.proven)
+                for way, outcome in outcomes(world).items()
+            ]
+            say(f"{profile.value} {seed}: bound ${bound.proven:,.2f}, least cost "
+                f"{rows[-len(WAYS)].over_bound:.3f} of it")  # fmt: skip
     if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "results": [asdict(row) for row in rows],
-                    "bound": bounds,
-                    "ratio": ratio,
-                    "seconds": time.perf_counter() - began,
-                },
-                indent=2,
-            )
-        )
+        ratio = {
+            market: statistics.fmean(row.over_bound for row in of)
+            for (market, way), of in grouped(rows).items()
+            if way == WAYS[0]
+        }
+        found = {
+            "results": [asdict(row) for row in rows],
+            "bound": {name: bound.proven for name, bound in bounds.items()},
+            "ratio": ratio,
+            "seconds": time.perf_counter() - began,
+        }
+        print(json.dumps(found, indent=2))
         return
-    show(rows, bounds)
+    show(rows)
 
 
 def outcomes(world: World) -> dict[str, Outcome]:
     """Return what each way to buy comes to."""
-    return {
-        "least cost": replay(world, by_policy(BASE)),
-        "seeds' rule": replay(world, by_policy(SEED_RULE)),
-        "cheapest now": replay(world, cheapest_now(ALONE)),
-        "always on": always_on(world, steady_nodes(world), MEAN_PRICE),
-    }
+    found = (
+        replay(world, by_policy(BASE)),
+        replay(world, by_policy(SEED_RULE)),
+        replay(world, cheapest_now(ALONE)),
+        always_on(world, steady_nodes(world), MEAN_PRICE),
+    )
+    return dict(zip(WAYS, found, strict=True))
 
 
 def steady_nodes(world: World) -> dict[Tier, int]:
@@ -102,20 +115,35 @@ def steady_nodes(world: World) -> dict[Tier, int]:
     }
 
 
-def show(rows: list[Row], bounds: dict[str, float]) -> None:
-    print(
-        f"{'market':<7}{'way':<14}{'money':>10}{'/ bound':>9}{'FAST waits':>12}{'p95':>7}"
-        f"{'FLEX late':>11}{'used':>7}{'purchases':>11}"
-    )
+def grouped(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Return the rows of all seeds by market and way."""
+    found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        of = row.outcome
+        found.setdefault((row.market, row.way), []).append(row)
+    return dict(sorted(found.items(), key=lambda item: (item[0][0], WAYS.index(item[0][1]))))
+
+
+def show(rows: Iterable[Row]) -> None:
+    """Print means over the seeds, and between what the ratio to the bound lies."""
+    print(
+        f"{'market':<7}{'way':<14}{'money':>10}{'/ bound':>9}{'from - to':>14}{'FAST waits':>12}"
+        f"{'p95':>5}{'FLEX late':>11}{'used':>6}{'purchases':>11}"
+    )
+    for (market, way), of in grouped(rows).items():
+        found = [row.outcome for row in of]
+        ratios = [row.over_bound for row in of]
         print(
-            f"{row.market:<7}{row.way:<14}{of.dollars:>10,.2f}{row.over_bound:>9.2f}"
-            f"{of.fast_wait_minutes:>8.1f} min{of.fast_wait_p95:>7.0f}{of.flex_late:>11}"
-            f"{of.used_share:>7.0%}{of.purchases:>11}"
+            f"{market:<7}{way:<14}{statistics.fmean(o.dollars for o in found):>10,.2f}"
+            f"{statistics.fmean(ratios):>9.2f}{f'{min(ratios):.2f} - {max(ratios):.2f}':>14}"
+            f"{statistics.fmean(o.fast_wait_minutes for o in found):>8.1f} min"
+            f"{max(o.fast_wait_p95 for o in found):>5.0f}{sum(o.flex_late for o in found):>11}"
+            f"{statistics.fmean(o.used_share for o in found):>6.0%}"
+            f"{statistics.fmean(o.purchases for o in found):>11.1f}"
         )
-    for market, bound in bounds.items():
-        print(f"{market:<7}{'bound':<14}{bound:>10,.2f}{1:>9.2f}")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _wanted(world: World, tier: Tier) -> list[int]:

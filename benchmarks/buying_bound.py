@@ -1,137 +1,254 @@
 """Less than this nobody can pay who serves the jobs in time, whatever is known of the future.
 
-A linear program over hours, with everything known in advance and much that is real left out, so
-that its optimum is below what any plan costs: jobs are fluid (they may be cut, paused and spread,
-up to their GPUs at a time), nodes can be bought in fractions and start up at once, any job runs on
-any node, a row of the offer list is there in any amount and is paid for by the GPU, and asks of
-one hour can be had for windows from that hour or the next.
+A mixed-integer program over steps of five minutes with everything known in advance. Its linear
+relaxation (jobs and nodes may be cut) is solved to the end; with more time the solver narrows it,
+and what counts is what it has proven when it stops. Whatever a replay can do that starts its jobs
+in time is a solution that costs no more, so it cannot be below:
+
+- A job starts once, within `FAST_WITHIN` or by its latest start, and holds its GPUs until its end.
+  At any time the jobs of a tier fit in the GPUs that are up; those that want 2, 4 or 8 fit in
+  machines that have as many. Tiers share nothing, so each is a program of its own.
+- A node of the exchange is bought from one ask while that is on the book, and no ask sells more
+  nodes than it has. It is paid at the price of the ask for at least the shortest window, and not
+  longer than the ask lasts. In its first step it comes up, in its last one no job runs (the packer
+  keeps a margin of as much). Windows end on any step, not only on whole quarters.
+- A machine of the offer list is bought while its row is there, and paid at the price of that
+  moment until it is stopped, at any step, never idle if need be. In its first step it comes up.
+- Left out, which only lowers the optimum: which machine a job runs on (jobs may move between
+  machines), what tiers take from each other's asks. Prices are rounded down to a ladder of 1 %.
+  Asks behind as many nodes as there are jobs, which are no dearer
+  and last as long, are not looked at: no plan needs more nodes than jobs.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from math import ceil, floor, log
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import coo_array
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, linprog, milp
+from scipy.sparse import coo_array, csr_array, vstack
 
-from benchmarks.buying_world import START, STEP, World, start_by
+from benchmarks.buying_world import SIZES, START, STEP, Ask, World, start_by
 from models.job import Tier
+from models.placement import JobRequest
 
 FAST_WITHIN = timedelta(minutes=15)
-"""FAST jobs have to be served as if they started this late at the latest."""
-_LONGEST = 24
-_HOUR = timedelta(hours=1)
+"""FAST jobs start this late at the latest."""
+SHORTEST = timedelta(hours=1)
+"""No window is shorter."""
+_LONGEST = timedelta(hours=24)
+_NODE = 8
+_LADDER = 0.01
+_STEPS_AN_HOUR = int(timedelta(hours=1) / STEP)
+
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """GPUs to be had from an hour to another, at so much an hour."""
+class Bound:
+    """Dollars: what is proven, and what a solution in whole numbers costs (infinite: none)."""
 
-    first: int
-    last: int
-    price: float
-    most: float
+    proven: float
+    reached: float
 
 
-def lower_bound(world: World) -> float:
-    """Return the optimum, in dollars."""
-    hours = int(world.last_step * STEP / _HOUR)
-    choices = [*_from_book(world, hours), *_from_offers(world, hours)]
-    work = list(_work(world))
-    rows: list[int] = []
-    columns: list[int] = []
-    values: list[float] = []
-    cost: list[float] = []
-    most: list[float] = []
-    for column, choice in enumerate(choices):
-        span = range(choice.first, choice.last + 1)
-        rows += span
-        columns += [column] * len(span)
-        values += [-1.0] * len(span)
-        cost.append(choice.price * len(span))
-        most.append(choice.most)
-    needs: list[float] = []
-    need_rows: list[int] = []
-    need_columns: list[int] = []
-    for number, (gpu_hours, gpus, begin, end) in enumerate(work):
-        needs.append(gpu_hours)
-        for hour in range(int(begin), min(int(np.ceil(end)), hours)):
-            column = len(cost)
-            rows.append(hour)
-            columns.append(column)
-            values.append(1.0)
-            need_rows.append(number)
-            need_columns.append(column)
-            cost.append(0.0)
-            most.append(gpus * (min(end, hour + 1) - max(begin, hour)))
-    shape = (hours, len(cost))
-    found = linprog(
-        cost,
-        A_ub=coo_array((values, (rows, columns)), shape=shape).tocsr(),
-        b_ub=np.zeros(hours),
-        A_eq=coo_array(
-            (np.ones(len(need_rows)), (need_rows, need_columns)), shape=(len(work), len(cost))
-        ).tocsr(),
-        b_eq=needs,
-        bounds=np.column_stack([np.zeros(len(most)), most]),
-        method="highs",
-    )
-    if not found.success:
-        raise RuntimeError(f"the linear program has no optimum: {found.message}")
-    return float(found.fun)
+def lower_bound(world: World, *, within: timedelta = FAST_WITHIN, seconds: float = 0) -> Bound:
+    """Return the bound for both tiers; `seconds` are what whole numbers may take for each."""
+    found = [_of_tier(world, tier, within, seconds) for tier in Tier]
+    return Bound(sum(b.proven for b in found), sum(b.reached for b in found))
 
 
-def _work(world: World) -> Iterator[tuple[float, int, float, float]]:
-    """Yield GPU-hours, GPUs, and the hours between which each job is to be done."""
-    for job in world.jobs:
-        assert job.submitted_at is not None
-        fast = job.tier is Tier.FAST
-        latest = job.submitted_at + FAST_WITHIN if fast else start_by(job)
-        lasts = job.expected_duration / _HOUR
-        begin, end = _hour(job.submitted_at), _hour(latest) + lasts
-        yield job.gpus * lasts, job.gpus, begin, end
+@dataclass
+class _Program:
+    """Variables and rows of a program as they come."""
 
+    cost: list[float] = field(default_factory=list[float])
+    most: list[float] = field(default_factory=list[float])
+    whole: list[int] = field(default_factory=list[int])
+    rows: list[int] = field(default_factory=list[int])
+    columns: list[int] = field(default_factory=list[int])
+    values: list[float] = field(default_factory=list[float])
+    least_of: list[float] = field(default_factory=list[float])
+    most_of: list[float] = field(default_factory=list[float])
 
-def _from_book(world: World, hours: int) -> Iterator[_Choice]:
-    """Yield each ask of an hour, for every window from then or the next hour on."""
-    enough = 2 * sum(job.gpus for job in world.jobs)
-    by_hour: list[dict[int, tuple[int, int, float]]] = [{} for _ in range(hours)]
-    for step, asks in enumerate(world.asks_by_step):
-        hour = int(step * STEP / _HOUR)
-        for ask in asks:
-            if hour < hours:
-                by_hour[hour][ask.number] = (ask.price, ask.nodes, _hour(ask.end))
-                if hour + 1 < hours:
-                    by_hour[hour + 1].setdefault(
-                        ask.number, (ask.price, ask.nodes, _hour(ask.end))
-                    )
-    starts = {ask.number: _hour(ask.start) for ask in world.asks}
-    for first, asks in enumerate(by_hour):
-        ordered = sorted(
-            (price, nodes, end) for n, (price, nodes, end) in asks.items() if starts[n] < first + 1
+    def variable(self, cost: float = 0.0, most: float = np.inf, *, whole: bool = False) -> int:
+        self.cost.append(cost)
+        self.most.append(most)
+        self.whole.append(int(whole))
+        return len(self.cost) - 1
+
+    def row(self, terms: Iterable[tuple[int, float]], least: float, most: float = np.inf) -> None:
+        for column, value in terms:
+            self.rows.append(len(self.least_of))
+            self.columns.append(column)
+            self.values.append(value)
+        self.least_of.append(least)
+        self.most_of.append(most)
+
+    def solve(self, seconds: float) -> Bound:
+        relaxed = self._relaxed()
+        return self._whole(seconds, relaxed) if seconds else Bound(relaxed, np.inf)
+
+    def _relaxed(self) -> float:
+        """Return the optimum where everything may be cut; interior points are fast here."""
+        matrix, least, most = self._matrix()
+        equal, above = least == most, np.isinf(most)
+        found = linprog(
+            self.cost,
+            A_ub=vstack([-matrix[above], matrix[~equal & ~above]]).tocsr(),
+            b_ub=np.concatenate([-least[above], most[~equal & ~above]]),
+            A_eq=matrix[equal],
+            b_eq=least[equal],
+            bounds=np.column_stack([np.zeros(len(self.most)), self.most]),
+            method="highs-ipm",
         )
-        for last in range(first, min(first + _LONGEST + 1, hours)):
-            held = 0
-            for price, nodes, end in ordered:
-                if end > last and held < enough:
-                    held += 8 * nodes
-                    yield _Choice(first, last, price / 1e6, 8 * nodes)
+        if not found.success:
+            raise RuntimeError(f"the linear program has no optimum: {found.message}")
+        return float(found.fun)
+
+    def _whole(self, seconds: float, relaxed: float) -> Bound:
+        matrix, least, most = self._matrix()
+        found = milp(
+            np.array(self.cost),
+            integrality=np.array(self.whole),
+            bounds=Bounds(0, np.array(self.most)),  # pyright: ignore[reportArgumentType]
+            constraints=(matrix, least, most),
+            options={"time_limit": seconds, "mip_rel_gap": 0.002},
+        )
+        proven = found.mip_dual_bound
+        reached = float(found.fun) if found.x is not None else np.inf
+        return Bound(relaxed if proven is None else max(float(proven), relaxed), reached)
+
+    def _matrix(self) -> tuple[csr_array, Floats, Floats]:
+        """Return the rows, and what each comes to at least and at most."""
+        shape = (len(self.least_of), len(self.cost))
+        matrix = coo_array((self.values, (self.rows, self.columns)), shape=shape).tocsr()
+        return matrix, np.array(self.least_of), np.array(self.most_of)
 
 
-def _from_offers(world: World, hours: int) -> Iterator[_Choice]:
-    """Yield the cheapest row of an hour, kept as long as wanted."""
-    cheapest = [np.inf] * hours
-    for step, offers in enumerate(world.offers):
-        hour = int(step * STEP / _HOUR)
-        if hour < hours and offers:
-            cheapest[hour] = min(cheapest[hour], min(offer.price for offer in offers))
-    for first, price in enumerate(cheapest):
-        before = min(price, cheapest[first - 1] if first else np.inf)
-        if np.isfinite(before):
-            for last in range(first, min(first + 2 * _LONGEST, hours)):
-                yield _Choice(first, last, before / 1e6, np.inf)
+Terms = dict[tuple[int, int], list[tuple[int, float]]]
+"""What is up at a step in machines of a size: variables and how many GPUs each stands for."""
 
 
-def _hour(moment: datetime) -> float:
-    return (moment - START) / _HOUR
+def _of_tier(world: World, tier: Tier, within: timedelta, seconds: float) -> Bound:
+    jobs = [job for job in world.jobs if job.tier is tier]
+    if not jobs:
+        return Bound(0.0, 0.0)
+    program = _Program()
+    wanted = _wanted(program, jobs, within)
+    steps = 1 + max(step for _, step in wanted)
+    up: Terms = defaultdict(list)
+    _nodes(program, up, world, len(jobs), steps)
+    _pods(program, up, world, steps)
+    for step in range(steps):
+        for size in SIZES:
+            larger = [s for s in SIZES if s >= size]
+            needs = [(c, -v) for s in larger for c, v in wanted.get((s, step), ())]
+            if wanted.get((size, step)):
+                has = [pair for s in larger for pair in up.get((s, step), ())]
+                program.row([*has, *needs], 0.0)
+    return program.solve(seconds)
+
+
+def _wanted(program: _Program, jobs: Iterable[JobRequest], within: timedelta) -> Terms:
+    """Add when each job starts; return what then is held at each step, by the job's size."""
+    wanted: Terms = defaultdict(list)
+    for job in jobs:
+        assert job.submitted_at is not None
+        latest = job.submitted_at + within if job.tier is Tier.FAST else start_by(job)
+        lasts = job.expected_duration // STEP
+        starts: list[tuple[int, float]] = []
+        for start in range(_step(job.submitted_at), _step(latest) + 1):
+            column = program.variable(most=1, whole=True)
+            starts.append((column, 1.0))
+            for step in range(start, start + lasts):
+                wanted[job.gpus, step].append((column, float(job.gpus)))
+        program.row(starts, 1.0, 1.0)
+    return wanted
+
+
+def _nodes(program: _Program, up: Terms, world: World, most: int, steps: int) -> None:
+    """Add the nodes of the exchange: held by price and end, bought ask by ask."""
+    bought: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    of_ask: dict[int, list[int]] = defaultdict(list)
+    asks = {ask.number: ask for ask in world.asks}
+    for step in range(steps):
+        for ask in _worth_a_look(world.asks_by_step[step], step, most):
+            # The last step of a node, in which nothing runs, is paid with its purchase.
+            price = _NODE * _price(_rung(ask.price)) / _STEPS_AN_HOUR
+            column = program.variable(price, most=ask.nodes, whole=True)
+            end = min(_step(ask.end), steps + 1)
+            bought[_rung(ask.price), end][step].append(column)
+            of_ask[ask.number].append(column)
+    for number, columns in of_ask.items():
+        if len(columns) > 1:
+            program.row([(column, 1.0) for column in columns], -np.inf, asks[number].nodes)
+    shortest = SHORTEST // STEP
+    for (rung, end), by_step in bought.items():
+        price = _NODE * _price(rung) / _STEPS_AN_HOUR
+        before: list[tuple[int, float]] = []
+        last = min(end - 1, steps, max(by_step) + _LONGEST // STEP)
+        for step in range(min(by_step), last):
+            held = program.variable(price)
+            new = [(column, -1.0) for column in by_step.get(step, ())]
+            # What is held was held before or is new.
+            program.row([*before, *((c, 1.0) for c, _ in new), (held, -1.0)], 0.0)
+            recent = [
+                (column, -1.0)
+                for since in range(step - shortest + 2, step + 1)
+                for column in by_step.get(since, ())
+            ]
+            if recent:
+                program.row([(held, 1.0), *recent], 0.0)
+            up[_NODE, step] += [(column, _NODE * share) for column, share in ((held, 1.0), *new)]
+            before = [(held, 1.0)]
+
+
+def _pods(program: _Program, up: Terms, world: World, steps: int) -> None:
+    """Add the machines of the offer list: held by size and price."""
+    bought: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for step in range(steps):
+        for offer in world.offers[step]:
+            bought[offer.gpus, _rung(offer.price)].add(step)
+    for (gpus, rung), when in bought.items():
+        price = gpus * _price(rung) / _STEPS_AN_HOUR
+        before: int | None = None
+        for step in range(min(when), steps):
+            held = program.variable(price, whole=True)
+            kept = [(before, 1.0)] if before is not None else []
+            if step in when:
+                new = program.variable()
+                program.row([*kept, (new, 1.0), (held, -1.0)], 0.0)
+                up[gpus, step] += [(held, float(gpus)), (new, -float(gpus))]
+            else:
+                program.row([*kept, (held, -1.0)], 0.0)
+                up[gpus, step].append((held, float(gpus)))
+            before = held
+
+
+def _worth_a_look(asks: Iterable[Ask], step: int, most: int) -> Iterator[Ask]:
+    """Yield the asks of a step, but for those behind enough that are as cheap and as long."""
+    now = START + step * STEP
+    seen: list[Ask] = []
+    there = [a for a in asks if a.start <= now and a.end - now >= SHORTEST]
+    for ask in sorted(there, key=lambda ask: (ask.price, -ask.end.timestamp(), ask.number)):
+        if sum(other.nodes for other in seen if other.end >= ask.end) < most:
+            seen.append(ask)
+            yield ask
+
+
+def _rung(price: int) -> int:
+    return floor(log(price) / _LADDER)
+
+
+def _price(rung: int) -> float:
+    """Return dollars per GPU-hour: at most what any price of the rung is."""
+    return float(np.exp(rung * _LADDER)) / 1e6
+
+
+def _step(moment: datetime) -> int:
+    return ceil((moment - START) / STEP)

@@ -22,7 +22,7 @@ from models.placement import JobRequest, PackingPolicy, RunningJob
 from scheduling.buying import decide
 from scheduling.cycle import plan
 
-IDLE_AFTER = timedelta(minutes=10)
+IDLE_AFTER = BuyingPolicy().idle_after
 _LOOK_AGAIN = 6
 """Steps until the same queue is looked at again."""
 _REMEMBERED = 36
@@ -45,7 +45,7 @@ class Outcome:
 
 @dataclass
 class Machine:
-    """A node that was bought; a pod where no end is given."""
+    """A node that was bought; a pod where its order has no window."""
 
     node: Node
     plan: PurchasePlan | None
@@ -82,15 +82,18 @@ class Pool:
             self.gpu_hours += order.gpus * order.window.hours
         for number in range(order.nodes):
             name = f"m{self.purchases:04d}-{number}"
-            end = order.window.end if order.window else None
+            end = order.ends_at(self.now)
             self.add(a_node(name, order.shape.gpus, order.tier, end), order, self.now + STARTUP)
 
     def add(self, node: Node, order: PurchasePlan | None, ready_at: datetime) -> None:
         self.machines.append(Machine(node, order, self.now, ready_at, ready_at))
 
     def pay_pod(self, machine: Machine) -> None:
+        """Pay a pod until it was idle for as long as is borne; the clock may have gone on."""
         assert machine.plan is not None
-        hours = (self.now - machine.bought_at) / timedelta(hours=1)
+        assert machine.node.expires_at is not None
+        until = min(machine.idle_since + IDLE_AFTER, machine.node.expires_at, self.now)
+        hours = (until - machine.bought_at) / timedelta(hours=1)
         self.gpu_hours += len(machine.node.gpus) * hours
         self.micro += int(machine.plan.limit * len(machine.node.gpus) * hours)
 
@@ -193,17 +196,20 @@ def _some_press(pool: Pool) -> bool:
 
 
 def _end_what_is_over(pool: Pool) -> None:
+    ends: dict[str, datetime] = {}
+    for job in pool.running:
+        ends[job.node_id] = max(job.expected_end, ends.get(job.node_id, START))
     pool.running = [job for job in pool.running if job.expected_end > pool.now]
-    busy = {job.node_id for job in pool.running}
     kept: list[Machine] = []
     for machine in pool.machines:
-        if machine.node.id in busy:
-            machine.idle_since = pool.now
-        if machine.node.expires_at is not None and machine.node.expires_at <= pool.now:
-            continue
+        if machine.node.id in ends:
+            machine.idle_since = min(ends[machine.node.id], pool.now)
+        over = machine.node.expires_at is not None and machine.node.expires_at <= pool.now
         pod = machine.plan is not None and machine.plan.window is None
-        if pod and pool.now - machine.idle_since >= IDLE_AFTER:
+        idle = pod and pool.now - machine.idle_since >= IDLE_AFTER
+        if pod and (over or idle):
             pool.pay_pod(machine)
+        if over or idle:
             continue
         kept.append(machine)
     pool.machines = kept

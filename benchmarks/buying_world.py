@@ -23,7 +23,7 @@ MEAN_PRICE = SKUS[0].mean_cents * MICRO // 100
 """Around which the exchange moves, in micro-dollars per GPU-hour."""
 
 _JOBS_AN_HOUR = 3.0
-_SIZES, _WEIGHTS = (1, 2, 4, 8), (40, 25, 20, 15)
+SIZES, _WEIGHTS = (1, 2, 4, 8), (40, 25, 20, 15)
 _EXCHANGE = Capabilities(
     order_book=True, fixed_window=True, resellable=True, idempotent=True, lot_gpus=8,
     grain=timedelta(minutes=1),
@@ -107,16 +107,16 @@ class World:
         """By step. Prices return to their mean; rows come and go every half hour."""
         chance = random.Random(f"offers/{self.seed}/{self.profile}")
         there = {Profile.CALM: 0.9, Profile.SPIKE: 0.8}.get(self.profile, 0.35)
-        level, rows = 1.0, dict.fromkeys(_SIZES, True)
+        level, rows = 1.0, dict.fromkeys(SIZES, True)
         found: list[tuple[Offer, ...]] = []
         for step in range(self.last_step):
             level += (1 - level) * 0.05 + chance.gauss(0, 0.008)
             if self.profile is Profile.SPIKE and chance.random() < EVERY / (8 * 60):
                 level *= 1.6
             if step % (30 // EVERY) == 0:
-                rows = {size: chance.random() < there for size in _SIZES}
+                rows = {size: chance.random() < there for size in SIZES}
             price = int(1.12 * level * MEAN_PRICE)
-            found.append(tuple(_a_row(size, price) for size in _SIZES if rows[size]))
+            found.append(tuple(_a_row(size, price) for size in SIZES if rows[size]))
         return tuple(found)
 
     @cached_property
@@ -184,7 +184,7 @@ def start_by(job: JobRequest) -> datetime:
 
 def _a_job(chance: random.Random, number: int, at: datetime) -> JobRequest:
     hours = min(max(chance.lognormvariate(0.5, 0.8), 0.25), 10)
-    (gpus,) = chance.choices(_SIZES, _WEIGHTS)
+    (gpus,) = chance.choices(SIZES, _WEIGHTS)
     return JobRequest(
         id=f"job-{number:04d}", tier=Tier.FAST if chance.random() < 0.6 else Tier.FLEX,
         gpus=gpus, gpu_type="H100", vram_per_gpu=80, cpus=gpus, ram=8 * gpus,
