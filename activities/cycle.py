@@ -12,10 +12,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
+from activities.checkpoints import CheckpointActivities
 from activities.database import Database
 from activities.failpoints import failpoint
 from activities.measuring import measure_cycle
 from activities.metrics import SILENT, Metrics
+from activities.preempting import Preempting
 from activities.queue import end_attempt
 from activities.retrying import reports_errors
 from activities.signals import Signals
@@ -65,12 +67,19 @@ Outcome = tuple[CycleReply, tuple[Placement, ...]]
 class CycleActivities:
     """The activity of `PoolWorkflow` on the capacity database."""
 
-    def __init__(self, database: Database, signals: Signals, metrics: Metrics = SILENT) -> None:
+    def __init__(
+        self,
+        database: Database,
+        signals: Signals,
+        metrics: Metrics = SILENT,
+        checkpoints: CheckpointActivities | None = None,
+    ) -> None:
         self._metrics = metrics
         self._database = database
         self._signals = signals
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
         """Jobs placed lately in each pool, with when they were read."""
+        self._preempting = Preempting(database, signals, checkpoints, metrics)
 
     @activity.defn
     @reports_errors
@@ -89,6 +98,8 @@ class CycleActivities:
         for placement in placements:
             if placement.job_id in gone:
                 await self._withdraw(placement.key)
+        if reply.waiting:
+            await self._preempting.after_cycle(request.pool, request.cycle_id)
         if reply.may_buy and (reply.waiting or reply.keeps_warm):
             await self._signals.begin_buying(request.pool)
         if request.number % _FORGET_EVERY == 0:

@@ -31,6 +31,8 @@ Point = Literal[
     "cycle.before-commit",
     "cycle.after-commit",
     "cycle.after-first-signal",
+    "preempt.before-commit",
+    "preempt.after-commit",
     "register.before-commit",
     "register.after-commit",
     "end_node.before-commit",

@@ -71,6 +71,10 @@ PLACEMENTS_REFUSED = Metric(
     "placements_refused", Kind.COUNTER, "control", ("pool",),
     "Placements that no longer held when they were to be committed.",
 )  # fmt: skip
+PREEMPTIONS = Metric(
+    "preemptions", Kind.COUNTER, "control", ("pool",),
+    "Attempts that were told to give way to a job of a higher class.",
+)  # fmt: skip
 REJECTIONS = Metric(
     "rejections", Kind.COUNTER, "control", ("pool", "code"),
     "Nodes ruled out for a job that had to wait, by the constraint; once in every cycle.",
@@ -118,8 +122,8 @@ FENCES = Metric(
 
 CATALOGUE = (
     QUEUE_JOBS, LEASES_LIVE, GPUS, CYCLE_SECONDS, CYCLE_JOBS, PLACEMENTS, PLACEMENTS_REFUSED,
-    REJECTIONS, WAIT_SECONDS, JOB_ENDS, MARKET_LOOKS, MARKET_ASK, MARKET_DIFFERENCES,
-    PROCESSES, LOG_ERRORS,
+    PREEMPTIONS, REJECTIONS, WAIT_SECONDS, JOB_ENDS, MARKET_LOOKS, MARKET_ASK,
+    MARKET_DIFFERENCES, PROCESSES, LOG_ERRORS,
     HEARTBEAT_SECONDS, HEARTBEATS_MISSED, FENCES,
 )  # fmt: skip
 

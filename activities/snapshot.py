@@ -160,10 +160,14 @@ _GPUS = """
 
 _RUNNING = """
     SELECT p.job_id, p.node_id, p.gpu_indices, p.vram_mb, p.milli, p.slices, p.cpu_milli,
-           p.ram_mb, p.placed_at + make_interval(secs => p.expected_seconds) AS expected_end
-      FROM placements p JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
+           p.ram_mb, least(p.placed_at + make_interval(secs => p.expected_seconds), d.frees_by)
+           AS expected_end
+      FROM placements p
+      JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
+      LEFT JOIN preemptions d ON d.job_id = p.job_id AND d.attempt = p.attempt
      WHERE p.ended_at IS NULL ORDER BY p.job_id
 """
+"""A job that is being stopped for another gives its GPUs back when it has saved."""
 
 _RECENT = """
     WITH latest AS (

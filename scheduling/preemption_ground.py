@@ -135,7 +135,7 @@ class Ground:
         need = Need.of(job, self.packing)
         for gain in gains:
             end = need.end_from(self.now)
-            self.hold([_held(job, gain, end, self._nodes[gain.node_id])])
+            self.hold([held_by(job, gain, end, self._nodes[gain.node_id])])
 
     def reserve(self, job: JobRequest) -> bool:
         """Keep the first start of a job that waits; False where none is known."""
@@ -251,7 +251,7 @@ def _with_part(gpu: GPU, share: RunningJob) -> GPU:
     return gpu.model_copy(update={"parts": parts, "vram_used": vram_used})
 
 
-def _held(job: JobRequest, gain: GainedGPUs, end: datetime, node: Node) -> RunningJob:
+def held_by(job: JobRequest, gain: GainedGPUs, end: datetime, node: Node) -> RunningJob:
     cpus, ram = job.share_of(len(gain.gpu_indices))
     vram, milli = job.vram_per_gpu, job.milli
     if gain.slices:

@@ -13,7 +13,8 @@ from sqlalchemy import create_engine, make_url
 
 import models.records.buying
 import models.records.checkpoints
-import models.records.market  # noqa: F401 (its tables)
+import models.records.market
+import models.records.preemption  # noqa: F401 (its tables)
 from activities.database import current_revision, newest_revision, upgrade
 from models.errors import UnavailableError
 from models.records.tables import SQLModel

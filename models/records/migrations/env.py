@@ -3,7 +3,9 @@
 from alembic import context
 
 import models.records.buying
-import models.records.market  # noqa: F401 (its tables)
+import models.records.checkpoints
+import models.records.market
+import models.records.preemption  # noqa: F401 (its tables)
 from models.records.tables import SQLModel
 
 context.configure(

@@ -1,0 +1,216 @@
+"""After a cycle: running jobs of lower classes give way to jobs that wait on.
+
+What is decided is stored before anybody hears of it. So a repeat tells the same attempts again and
+decides nothing anew, and the GPUs that are being freed count as coming in every later decision.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from activities.checkpoints import CheckpointActivities
+from activities.database import Database
+from activities.failpoints import failpoint
+from activities.metrics import PREEMPTIONS, SILENT, Metrics
+from activities.preemption_inputs import PreemptionInputs, read_inputs
+from activities.signals import Signals
+from models.checkpoint import CheckpointsRequest
+from models.messages import Displacement
+from models.node import Node
+from models.placement import JobRequest, RunningJob
+from models.preemption import PreemptionPlan, PreemptionUnderWay
+from scheduling.preemption import plan_preemptions
+from scheduling.preemption_ground import held_by
+
+_TO_STOP = timedelta(seconds=5)
+"""What it takes to hear of it and to give the GPUs back, beside the save."""
+STORE_ANSWERS_WITHIN = 2.0
+"""Seconds; jobs count as unable to save while it does not, and no cycle waits for it longer."""
+
+
+class Preempting:
+    """Decides, stores and signals preemptions of one pool."""
+
+    def __init__(
+        self,
+        database: Database,
+        signals: Signals,
+        checkpoints: CheckpointActivities | None = None,
+        metrics: Metrics = SILENT,
+    ) -> None:
+        """Without `checkpoints` nobody asks the store: what the database knows of saves counts."""
+        self._database = database
+        self._signals = signals
+        self._checkpoints = checkpoints
+        self._metrics = metrics
+
+    async def after_cycle(self, pool: str, cycle_id: str) -> int:
+        """Have running jobs give way to those that this cycle left waiting; return how many do.
+
+        A repeat finds what was stored under the cycle's id, and signals again; an attempt that
+        has ended meanwhile ignores it.
+        """
+        told = await self._stored(cycle_id) or await self._decide_and_store(pool, cycle_id)
+        await self._signals.tell_jobs("preempt", told)
+        return len(told)
+
+    async def _stored(self, cycle_id: str) -> list[tuple[str, Displacement]]:
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(text(_STORED), {"cycle": cycle_id})
+            return [_told(row) for row in rows.mappings()]
+
+    async def _decide_and_store(self, pool: str, cycle_id: str) -> list[tuple[str, Displacement]]:
+        async with self._database.transaction() as connection:
+            if not await connection.scalar(text(_MIGHT_HELP), {"pool": pool}):
+                return []
+        store_away = await self._why_store_is_away(pool)
+        async with self._database.transaction() as connection:
+            seen = await read_inputs(connection, pool, store_away)
+            under_way = await _under_way(connection, seen)
+        if not seen.spec.preemption.enabled:
+            return []
+        plans = plan_preemptions(
+            seen.queue, seen.nodes, seen.running, seen.spec.preemption, seen.spec.packing,
+            datetime.now(UTC), under_way,
+        )  # fmt: skip
+        chosen = [plan for plan in plans if plan.preempts]
+        return await self._store(seen, cycle_id, chosen) if chosen else []
+
+    async def _why_store_is_away(self, pool: str) -> str:
+        """Have the newest saves in the database; return why that cannot be, or nothing."""
+        if self._checkpoints is None:
+            return ""
+        try:
+            async with asyncio.timeout(STORE_ANSWERS_WITHIN):
+                request = CheckpointsRequest(pool=pool)
+                return (await self._checkpoints.observe_checkpoints(request)).reason
+        except TimeoutError:
+            return f"the checkpoint store did not answer within {STORE_ANSWERS_WITHIN:g} s"
+
+    async def _store(
+        self, seen: PreemptionInputs, cycle_id: str, plans: Sequence[PreemptionPlan]
+    ) -> list[tuple[str, Displacement]]:
+        waiting = {job.id: job for job in seen.queue}
+        running = {work.id: work.request for work in seen.running}
+        rows = [row for plan in plans for row in _rows(plan, waiting[plan.job_id], running)]
+        pool = seen.spec.name
+        async with self._database.transaction() as connection:
+            stored = await connection.execute(
+                text(_STORE), {"rows": json.dumps(rows), "cycle": cycle_id, "pool": pool}
+            )
+            told = [_told(row) for row in stored.mappings()]
+            await failpoint("preempt.before-commit")
+        await failpoint("preempt.after-commit")
+        self._metrics.add(PREEMPTIONS, len(told), pool=pool)
+        return told
+
+
+async def _under_way(
+    connection: AsyncConnection, seen: PreemptionInputs
+) -> tuple[PreemptionUnderWay, ...]:
+    """Return the jobs for which others are being stopped now."""
+    found = await connection.execute(text(_UNDER_WAY), {"pool": seen.spec.name})
+    requests = {job.id: job for job in seen.queue}
+    return tuple(
+        PreemptionUnderWay(
+            job_id=row["for_job"],
+            victims=tuple(row["victims"]),
+            shares=_kept_for(
+                requests.get(row["for_job"]), PreemptionPlan.model_validate(row["plan"]),
+                row["frees_by"], seen.nodes,
+            ),
+        )
+        for row in found.mappings()
+    )  # fmt: skip
+
+
+def _kept_for(
+    job: JobRequest | None, plan: PreemptionPlan, since: datetime, nodes: Sequence[Node]
+) -> tuple[RunningJob, ...]:
+    """Return the GPUs that a waiting job will get; none where it waits no more."""
+    if job is None:
+        return ()
+    by_id = {node.id: node for node in nodes}
+    return tuple(
+        held_by(job, gain, since + job.expected_duration, by_id[gain.node_id])
+        for gain in plan.gains
+        if gain.node_id in by_id
+    )
+
+
+def _rows(
+    plan: PreemptionPlan, job: JobRequest, running: Mapping[str, JobRequest]
+) -> list[dict[str, Any]]:
+    longest = max(victim.save for victim in plan.victims)
+    return [
+        {
+            "job_id": victim.job_id,
+            "attempt": running[victim.job_id].attempt,
+            "priority": running[victim.job_id].priority,
+            "for_job": job.id,
+            "for_attempt": job.attempt,
+            "for_priority": job.priority,
+            "plan": plan.model_dump(mode="json"),
+            "frees_by": (plan.at + longest + _TO_STOP).isoformat(),
+        }
+        for victim in plan.victims
+    ]
+
+
+def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
+    reason = f"preempted for {row['for_job']} of class {row['for_priority']}"
+    return row["job_id"], Displacement(
+        attempt=row["attempt"], reason=reason, for_job=row["for_job"]
+    )
+
+
+_MIGHT_HELP = """
+    SELECT EXISTS (
+        SELECT FROM queue q
+         WHERE q.pool = :pool AND NOT q.held
+           AND q.priority > (SELECT min((j.spec ->> 'priority')::integer)
+                               FROM placements p JOIN jobs j ON j.id = p.job_id
+                              WHERE p.ended_at IS NULL AND j.pool = :pool))
+"""
+"""Whether anything runs that is of a lower class than a job that waits."""
+
+_STORED = """
+    SELECT d.job_id, d.attempt, d.for_job, d.for_priority
+      FROM preemptions d
+     WHERE d.cycle_id = :cycle
+     ORDER BY d.job_id
+"""
+
+_UNDER_WAY = """
+    SELECT d.for_job, d.plan, max(d.frees_by) AS frees_by,
+           array_agg(DISTINCT d.job_id ORDER BY d.job_id) AS victims
+      FROM preemptions d
+      JOIN placements p ON p.job_id = d.job_id AND p.attempt = d.attempt AND p.ended_at IS NULL
+     WHERE d.pool = :pool
+     GROUP BY d.for_job, d.plan
+     ORDER BY d.for_job
+"""
+
+_STORE = """
+    WITH wanted AS (
+        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
+            job_id text, attempt integer, priority integer, for_job text, for_attempt integer,
+            for_priority integer, plan jsonb, frees_by timestamptz)
+    )
+    INSERT INTO preemptions (job_id, attempt, pool, cycle_id, for_job, for_attempt, priority,
+                             for_priority, plan, frees_by)
+    SELECT w.job_id, w.attempt, :pool, :cycle, w.for_job, w.for_attempt, w.priority,
+           w.for_priority, w.plan, w.frees_by
+      FROM wanted w
+      JOIN placements p
+        ON p.job_id = w.job_id AND p.attempt = w.attempt AND p.rank = 0 AND p.ended_at IS NULL
+      JOIN queue q ON q.job_id = w.for_job AND q.attempt = w.for_attempt AND NOT q.held
+    ON CONFLICT (job_id, attempt) DO NOTHING
+    RETURNING job_id, attempt, for_job, for_priority
+"""
+"""What has ended since, or is wanted no more, is left out."""

@@ -1,0 +1,41 @@
+"""Table of the preemptions: which attempt of which job is stopped, for whom, and why."""
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import CheckConstraint, Column, DateTime, Index, Text, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlmodel import Field, SQLModel
+
+
+class PreemptionRow(SQLModel, table=True):
+    """One attempt that gives way to another job; stored before the attempt hears of it.
+
+    It is under way as long as the attempt's placement is open.
+    """
+
+    __tablename__: ClassVar[str] = "preemptions"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        Index("preemptions_by_cycle", "cycle_id"),
+        Index("preemptions_by_beneficiary", "for_job"),
+        CheckConstraint("priority < for_priority", name="only_a_lower_class_gives_way"),
+    )
+
+    job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
+    attempt: int = Field(primary_key=True)
+    pool: str = Field(foreign_key="pools.name", sa_type=Text)
+    cycle_id: str = Field(sa_type=Text)
+    """The cycle that left `for_job` waiting."""
+    for_job: str = Field(foreign_key="jobs.id", sa_type=Text)
+    for_attempt: int
+    priority: int
+    for_priority: int
+    plan: dict[str, Any] = Field(sa_column=Column(JSONB(none_as_null=True), nullable=False))
+    """The `PreemptionPlan`, with every way that was compared."""
+    frees_by: datetime = Field(sa_column=Column(DateTime(timezone=True), nullable=False))
+    """When its GPUs will probably be free."""
+    decided_at: datetime = Field(
+        sa_column=Column(
+            DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")
+        )
+    )
