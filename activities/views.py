@@ -12,6 +12,7 @@ from models.job import JobSpec, JobState
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
+from models.preemption import PreemptionPlan
 from models.views import GPUView, JobView, NodeView, PartView, PoolView
 
 WHOLE = 1000
@@ -70,6 +71,12 @@ class Views:
         if row is None or row["decision"] is None:
             return None, row
         return Decision.model_validate(row["decision"]), row
+
+    async def making_room(self, job_id: str) -> PreemptionPlan | None:
+        """Return the plan by which running jobs give way to a queued one; None where none does."""
+        async with self._database.transaction() as connection:
+            plan = await connection.scalar(text(_MAKING_ROOM), {"id": job_id})
+        return None if plan is None else PreemptionPlan.model_validate(plan)
 
     async def nodes(
         self, *, pool: str | None = None, with_gone: bool = False
@@ -196,6 +203,14 @@ _QUEUE_PLACE = """
           FROM queue
          WHERE pool = (SELECT pool FROM queue WHERE job_id = :id)) AS placed
      WHERE job_id = :id
+"""
+
+_MAKING_ROOM = """
+    SELECT d.plan
+      FROM preemptions d
+      JOIN placements p ON p.job_id = d.job_id AND p.attempt = d.attempt AND p.ended_at IS NULL
+     WHERE d.for_job = :id
+     ORDER BY d.decided_at DESC LIMIT 1
 """
 
 _GPUS = """

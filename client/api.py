@@ -298,11 +298,12 @@ class Longshore(NodeControl):
             pool = await load_pool(connection, job.pool)
             nodes = await load_nodes(connection, job.pool)
             recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
+        making_room = await self._views().making_room(job.id)
         request = JobRequest.model_validate(row["request"])
         alone = place(request, nodes, pool.packing, datetime.now(UTC), recent=recent)
         return explain(
             job, alone=alone, last=last, decided_at=row["decided_at"], position=row["position"],
-            nodes=len(nodes), growth=pool.growth,
+            nodes=len(nodes), growth=pool.growth, making_room=making_room,
         )  # fmt: skip
 
     async def _same_content_or_raise(self, job_id: str, digest: str) -> None:

@@ -6,6 +6,7 @@ from datetime import datetime
 from models.job import JobState
 from models.placement import Decision, PlacementKind, RejectionCode
 from models.pool import Growth
+from models.preemption import PreemptionPlan
 from models.views import Explanation, JobView
 
 _HINTS = {
@@ -44,18 +45,24 @@ def explain(
     position: int | None = None,
     nodes: int = 0,
     growth: Growth = Growth.OPEN,
+    making_room: PreemptionPlan | None = None,
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
-    itself, `last` what the last cycle said with the jobs before it."""
+    itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
+    that give way to it."""
     queued = position is not None
+    headline = _queued_headline(job, alone, last, nodes) if queued else _headline(job)
+    if queued and making_room is not None and job.state is not JobState.HELD:
+        headline = f"waits until others have given way: {making_room.reason}"
     return Explanation(
         job=job,
-        headline=_queued_headline(job, alone, last, nodes) if queued else _headline(job),
+        headline=headline,
         position=position,
         ahead=position - 1 if position else 0,
         decision=alone,
         last_decision=last,
         decided_at=decided_at,
+        making_room=making_room,
         hints=_hints(job, alone, nodes, growth) if queued else (),
     )
 

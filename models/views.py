@@ -5,6 +5,7 @@ from models.job import FailureClass, JobState, Tier
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
+from models.preemption import PreemptionPlan
 
 
 class JobView(Wire):
@@ -125,6 +126,8 @@ class Explanation(Wire):
     last_decision: Decision | None = None
     """For a queued job: what the last cycle said, with the jobs before it."""
     decided_at: Instant | None = None
+    making_room: PreemptionPlan | None = None
+    """For a queued job: the running jobs that give way to it now."""
     hints: tuple[str, ...] = ()
     """What could be done about it."""
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from client.api import Longshore
 from models.errors import NotFoundError, RefusedError, UnavailableError
 from models.job import JobSpec, JobState
-from tests.faults.fleet import PATIENCE, Fleet
+from tests.faults.fleet import GPUS_PER_NODE, PATIENCE, Fleet
 from tests.support.waiting import eventually
 
 T = TypeVar("T")
@@ -61,6 +61,18 @@ async def submit_and_drain(fleet: Fleet) -> list[str]:
         await tell(lambda node=node: fleet.longshore.drain(node, "for a test", now=True))
         await tell(lambda node=node: fleet.longshore.uncordon(node))
     return [*jobs, running]
+
+
+async def submit_and_preempt(fleet: Fleet) -> list[str]:
+    """Fill both nodes, and submit a job of a higher class that one has to make room for."""
+    whole = {"gpus": GPUS_PER_NODE}
+    low = [
+        await submit(fleet, fleet.journal.job(name, 3.0, priority=2, **whole))
+        for name in ("low-one", "low-two")
+    ]
+    await eventually(lambda: all(map(fleet.journal.running, low)), timeout=PATIENCE)
+    high = await submit(fleet, fleet.journal.job("high", priority=8, **whole))
+    return [*low, high]
 
 
 async def _held_or_over(longshore: Longshore, job_id: str) -> bool:

@@ -34,6 +34,8 @@ ALWAYS = {
     ("cycle.after-commit", AGENT),
     ("cycle.before-commit", POSTGRES),
     ("cycle.after-first-signal", TEMPORAL),
+    ("preempt.before-commit", POSTGRES),
+    ("preempt.after-commit", CONTROL),
     ("finish.after-commit", CONTROL),
     ("finish.before-commit", POSTGRES),
     ("release.after-commit", CONTROL),
@@ -70,8 +72,7 @@ def _cases() -> list[object]:
 @pytest.mark.parametrize(("point", "victim"), _cases())
 async def test_nothing_is_lost_or_doubled(fleet: Fleet, point: Point, victim: str) -> None:
     fleet.arm(point)
-    scene = _scene(point)
-    jobs = asyncio.create_task(scene(fleet))
+    jobs = asyncio.create_task(_scene(point)(fleet))
     try:
         leaving = await _provoke(fleet, point, jobs)
         await _kill_at(fleet, point, victim)
@@ -88,6 +89,8 @@ async def test_nothing_is_lost_or_doubled(fleet: Fleet, point: Point, victim: st
 
 
 def _scene(point: Point) -> Callable[[Fleet], Coroutine[Any, Any, list[str]]]:
+    if point.startswith("preempt"):
+        return scenes.submit_and_preempt
     if point.startswith(LEAVING):
         return scenes.submit_and_drain
     return scenes.submit_and_hold if point.startswith(HOLDING) else scenes.submit_some

@@ -87,6 +87,10 @@ async def test_freed_gpus_are_not_taken_by_others_of_the_lower_class(
     node.slow_to_stop = True
     high = (await longshore.submit(a_spec(pool, gpus=8, priority=8))).job_id
     await eventually(lambda: len(node.stops) == 2)
+    explained = await longshore.explain(high)
+    assert explained.headline.startswith("waits until others have given way")
+    assert explained.making_room is not None
+    assert {each.job_id for each in explained.making_room.victims} == {slow, quick}
     await node.end(quick, report=stopped(node, quick))
     await reaches(longshore, quick, JobState.QUEUED)
     small = (await longshore.submit(a_spec(pool, gpus=1, priority=3))).job_id
