@@ -8,9 +8,13 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import Frozen, Instant
+from models.base import Frozen, Instant, Name, Wire
+from models.checkpoint import SaveRequest
 from models.money import Money
 from models.units import Duration
+
+CHECKPOINT_WATCH_WORKFLOW = "CheckpointWatchWorkflow"
+CHECKPOINT_WATCH_SCHEDULE = "longshore-checkpoint-watch"
 
 
 class CheckpointPolicy(Frozen):
@@ -86,3 +90,31 @@ class CheckpointDecision(Frozen):
     @property
     def cost(self) -> int:
         return self.write + self.storage
+
+
+class NodeSave(Wire):
+    """A save that one node is asked for; of a gang, each of its nodes."""
+
+    node_id: Name
+    request: SaveRequest
+
+
+class CheckpointLook(Wire):
+    """What one look at all running jobs that can save came to."""
+
+    looked: int = 0
+    """Jobs."""
+    saves: tuple[NodeSave, ...] = ()
+    away: dict[str, str] = Field(default_factory=dict[str, str])
+    """By pool: why the checkpoint store cannot be read."""
+
+
+class CheckpointWatchReport(Wire):
+    """Result of `CheckpointWatchWorkflow`."""
+
+    looked: int
+    asked: tuple[str, ...] = ()
+    """Jobs that were asked to save."""
+    failed: dict[str, str] = Field(default_factory=dict[str, str])
+    """By job: why it did not."""
+    away: dict[str, str] = Field(default_factory=dict[str, str])

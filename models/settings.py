@@ -108,6 +108,11 @@ class Settings(BaseSettings):
     publish_within: Duration = timedelta(minutes=10)
     """How long the checkpoint of a job that has been stopped may take into the store: so long its
     GPUs are held."""
+    checkpoint_watch_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(
+        minutes=1
+    )
+    """How often it is weighed for each running job whether to have it save; `longshore setup` and
+    `longshore up` pass it on to the schedule."""
     agent_token: SecretStr | None = Field(default=None, examples=["SECRET"])
     """Join token of node agents; the file `agent-token` of the state folder without."""
     node_lost_after: Duration = timedelta(seconds=12)

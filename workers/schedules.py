@@ -19,6 +19,7 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError
 
+from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE, CHECKPOINT_WATCH_WORKFLOW
 from models.market_memory import MARKET_WATCH_SCHEDULE, MARKET_WATCH_WORKFLOW
 from models.messages import CONTROL_TASK_QUEUE
 from models.reconcile import RECONCILE_SCHEDULE, RECONCILE_WORKFLOW, ReconcileRequest
@@ -73,12 +74,29 @@ def watching_markets(every: timedelta) -> Recurring:
     )
 
 
+def watching_checkpoints(every: timedelta) -> Recurring:
+    return Recurring(
+        schedule=CHECKPOINT_WATCH_SCHEDULE,
+        workflow=CHECKPOINT_WATCH_WORKFLOW,
+        workflow_id="checkpoint-watch",
+        arguments=(),
+        every=every,
+        says="the watch of unsaved work",
+        summary="ask running jobs to save where that is worth it",
+        longest=timedelta(minutes=10),
+    )
+
+
 async def ensure_schedules(temporal: Client, settings: Settings) -> tuple[str, ...]:
     """Make or update every schedule; return what was done, a sentence each. A pause is kept.
 
     Raises RefusedError and UnavailableError.
     """
-    wanted = (reconciling(settings.reconcile_every), watching_markets(settings.market_watch_every))
+    wanted = (
+        reconciling(settings.reconcile_every),
+        watching_markets(settings.market_watch_every),
+        watching_checkpoints(settings.checkpoint_watch_every),
+    )
     return tuple([await ensure_schedule(temporal, each) for each in wanted])
 
 

@@ -18,6 +18,7 @@ from models.deployment import WorkerVersion
 from models.errors import LongshoreError
 from workflows.block import BlockWorkflow
 from workflows.buying import BuyingWorkflow
+from workflows.checkpoints import CheckpointWatchWorkflow
 from workflows.job import JobWorkflow
 from workflows.market import MarketWatchWorkflow
 from workflows.node import NodeWorkflow
@@ -28,11 +29,11 @@ from workflows.reconcile import ReconcileWorkflow
 
 WORKFLOWS = (
     JobWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
-    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
+    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow, CheckpointWatchWorkflow,
 )  # fmt: skip
 VERSIONED_WORKFLOWS = (
     JobWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
-    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
+    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow, CheckpointWatchWorkflow,
 )  # fmt: skip
 LOOK_EVERY = 10.0
 _KNOWN_WITHIN = 60.0

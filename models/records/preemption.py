@@ -1,4 +1,4 @@
-"""Table of the preemptions: which attempt of which job is stopped, for whom, and why."""
+"""Tables of preemptions, and of what was decided about saving."""
 
 from datetime import datetime
 from typing import Any, ClassVar
@@ -39,3 +39,15 @@ class PreemptionRow(SQLModel, table=True):
             DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")
         )
     )
+
+
+class CheckpointDecisionRow(SQLModel, table=True):
+    """What was decided last about a save of a running attempt."""
+
+    __tablename__: ClassVar[str] = "checkpoint_decisions"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
+    attempt: int
+    decision: dict[str, Any] = Field(sa_column=Column(JSONB(none_as_null=True), nullable=False))
+    """The `CheckpointDecision`, with every term."""
+    decided_at: datetime = Field(sa_column=Column(DateTime(timezone=True), nullable=False))

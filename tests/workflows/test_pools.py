@@ -73,7 +73,7 @@ async def test_higher_priority_is_placed_first_whoever_came_first(
     node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), gpus=1)
     async with node.serving():
         await node.register()
-        first = (await longshore.submit(a_spec(pool))).job_id
+        first = (await longshore.submit(a_spec(pool, preemptible=False))).job_id
         await node.started(first)
         waiting = {}
         for priority in (1, 9, 5, 9):

@@ -1,4 +1,4 @@
-"""Preemptions: which attempt is stopped for whom.
+"""Preemptions: which attempt is stopped for whom; and what was decided about saving.
 
 What the database refuses, whatever the code does:
 
@@ -36,4 +36,11 @@ TABLES = (
     )""",
     "CREATE INDEX preemptions_by_cycle ON preemptions (cycle_id)",
     "CREATE INDEX preemptions_by_beneficiary ON preemptions (for_job)",
+    """
+    CREATE TABLE checkpoint_decisions (
+        job_id text PRIMARY KEY REFERENCES jobs (id),
+        attempt integer NOT NULL,
+        decision jsonb NOT NULL,
+        decided_at timestamptz NOT NULL
+    )""",
 )

@@ -1,0 +1,78 @@
+"""One look at what running jobs would lose, which a schedule starts again and again."""
+
+import asyncio
+from collections import defaultdict
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.checkpoint_watch import CheckpointWatchActivities
+    from activities.process import NodeActivities
+    from models.checkpointing import (
+        CHECKPOINT_WATCH_WORKFLOW,
+        CheckpointWatchReport,
+        NodeSave,
+    )
+    from models.messages import node_task_queue
+
+_LOOK_TIMEOUT = timedelta(minutes=2)
+_A_FEW_TIMES = RetryPolicy(maximum_attempts=3)
+_ONCE = RetryPolicy(maximum_attempts=1)
+"""The next look is never far, and decides anew."""
+_NODE_ANSWERS_WITHIN = timedelta(seconds=10)
+_HEARTBEAT = timedelta(seconds=30)
+
+
+@workflow.defn(name=CHECKPOINT_WATCH_WORKFLOW)
+class CheckpointWatchWorkflow:
+    """Run by the schedule; two at a time ask a job twice, which does no harm."""
+
+    @workflow.run
+    async def run(self) -> CheckpointWatchReport:
+        look = await workflow.execute_activity_method(
+            CheckpointWatchActivities.decide_saves,
+            start_to_close_timeout=_LOOK_TIMEOUT,
+            retry_policy=_A_FEW_TIMES,
+            summary="what would be lost, and what a save costs",
+        )
+        troubles = await asyncio.gather(*(_ask(save) for save in look.saves))
+        failed: defaultdict[str, list[str]] = defaultdict(list)
+        for save, trouble in zip(look.saves, troubles, strict=True):
+            if trouble:
+                failed[save.request.key.job_id].append(f"{save.node_id}: {trouble}")
+        report = CheckpointWatchReport(
+            looked=look.looked,
+            asked=tuple(dict.fromkeys(save.request.key.job_id for save in look.saves)),
+            failed={job_id: "; ".join(said) for job_id, said in failed.items()},
+            away=look.away,
+        )
+        workflow.set_current_details(_in_words(report))
+        return report
+
+
+async def _ask(save: NodeSave) -> str:
+    """Have one node save; return why it did not, or nothing."""
+    try:
+        await workflow.execute_activity_method(
+            NodeActivities.save_checkpoint,
+            save.request,
+            task_queue=node_task_queue(save.node_id),
+            schedule_to_start_timeout=_NODE_ANSWERS_WITHIN,
+            start_to_close_timeout=save.request.within + _NODE_ANSWERS_WITHIN,
+            heartbeat_timeout=_HEARTBEAT,
+            retry_policy=_ONCE,
+            summary=f"save {save.request.key.job_id}: {save.request.reason}",
+        )
+    except ActivityError as error:
+        return str(error.cause or error)
+    return ""
+
+
+def _in_words(report: CheckpointWatchReport) -> str:
+    lines = [f"{report.looked} running jobs can save; {len(report.asked)} were asked to.", ""]
+    lines += [f"- {job_id}: {why}" for job_id, why in sorted(report.failed.items())]
+    lines += [f"- pool {pool}: {why}" for pool, why in sorted(report.away.items())]
+    return "\n".join(lines)
