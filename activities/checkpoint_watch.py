@@ -10,9 +10,8 @@ from temporalio import activity
 
 from activities.checkpoints import CheckpointActivities
 from activities.database import Database
-from activities.preemption_inputs import load_work
+from activities.preemption_inputs import PreemptionInputs, read_inputs
 from activities.retrying import reports_errors
-from activities.snapshot import load_nodes, load_pool, load_queue
 from models.checkpoint import CheckpointsRequest, SaveRequest
 from models.checkpointing import CheckpointDecision, CheckpointLook, NodeSave
 from models.node import Node
@@ -47,19 +46,10 @@ class CheckpointWatchActivities:
     async def _look_at(self, pool: str) -> CheckpointLook:
         seen = await self._checkpoints.observe_checkpoints(CheckpointsRequest(pool=pool))
         async with self._database.transaction() as connection:
-            spec = await load_pool(connection, pool)
-            now = datetime.now(UTC)
-            works = await load_work(connection, spec, now)
-            nodes = {node.id: node for node in await load_nodes(connection, pool)}
-            waiting = [e.request for e in await load_queue(connection, pool) if not e.held]
-            able = [w for w in works if w.checkpoint and w.checkpoint.saves_while_running]
-            decided: list[tuple[RunningWork, CheckpointDecision]] = []
-            for work in able:
-                ends_at = _first_end(work, nodes)
-                risks = risks_of(
-                    work, waiting, works, ends_at, spec.checkpoints, spec.preemption, now
-                )
-                decided.append((work, decide_checkpoint(work, risks, spec.checkpoints, now)))
+            inputs = await read_inputs(connection, pool, seen.reason)
+        able = [w for w in inputs.running if w.checkpoint and w.checkpoint.saves_while_running]
+        decided = [(work, _decide(work, inputs, datetime.now(UTC))) for work in able]
+        async with self._database.transaction() as connection:
             await _store(connection, decided)
         decided.sort(key=lambda one: (-one[1].value, one[0].id))
         wanted = [(work, decision) for work, decision in decided if decision.save]
@@ -72,6 +62,15 @@ class CheckpointWatchActivities:
         )
 
 
+def _decide(work: RunningWork, pool: PreemptionInputs, now: datetime) -> CheckpointDecision:
+    policy = pool.spec.checkpoints
+    risks = risks_of(
+        work, pool.queue, pool.running, _first_end(work, pool.nodes), policy,
+        pool.spec.preemption, now,
+    )  # fmt: skip
+    return decide_checkpoint(work, risks, policy, now)
+
+
 def _saves(work: RunningWork, decision: CheckpointDecision) -> Sequence[NodeSave]:
     """Return a request for each node of a job: a gang's checkpoint needs all of its ranks."""
     key = PlacementKey(job_id=work.id, attempt=work.request.attempt)
@@ -79,8 +78,8 @@ def _saves(work: RunningWork, decision: CheckpointDecision) -> Sequence[NodeSave
     return [NodeSave(node_id=node_id, request=request) for node_id in work.nodes]
 
 
-def _first_end(work: RunningWork, nodes: dict[str, Node]) -> datetime | None:
-    ends = [nodes[name].expires_at for name in work.nodes if name in nodes]
+def _first_end(work: RunningWork, nodes: Sequence[Node]) -> datetime | None:
+    ends = (node.expires_at for node in nodes if node.id in work.nodes)
     return min((end for end in ends if end is not None), default=None)
 
 

@@ -16,6 +16,7 @@ from activities.block_decisions import BlockDecisionActivities
 from activities.blocks import BlockActivities
 from activities.buying import BuyingActivities
 from activities.checkpoint_store import CheckpointStore
+from activities.checkpoint_watch import CheckpointWatchActivities
 from activities.checkpoints import CheckpointActivities, keep_observing
 from activities.cycle import CycleActivities
 from activities.database import Database
@@ -88,7 +89,6 @@ def control_worker(
     """
     signals = Signals(temporal)
     queue = QueueActivities(database, signals, metrics)
-    cycle = CycleActivities(database, signals, metrics)
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )
@@ -105,6 +105,8 @@ def control_worker(
     buying = BuyingActivities(database, settings)
     store = CheckpointStore(settings.resolve_checkpoint_store())
     checkpoints = CheckpointActivities(database, store)
+    cycle = CycleActivities(database, signals, metrics, checkpoints)
+    unsaved = CheckpointWatchActivities(database, checkpoints)
     return Worker(
         temporal,
         task_queue=task_queue,
@@ -122,6 +124,7 @@ def control_worker(
             purchasing.mark_purchase, purchasing.settle_purchase,
             machines.start_machine, machines.await_agents,
             buying.decide_buying,
+            unsaved.decide_saves,
             blocks.look_at_block, blocks.drain_block, blocks.stop_machines, blocks.close_block,
             endings.decide_block, endings.extend_machines,
             sales.intend_sale, sales.place_sale, sales.look_at_sale, sales.cancel_sale,

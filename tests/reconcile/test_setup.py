@@ -13,6 +13,7 @@ from temporalio.client import Client, ScheduleActionExecutionStartWorkflow, Sche
 
 from activities.database import Database, current_revision, newest_revision
 from client.api import Longshore
+from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE
 from models.job import JobState
 from models.market_memory import MARKET_WATCH_SCHEDULE, MarketWatchReport
 from models.messages import job_workflow_id
@@ -48,6 +49,8 @@ async def test_setup_prepares_bare_servers_and_says_what_it_did(
         f"search attributes were added: {', '.join(SEARCH_ATTRIBUTES)}",
         f"reconcile runs every 5m: the schedule {RECONCILE_SCHEDULE} was made",
         f"the watch of the markets runs every 1m: the schedule {MARKET_WATCH_SCHEDULE} was made",
+        "the watch of unsaved work runs every 1m: "
+        f"the schedule {CHECKPOINT_WATCH_SCHEDULE} was made",
     ]
     again = (await _longshore(settings, "setup")).stdout.splitlines()
     assert again == [
@@ -55,6 +58,7 @@ async def test_setup_prepares_bare_servers_and_says_what_it_did(
         f"all {len(SEARCH_ATTRIBUTES)} search attributes were there",
         "reconcile runs every 5m",
         "the watch of the markets runs every 1m",
+        "the watch of unsaved work runs every 1m",
     ]
 
 

@@ -25,6 +25,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from models import proof
+from models.checkpoint import CheckpointInfo, SaveRequest
 from models.departures import ExpiryChange, NodeDrain, SpotNotice
 from models.job import FailureClass
 from models.messages import (
@@ -74,6 +75,7 @@ class ScriptedNode:
         self.pool = pool
         self.registered: Registered | None = None
         self.stops: list[StopProcessRequest] = []
+        self.saves: list[SaveRequest] = []
         self.refusal: str | None = None
         """Refuse every process for this reason, as an agent that is fenced off."""
         self.slow_to_stop = False
@@ -151,7 +153,12 @@ class ScriptedNode:
         worker = Worker(
             self._temporal,
             task_queue=node_task_queue(self.id),
-            activities=[self.run_process, self.stop_process, self.watch_agent],
+            activities=[
+                self.run_process,
+                self.stop_process,
+                self.watch_agent,
+                self.save_checkpoint,
+            ],
         )
         async with worker:
             yield
@@ -204,6 +211,16 @@ class ScriptedNode:
         run = self._run(request.key.job_id, request.key.attempt)
         if not run.done() and not self.slow_to_stop:
             run.set_result(ProcessReport(exit_code=143, stopped_for=request.reason))
+
+    @activity.defn
+    async def save_checkpoint(self, request: SaveRequest) -> CheckpointInfo:
+        if self.refusal is not None:
+            raise ApplicationError(self.refusal, type="StaleError", non_retryable=True)
+        self.saves.append(request)
+        return CheckpointInfo(
+            job_id=request.key.job_id, attempt=request.key.attempt, number=len(self.saves),
+            bytes=1, saved_at=datetime.now(UTC), published=True,
+        )  # fmt: skip
 
     @activity.defn
     async def watch_agent(self, request: WatchRequest) -> None:

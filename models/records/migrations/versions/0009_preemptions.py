@@ -8,8 +8,8 @@ What the database refuses, whatever the code does:
 
 from alembic import op
 
-revision = "0007"
-down_revision = "0006"
+revision = "0009"
+down_revision = "0008"
 
 
 def upgrade() -> None:

@@ -1,0 +1,101 @@
+"""Running jobs are asked to save where that is worth it; every decision is kept with its terms."""
+
+import uuid
+from datetime import timedelta
+
+from sqlalchemy import text
+from temporalio.client import Client
+
+from activities.database import Database
+from activities.views import set_pool
+from client.api import Longshore
+from models.checkpointing import CheckpointDecision, CheckpointPolicy, CheckpointWatchReport
+from models.messages import CONTROL_TASK_QUEUE
+from models.pool import PoolSpec
+from tests.support.control import a_spec
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
+from workflows.checkpoints import CheckpointWatchWorkflow
+
+SAVES = {"folder": "saves", "save_file": True}
+DANGEROUS = CheckpointPolicy(
+    min_interval=timedelta(0), failures_per_hour=1000, storage_price=0
+)  # fmt: skip
+
+
+async def test_a_job_that_would_lose_more_than_a_save_costs_is_asked(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
+):
+    await _set(control, PoolSpec(name=pool, checkpoints=DANGEROUS))
+    contract = {**SAVES, "grace": 0.001}
+    can = (await longshore.submit(a_spec(pool, checkpoint=contract))).job_id
+    cannot = (await longshore.submit(a_spec(pool, checkpoint={"folder": "saves"}))).job_id
+    for job_id in (can, cannot):
+        await node.started(job_id)
+    report = await eventually(lambda: _asks(temporal, can))  # once there is enough to lose
+    assert cannot not in report.asked
+    (save,) = node.saves
+    assert (save.key.job_id, save.key.attempt) == (can, 1)
+    decision = await _decision(control, can)
+    assert decision is not None
+    assert decision.save
+    assert decision.value > decision.cost
+    assert {term.name for term in decision.terms} >= {"failure", "preemption"}
+    assert await _decision(control, cannot) is None
+    for job_id in (can, cannot):
+        await node.end(job_id)
+        await longshore.wait(job_id)
+
+
+async def test_a_job_that_has_just_begun_is_left_alone_and_the_reason_is_kept(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
+):
+    job_id = (await longshore.submit(a_spec(pool, checkpoint=SAVES))).job_id
+    await node.started(job_id)
+    assert job_id not in (await _watch(temporal)).asked
+    decision = await _decision(control, job_id)
+    assert decision is not None
+    assert not decision.save
+    assert "at least 5m" in decision.reason
+    await node.end(job_id)
+    await longshore.wait(job_id)
+
+
+async def test_a_node_that_does_not_answer_is_reported(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
+):
+    always = CheckpointPolicy(min_interval=timedelta(0), max_interval=timedelta(0))
+    await _set(control, PoolSpec(name=pool, checkpoints=always))
+    job_id = (await longshore.submit(a_spec(pool, checkpoint=SAVES))).job_id
+    await node.started(job_id)
+    node.refusal = "it is fenced off"
+    report = await _watch(temporal)
+    assert "it is fenced off" in report.failed[job_id]
+    node.refusal = None
+    await node.end(job_id)
+    await longshore.wait(job_id)
+
+
+async def _watch(temporal: Client) -> CheckpointWatchReport:
+    return await temporal.execute_workflow(
+        CheckpointWatchWorkflow.run, id=f"look-{uuid.uuid4().hex}", task_queue=CONTROL_TASK_QUEUE
+    )
+
+
+async def _asks(temporal: Client, job_id: str) -> CheckpointWatchReport:
+    report = await _watch(temporal)
+    assert job_id in report.asked
+    return report
+
+
+async def _set(control: Database, spec: PoolSpec) -> None:
+    async with control.transaction() as connection:
+        await set_pool(connection, spec)
+
+
+async def _decision(control: Database, job_id: str) -> CheckpointDecision | None:
+    async with control.transaction() as connection:
+        found = await connection.scalar(
+            text("SELECT decision FROM checkpoint_decisions WHERE job_id = :id"), {"id": job_id}
+        )
+    return None if found is None else CheckpointDecision.model_validate(found)
