@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
@@ -17,6 +17,7 @@ from activities.database import Database
 from activities.failpoints import failpoint
 from activities.measuring import measure_cycle
 from activities.metrics import SILENT, Metrics
+from activities.placements import placement_of
 from activities.preempting import Preempting
 from activities.queue import end_attempt
 from activities.retrying import reports_errors
@@ -40,7 +41,6 @@ from models.placement import (
     Placement,
     PlacementKey,
     PlacementKind,
-    Rank,
     RecentJobs,
 )
 from models.pool import PoolSpec
@@ -179,31 +179,6 @@ class CycleActivities:
             await end_attempt(
                 connection, key, LeaseEnd.WITHDRAWN.value, "its workflow had ended already"
             )
-
-
-def placement_of(rows: Sequence[RowMapping]) -> Placement:
-    """Return a placement as it is signalled to its job, from its rows joined with their nodes'.
-
-    One row for each node, by rank.
-    """
-    first, ranks = rows[0], tuple(_rank(row) for row in rows)
-    return Placement(
-        job_id=first["job_id"], attempt=first["attempt"], rank=first["rank"],
-        node_id=first["node_id"], epoch=first["epoch"],
-        gpu_indices=tuple(first["gpu_indices"]), slices=first["slices"],
-        cycle_id=first["cycle_id"], placed_at=first["placed_at"],
-        node_expires_at=first["expires_at"],
-        simulated=first["simulated"], reason=first["decision"].get("reason", ""),
-        ranks=ranks if len(ranks) > 1 else (),
-    )  # fmt: skip
-
-
-def _rank(row: RowMapping) -> Rank:
-    return Rank(
-        rank=row["rank"], node_id=row["node_id"], epoch=row["epoch"],
-        gpu_indices=tuple(row["gpu_indices"]), address=row["address"],
-        expires_at=row["expires_at"],
-    )  # fmt: skip
 
 
 async def _begin(connection: AsyncConnection, pool: str) -> None:

@@ -12,11 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from activities.cycle import placement_of
 from activities.database import Database
 from activities.market_findings import market_findings
 from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.observation import describe, observe
+from activities.placements import placement_of
 from activities.queue import end_attempt, mark_poked_if_waiting, record_end
 from activities.registry import RegistryActivities
 from activities.retrying import reports_errors

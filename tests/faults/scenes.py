@@ -65,7 +65,7 @@ async def submit_and_drain(fleet: Fleet) -> list[str]:
 
 async def submit_and_preempt(fleet: Fleet) -> list[str]:
     """Fill both nodes, and submit a job of a higher class that one has to make room for."""
-    whole = {"gpus": GPUS_PER_NODE}
+    whole: dict[str, Any] = {"gpus": GPUS_PER_NODE}
     low = [
         await submit(fleet, fleet.journal.job(name, 3.0, priority=2, **whole))
         for name in ("low-one", "low-two")
