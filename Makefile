@@ -38,7 +38,7 @@ faults: $(STAMP) ## Kill every process at every step, and at random; PYTEST="-k 
 chaos: $(STAMP) ## Random faults under load, then count what was lost; MINUTES=10 SEED=n to repeat a run
 	@$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-histories: $(STAMP) ## Record anew the histories that the replay test goes through
+histories: $(STAMP) ## Record histories of new paths for the replay test; what is there stays
 	@$(BIN)/python -m tests.histories.record
 
 lint: $(STAMP) ## Check style, types and the direction of imports

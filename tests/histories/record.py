@@ -4,12 +4,13 @@ Each scenario runs the real workflows on a local stack of its own. A file is nam
 workflow's id; where a workflow continued as new, its later runs have a number.
 """
 
+import argparse
 import asyncio
 import json
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from activities.database import Database, upgrade
 from activities.views import set_pool
 from client.process import leave
 from models.buying import BuyingPolicy
+from models.checkpointing import CheckpointPolicy
 from models.job import JobResult, JobState
 from models.messages import (
     CONTROL_TASK_QUEUE,
@@ -57,6 +59,7 @@ from tests.support.market import RunningMarket, running_market
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 from workflows.block import BlockWorkflow
+from workflows.checkpoints import CheckpointWatchWorkflow
 from workflows.job import JobWorkflow
 from workflows.market import MarketWatchWorkflow
 from workflows.node import NodeWorkflow
@@ -80,11 +83,20 @@ _RUNS = "SELECT 1 FROM placements WHERE job_id = :name AND ended_at IS NULL"
 _RENEWED = "SELECT 1 FROM purchases WHERE renews = :name AND state = 'READY' AND NOT buying"
 
 
+SCENES = (
+    "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs", "pools",
+    "nodes", "market_watched", "checkpoints_watched", "bought",
+)  # fmt: skip
+
+
 class Scenarios:
     """Runs workflows through every path; keeps the ids of those to be recorded."""
 
-    def __init__(self, temporal: Client, settings: Settings, database: Database) -> None:
+    def __init__(
+        self, temporal: Client, settings: Settings, database: Database, market: RunningMarket
+    ) -> None:
         self.recorded: list[str] = []
+        self._market = market
         self._temporal = temporal
         self._settings = settings
         self._database = database
@@ -227,8 +239,28 @@ class Scenarios:
             MarketWatchWorkflow.run, id=self._record("market-watch"), task_queue=CONTROL_TASK_QUEUE
         )
 
-    async def bought(self, market: RunningMarket) -> None:
+    async def checkpoints_watched(self) -> None:
+        """Have one job save, and one whose node refuses."""
+        always = CheckpointPolicy(min_interval=timedelta(0), max_interval=timedelta(0))
+        async with self._database.transaction() as connection:
+            await set_pool(connection, PoolSpec(name="saves", checkpoints=always))
+        async with self._node("saves", pool="saves") as node:
+            save = {"folder": "saves", "save_file": True}
+            await self._start_job("saving", pool="saves", recorded=False, checkpoint=save)
+            await node.started("saving")
+            for name, refusal in (("asked", None), ("refused", "it is fenced off")):
+                node.refusal = refusal
+                await self._temporal.execute_workflow(
+                    CheckpointWatchWorkflow.run,
+                    id=self._record(f"checkpoint-watch-{name}"),
+                    task_queue=CONTROL_TASK_QUEUE,
+                )
+            node.refusal = None
+            await node.end("saving")
+
+    async def bought(self) -> None:
         """Buy time that brings no agent, is refused, is cancelled too late, and is let go."""
+        market = self._market
         sale: dict[str, Any] = {"side": "sell", "nodes": 8}
         market.book({**sale, "dollars_per_gpu_hour": "2.10"})
         for name, option, changes in (
@@ -459,8 +491,12 @@ class Scenarios:
         return workflow_id
 
 
-async def record() -> list[str]:
-    """Run every scenario and write its histories; return the names of the files."""
+async def record(scenes: Sequence[str], *, anew: bool = False) -> list[str]:
+    """Run these scenarios, or all, and write their histories; return the names of the files.
+
+    A file that is there stays as it is, for that is what a later version has to replay, unless
+    all are to be made `anew`.
+    """
     with (
         temporary_folder() as folder,
         running_stack(settings_in(folder), migrate=upgrade) as stack,
@@ -474,30 +510,29 @@ async def record() -> list[str]:
             state_dir=folder, node_lost_after=LOST_AFTER, market_list_lag=_AT_ONCE
         )
         async with serving_control(temporal, settings) as database:
-            scenarios = Scenarios(temporal, settings, database)
-            await scenarios.reconciled()
-            await scenarios.jobs_on_a_node()
-            await scenarios.jobs_that_give_way()
-            await scenarios.jobs_without_a_node()
-            await scenarios.gangs()
-            await scenarios.pools()
-            await scenarios.nodes()
-            await scenarios.market_watched()
-            await scenarios.bought(market)
+            scenarios = Scenarios(temporal, settings, database, market)
+            for scene in scenes or SCENES:
+                await getattr(scenarios, scene)()
             await scenarios.ended()
-        for old in FOLDER.glob("*.json"):
-            old.unlink()
+        if anew:
+            for old in FOLDER.glob("*.json"):
+                old.unlink()
         return [file for name in scenarios.recorded for file in await _write(temporal, name)]
 
 
 async def _write(temporal: Client, workflow_id: str) -> list[str]:
-    """Write one file for each run of a workflow."""
+    """Write one file for each run of a workflow that has none."""
     names: list[str] = []
     for number, run_id in enumerate(await runs(temporal, workflow_id), start=1):
+        file = FOLDER / f"{workflow_id}.{number}.json"
+        if number == 1:
+            file = FOLDER / f"{workflow_id}.json"
+        if file.exists():
+            continue
         history = await temporal.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
-        names.append(f"{workflow_id}.json" if number == 1 else f"{workflow_id}.{number}.json")
         content = _scrubbed(json.loads(history.to_json()))
-        (FOLDER / names[-1]).write_text(json.dumps(content, indent=1) + "\n")
+        file.write_text(json.dumps(content, indent=1) + "\n")
+        names.append(file.name)
     return names
 
 
@@ -522,11 +557,19 @@ def _user(**rule: Any) -> dict[str, Any]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("scene", nargs="*", metavar="SCENE", help="all without")
+    parser.add_argument("--anew", action="store_true", help="replace what was recorded before")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.scene) - set(SCENES):
+        parser.error(f"no scene {', '.join(sorted(unknown))}: there are {', '.join(SCENES)}")
+    if arguments.anew and arguments.scene:
+        parser.error("--anew replaces all histories: name no scene")
     for name in [name for name in os.environ if name.startswith(("LONGSHORE_", "TEMPORAL_"))]:
         del os.environ[name]
     os.environ["TEMPORAL_CONFIG_FILE"] = os.devnull
-    files = asyncio.run(record())
-    sys.stdout.write(f"{len(files)} histories in {FOLDER}\n")
+    files = asyncio.run(record(arguments.scene, anew=arguments.anew))
+    sys.stdout.write(f"{len(files)} new histories in {FOLDER}\n")
     leave(0)
 
 

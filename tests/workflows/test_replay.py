@@ -66,6 +66,8 @@ PATHS = {
     "reconcile-mended": COMPLETED,
     "reconcile-settled": COMPLETED,
     "market-watch": COMPLETED,
+    "checkpoint-watch-asked": COMPLETED,
+    "checkpoint-watch-refused": COMPLETED,
     "purchase-ready": COMPLETED,
     "purchase-refused": COMPLETED,
     "purchase-stopped": COMPLETED,
