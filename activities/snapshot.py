@@ -7,6 +7,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.base import Wire
+from models.errors import NotFoundError
 from models.job import Tier
 from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import JobRequest, RecentJobs, RunningJob
@@ -25,11 +26,16 @@ class QueueEntry(Wire):
     queued_at: datetime
 
 
-async def load_pool(connection: AsyncConnection, pool: str) -> PoolSpec:
-    """Return the pool's settings; the defaults where it has none."""
+async def load_pool(connection: AsyncConnection, pool: str, *, known: bool = False) -> PoolSpec:
+    """Return the pool's settings; the defaults where it has none.
+
+    With `known` it has to be there: raises NotFoundError otherwise.
+    """
     spec = await connection.scalar(
         text("SELECT spec FROM pools WHERE name = :pool"), {"pool": pool}
     )
+    if spec is None and known:
+        raise NotFoundError(f"no pool {pool!r}: `longshore pools` lists them")
     return PoolSpec.model_validate({**spec, "name": pool}) if spec else PoolSpec(name=pool)
 
 
@@ -45,6 +51,14 @@ async def load_nodes(connection: AsyncConnection, pool: str) -> tuple[Node, ...]
             known[facts] = _gpu(*facts)
         gpus.setdefault(node_id, []).append(known[facts])
     return tuple(_node(row, tuple(gpus.get(row["id"], ()))) for row in nodes.mappings())
+
+
+async def load_simulated(connection: AsyncConnection, pool: str) -> frozenset[str]:
+    """Return the ids of the pool's nodes whose GPUs come from flags."""
+    rows = await connection.execute(
+        text("SELECT id FROM nodes WHERE pool = :pool AND simulated"), {"pool": pool}
+    )
+    return frozenset(rows.scalars())
 
 
 async def load_queue(connection: AsyncConnection, pool: str) -> tuple[QueueEntry, ...]:

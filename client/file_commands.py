@@ -1,4 +1,4 @@
-"""Commands that need no server, or only say where things are: `place`, `schema`, `ui`."""
+"""Commands on files, or that only say where things are: `place`, `schema`, `ui`."""
 
 import json
 import os
@@ -51,11 +51,27 @@ def register(app: typer.Typer) -> None:
 
 
 def place(
-    state: Annotated[str, typer.Option(metavar="FILE", help="Nodes as they are (YAML or JSON).")],
     job: Annotated[str, typer.Option(metavar="FILE", help="The job (YAML or JSON).")],
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Nodes as they are (YAML or JSON): no server is asked."),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="On a pool as it is now, beside what waits there.")
+    ] = False,
+    pool: Annotated[
+        str | None, typer.Option(metavar="POOL", help="With --live: another pool than the job's.")
+    ] = None,
     as_json: JSON = False,
 ) -> None:
-    """Decide for one job on a state in a file: which node, which GPUs, and why not the others."""
+    """Decide for one job: which node, which GPUs, and why not the others. Nothing is placed.
+
+    On a state in a file, or with --live on a pool: what a cycle would do with the job now.
+    """
+    if live is (state is not None) or (pool is not None and not live):
+        raise typer.BadParameter("give --state FILE, or --live and perhaps --pool POOL")
+    if state is None:
+        return _place_live(job, pool, as_json)
     from client.place import run_place
     from client.place_view import render_place
 
@@ -66,6 +82,18 @@ def place(
     nodes = cluster.packer_nodes()
     decided_at = cluster.now or now()
     show(render_place(decision, request, decided_at, nodes, plain=not console.is_terminal))
+    return None
+
+
+def _place_live(job: str, pool: str | None, as_json: bool) -> None:
+    from client.place import place_live
+    from client.place_view import render_foreseen
+    from client.process import run
+
+    foreseen, nodes = run(place_live(job, pool, now()))
+    if as_json:
+        return print_json(foreseen)
+    show(render_foreseen(foreseen, nodes, plain=not out().is_terminal))
     return None
 
 

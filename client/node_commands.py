@@ -27,7 +27,7 @@ _PANEL = "Nodes and pools"
 
 
 def register(app: typer.Typer) -> None:
-    for command in (nodes, cordon, uncordon, drain, pools):
+    for command in (nodes, topology, cordon, uncordon, drain, pools):
         app.command(rich_help_panel=_PANEL)(command)
     app.add_typer(pool_app, name="pool", rich_help_panel=_PANEL)
 
@@ -52,6 +52,24 @@ def nodes(
     show(nodes_table(found, now(), out().width))
     if out().is_terminal:
         show(Text(f"\n{LEGEND}", style="dim"))
+    return None
+
+
+def topology(
+    pool: Annotated[str | None, typer.Option(help="Only this pool's.")] = None,
+    as_json: JSON = False,
+) -> None:
+    """List the domains of fast fabric, with their nodes and what is used and free in each."""
+    from client.process import run
+    from client.topology import read_topology
+    from client.topology_view import render_topology
+
+    found = run(read_topology(pool))
+    if as_json:
+        return print_json(found)
+    if not any(one.domains or one.unlabelled for one in found):
+        return note(f"No nodes{f' in pool {pool}' if pool else ''}: `longshore nodes` says more.")
+    show(render_topology([one for one in found if one.domains or one.unlabelled]))
     return None
 
 

@@ -1,13 +1,27 @@
-"""`longshore place`: decide for one job on a state in a file, without any server."""
+"""`longshore place`: decide for one job, on a state in a file or on a pool as it is now."""
 
 from datetime import datetime
 from pathlib import Path
 
+from activities.database import Database
+from activities.snapshot import (
+    load_nodes,
+    load_pool,
+    load_queue,
+    load_recent,
+    load_running,
+    load_simulated,
+)
 from models.document import read_document
+from models.domains import Foreseen
 from models.job import JobSpec
+from models.node import Node
 from models.placement import Decision, JobRequest
+from models.settings import Settings
 from models.statefile import ClusterState
+from scheduling.cycle import foresee
 from scheduling.packer import place
+from scheduling.state import with_job
 
 
 def run_place(
@@ -26,3 +40,49 @@ def run_place(
         state = state.model_copy(update={"now": now})
     job = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
     return state, job, place(job, state.packer_nodes(), state.policy, now)
+
+
+async def place_live(
+    job_path: str | Path, pool: str | None, now: datetime
+) -> tuple[Foreseen, tuple[Node, ...]]:
+    """Return what a cycle of a pool would do with a job in a file now, and the pool's nodes.
+
+    The nodes have the jobs that run, and those of the queue that would be placed before it. `pool`
+    is the job's own unless given. Nothing is changed. Raises SpecError for the file,
+    NotFoundError for no such pool, UnavailableError without a database.
+    """
+    spec = read_document(job_path, JobSpec)
+    pool = pool or spec.pool
+    database = Database(Settings().resolve_database_url(), pool_size=1)
+    try:
+        async with database.transaction() as connection:
+            packing = (await load_pool(connection, pool, known=True)).packing
+            entries = await load_queue(connection, pool)
+            nodes = await load_nodes(connection, pool)
+            running = await load_running(connection, pool)
+            recent = await load_recent(connection, pool) if packing.rule.learns else ()
+            simulated = await load_simulated(connection, pool)
+    finally:
+        await database.close()
+    job = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
+    queue = [entry.request for entry in entries if not entry.held]
+    found = foresee(job, queue, nodes, running, packing, now, recent)
+    by_id = {node.id: node for node in nodes}
+    waiting = {request.id: request for request in queue}
+    for placed in found.before.placements:
+        for node_id, gpu_indices in placed.by_node:
+            other = waiting[placed.job_id]
+            by_id[node_id] = with_job(by_id[node_id], other, gpu_indices, placed.slices)
+    ahead = Foreseen(
+        pool=pool,
+        at=now,
+        request=job,
+        decision=found.decision,
+        domains=found.domains,
+        running=len({share.job_id for share in running}),
+        ahead=len(found.before.decisions),
+        placed_ahead=len(found.before.placements),
+        kept_ahead=len({kept.job_id for kept in found.before.reservations}),
+        simulated=any(node_id in simulated for node_id, _ in found.decision.by_node),
+    )
+    return ahead, tuple(by_id.values())

@@ -12,14 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from client.gang_view import DOMAIN_HEADINGS, GROUP_HEADINGS, domain_rows, group_rows, slots
-from client.words import format_slices
+from client.words import SIMULATED, format_slices
+from models.domains import Foreseen
 from models.job import format_wish
 from models.node import Node
 from models.placement import Candidate, Decision, JobRequest, PackingRule, PlacementKind
 from models.topology import Gang
 from models.units import format_duration, format_gb
+from scheduling.words import count
 
 _HEADINGS = ("node", "GPUs", "score", "util", "frag", "expiry", "provider")
+_LEFT_HEADINGS = ("domain", "nodes", "GPUs", "free", "left")
 _HEADINGS_BY_RULE = ("node", "GPUs", "value", "made of")
 
 
@@ -57,6 +60,42 @@ def render_place(
     for section in sections:
         parts += [Text(), _table(section)]
     return Group(*parts)
+
+
+def render_foreseen(
+    foreseen: Foreseen, nodes: Sequence[Node], *, plain: bool = False
+) -> RenderableType:
+    """Return what a cycle would do, for a Rich console.
+
+    `nodes` are those of the pool with the jobs before it placed; `plain` as for a decision.
+    """
+    decision = foreseen.decision
+    parts: list[RenderableType] = [
+        render_place(decision, foreseen.request, foreseen.at, nodes, plain=plain)
+    ]
+    if decision.gang is None:
+        rows = [
+            (left.domain or "(none)", *map(str, (left.nodes, left.gpus, left.free, left.left)))
+            for left in foreseen.domains
+        ]
+        section = _Section("Domains", _LEFT_HEADINGS, rows, 1)
+        if plain:
+            lines = ["", section.title, *_aligned([section.headings, *section.rows])]
+            parts.append(Text("\n".join(lines)))
+        else:
+            parts += [Text(), _table(section)]
+    return Group(*parts, Text(f"\n{_beside(foreseen)}", style="dim"))
+
+
+def _beside(foreseen: Foreseen) -> str:
+    """Return what the decision was made beside, and that nothing was done."""
+    ahead = f"{count(foreseen.ahead, 'job')} of the queue before it"
+    if foreseen.ahead:
+        kept = f"{foreseen.kept_ahead} with a start kept"
+        ahead += f" ({foreseen.placed_ahead} placed, {kept})"
+    node = f"; its node is {SIMULATED}" if foreseen.simulated else ""
+    running = count(foreseen.running, "running job")
+    return f"pool {foreseen.pool}, beside {running} and {ahead}{node}. Nothing was placed."
 
 
 def _sections(decision: Decision, nodes: Sequence[Node]) -> list[_Section]:

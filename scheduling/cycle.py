@@ -8,7 +8,9 @@ not starved by narrow ones, and a job that nothing can ever hold blocks nobody.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
+from models.domains import DomainLeft
 from models.job import Tier
 from models.node import Node
 from models.placement import (
@@ -26,11 +28,12 @@ from scheduling.gang_start import first_gang_start
 from scheduling.gpus import Chosen, mask_of
 from scheduling.mix import Mix, mix_of
 from scheduling.offers import need_of_share
-from scheduling.packer import ALTERNATIVES, placing, waiting
+from scheduling.packer import ALTERNATIVES, candidates_of, placing, rejections_of, waiting
 from scheduling.parts import Part
 from scheduling.reservations import first_start, open_from
 from scheduling.scan import Scan, Scanner
 from scheduling.state import Hold, Need, view_nodes
+from scheduling.topology import domains_with_rest
 from scheduling.words import format_gpus, format_part
 
 
@@ -62,6 +65,48 @@ def queue_order(queue: Iterable[JobRequest]) -> list[JobRequest]:
     return sorted(queue, key=_queue_key)
 
 
+class Foresight(NamedTuple):
+    """What a cycle would do with one job."""
+
+    decision: Decision
+    """With every candidate and every rejection."""
+    before: CyclePlan
+    """What it decides for the jobs before it in the queue."""
+    domains: tuple[DomainLeft, ...]
+    """What each domain has free, with the jobs before it placed, and what it leaves of that."""
+
+
+def foresee(
+    job: JobRequest,
+    queue: Iterable[JobRequest],
+    nodes: Sequence[Node],
+    running: Iterable[RunningJob],
+    policy: PackingPolicy,
+    now: datetime,
+    recent: Iterable[RecentJobs] = (),
+) -> Foresight:
+    """Return what `plan` would decide for `job`, were it in the queue too, in full."""
+    ordered, running = queue_order([*queue, job]), sorted(running, key=_running_order)
+    mix = mix_of(ordered, recent, len(running), policy)
+    cycle = _Cycle(nodes, running, policy, mix, now)
+    decisions = tuple(cycle.decide(ahead) for ahead in ordered[: ordered.index(job)])
+    before = CyclePlan(decisions=decisions, reservations=tuple(cycle.reservations))
+    free = domains_with_rest(cycle.columns.views)
+    decision = cycle.decide(job, explain=True)
+    left = {domain.key: domain.free for domain in domains_with_rest(cycle.columns.views)}
+    domains = tuple(
+        DomainLeft(
+            domain=domain.key.name,
+            nodes=domain.nodes,
+            gpus=domain.gpus,
+            free=domain.free,
+            left=left[domain.key],
+        )
+        for domain in free
+    )
+    return Foresight(decision, before, domains)
+
+
 class _Cycle:
     """The state of one plan while it is made."""
 
@@ -83,23 +128,30 @@ class _Cycle:
         self._no_start: dict[Need, int] = {}
         """Needs that can start at no known time, with the version of the columns."""
 
-    def decide(self, job: JobRequest) -> Decision:
-        return self._decide_gang(job) if job.gang else self._decide_one(job)
+    def decide(self, job: JobRequest, *, explain: bool = False) -> Decision:
+        """Decide for the next job; with `explain` name every candidate and rejection."""
+        return self._decide_gang(job, explain) if job.gang else self._decide_one(job, explain)
 
-    def _decide_one(self, job: JobRequest) -> Decision:
+    def _decide_one(self, job: JobRequest, explain: bool) -> Decision:
         need = Need.of(job, self.policy)
         scan = self._scanner.scan(need)
         best = scan.best(1 + ALTERNATIVES)
         if not best:
-            return self._defer(job, scan)
+            # Before a start is kept: its own reservation is no reason against it.
+            refused = {"rejections": rejections_of(scan)} if explain else None
+            deferred = self._defer(job, scan)
+            return deferred.model_copy(update=refused) if refused else deferred
         decision = placing(job, scan, best)
+        if explain:
+            everything = {"candidates": candidates_of(scan), "rejections": rejections_of(scan)}
+            decision = decision.model_copy(update=everything)
         chosen = scan.chosen(best[0])
         hold = _hold_of(job, need, chosen, self.now)
         self.columns.take(best[0], hold, chosen.vram if need.mig else need.vram)
         return decision
 
-    def _decide_gang(self, job: JobRequest) -> Decision:
-        decision = place_gang(job, self.columns.views, self.policy, self.now, explain=False)
+    def _decide_gang(self, job: JobRequest, explain: bool) -> Decision:
+        decision = place_gang(job, self.columns.views, self.policy, self.now, explain=explain)
         if not decision.members:
             return self._defer_gang(job, decision)
         need = Need.of(job, self.policy)

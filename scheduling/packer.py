@@ -6,6 +6,7 @@ from datetime import datetime
 from models.job import Tier
 from models.node import Node
 from models.placement import (
+    Candidate,
     Decision,
     JobRequest,
     PackingPolicy,
@@ -54,13 +55,8 @@ def place(
     decision = placing(job, scan, best) if best else waiting(job, scan)
     if not explain:
         return decision
-    options = scan.all_options()
-    candidates = tuple(scan.candidate(position, in_words=True) for position in options)
-    rejections = tuple(
-        explain_rejection(columns.views[position], scan.need, code, now)
-        for position, code in scan.failures()
-    )
-    return decision.model_copy(update={"candidates": candidates, "rejections": rejections})
+    everything = {"candidates": candidates_of(scan), "rejections": rejections_of(scan)}
+    return decision.model_copy(update=everything)
 
 
 def check(node: Node, job: JobRequest, policy: PackingPolicy, now: datetime) -> Rejection | None:
@@ -117,6 +113,20 @@ def waiting(
         rejected=scan.rejected,
         reason=_why_waiting(scan, outlook),
         estimated_start=start,
+    )
+
+
+def candidates_of(scan: Scan) -> tuple[Candidate, ...]:
+    """Return every node that could take the job, best first, with the parts of its value."""
+    return tuple(scan.candidate(position, in_words=True) for position in scan.all_options())
+
+
+def rejections_of(scan: Scan) -> tuple[Rejection, ...]:
+    """Return every node that could not take the job, with its reason."""
+    columns = scan.columns
+    return tuple(
+        explain_rejection(columns.views[position], scan.need, code, columns.now)
+        for position, code in scan.failures()
     )
 
 

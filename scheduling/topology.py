@@ -1,8 +1,9 @@
 """The domains of a set of nodes: islands of fast fabric, with what is free in each."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from models.domains import DomainNode, DomainView, PoolTopology
 from models.node import Node, NodeState
 from models.topology import (
     CLUSTER_LABEL,
@@ -12,6 +13,7 @@ from models.topology import (
     RACK_LABEL,
     REGION_LABEL,
 )
+from scheduling.links import slowest_link
 from scheduling.state import NodeView
 
 
@@ -26,6 +28,10 @@ class DomainKey(NamedTuple):
     def name(self) -> str:
         """``region/cluster/domain``; of a node that is a domain of its own, its id."""
         return "/".join(self) if self.region else self.domain
+
+
+NO_DOMAIN = DomainKey("", "", "")
+"""Stands for the nodes that belong to none, where they are counted together."""
 
 
 class Domain(NamedTuple):
@@ -53,6 +59,49 @@ def domains_of(views: Sequence[NodeView], *, unlabelled: bool = False) -> tuple[
         if view.node.state is NodeState.READY:
             sums[2] += view.free.bit_count()
     return tuple(Domain(key, *found[key]) for key in sorted(found))
+
+
+def domains_with_rest(views: Sequence[NodeView]) -> tuple[Domain, ...]:
+    """Return the domains, and last the nodes that belong to none as one without a name."""
+    rest = [view for view in views if domain_of(view.node) is None]
+    if not rest:
+        return domains_of(views)
+    each = domains_of(rest, unlabelled=True)
+    nodes, gpus, free = (sum(numbers) for numbers in zip(*(one[1:] for one in each), strict=True))
+    return (*domains_of(views), Domain(NO_DOMAIN, nodes, gpus, free))
+
+
+def topology_of(pool: str, nodes: Sequence[Node], simulated: Collection[str] = ()) -> PoolTopology:
+    """Return the domains of a pool with their nodes, whatever the order of the nodes.
+
+    `simulated` are the ids of nodes whose GPUs come from flags.
+    """
+    by_domain: dict[DomainKey, list[DomainNode]] = {}
+    unlabelled: list[DomainNode] = []
+    for node in sorted(nodes, key=lambda node: node.id):
+        key = domain_of(node)
+        of = unlabelled if key is None else by_domain.setdefault(key, [])
+        of.append(_described(node, simulated=node.id in simulated))
+    domains = tuple(DomainView.of(key.name, tuple(by_domain[key])) for key in sorted(by_domain))
+    return PoolTopology(pool=pool, domains=domains, unlabelled=tuple(unlabelled))
+
+
+def _described(node: Node, *, simulated: bool) -> DomainNode:
+    used = [gpu for gpu in node.gpus if gpu.job_id or gpu.milli_used or gpu.slices_used]
+    takes_work = node.state is NodeState.READY
+    return DomainNode(
+        node_id=node.id,
+        state=node.state,
+        simulated=simulated,
+        flavor=flavor_of(node),
+        rack=rack_of(node),
+        gpus=len(node.gpus),
+        used=len(used),
+        free=len(node.gpus) - len(used) if takes_work else 0,
+        slowest_link=slowest_link(node.topology, [gpu.index for gpu in node.gpus]),
+        conformance=node.conformance,
+        missing_labels=missing_labels(node),
+    )
 
 
 def domain_of(node: Node, *, unlabelled: bool = False) -> DomainKey | None:

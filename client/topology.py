@@ -1,0 +1,28 @@
+"""`longshore topology`: the domains of the pools as they are now."""
+
+from activities.database import Database
+from activities.snapshot import load_nodes, load_pool, load_simulated
+from activities.views import Views
+from models.domains import PoolTopology
+from models.settings import Settings
+from scheduling.topology import topology_of
+
+
+async def read_topology(pool: str | None) -> tuple[PoolTopology, ...]:
+    """Return the domains of one pool, or of all by name.
+
+    Raises NotFoundError for no such pool, UnavailableError without a database.
+    """
+    database = Database(Settings().resolve_database_url(), pool_size=1)
+    try:
+        known = sorted(view.spec.name for view in await Views(database).pools())
+        found: list[PoolTopology] = []
+        for name in known if pool is None else [pool]:
+            async with database.transaction() as connection:
+                await load_pool(connection, name, known=True)
+                nodes = await load_nodes(connection, name)
+                simulated = await load_simulated(connection, name)
+            found.append(topology_of(name, nodes, simulated))
+    finally:
+        await database.close()
+    return tuple(found)

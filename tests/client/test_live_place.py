@@ -1,0 +1,114 @@
+"""`longshore place --live` and `longshore topology`, on a pool of the stack of the tests."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from models.domains import Foreseen, PoolTopology
+from models.placement import PlacementKind
+from models.settings import Settings
+from tests.client.conftest import Command, Ran
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FABRIC = {"region": "r", "cluster": "c", "fabric.domain": "A"}
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.yaml"
+    path.write_text("{name: mine, command: 'true', gpus: 3, cpus: 1, ram: 1GB}")
+    return str(path)
+
+
+async def test_a_pool_says_what_a_cycle_would_do_now(
+    longshore: Command, pool: str, temporal: Client, settings: Settings, job_file: str
+) -> None:
+    token = settings.resolve_agent_token()
+    labelled = ScriptedNode(temporal, pool, token, labels=FABRIC, node_id=f"a-{pool}")
+    lone = ScriptedNode(temporal, pool, token, gpus=2, node_id=f"b-{pool}")
+    await labelled.register()
+    await lone.register()
+    async with labelled.serving():
+        held = await submitted(longshore, pool, "--gpus", "4")
+        await labelled.started(held)
+        wide = await submitted(longshore, pool, "--gpus", "8", "--set", "priority=9")
+
+        async def waits() -> bool:
+            ran = await longshore("jobs", "--pool", pool, "--state", "queued", "--json")
+            return [view["id"] for view in json.loads(ran.out)] == [wide]
+
+        await eventually(waits)
+        asked = ("place", "--live", "--job", job_file, "--pool", pool)
+        ran = await longshore(*asked, "--json")
+        assert (ran.code, ran.err) == (0, "")
+        found = Foreseen.model_validate_json(ran.out)
+        # It runs an hour as the job there does, but began later: the wide job would wait for it.
+        assert found.decision.kind is PlacementKind.REQUEST_MORE_CAPACITY
+        assert (found.running, found.ahead, found.placed_ahead, found.kept_ahead) == (1, 1, 0, 1)
+        reasons = {r.node_id: r.reason for r in found.decision.rejections}
+        assert reasons[labelled.id].startswith(f"would delay {wide}")
+        assert reasons[lone.id] == "has 2 GPUs, job wants 3"
+        await longshore("cancel", wide)
+
+        async def nobody_waits() -> bool:
+            ran = await longshore("jobs", "--pool", pool, "--state", "queued", "--json")
+            return json.loads(ran.out) == []
+
+        await eventually(nobody_waits)
+        found = Foreseen.model_validate_json((await longshore(*asked, "--json")).out)
+        assert found.decision.by_node == ((labelled.id, (4, 5, 6)),)
+        assert found.simulated
+        assert [(d.domain, d.free, d.left) for d in found.domains] == [("r/c/A", 4, 1), ("", 2, 2)]
+        text = (await longshore(*asked)).out
+        assert f"{labelled.id}  [xxxx###·]" in text
+        assert "r/c/A   1      8     4     1\n" in text
+        assert "beside 1 running job and 0 jobs of the queue before it; its node is sim" in text
+        shown = (await longshore("jobs", "--pool", pool, "--json")).out
+        assert "mine" not in {view["name"] for view in json.loads(shown)}  # nothing was placed
+        await domains_are_shown(longshore, pool, labelled.id, lone.id)
+        await longshore("cancel", held)
+        await labelled.end(held)
+
+
+async def domains_are_shown(longshore: Command, pool: str, labelled: str, lone: str) -> None:
+    ran = await longshore("topology", "--pool", pool, "--json")
+    (found,) = (PoolTopology.model_validate(one) for one in json.loads(ran.out))
+    (domain,) = found.domains
+    assert (domain.domain, domain.gpus, domain.used, domain.free) == ("r/c/A", 8, 4, 4)
+    assert [node.node_id for node in domain.nodes] == [labelled]
+    assert [(node.node_id, node.free) for node in found.unlabelled] == [(lone, 2)]
+    everything = (await longshore("topology", "--json")).out
+    assert pool in {one["pool"] for one in json.loads(everything)}
+    text = (await longshore("topology", "--pool", pool)).out
+    assert text.startswith(f"pool {pool}: 1 domain\n")
+    assert "READY simulated" in text
+    assert "1 node of no domain: without cluster, fabric.domain, region" in text
+
+
+async def test_a_pool_that_is_not_there_is_said(
+    longshore: Command, pool: str, job_file: str
+) -> None:
+    for command in (("topology",), ("place", "--live", "--job", job_file)):
+        ran = await longshore(*command, "--pool", pool)
+        assert ran.code != 0
+        assert f"no pool '{pool}': `longshore pools` lists them" in ran.err
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("--live", "--state", "x.yaml"), ("--state", "x.yaml", "--pool", "p")]
+)
+def test_it_wants_a_file_or_a_pool(cli: Callable[..., Ran], args: tuple[str, ...]) -> None:
+    ran = cli("place", "--job", str(EXAMPLES / "job.yaml"), *args)
+    assert (ran.code, ran.out) == (2, "")
+    assert "give --state FILE, or --live" in ran.err.replace("\n", " ")
+
+
+async def submitted(longshore: Command, pool: str, *args: str) -> str:
+    ran = await longshore("submit", "-q", "--pool", pool, *args, "--", "true")
+    assert ran.code == 0, ran.err
+    return ran.out.strip()
