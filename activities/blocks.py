@@ -18,7 +18,7 @@ from activities.block_scene import IDLE_SINCE
 from activities.database import Database
 from activities.draining import drain_node
 from activities.failpoints import failpoint
-from activities.handing_over import hand_over
+from activities.handing_over import hand_over, nodes_that_go_on
 from activities.ledger import book_cost, book_use
 from activities.providers import registry
 from activities.providers.base import Provider
@@ -84,7 +84,7 @@ class BlockActivities:
         """
         _, machines = await self._rows(ref.block_id)
         async with self._database.transaction() as connection:
-            go_on = set(await connection.scalars(text(_GO_ON), {"id": ref.block_id}))
+            go_on = await nodes_that_go_on(connection, ref.block_id)
         async with beating():
             for row in machines:
                 if row["name"] not in go_on:
@@ -278,7 +278,6 @@ _USE = """
      WHERE o.key = :id GROUP BY o.is_machine
 """
 
-_GO_ON = "SELECT node_id FROM block_nodes WHERE block_id = :id"
 _RESOLD = "SELECT sum(proceeds)::bigint FROM sales WHERE block_id = :id"
 
 _SPECS_ON_BLOCK = """

@@ -91,7 +91,7 @@ class DepartureActivities:
             text(_OCCUPANTS), {"id": request.node_id, "epoch": request.epoch}
         )
         occupants = [
-            _occupant(row.job_id, row.attempt, row.placed_at, JobSpec.model_validate(row.spec))
+            occupant_of(row.job_id, row.attempt, row.placed_at, JobSpec.model_validate(row.spec))
             for row in rows
         ]
         now = datetime.now(UTC)
@@ -100,7 +100,8 @@ class DepartureActivities:
         return plan.model_copy(update={"expires_at": expires_at})
 
 
-def _occupant(job_id: str, attempt: int, placed_at: datetime, spec: JobSpec) -> Occupant:
+def occupant_of(job_id: str, attempt: int, placed_at: datetime, spec: JobSpec) -> Occupant:
+    """Return what is known of a job that runs on a node."""
     return Occupant(
         key=PlacementKey(job_id=job_id, attempt=attempt), grace=spec.grace,
         saves=spec.checkpoint is not None, expected_end=_end_of(placed_at, spec.expected_duration),

@@ -6,7 +6,7 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from models.base import Wire
-from models.departures import ExpiryChange
+from models.departures import ExpiryChange, NodeDrain
 from models.messages import CommandReason, node_workflow_id
 
 _ANSWER_WITHIN = timedelta(seconds=10)
@@ -15,6 +15,11 @@ _ANSWER_WITHIN = timedelta(seconds=10)
 async def drain_node(temporal: Client, node_id: str, reason: str) -> None:
     """Have a node take no new job; one without an agent, or that has gone, takes none anyway."""
     await _update(temporal, node_id, "drain", reason)
+
+
+async def clear_node(temporal: Client, node_id: str, reason: str) -> None:
+    """Have a node take no new job, and all that run there leave now, each with its grace."""
+    await _send(temporal, node_id, "drain", NodeDrain(reason=reason, move=True, at_once=True))
 
 
 async def undrain_node(temporal: Client, node_id: str, reason: str) -> None:

@@ -73,6 +73,7 @@ BuyingPoint = Literal[
     "await_agents.before-commit",
     "await_agents.after-commit",
     "settle_purchase.after-commit",
+    "clear_block.after-commit",
     "stop_machines.after-call",
     "stop_machines.after-commit",
     "close_block.before-commit",

@@ -1,6 +1,7 @@
 """Machines that go on in the block after theirs: at the end of the one they are the other's."""
 
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import Database
 from activities.failpoints import failpoint
@@ -16,6 +17,14 @@ async def hand_over(database: Database, block_id: str) -> None:
             await connection.execute(text(statement), {"id": block_id})
         await failpoint("hand_over.before-commit")
     await failpoint("hand_over.after-commit")
+
+
+async def nodes_that_go_on(connection: AsyncConnection, block_id: str) -> set[str]:
+    """Return the nodes of a block that go on in the block after it."""
+    found = await connection.scalars(
+        text("SELECT node_id FROM block_nodes WHERE block_id = :id"), {"id": block_id}
+    )
+    return set(found)
 
 
 _HAND_OVER = (

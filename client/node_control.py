@@ -1,4 +1,4 @@
-"""Steering nodes: cordon, drain, and the way back."""
+"""Steering nodes: cordon, drain, and the way back; and blocks, which end for good."""
 
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -11,13 +11,15 @@ from client.errors import as_ours
 from models.departures import NodeDrain
 from models.errors import RefusedError
 from models.messages import CommandReason, NodeStatus, node_workflow_id
+from models.purchase import block_workflow_id
+from workflows.block import BlockWorkflow
 from workflows.node import NodeWorkflow
 
 C = TypeVar("C")
 
 
 class NodeControl:
-    """What the client can ask of nodes."""
+    """What the client can ask of nodes and blocks."""
 
     temporal: Client
 
@@ -47,6 +49,19 @@ class NodeControl:
         by = datetime.now(UTC) + deadline if deadline is not None else None
         drain = NodeDrain(reason=reason, move=True, by=by, at_once=now)
         return await self._update_node(node_id, NodeWorkflow.drain, drain)
+
+    async def let_go(self, block_id: str, reason: str = "") -> None:
+        """End a block before its time: its jobs leave with their grace, then its machines stop.
+
+        Raises NotFoundError for a block that is not known, RefusedError for one that has ended.
+        """
+        handle = self.temporal.get_workflow_handle_for(
+            BlockWorkflow.run, block_workflow_id(block_id)
+        )
+        try:
+            await handle.signal(BlockWorkflow.let_go, CommandReason(reason=reason))
+        except RPCError as error:
+            raise as_ours(error, f"block {block_id}") from error
 
     async def _update_node(
         self,

@@ -24,7 +24,7 @@ Ended = Annotated[bool, typer.Option("--all", "-a", help="Those that have ended 
 
 
 def register(app: typer.Typer) -> None:
-    for command in (purchases, blocks, block, costs):
+    for command in (purchases, blocks, block, let_go, costs):
         app.command(rich_help_panel=_PANEL)(command)
     for command in (stop, resume, caps, orphans):
         market.command()(command)
@@ -113,6 +113,24 @@ def block(
     if found.renewed_by:
         print(f"the time after it is bought by {found.renewed_by}")
     return _say_simulated(of.simulated)
+
+
+def let_go(
+    name: Annotated[str, typer.Argument(metavar="BLOCK", help="As `longshore blocks` lists it.")],
+    reason: Annotated[str, typer.Option(help="Why; shown with the block and with its jobs.")] = "",
+    as_json: JSON = False,
+) -> None:
+    """End a block before its time: its jobs leave, each with its grace, then its machines stop.
+
+    The jobs are queued again. Time that was bought in advance stays paid for.
+    """
+    from client.calls import call
+
+    call(lambda api: api.let_go(name, reason))
+    if as_json:
+        return print_json({"block": name, "reason": reason})
+    print(f"{name} ends as soon as its jobs have left. See it: longshore block {name}")
+    return None
 
 
 def costs(

@@ -298,6 +298,20 @@ class BlockLook(Wire):
     """Whether it may be sold or renewed: that is to be decided now."""
 
 
+class Cleared(Wire):
+    """The jobs of a block were asked to leave it."""
+
+    gone_by: Instant | None = None
+    """When the last of them has gone, at the latest; None where nothing ran there."""
+
+
+class EmptyRequest(Wire):
+    """Wait until nothing runs on a block any more."""
+
+    block_id: str
+    until: Instant
+
+
 class BlockVerdict(Wire):
     """What is done about a block now."""
 

@@ -48,6 +48,15 @@ def plan_departures(
     )
 
 
+def all_gone_by(occupants: Sequence[Occupant], margins: Margins, now: datetime) -> datetime | None:
+    """Return by when jobs that are all asked to leave now have gone; None where none is there."""
+    leads = [
+        min(each.grace, _LONGEST_GRACE) + (margins.publish if each.saves else timedelta(0))
+        for each in occupants
+    ]
+    return now + max(leads) + margins.end if leads else None
+
+
 def _moment(
     occupant: Occupant,
     leaving: Leaving,

@@ -12,6 +12,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.block_clearing import BlockClearingActivities
 from activities.block_decisions import BlockDecisionActivities
 from activities.blocks import BlockActivities
 from activities.buying import BuyingActivities
@@ -100,6 +101,7 @@ def control_worker(
     purchasing = PurchasingActivities(database, temporal, settings)
     machines = MachineActivities(database, temporal, settings)
     blocks = BlockActivities(database, temporal, settings)
+    clearing = BlockClearingActivities(database, temporal, settings.margins)
     endings = BlockDecisionActivities(database, temporal, settings)
     sales = SaleActivities(database, temporal, settings)
     buying = BuyingActivities(database, settings)
@@ -126,6 +128,7 @@ def control_worker(
             buying.decide_buying,
             unsaved.decide_saves,
             blocks.look_at_block, blocks.drain_block, blocks.stop_machines, blocks.close_block,
+            clearing.clear_block, clearing.await_empty,
             endings.decide_block, endings.extend_machines,
             sales.intend_sale, sales.place_sale, sales.look_at_sale, sales.cancel_sale,
             sales.settle_sale,

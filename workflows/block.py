@@ -7,9 +7,21 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from models.block_end import BlockOptionKind
     from models.messages import CommandReason
-    from models.purchase import BLOCK_WORKFLOW, ENDING, BlockEnd, BlockInput, BlockLook, BlockRef
+    from models.purchase import (
+        BLOCK_WORKFLOW,
+        ENDING,
+        BlockEnd,
+        BlockInput,
+        BlockLook,
+        BlockRef,
+        EmptyRequest,
+    )
     from workflows import block_end
     from workflows import purchase_steps as steps
+
+
+_SEES_OFF = "see-jobs-off"
+"""Blocks that were let go before this lost what ran there with their machines."""
 
 
 @workflow.defn(name=BLOCK_WORKFLOW)
@@ -47,7 +59,9 @@ class BlockWorkflow:
                 workflow.continue_as_new(
                     block.model_copy(update={"let_go": self._let_go, "draining": self._draining})
                 )
-        if not self._draining:
+        if self._let_go is not None and workflow.patched(_SEES_OFF):
+            await self._see_off(reason)
+        elif not self._draining:
             await self._drain(reason)
         await steps.stop_machines(self._ref(reason))
         end = await steps.close_block(self._ref(reason))
@@ -58,7 +72,7 @@ class BlockWorkflow:
 
     @workflow.signal
     def let_go(self, command: CommandReason) -> None:
-        """End the block before its time: its machines are of no more use."""
+        """End the block before its time; what runs there leaves first, and is queued again."""
         self._let_go = command.reason or "let go by hand"
 
     @workflow.signal
@@ -91,6 +105,15 @@ class BlockWorkflow:
     async def _drain(self, reason: str) -> None:
         await steps.drain_block(self._ref(reason))
         self._draining = True
+
+    async def _see_off(self, reason: str) -> None:
+        """Have the jobs leave before the machines do: each has its grace, and is queued again."""
+        self._draining = True
+        cleared = await steps.clear_block(self._ref(reason))
+        if cleared.gone_by is not None:
+            await steps.await_empty(
+                EmptyRequest(block_id=self._block.block_id, until=cleared.gone_by)
+            )
 
     async def _wait(self, look: BlockLook) -> None:
         """Return when there is something to do: an end, a drain, a look, or a signal."""

@@ -1,10 +1,12 @@
 """The steps of purchases and blocks as activities: timeouts, retries, their line in the UI."""
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
 
+from activities.block_clearing import BlockClearingActivities
 from activities.block_decisions import BlockDecisionActivities
 from activities.blocks import BlockActivities
 from activities.machines import MachineActivities
@@ -18,6 +20,8 @@ from models.purchase import (
     BlockLook,
     BlockRef,
     BlockVerdict,
+    Cleared,
+    EmptyRequest,
     ExtendRequest,
     Intended,
     MachineStart,
@@ -102,6 +106,25 @@ async def look_at_block(ref: BlockRef) -> BlockLook:
 
 async def drain_block(ref: BlockRef) -> None:
     await _at_market(BlockActivities.drain_block, ref, f"drain: {ref.reason}"[:200])
+
+
+async def clear_block(ref: BlockRef) -> Cleared:
+    return await _at_market(
+        BlockClearingActivities.clear_block, ref, f"see its jobs off: {ref.reason}"[:200]
+    )
+
+
+async def await_empty(request: EmptyRequest) -> int:
+    """Wait until the jobs of a block have gone, until then at most; return how many have not."""
+    left = max(request.until - workflow.now(), timedelta(0))
+    return await workflow.execute_activity_method(
+        BlockClearingActivities.await_empty,
+        request,
+        start_to_close_timeout=left + DATABASE_TIMEOUT,
+        heartbeat_timeout=MARKET_HEARTBEAT_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary=f"wait for its jobs to leave, {format_duration(left)} at most",
+    )
 
 
 async def stop_machines(ref: BlockRef) -> None:

@@ -1,5 +1,6 @@
 """Buys at a simulated market by the real workflows, and compares the ledger with the market."""
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -79,6 +80,13 @@ class Buyer:
         )
         await handle.signal(BlockWorkflow.let_go, CommandReason(reason="the test is over"))
         return await handle.result()
+
+    async def ended(self, block_id: str) -> BlockEnd:
+        """Wait until a block has ended, and return how its account was closed."""
+        handle = self.temporal.get_workflow_handle_for(
+            BlockWorkflow.run, block_workflow_id(block_id)
+        )
+        return await asyncio.wait_for(handle.result(), 60)
 
     async def look(self, block_id: str) -> BlockLook:
         """Look at a block, as its workflow does."""

@@ -28,7 +28,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.timeout(300)
 
 BLOCK, POD = "block", "pod"
-LATER = ("stop_machines", "close_block")
+LATER = ("clear_block", "stop_machines", "close_block")
 """Steps of the end of a block."""
 OF_A_POD = (
     "open_purchase", "intend_order", "place_order", "await_agents", "settle_purchase", *LATER,

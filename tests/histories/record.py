@@ -279,6 +279,7 @@ class Scenarios:
         await self._buy_a_node(market)
         await self._sell_a_node(market)
         await self._renew(market)
+        await self._let_go_under_a_job(market)
         await self._decide()
 
     async def _buy(self, name: str, option: dict[str, Any], **changes: Any) -> PurchaseStatus:
@@ -351,6 +352,18 @@ class Scenarios:
             for each in (block, after):
                 await each.signal(BlockWorkflow.let_go, CommandReason(reason="recorded"))
                 await each.result()
+
+    async def _let_go_under_a_job(self, market: RunningMarket) -> None:
+        """Let a block go while a job runs there, which leaves first."""
+        market.book({"side": "sell", "nodes": 8, "dollars_per_gpu_hour": "2.10"})
+        async with self._bought_node("let-go", {}) as block:
+            job = await self._start_job(
+                "evicted", pool="let-go", recorded=False, gpus=8, expected_duration="1ms"
+            )
+            await eventually(lambda: self._has(_RUNS, "evicted"))
+            await block.signal(BlockWorkflow.let_go, CommandReason(reason="too dear"))
+            await block.result()
+            await job.cancel(reason="recorded")
 
     @asynccontextmanager
     async def _bought_node(

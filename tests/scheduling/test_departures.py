@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from models.departures import Cause, Leaving, Margins, Occupant
 from models.placement import PlacementKey
-from scheduling.departures import plan_departures
+from scheduling.departures import all_gone_by, plan_departures
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -155,3 +155,14 @@ def test_whoever_stays_can_still_leave_in_time(there: list[Occupant], why: list[
 def test_a_node_without_jobs_has_nobody_to_send(left: timedelta) -> None:
     plan = plan_departures((), [expiry(left)], MARGINS, NOW)
     assert (plan.departures, plan.overdue) == ((), ())
+
+
+def test_a_block_waits_for_the_slowest_of_its_jobs_and_for_none_where_none_runs() -> None:
+    quick, slow = a_job("quick", grace=SECOND), a_job("slow", grace=10 * SECOND, saves=True)
+    assert all_gone_by([], MARGINS, NOW) is None
+    assert all_gone_by([quick], MARGINS, NOW) == NOW + SECOND + MARGINS.end
+    assert all_gone_by([quick, slow], MARGINS, NOW) == (
+        NOW + 10 * SECOND + MARGINS.publish + MARGINS.end
+    )
+    endless = a_job("endless", grace=timedelta.max)
+    assert all_gone_by([endless], MARGINS, NOW) is not None

@@ -79,6 +79,7 @@ PATHS = {
     "block-silent.1": COMPLETED,
     "block-sold.1": COMPLETED,
     "block-renewed.1": COMPLETED,
+    "block-let-go.1": COMPLETED,
     "purchase-p-32430edca820-r-1": COMPLETED,
     "block-p-32430edca820-r-1.1": COMPLETED,
 }

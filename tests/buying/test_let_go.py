@@ -1,0 +1,85 @@
+"""A block that is let go while jobs run there: they leave with their grace, and run again."""
+
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from activities.database import Database
+from client.api import Longshore
+from models.errors import NotFoundError, RefusedError
+from models.job import JobSpec, JobState
+from models.settings import Settings
+from tests.buying.buyer import Buyer, block_option
+from tests.support.control import a_spec, lease_ends, reaches
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
+    client = Longshore(temporal, settings)
+    yield client
+    await client.close()
+
+
+def a_job(buyer: Buyer, at_stop: str, **fields: object) -> JobSpec:
+    """Return a job that runs on, and does this when it is asked to stop."""
+    command = (
+        f"trap '{at_stop}' TERM; echo '1/2 ready' > $LONGSHORE_PROGRESS_FILE;"
+        " while :; do sleep 0.1; done"
+    )
+    return a_spec(buyer.pool, command=command, cpus=0.1, ram=0.1, expected_duration="1s", **fields)
+
+
+async def test_jobs_of_a_block_that_is_let_go_end_within_their_grace_and_are_queued_again(
+    buyer: Buyer, longshore: Longshore
+):
+    bought = await buyer.buy(block_option())
+    (block,), (node,) = bought.orders, bought.nodes
+    # It ends a second after it was asked to; the machine has to outlast that.
+    job = await longshore.submit(a_job(buyer, "sleep 1; exit 0"))
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    await eventually(lambda: _is_ready(longshore, job.job_id))
+    await longshore.let_go(block, "too dear")
+    waiting = await reaches(longshore, job.job_id, JobState.QUEUED)
+    (attempt,) = waiting.attempts
+    assert (attempt.moved, attempt.failure, attempt.exit_code) == (True, None, 0)
+    assert "too dear" in attempt.message
+    assert await lease_ends(buyer.database, job.job_id) == ["moved"]
+    end = await buyer.ended(block)
+    assert (end.reason, end.used > 0) == ("too dear", True)
+    (machine,) = await buyer.rows("SELECT ended_at FROM machines WHERE name = :id", id=node)
+    assert attempt.ended_at is not None
+    assert attempt.ended_at < machine["ended_at"]
+    await longshore.cancel(job.job_id)
+    await longshore.wait(job.job_id)
+    with pytest.raises(RefusedError, match="ended already"):
+        await longshore.let_go(block)
+    await buyer.agrees()
+
+
+async def test_a_job_that_does_not_end_in_its_grace_does_not_keep_the_machine(
+    buyer: Buyer, longshore: Longshore
+):
+    bought = await buyer.buy(block_option())
+    job = await longshore.submit(a_job(buyer, "", stop_grace="1s"))
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    await eventually(lambda: _is_ready(longshore, job.job_id))
+    await longshore.let_go(bought.orders[0])
+    waiting = await reaches(longshore, job.job_id, JobState.QUEUED)
+    assert "did not end in time and was killed" in waiting.attempts[0].message
+    assert (await buyer.ended(bought.orders[0])).reason == "let go by hand"
+    await longshore.cancel(job.job_id)
+    await longshore.wait(job.job_id)
+    await buyer.agrees()
+
+
+async def test_a_block_that_nobody_knows_is_said_to_be_unknown(longshore: Longshore):
+    with pytest.raises(NotFoundError, match=r"no block nowhere\.1"):
+        await longshore.let_go("nowhere.1")
+
+
+async def _is_ready(longshore: Longshore, job_id: str) -> bool:
+    """Return whether it has said that it hears the signal."""
+    progress = await longshore.progress(job_id)
+    return progress is not None and progress.message == "ready"
