@@ -16,7 +16,7 @@ from activities import purchase_rows as rows
 from activities.beating import beating
 from activities.block_scene import IDLE_SINCE
 from activities.database import Database
-from activities.draining import drain_node
+from activities.draining import drain_node, give_notice
 from activities.failpoints import failpoint
 from activities.handing_over import hand_over, nodes_that_go_on
 from activities.ledger import book_cost, book_use
@@ -34,6 +34,9 @@ from scheduling.block_end import resale_window
 _TO_STOP = timedelta(seconds=30)
 """What stopping takes beside the grace of a job."""
 
+_SPOT_LOOK = timedelta(seconds=20)
+"""Between two looks at a machine that its market may take away: a notice is short."""
+
 
 class BlockActivities:
     """Activities of `BlockWorkflow`."""
@@ -48,6 +51,8 @@ class BlockActivities:
     async def look_at_block(self, ref: BlockRef) -> BlockLook:
         """Look at the machines of a block: what they cost so far, and whether any can still run.
 
+        The jobs of one that is being taken away are told.
+
         A market that is away changes nothing.
         """
         async with beating():
@@ -58,6 +63,8 @@ class BlockActivities:
                 for row in machines:
                     if row["state"] == "READY" and (found := await _read(market, row)) is not None:
                         await self._record(row, found)
+                        if found.state is MachineState.ENDING:
+                            await give_notice(self._temporal, row["name"], _notice(found))
         async with self._database.transaction() as connection:
             left = await connection.scalar(
                 text("SELECT count(*) FROM machines WHERE block_id = :id AND state <> 'ENDED'"),
@@ -67,12 +74,13 @@ class BlockActivities:
             idle_at = await _idle_at(connection, block)
             now = datetime.now(UTC)
             decides = await _decides(connection, block, idle_at, now)
+            spot = await connection.scalar(text(_IS_SPOT), {"id": ref.block_id})
         over = block["state"] != "STARTING" and not left
         idle = idle_at is not None and idle_at <= now
         return BlockLook(
             ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
             idle="nothing has run there for long enough" if idle else "",
-            decides=decides,
+            decides=decides, look_at=now + _SPOT_LOOK if spot else None,
         )  # fmt: skip
 
     @activity.defn
@@ -219,6 +227,10 @@ async def _read(market: Provider, row: rows.Row) -> Machine | None:
         return None
 
 
+def _notice(found: Machine) -> str:
+    return f"its machine is being taken away: {found.provider} says {found.native_state}"
+
+
 async def _drain_at(connection: AsyncConnection, block: rows.Row) -> datetime:
     """Return when draining begins: early enough that the jobs there can be stopped with grace."""
     request = await connection.scalar(
@@ -278,6 +290,7 @@ _USE = """
      WHERE o.key = :id GROUP BY o.is_machine
 """
 
+_IS_SPOT = "SELECT (request -> 'offer' ->> 'spot')::boolean FROM purchase_orders WHERE key = :id"
 _RESOLD = "SELECT sum(proceeds)::bigint FROM sales WHERE block_id = :id"
 
 _SPECS_ON_BLOCK = """

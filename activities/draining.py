@@ -1,4 +1,4 @@
-"""Asking the workflow of a node to take no more jobs, or to take them again."""
+"""Telling the workflow of a node what becomes of it: drained, taken away, or in use again."""
 
 from datetime import datetime, timedelta
 
@@ -6,7 +6,7 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from models.base import Wire
-from models.departures import ExpiryChange, NodeDrain
+from models.departures import ExpiryChange, NodeDrain, SpotNotice
 from models.messages import CommandReason, node_workflow_id
 
 _ANSWER_WITHIN = timedelta(seconds=10)
@@ -30,6 +30,16 @@ async def undrain_node(temporal: Client, node_id: str, reason: str) -> None:
 async def extend_node(temporal: Client, node_id: str, expires_at: datetime) -> None:
     """Tell a node that it ends at another time: nobody has to leave for the old one."""
     await _send(temporal, node_id, "expiry_changed", ExpiryChange(expires_at=expires_at))
+
+
+async def give_notice(temporal: Client, node_id: str, reason: str) -> None:
+    """Tell a node that its machine is being taken away: its jobs leave at once, if they can."""
+    handle = temporal.get_workflow_handle(node_workflow_id(node_id))
+    try:
+        await handle.signal("spot_notice", SpotNotice(reason=reason), rpc_timeout=_ANSWER_WITHIN)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
 
 
 async def _update(temporal: Client, node_id: str, update: str, reason: str) -> None:

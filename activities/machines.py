@@ -31,6 +31,9 @@ _LOOK_EVERY = timedelta(seconds=5)
 """At the market; at the capacity database ten times as often."""
 
 
+_NEVER_READY = (MachineState.FAILED, MachineState.ENDING, MachineState.ENDED)
+
+
 class MachineActivities:
     """Activities of `PurchaseWorkflow` on machines."""
 
@@ -166,7 +169,7 @@ async def _troubles(market: Provider, waiting: dict[str, str]) -> dict[str, str]
         except MarketAwayError:
             continue
         else:
-            if machine.state in (MachineState.FAILED, MachineState.ENDED):
+            if machine.state in _NEVER_READY:
                 found[name] = machine.reason or f"the market says {machine.native_state}"
     return found
 

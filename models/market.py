@@ -254,6 +254,8 @@ class MachineState(StrEnum):
     STARTING = "STARTING"
     READY = "READY"
     """It is up; its agent registers by itself."""
+    ENDING = "ENDING"
+    """The market is taking it away; what runs there may have a moment left."""
     FAILED = "FAILED"
     ENDED = "ENDED"
 

@@ -294,6 +294,8 @@ class BlockLook(Wire):
     """Why a machine that is billed as it runs is of no more use."""
     idle_at: Instant | None = None
     """When it will have been idle for too long, if nothing comes to run there."""
+    look_at: Instant | None = None
+    """When to look again at the latest, where that is sooner than usual."""
     decides: bool = False
     """Whether it may be sold or renewed: that is to be decided now."""
 

@@ -122,6 +122,8 @@ class BlockWorkflow:
             moments.append(look.drain_at)
         if look.idle_at is not None and look.idle_at > workflow.now():
             moments.append(look.idle_at)
+        if look.look_at is not None:
+            moments.append(look.look_at)
         left: timedelta = max(_first(moments) - workflow.now(), timedelta(0))
         try:
             await workflow.wait_condition(

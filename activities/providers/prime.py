@@ -204,7 +204,8 @@ class Prime:
     async def machines(self) -> Sequence[Machine]:
         pods, simulated = await self._live()
         found = [reading.machine(pod, simulated=simulated) for pod in pods]
-        return [machine for machine in found if machine.state is not MachineState.ENDED]
+        going = (MachineState.ENDING, MachineState.ENDED)
+        return [machine for machine in found if machine.state not in going]
 
     async def stop_machine(self, machine_id: str) -> None:
         try:

@@ -186,8 +186,10 @@ def _fills(pod: Pod, state: OrderState) -> tuple[Fill, ...]:
 
 def _machine_state(pod: Pod) -> MachineState:
     """Return READY only for a pod that can be used: ACTIVE alone has been seen to lie."""
-    if pod.status in _OVER or pod.terminatedAt is not None:
+    if pod.status == "TERMINATED" or pod.terminatedAt is not None:
         return MachineState.ENDED
+    if pod.status == "DELETING":
+        return MachineState.ENDING
     if pod.status in ("ERROR", "STOPPED") or pod.installationStatus in ("ERROR", "TERMINATED"):
         return MachineState.FAILED
     usable = pod.status == "ACTIVE" and pod.installationStatus == "FINISHED" and _host(pod)

@@ -72,7 +72,8 @@ FAULTS: Mapping[str, Fault] = {
         Fault("pod_error", (PRIME,), "pods", "A pod ends in ERROR as it starts."),
         Fault("pod_without_ssh", (PRIME,), "pods", "A pod is ACTIVE, and its sshConnection stays "
               "null."),
-        Fault("spot_lost", (PRIME,), "pods", "A running pod, spot first, is taken away at once."),
+        Fault("spot_lost", (PRIME,), "pods", "A running pod, spot first, is taken away: at once, "
+              "or after `spot_notice_seconds` (a knob) as DELETING."),
         Fault("delete_error", (PRIME,), "DELETE /pods/{id}", "500; the pod stays."),
     )
 }  # fmt: skip

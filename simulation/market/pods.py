@@ -13,6 +13,7 @@ from simulation.market.world import World
 
 _MINUTE = 60
 _OVER = ("TERMINATED",)
+_GOING = "DELETING"
 
 
 class EmptyWalletError(Exception):
@@ -108,6 +109,15 @@ class Cloud:
             notice = self._world.faults.take("notice", PRIME)
             self._world.machines.end(pod.id, notice=notice)
 
+    def take(self, pod: Pod) -> None:
+        """Take a pod away, as the market does with spot: announced where a knob says so."""
+        notice = self._world.knobs.spot_notice_seconds
+        if not notice:
+            self.delete(pod)
+            return
+        self._become(pod, _GOING)
+        self._world.clock.after(notice, lambda: self.delete(pod))
+
     def _plan(self, pod: Pod) -> None:
         """Decide by the seed how it will go, so that one pod more changes no other."""
         chance = random.Random(f"{self._world.seed}/{len(self.pods)}/{pod.row.cloud_id}")
@@ -147,7 +157,7 @@ class Cloud:
         self._world.clock.after(_MINUTE, lambda: self._minute(pod))
 
     def _finish(self, pod: Pod, *, silent: bool) -> None:
-        if pod.over:
+        if pod.over or pod.status == _GOING:
             return
         pod.installation = "FINISHED"
         pod.updated_at = self._world.clock.now
@@ -183,7 +193,7 @@ class Cloud:
             if pod.over:
                 return
             if pod.status == "ACTIVE" and chance.random() < self._world.knobs.spot_loss_per_hour:
-                self.delete(pod)
+                self.take(pod)
                 return
             self._world.clock.after(3600, hour)
 
@@ -192,7 +202,7 @@ class Cloud:
     def _lose_one(self) -> None:
         running = [pod for pod in self.living() if pod.status == "ACTIVE"]
         for pod in sorted(running, key=lambda each: not each.row.spot)[:1]:
-            self.delete(pod)
+            self.take(pod)
 
     def _become(self, pod: Pod, status: str) -> None:
         pod.status = status

@@ -27,6 +27,8 @@ class Knobs(Frozen):
     """Share of pods that end in ERROR, and again of those that never get SSH."""
     spot_loss_per_hour: float = Field(default=0.05, ge=0, le=1)
     """Chance that a spot pod is taken away, every hour that it runs."""
+    spot_notice_seconds: float = Field(default=0.0, ge=0, le=_DAY)
+    """For which a pod that is taken away is DELETING and still runs; 0 gives no notice."""
     slow_seconds: float = Field(default=5.0, ge=0, le=_DAY)
     """Real seconds that the fault `slow` takes."""
     pod_cap: int = Field(default=50, ge=0)

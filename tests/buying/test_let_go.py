@@ -39,7 +39,7 @@ async def test_jobs_of_a_block_that_is_let_go_end_within_their_grace_and_are_que
     # It ends a second after it was asked to; the machine has to outlast that.
     job = await longshore.submit(a_job(buyer, "sleep 1; exit 0"))
     await reaches(longshore, job.job_id, JobState.RUNNING)
-    await eventually(lambda: _is_ready(longshore, job.job_id))
+    await eventually(lambda: is_ready(longshore, job.job_id))
     await longshore.let_go(block, "too dear")
     waiting = await reaches(longshore, job.job_id, JobState.QUEUED)
     (attempt,) = waiting.attempts
@@ -64,7 +64,7 @@ async def test_a_job_that_does_not_end_in_its_grace_does_not_keep_the_machine(
     bought = await buyer.buy(block_option())
     job = await longshore.submit(a_job(buyer, "", stop_grace="1s"))
     await reaches(longshore, job.job_id, JobState.RUNNING)
-    await eventually(lambda: _is_ready(longshore, job.job_id))
+    await eventually(lambda: is_ready(longshore, job.job_id))
     await longshore.let_go(bought.orders[0])
     waiting = await reaches(longshore, job.job_id, JobState.QUEUED)
     assert "did not end in time and was killed" in waiting.attempts[0].message
@@ -79,7 +79,7 @@ async def test_a_block_that_nobody_knows_is_said_to_be_unknown(longshore: Longsh
         await longshore.let_go("nowhere.1")
 
 
-async def _is_ready(longshore: Longshore, job_id: str) -> bool:
+async def is_ready(longshore: Longshore, job_id: str) -> bool:
     """Return whether it has said that it hears the signal."""
     progress = await longshore.progress(job_id)
     return progress is not None and progress.message == "ready"

@@ -505,13 +505,20 @@ async def _(shop: Shop, fault: str) -> None:
 
 
 @meets(
-    "spot_lost", (PRIME,), "machine ENDED with what was billed, the cost of its CANCELLED order"
+    "spot_lost",
+    (PRIME,),
+    "machine ENDING while it is announced; then ENDED with what was billed,"
+    " the cost of its CANCELLED order",
 )
 async def _(shop: Shop, fault: str) -> None:
     placed = await shop.provider.order(await shop.request())
     await shop.settled(placed.id)
     await shop.control.advance(timedelta(minutes=10))
+    world = shop.simulated.world
+    world.knobs = world.knobs.model_copy(update={"spot_notice_seconds": 30.0})
     await shop.control.fault(fault)
+    assert await shop.machine_state(placed.id) is MachineState.ENDING
+    await shop.control.advance(timedelta(seconds=31))
     machine = await shop.provider.machine(placed.id)
     assert machine.state is MachineState.ENDED
     assert machine.billed == shop.simulated.cloud.pods[placed.id].billed > 0

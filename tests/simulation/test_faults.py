@@ -393,6 +393,19 @@ def test_a_machine_ends_with_a_notice_only_when_the_fault_says_so():
     assert ended == [True, False]
 
 
+def test_a_pod_that_is_announced_to_go_runs_until_then_and_is_paid_for(shop: Shop):
+    shop.market.knobs(pod_start_seconds=1, spot_notice_seconds=120)
+    pod_id = ok(shop.rent(plain_row(shop, spot=True)))["id"]
+    shop.market.advance(10)
+    shop.market.fault("spot_lost")
+    (pod,) = ok(pods(shop))["data"]
+    assert (pod["id"], pod["status"], pod["terminatedAt"]) == (pod_id, "DELETING", None)
+    shop.market.advance(121)
+    (row,) = ok(shop.http.get(f"{V1}/pods/history"))["data"]
+    assert (row["id"], row["status"]) == (pod_id, "TERMINATED")
+    assert row["totalBilledPrice"] == pytest.approx(row["priceHr"] * 2 / 60, rel=1e-3)
+
+
 def test_exchange_prices_jump_with_a_spike():
     with running_market(Profile.CALM) as market:
         shop = Shop(market)
