@@ -6,11 +6,13 @@ A fleet of simulated nodes gets jobs of every kind for some minutes. Meanwhile p
 or frozen and jobs are held, released and cancelled, at moments that the seed chooses. Then all is
 left in peace, and the invariants are looked at: no GPU leased twice, no job run twice at once, no
 job lost, no work lost beyond the last stored checkpoint, results as without faults, database and
-workflows of one mind. Ends with 1 where any does not hold.
+workflows of one mind, the ledger equal to the accounts of the simulated market. Ends with 1 where
+any does not hold.
 """
 
 import argparse
 import asyncio
+import os
 import random
 import sys
 import time
@@ -24,6 +26,7 @@ from tests.faults.chaos.faults import FAULTS
 from tests.faults.chaos.load import submit_for
 from tests.faults.chaos.scene import Scene
 from tests.faults.chaos.schedule import Moment, moments
+from tests.faults.chaos.trading import Trading, market_of
 from tests.faults.fleet import running_fleet
 from tests.faults.invariants import check
 from tests.support.local_stack import temporary_folder
@@ -50,13 +53,16 @@ async def chaos(seed: int, seconds: float, names: list[str], every: float) -> in
     """Return the exit code: 0 where every invariant holds."""
     _say(f"seed {seed}: {seconds / 60:g} minutes of faults on {NODES} simulated nodes")
     planned = moments(seed, seconds, names, every)
-    with temporary_folder() as folder:
+    os.environ["LONGSHORE_MARKET_LIST_LAG"] = "3s"
+    with temporary_folder() as folder, market_of(folder) as market:
         async with running_fleet(folder, nodes=NODES) as fleet:
-            scene = Scene(fleet, Counting(fleet))
+            scene = Scene(fleet, Counting(fleet), Trading(fleet, market))
+            await scene.trading.begin()
             looking = asyncio.create_task(scene.counting.keep_looking())
             done, failed = await _run(scene, planned, seed, seconds)
             began = time.monotonic()
             violations = await _violations(scene) + failed + scene.counting.violations()
+            violations += await scene.trading.violations()
             looking.cancel()
             _report(scene, planned, done, violations, time.monotonic() - began)
     if violations:
@@ -123,11 +129,15 @@ def _report(
     found = rows[0]
     print(
         f"\n{found['jobs']} jobs: {found['succeeded']} succeeded, {found['cancelled']} cancelled,"
-        f" in {found['attempts']} attempts; at rest {settled:.0f} s after the last fault"
+        f" in {found['attempts']} attempts; at rest {settled:.0f} s after the load ended"
     )
     print(
         f"{len(scene.counting.jobs())} of them saved and counted;"
         f" {scene.counting.resumed()} of their attempts went on from a checkpoint"
+    )
+    print(
+        f"{scene.trading.purchases()} purchases at the simulated market, whose money and"
+        " machines were compared with the ledger"
     )
     print(f"violations: {len(violations)}")
     for violation in violations:

@@ -13,6 +13,7 @@ import psutil
 
 from tests.faults import scenes
 from tests.faults.chaos.scene import Scene
+from tests.faults.chaos.trading import TROUBLES
 from tests.faults.fleet import CONTROL, NODE_LOST_AFTER, POSTGRES, TEMPORAL
 from workers.stack import agent_process
 
@@ -132,6 +133,12 @@ async def damage_checkpoint(scene: Scene, chance: random.Random) -> str:
     return ""
 
 
+async def trouble_at_market(scene: Scene, chance: random.Random) -> str:
+    name, times = chance.choice(TROUBLES), chance.randint(1, 3)
+    await asyncio.to_thread(scene.trading.market.fault, name, times)
+    return f"{name}, {times} times"
+
+
 FAULTS: dict[str, Fault] = {
     "kill -9 the control worker": kill_control,
     "kill -9 the Temporal server": kill_temporal,
@@ -149,6 +156,7 @@ FAULTS: dict[str, Fault] = {
     "drain a node for a while": drain,
     "take the checkpoint store away": take_store_away,
     "damage a stored checkpoint": damage_checkpoint,
+    "trouble at the market": trouble_at_market,
 }
 
 

@@ -10,6 +10,8 @@ from tests.faults.chaos.scene import Scene
 
 EVERY = 0.7
 """Seconds between two jobs, on average."""
+BUYS_EVERY = 25
+"""Every so many jobs, one that nothing can hold before something is bought."""
 COUNTS_EVERY = 4
 """Every so many jobs, one that saves, and whose result shows whether anything was lost."""
 
@@ -23,7 +25,10 @@ async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
     while loop.time() < ends:
         number += 1
         wish, runs = _wish(chance), round(chance.uniform(0.1, 2.5), 2)
-        if number % COUNTS_EVERY == 0:
+        if number % BUYS_EVERY == 0:
+            spec = scene.trading.job(f"bought-{number}", runs, chance.choice((1, 2, 8)))
+            scene.submitted.append(await scenes.submit(scene.fleet, spec))
+        elif number % COUNTS_EVERY == 0:
             await _submit_counting(scene, chance, number, wish)
         else:
             spec = scene.fleet.journal.job(f"job-{number}", runs, **wish)

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from tests.faults.chaos.counting import Counting
+from tests.faults.chaos.trading import Trading
 from tests.faults.fleet import Fleet
 
 
@@ -13,6 +14,7 @@ class Scene:
 
     fleet: Fleet
     counting: Counting
+    trading: Trading
     submitted: list[str] = field(default_factory=list[str])
     """Jobs that have to succeed."""
     cancelled: list[str] = field(default_factory=list[str])
