@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo up down test faults chaos histories lint format bench docs lock clean
+.PHONY: help install demo survive up down test faults chaos histories lint format bench docs lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,6 +22,9 @@ install: $(STAMP) ## Make the virtual environment in .venv (again only when some
 
 demo: $(STAMP) ## Start everything and run a small fleet of jobs on it
 	@$(BIN)/longshore demo
+
+survive: $(STAMP) ## Put one training through everything, and compare its weights with a twin's
+	@$(BIN)/longshore demo --survive
 
 up: $(STAMP) ## Start the local stack; NODES=4 for four simulated nodes
 	@$(BIN)/longshore up $(if $(NODES),--nodes $(NODES))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from workers.demo_report import DemoReport
     from workers.demo_state import DemoState, StateFile
     from workers.stack import Stack
+    from workers.survival import SurvivalReport
 
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
@@ -32,6 +33,14 @@ def demo(
         bool, typer.Option("--json", help="Print the summary as JSON; events go to stderr.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Another order of the jobs.")] = 1,
+    survive: Annotated[
+        bool,
+        typer.Option(
+            "--survive",
+            help="Instead: one training that is preempted twice, moved off a node that ends, and "
+            "loses its agent, beside a twin that nobody disturbs; are the weights the same?",
+        ),
+    ] = False,
 ) -> None:
     """Start everything and run a small fleet of jobs on simulated nodes.
 
@@ -55,6 +64,8 @@ def demo(
     from workers.stack import Stack
 
     stack = Stack(Settings(), search_attributes=SEARCH_ATTRIBUTES, migrate=upgrade)
+    if survive:
+        return _survive(stack, as_json=as_json)
     file = StateFile(stack.folder)
     state = _state(file, jobs, nodes, seed)
     info = _start(stack, state, file)
@@ -75,6 +86,45 @@ def demo(
     _say(report, info, kept=keep, as_json=as_json)
     if report.problems:
         raise typer.Exit(1)
+    return None
+
+
+def _survive(stack: Stack, *, as_json: bool) -> None:
+    """Run the scene of one training; ends with 1 when it did not survive."""
+    import asyncio
+
+    from client.terminal import print_json, show
+    from workers.local import start_control_worker
+    from workers.survival_view import survival_summary
+
+    with stack.exclusive(_progress):
+        stack.start(_progress)
+        start_control_worker(stack, _progress)
+    report = asyncio.run(_run_survival(stack, events_on_stderr=as_json))
+    if as_json:
+        print_json(report)
+    else:
+        show(*survival_summary(report))
+    if report.problems:
+        raise typer.Exit(1)
+
+
+async def _run_survival(stack: Stack, *, events_on_stderr: bool) -> SurvivalReport:
+    import logging
+    import sys
+
+    from client.api import Longshore
+    from workers.survival import Survival
+    from workers.survival_view import Lines
+
+    logging.getLogger("temporalio").setLevel(logging.ERROR)
+    api = await Longshore.connect(stack.settings)
+    scene = Survival(stack, api, Lines(sys.stderr if events_on_stderr else sys.stdout))
+    try:
+        return await scene.run()
+    finally:
+        await scene.close()
+        await api.close()
 
 
 def _state(file: StateFile, jobs: int, nodes: int, seed: int) -> DemoState:
