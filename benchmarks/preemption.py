@@ -1,6 +1,7 @@
 """Who gives way: four ways to stop jobs for more urgent ones, on the same load, in dollars.
 
     python -m benchmarks.preemption [--hours 10] [--loads 3] [--json]
+    python -m benchmarks.preemption --live [--rounds 5] [--saves 0.5,2,5] [--json]
 
 Six nodes of eight GPUs at $1.80 to $3.30 a GPU-hour, on a virtual clock, with more work than
 they hold. A job may take GPUs from lower bands of classes. What victims lose is work that has to
@@ -8,16 +9,21 @@ be done again, and GPUs that are paid while they save. `ours` is `scheduling.pre
 first` stops the job that started last; `by class` is the seeds' formula (how a job saves and how
 much of its time is used, cheapest first, three at most); `kill and restart` takes the lowest
 class, then the newest, and nothing is saved. All but the last save when they stop.
+
+`--live` measures how long it takes on a real stack (benchmarks.preemption_live).
 """
 
 import argparse
 import json
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
+from benchmarks.installation import forget_environment
+from benchmarks.preemption_live import measure_live, print_live
 from benchmarks.preemption_world import PACKING, POLICY, Choice, Pool, Tally, Way, arrivals, fits
+from client.process import leave, run
 from models.placement import JobRequest
 from models.preemption import RunningWork
 from scheduling.preemption import plan_preemptions
@@ -57,11 +63,28 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=10, help="hours of arrivals")
     parser.add_argument("--loads", type=int, default=3, help="how many loads, seeds 1 and on")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--live", action="store_true", help="real processes on a real stack")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="preemptions for each time of saving"
+    )
+    parser.add_argument("--saves", default="0.5,2,5", help="seconds that the other job saves for")
     arguments = parser.parse_args()
+    if arguments.live:
+        return live([float(each) for each in arguments.saves.split(",")], arguments)
     rows = measure(arguments.hours, range(1, arguments.loads + 1))
     if arguments.json:
         return print(json.dumps([_facts(row) for row in rows], indent=2))
     return show(rows)
+
+
+def live(saves: Sequence[float], arguments: argparse.Namespace) -> None:
+    forget_environment()
+    rows = run(measure_live(saves, arguments.rounds))
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        print_live(rows)
+    leave(0)
 
 
 def measure(hours: float, seeds: Sequence[int]) -> list[Row]:

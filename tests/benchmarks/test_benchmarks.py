@@ -25,6 +25,15 @@ def test_end_to_end_compares_jobs_with_a_bare_workflow():
         assert {"temporal", "postgres", "control", "agents"} <= set(row["cpu_ms"])
 
 
+def test_a_live_preemption_is_measured_step_by_step():
+    arguments = ("--live", "--rounds", "2", "--saves", "0.2")
+    (row,) = _run("benchmarks.preemption", *arguments)
+    assert (row["saves_for"], row["rounds"]) == (0.2, 2)
+    assert min(row["steps"].values()) > 0
+    assert row["steps"]["saved"] >= 0.2
+    assert row["start"] > row["beside_the_save"] > 0
+
+
 def test_a_soak_says_what_grew():
     report = _run("benchmarks.soak", "--minutes", "0.1", "--rate", "2", "--keep-runs", "2")
     assert report["verdict"]
@@ -49,7 +58,7 @@ def test_a_quantity_is_flat_or_grows(name: str, values: list[float], flat: bool)
     assert judge(name, values).flat is flat
 
 
-def _run(module: str, *arguments: str) -> dict[str, Any]:
+def _run(module: str, *arguments: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments, "--json"],
         cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=280, check=False,
