@@ -8,9 +8,11 @@ import pytest
 from temporalio.client import Client
 
 from client.preempt import PreemptionDryRun
+from models.messages import ProcessReport
 from models.money import micro_of
 from models.preemption import WayKind
 from models.settings import Settings
+from models.views import Explanation
 from tests.client.conftest import Command, Ran
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
@@ -75,6 +77,7 @@ async def test_a_job_that_waits_is_decided_for_in_its_pool(
 ) -> None:
     node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
     await node.register()
+    await set_pool(longshore, pool, "enabled=false")  # or its cycles would stop the job
     async with node.serving():
         low = await submitted(longshore, pool, "--gpus", "8", "--set", "priority=2")
         await node.started(low)
@@ -89,15 +92,14 @@ async def test_a_job_that_waits_is_decided_for_in_its_pool(
 
         await eventually(waits)
         ran = await longshore("preempt", "--dry-run", high, "--json")
-        assert (ran.code, ran.err) == (0, "")
+        assert ran.code == 0
         found = PreemptionDryRun.model_validate_json(ran.out)
-        assert found.source == f"pool {pool}"
+        assert (found.source, found.switched_on) == (f"pool {pool}", False)
         (victim,) = found.plan.victims
         assert (victim.job_id, victim.priority, victim.gpus) == (low, 2, 8)
         assert "it cannot save" in victim.reason
         assert [gain.node_id for gain in found.plan.gains] == [node.id]
-        changed = await longshore("pool", "set", pool, "--preemption", "near_end=2h")
-        assert (changed.code, changed.err) == (0, "")
+        await set_pool(longshore, pool, "near_end=2h", "enabled=true")
         shown = await longshore("pool", "show", pool)
         assert "none within 2h of its end" in shown.out
         ran = await longshore("preempt", "--dry-run", high)
@@ -105,6 +107,56 @@ async def test_a_job_that_waits_is_decided_for_in_its_pool(
         for job in (high, low):
             await longshore("cancel", job)
         await node.end(low)
+
+
+async def test_what_it_shows_is_what_then_happens(
+    longshore: Command, pool: str, temporal: Client, settings: Settings
+) -> None:
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
+    node.slow_to_stop = True  # so that the plan can be looked at while it is under way
+    await set_pool(longshore, pool, "enabled=false")
+    async with node.serving():
+        running: list[str] = []
+        for gpus, priority in ((1, 4), (3, 2), (2, 6), (2, 2)):
+            wish = ("--gpus", str(gpus), "--set", f"priority={priority}")
+            running.append(await submitted(longshore, pool, *wish))
+            await node.started(running[-1])
+        high = await submitted(longshore, pool, "--gpus", "4", "--set", "priority=8")
+
+        async def waits() -> str:
+            shown = await longshore("preempt", "--dry-run", high, "--json")
+            return shown.out if shown.code == 0 else ""
+
+        shown = PreemptionDryRun.model_validate_json(await eventually(waits)).plan
+        assert 0 < len(shown.victims) < len(running)
+        assert node.stops == []
+        await set_pool(longshore, pool, "enabled=true")
+        await eventually(lambda: len(node.stops) >= len(shown.victims))
+        victims = {victim.job_id for victim in shown.victims}
+        assert {stop.key.job_id for stop in node.stops} == victims
+        explained = await longshore("why", high, "--json")
+        done = Explanation.model_validate_json(explained.out).making_room
+        assert done is not None
+        assert {victim.job_id for victim in done.victims} == victims
+        assert done.gains == shown.gains
+        for stop in node.stops:
+            stopped = ProcessReport(exit_code=143, stopped_for=stop.reason)
+            await node.end(stop.key.job_id, report=stopped)
+        request = await node.started(high)
+        (gain,) = shown.gains
+        assert request.placement.gpu_indices == gain.gpu_indices
+        node.slow_to_stop = False
+        for job in (high, *running):
+            await longshore("cancel", job)
+        await node.end(high)
+
+
+async def set_pool(longshore: Command, pool: str, *preemption: str) -> None:
+    """Change the rules of preemption; the next cycle, which comes soon, goes by them."""
+    rules = [word for rule in preemption for word in ("--preemption", rule)]
+    ran = await longshore("pool", "set", pool, *rules, "--interval", "1s")
+    assert (ran.code, ran.err) == (0, "")
 
 
 async def submitted(longshore: Command, pool: str, *args: str) -> str:
