@@ -24,6 +24,7 @@ from models.buying import (
     Caps,
     CapsLeft,
     MarketView,
+    OptionKind,
     PurchasePlan,
 )
 from models.pool import PoolSpec
@@ -64,7 +65,7 @@ class BuyingActivities:
                 return Bought(reason="buying is off for this pool")
             # Most decisions are that nothing lacks: the markets are not asked for those.
             decision = decide(need.unmet, coming, need.releases, (), spec.buying, caps, now)
-            if not decision.options:
+            if all(option.kind is OptionKind.AGAIN for option in decision.options):
                 return Bought(reason=decision.reason)
             views = await self._look(need, spec, now)
             decision = decide(need.unmet, coming, need.releases, views, spec.buying, caps, now)
@@ -116,7 +117,7 @@ def option_of(plan: PurchasePlan, now: datetime) -> PurchaseOption:
     return PurchaseOption(
         provider=plan.provider, instance_type=plan.instance_type,
         gpus_per_node=plan.gpus_per_node, length=length, start=start, limit=plan.limit,
-        cap=max(most, plan.limit), reprices=1,
+        cap=max(most, plan.limit), reprices=1, fast_fabric=plan.fast_fabric,
     )  # fmt: skip
 
 
@@ -125,9 +126,12 @@ def _request(
 ) -> PurchaseRequest:
     served = [job for job in need.unmet.jobs if job.request.id in plan.serves]
     tenants = [job.tenant for job in served] or ["default"]
+    # A gang that would have to span the nodes of several orders might get none of its domains.
+    whole = any(job.request.gang is not None for job in served)
+    option = option_of(plan, decision.at).model_copy(update={"partial": not whole})
     return PurchaseRequest(
         pool=spec.name, tenant=max(sorted(set(tenants)), key=tenants.count), tier=plan.tier,
-        nodes=plan.nodes, options=(option_of(plan, decision.at),),
+        nodes=plan.nodes, options=(option,),
         ready_within=spec.buying.startup_limit + timedelta(minutes=5),
         decision=_record(decision, plan),
     )  # fmt: skip

@@ -12,6 +12,7 @@ from activities.snapshot import load_nodes, load_queue, load_running
 from models.base import Frozen
 from models.buying import (
     BookQuote,
+    BoughtFor,
     BuyingPolicy,
     CapacityUnderWay,
     MarketView,
@@ -25,7 +26,7 @@ from models.job import Tier
 from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook, Window
 from models.placement import JobRequest
 from models.pool import PoolSpec
-from models.purchase import PurchaseRequest
+from models.purchase import PurchaseRequest, order_key
 from scheduling.buying_fleet import holds, shape_of
 from scheduling.buying_options import windows_to_ask
 
@@ -51,8 +52,13 @@ async def read_need(connection: AsyncConnection, pool: str) -> PoolNeed:
         {"pool": pool},
     )
     tenant_of: dict[str, str] = {row.id: row.tenant for row in tenants}
+    bought = await _bought_for(connection, pool)
     jobs = tuple(
-        UnmetJob(request=entry.request, tenant=tenant_of.get(entry.request.id, "default"))
+        UnmetJob(
+            request=entry.request,
+            tenant=tenant_of.get(entry.request.id, "default"),
+            bought=tuple(bought.get(entry.request.id, ())),
+        )
         for entry in await load_queue(connection, pool)
         if not entry.held
     )
@@ -62,6 +68,23 @@ async def read_need(connection: AsyncConnection, pool: str) -> PoolNeed:
         for node in await load_nodes(connection, pool)
     )
     return PoolNeed(unmet=Unmet(jobs=jobs), releases=releases)
+
+
+async def _bought_for(connection: AsyncConnection, pool: str) -> dict[str, list[BoughtFor]]:
+    """Return what was bought for each job of the queue since it was queued, by job."""
+    found: dict[str, list[BoughtFor]] = {}
+    rows = await connection.execute(text(_BOUGHT_FOR), {"pool": pool})
+    for row in rows:
+        found.setdefault(row.job_id, []).append(
+            BoughtFor(
+                purchase_id=row.id,
+                by_use=row.by_use,
+                ready=row.ready,
+                shared=row.shared,
+                ended_at=row.ended_at,
+            )
+        )
+    return found
 
 
 async def under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[CapacityUnderWay, ...]:
@@ -80,7 +103,8 @@ async def under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[Capaci
             CapacityUnderWay(
                 id=row["id"], state=UnderWayState.ORDERED, tier=Tier(row["tier"]),
                 provider=option.provider, instance_type=option.instance_type, nodes=missing,
-                expected_at=expected,
+                expected_at=expected, place=row["place"],
+                domain=(row["block"] or order_key(row["id"], 1)) if option.fast_fabric else None,
                 until=(option.start or row["created_at"]) + option.length,
             )
         )  # fmt: skip
@@ -152,9 +176,30 @@ async def _quote(market: Provider, kind: InstanceType, window: Window) -> BookQu
 _UNDER_WAY = """
     SELECT p.id, p.tier, p.request, p.created_at,
            (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option,
+           k.id AS block, k.place,
            (SELECT count(*) FROM machines m JOIN nodes n ON n.id = m.name
              WHERE m.purchase_id = p.id AND n.state IN ('READY', 'DRAINING')) AS ready
       FROM purchases p
+      LEFT JOIN LATERAL (SELECT id, place FROM blocks WHERE purchase_id = p.id
+                          ORDER BY id DESC LIMIT 1) AS k ON true
      WHERE p.pool = :pool AND p.buying AND p.state NOT IN ('ENDED', 'REFUSED')
+     ORDER BY p.created_at, p.id
+"""
+
+_BOUGHT_FOR = """
+    SELECT q.job_id, p.id, p.ended_at, m.ready, m.shared,
+           EXISTS (SELECT FROM purchase_orders o
+                    WHERE o.purchase_id = p.id AND o.is_machine) AS by_use
+      FROM purchases p
+     CROSS JOIN LATERAL jsonb_array_elements_text(p.decision -> 'serves') AS served (job_id)
+      JOIN queue q ON q.job_id = served.job_id AND q.pool = p.pool AND p.created_at >= q.queued_at
+     CROSS JOIN LATERAL (
+           SELECT count(n.id) >= CAST(p.request ->> 'nodes' AS int)
+                      AND NOT coalesce(bool_or(n.state = 'LOST'), false) AS ready,
+                  coalesce(bool_or(EXISTS (SELECT FROM placements l
+                                            WHERE l.node_id = n.id AND l.job_id <> q.job_id)),
+                           false) AS shared
+             FROM machines b JOIN nodes n ON n.id = b.name WHERE b.purchase_id = p.id) AS m
+     WHERE p.pool = :pool AND p.state <> 'REFUSED' AND NOT q.held AND (m.ready OR p.spent > 0)
      ORDER BY p.created_at, p.id
 """

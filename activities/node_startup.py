@@ -8,20 +8,31 @@ import os
 from sqlalchemy import RowMapping
 from temporalio.client import Client
 
+from activities.providers import registry
 from activities.providers.startup import Startup
 from models.settings import Settings
+from models.topology import labels_of_bought
 
 _NOT_PASSED_ON = ("TEMPORAL_CONFIG_FILE", "TEMPORAL_PROFILE")
 
 
 def script_for(node_id: str, block: RowMapping, settings: Settings, temporal: Client) -> str:
-    """Return the start-up script of a machine of a block (its row). Raises UnavailableError."""
+    """Return the start-up script of a machine of a block (its row).
+
+    Raises UnavailableError, and what `registry.connect` raises.
+    """
     arguments = [
         *("--node-id", node_id), *("--pool", block["pool"]), *("--tier", block["tier"]),
         *("--provider", block["provider"]), *("--block", block["id"]),
     ]  # fmt: skip
     if block["ends_at"] is not None:
         arguments += ["--expires-at", block["ends_at"].isoformat()]
+    # Nodes of one order share fast fabric where the market says so; nothing else is taken to.
+    together = registry.connect(settings, block["provider"]).capabilities.fast_fabric
+    domain = block["id"] if together else node_id
+    labels = labels_of_bought(block["provider"], block["place"], domain)
+    for label, value in labels.items():
+        arguments += ["--label", f"{label}={value}"]
     return Startup(_environment(settings, temporal), tuple(arguments)).script()
 
 

@@ -61,11 +61,16 @@ class QueueActivities:
     @activity.defn
     @reports_errors
     async def set_hold(self, request: HoldRequest) -> None:
-        """Keep a queued job out of placement, or let it in again."""
+        """Keep a queued job out of placement, or let it in again.
+
+        What was bought for it before it was let in counts no more: more may be bought.
+        """
         async with self._database.transaction() as connection:
             pool = await connection.scalar(
                 text(
-                    "UPDATE queue SET held = :held, decision = NULL, decided_at = NULL"
+                    "UPDATE queue SET held = :held, decision = NULL, decided_at = NULL,"
+                    " queued_at = CASE WHEN held AND NOT :held THEN clock_timestamp()"
+                    " ELSE queued_at END"
                     " WHERE job_id = :id AND attempt = :attempt RETURNING pool"
                 ),
                 {"held": request.held, "id": request.key.job_id, "attempt": request.key.attempt},

@@ -25,8 +25,8 @@ MEAN_PRICE = SKUS[0].mean_cents * MICRO // 100
 _JOBS_AN_HOUR = 3.0
 SIZES, _WEIGHTS = (1, 2, 4, 8), (40, 25, 20, 15)
 _EXCHANGE = Capabilities(
-    order_book=True, fixed_window=True, resellable=True, idempotent=True, lot_gpus=8,
-    grain=timedelta(minutes=1),
+    order_book=True, fixed_window=True, resellable=True, idempotent=True, fast_fabric=True,
+    lot_gpus=8, grain=timedelta(minutes=1),
 )  # fmt: skip
 _CLOUD = Capabilities(offer_list=True)
 _FIRST_MINUTE = int(START.timestamp()) // 60

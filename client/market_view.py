@@ -92,6 +92,7 @@ def abilities(can: Capabilities) -> list[str]:
         (can.resellable, "resale"),
         (can.interruptible, "spot"),
         (can.idempotent, "idempotent orders"),
+        (can.fast_fabric, "fast fabric"),
         (can.lot_gpus > 1, f"lots of {can.lot_gpus} GPUs"),
         (bool(can.grain), f"in steps of {format_duration(can.grain)}"),
     ]

@@ -133,6 +133,19 @@ class BuyingPolicy(Frozen):
         return self
 
 
+class BoughtFor(Frozen):
+    """A purchase that cost something and was made for a job that still waits."""
+
+    purchase_id: str
+    by_use: bool = False
+    """Whether it was a machine that is billed as it runs; else nodes for a window."""
+    ready: bool = False
+    """Whether all of its nodes came up, and none was lost."""
+    shared: bool = False
+    """Whether other jobs ran there."""
+    ended_at: Instant | None = None
+
+
 class UnmetJob(Frozen):
     """A job that waits, with what the packer needs to know of it."""
 
@@ -140,6 +153,8 @@ class UnmetJob(Frozen):
     tenant: Name = "default"
     start_by: Instant | None = None
     """The latest start of a FLEX job; submission plus the policy's `flex_deadline` without."""
+    bought: tuple[BoughtFor, ...] = ()
+    """Since it was queued, oldest first."""
 
 
 class DemandSample(Frozen):
@@ -190,6 +205,9 @@ class CapacityUnderWay(Frozen):
     nodes: int = Field(ge=1)
     shape: NodeShape | None = None
     """What each has; what its instance type says without."""
+    place: str | None = None
+    domain: str | None = None
+    """The block, where its nodes share fast fabric; without, each is a domain of its own."""
     expected_at: Instant
     until: Instant | None = None
     """When its time ends; it runs until it is stopped when left out."""
@@ -257,6 +275,8 @@ class OptionKind(StrEnum):
     """For releases, for capacity under way, for a better price or for a market."""
     NOTHING = "nothing"
     """Nothing is lacking."""
+    AGAIN = "again"
+    """To buy again for a job that what was bought for it does not hold."""
 
 
 class PurchasePlan(Frozen):
@@ -281,6 +301,8 @@ class PurchasePlan(Frozen):
     ready_at: Instant
     """When its nodes are expected."""
     shape: NodeShape
+    fast_fabric: bool = False
+    """Whether its nodes share fast fabric: a group of a gang may span them."""
     offer: Offer | None = None
     serves: tuple[str, ...] = ()
     """Jobs that are to run there."""

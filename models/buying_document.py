@@ -96,6 +96,8 @@ class MarketEntry(Frozen):
     offers: tuple[OfferEntry, ...] = ()
     resellable: bool = True
     """Whether time of a book can be sold again."""
+    fast_fabric: bool = True
+    """Whether nodes of one order at a book share fast fabric."""
     away: str = ""
     """Why it does not answer."""
 
@@ -126,6 +128,7 @@ class MarketEntry(Frozen):
             order_book=True,
             fixed_window=True,
             resellable=self.resellable,
+            fast_fabric=self.fast_fabric,
             lot_gpus=max((book.lot for book in self.books), default=1),
             grain=timedelta(minutes=1),
         )

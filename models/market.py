@@ -136,6 +136,8 @@ class Capabilities(Frozen):
     """Machines may be taken away before their time (spot)."""
     idempotent: bool = False
     """An order sent twice with one key is one order; else the name has to be looked for first."""
+    fast_fabric: bool = False
+    """Nodes of one order share fast fabric. Other machines are not taken to."""
     lot_gpus: int = Field(default=1, ge=1)
     """GPUs that are sold together at least."""
     grain: timedelta = timedelta(0)

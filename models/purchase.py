@@ -90,6 +90,8 @@ class PurchaseOption(Wire):
     standing_for: Duration = timedelta(0)
     """How long an order may rest on the book; what is not filled at once is cancelled without."""
     partial: bool = True
+    fast_fabric: bool = False
+    """Whether nodes of one order of it share fast fabric, as it was when it was decided."""
     offer: Offer | None = None
     """The row to take, at a market where an order is a machine."""
     place: str | None = None

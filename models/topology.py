@@ -22,6 +22,14 @@ FABRIC_LABELS = (REGION_LABEL, CLUSTER_LABEL, DOMAIN_LABEL)
 """What a node must name to belong to a domain."""
 
 
+def labels_of_bought(provider: str, place: str | None, domain: str) -> dict[str, str]:
+    """Return the fabric labels of a node that was bought: its market, its place there, its domain.
+
+    `domain` is the block where its nodes share fast fabric, else the node itself.
+    """
+    return {REGION_LABEL: provider, CLUSTER_LABEL: place or provider, DOMAIN_LABEL: domain}
+
+
 class Processes(StrEnum):
     """What is started on each member of a gang."""
 

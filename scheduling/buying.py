@@ -23,6 +23,7 @@ from models.buying import (
 )
 from models.job import Tier
 from models.placement import JobRequest
+from scheduling.buying_again import bought_before, not_again
 from scheduling.buying_costs import Scene, after, costed, usual_demand, waiting, warm_target
 from scheduling.buying_fleet import Fleet, fleet_of
 from scheduling.buying_options import MOST_EXTENDED, candidates, extended
@@ -60,7 +61,7 @@ def decide(
     if hindrance:
         return _nothing(policy, markets, now, hindrance)
     fleet = fleet_of(releases, under_way, policy)
-    options: list[Option] = []
+    options = bought_before(unmet.jobs, policy, now)
     taken: Taken = {}
     for tier in (Tier.FAST, Tier.FLEX):
         scene = _scene(tier, unmet, fleet, policy, caps_left, now, taken)
@@ -109,7 +110,11 @@ def _scene(
     now: datetime,
     taken: Taken,
 ) -> Scene:
-    by_id = {job.request.id: job for job in unmet.jobs if job.request.tier is tier}
+    by_id = {
+        job.request.id: job
+        for job in unmet.jobs
+        if job.request.tier is tier and not not_again(job, policy, now)
+    }
     ordered = [by_id[request.id] for request in queue_order(j.request for j in by_id.values())]
     demand = usual_demand(unmet.demand, tier, now)
     fleet = fleet.of_tier(tier)

@@ -1,6 +1,6 @@
 """What an option costs in all: money committed, less what is left over, plus delay."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -15,6 +15,7 @@ from models.buying import (
     UnmetJob,
 )
 from models.job import Tier
+from scheduling.buying_again import tried_before
 from scheduling.buying_fleet import Fleet, Outlook, names_of
 from scheduling.buying_prices import BlockSource, PodSource, Taken, taken_by
 from scheduling.buying_words import title_of
@@ -45,6 +46,14 @@ class Scene:
 
     def outlook(self, fleet: Fleet) -> Outlook:
         return fleet.outlook((job.request for job in self.jobs), self.policy, self.now)
+
+    def outlook_without(self, left_out: Collection[str], fleet: Fleet) -> Outlook:
+        """Return the outlook where some jobs, by id, start when they would without a purchase."""
+        known = self.outlook(self.fleet).starts
+        rest = (job.request for job in self.jobs if job.request.id not in left_out)
+        found = fleet.outlook(rest, self.policy, self.now)
+        starts = {**{job_id: known[job_id] for job_id in left_out}, **found.starts}
+        return Outlook(starts, found.uses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +91,12 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
     for number, (_, plan) in enumerate(machines):
         ends_at = plan.window.end if plan.window else None
         fleet = fleet.with_bought(plan, _name(scene, number), ends_at)
-    outlook = scene.outlook(fleet)
+    tried = {
+        job.request.id: why
+        for job in scene.jobs
+        if (why := tried_before(job, {isinstance(source, PodSource) for source, _ in machines}))
+    }
+    outlook = scene.outlook_without(tried, fleet) if tried else scene.outlook(fleet)
     plans: list[PurchasePlan] = []
     leftover = 0
     for number, (source, plan) in enumerate(machines):
@@ -108,7 +122,8 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
         leftover=leftover,
         starts=_starts(scene, outlook),
     )
-    lost = "no job would use it" if not plans else over_a_cap(scene, option)
+    unused = next(iter(tried.values()), "no job would use it")
+    lost = over_a_cap(scene, option) if plans else unused
     return option.model_copy(update={"lost": lost})
 
 

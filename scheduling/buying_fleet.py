@@ -15,6 +15,7 @@ from models.job import Tier
 from models.market import InstanceType
 from models.node import GPU, Node, NodeState
 from models.placement import JobRequest, PackingPolicy, RunningJob
+from models.topology import labels_of_bought
 from scheduling.cycle import plan
 
 MOST_RESERVATIONS = 1_000
@@ -61,9 +62,10 @@ class Fleet:
 
     def with_bought(self, bought: PurchasePlan, name: str, expires_at: datetime | None) -> "Fleet":
         """Return the fleet with the nodes of a purchase, named by `names_of`."""
+        domain = name if bought.fast_fabric else None
         return self.with_coming(
             names_of(bought, name), bought.shape, bought.tier, bought.provider,
-            bought.ready_at, expires_at,
+            bought.ready_at, expires_at, bought.place, domain,
         )  # fmt: skip
 
     def with_coming(
@@ -74,15 +76,20 @@ class Fleet:
         provider: str,
         ready_at: datetime,
         expires_at: datetime | None,
+        place: str | None = None,
+        domain: str | None = None,
     ) -> "Fleet":
+        """Return the fleet with nodes that come; in one fabric domain only where it is named.
+
+        They promise no conformance: no market says which driver its machines will have.
+        """
         gpus = tuple(GPU(index=index, vram=shape.vram) for index in range(shape.gpus))
-        # Nodes of one purchase are taken to be in one fabric domain: a gang is bought together.
-        labels = {"region": provider, "cluster": provider, "fabric.domain": names[0]}
         nodes = tuple(
             Node(
                 id=name, provider=provider, tier=tier, gpu_type=shape.gpu_type, gpus=gpus,
-                cpus=shape.cpus, ram=shape.ram, expires_at=expires_at, labels=labels,
-                container_runtime=shape.container_runtime, conformance=names[0],
+                cpus=shape.cpus, ram=shape.ram, expires_at=expires_at,
+                labels=labels_of_bought(provider, place, domain or name),
+                container_runtime=shape.container_runtime,
             )
             for name in names
         )  # fmt: skip
@@ -159,8 +166,9 @@ def fleet_of(
             continue
         names = [f"{coming.id}-{number}" for number in range(coming.nodes)]
         fleet = fleet.with_coming(
-            names, shape, coming.tier, coming.provider, coming.expected_at, coming.until
-        )
+            names, shape, coming.tier, coming.provider, coming.expected_at, coming.until,
+            coming.place, coming.domain,
+        )  # fmt: skip
     return fleet
 
 

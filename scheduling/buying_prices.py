@@ -92,6 +92,7 @@ class BlockSource:
             expected_cost=-(-walked.cost_per_hour * seconds // 3600),
             ready_at=max(window.start, now) + policy.usual_startup,
             shape=self.shape,
+            fast_fabric=self.market.capabilities.fast_fabric,
         )
 
     def _key(self, place: str | None) -> tuple[str, str, str | None]:

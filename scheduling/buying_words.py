@@ -7,6 +7,7 @@ from models.buying import Option, OptionKind, PurchasePlan
 from models.market import NoQuote
 from models.money import MICRO
 from models.units import format_duration
+from scheduling.buying_again import BOUGHT_ONCE
 
 _MOST = 3
 """Kinds of machine that are named."""
@@ -17,12 +18,15 @@ def sentence(options: Sequence[Option], missing: Sequence[NoQuote]) -> str:
     bought = [option for option in options if option.chosen and option.plans]
     if bought:
         return "; then ".join(_bought(option, options) for option in bought)
-    refused = [option for option in options if not option.chosen]
+    again = [option.lost for option in options if option.kind is OptionKind.AGAIN]
+    if again and len(again) == len(options):
+        return f"wait: {again[0]}"
+    refused = [o for o in options if not o.chosen and o.kind is not OptionKind.AGAIN]
     why = "it costs least" if refused else "nothing on the markets can serve these jobs"
-    if refused and all(_by_cap(option) for option in refused):
+    if refused and all(_by_cap(option) or _tried(option) for option in refused):
         why = refused[0].lost
     away = f" ({'; '.join(quote.detail for quote in missing[:2])})" if missing else ""
-    return f"wait: {why}{away}"
+    return f"wait: {'; '.join([why, *again[:1]])}{away}"
 
 
 def title_of(plans: Sequence[PurchasePlan]) -> str:
@@ -70,6 +74,10 @@ def _bought(option: Option, options: Iterable[Option]) -> str:
         return text
     against = f"against {about(waited.total)} for waiting"
     return f"{text}; with delay {about(option.total)} in all, {against}"
+
+
+def _tried(option: Option) -> bool:
+    return option.lost.startswith(BOUGHT_ONCE)
 
 
 def _by_cap(option: Option) -> bool:

@@ -76,6 +76,7 @@ class SFCompute:
         fixed_window=True,
         resellable=True,
         idempotent=True,
+        fast_fabric=True,
         lot_gpus=reading.USUAL_GPUS,
         grain=units.GRAIN,
     )

@@ -24,8 +24,8 @@ from scheduling.buying import decide
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 EXCHANGE = Capabilities(
-    order_book=True, fixed_window=True, resellable=True, idempotent=True, lot_gpus=8,
-    grain=timedelta(minutes=1),
+    order_book=True, fixed_window=True, resellable=True, idempotent=True, fast_fabric=True,
+    lot_gpus=8, grain=timedelta(minutes=1),
 )  # fmt: skip
 CLOUD = Capabilities(offer_list=True, interruptible=True)
 
