@@ -1,7 +1,9 @@
 """Reading the capacity database into the values that `scheduling` works on."""
 
 import json
+from collections.abc import Callable
 from datetime import datetime
+from functools import lru_cache
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -50,7 +52,9 @@ async def load_nodes(connection: AsyncConnection, pool: str) -> tuple[Node, ...]
         if facts not in known:
             known[facts] = _gpu(*facts)
         gpus.setdefault(node_id, []).append(known[facts])
-    return tuple(_node(row, tuple(gpus.get(row["id"], ()))) for row in nodes.mappings())
+    # Machines of one make have one topology: read once, and one value in all of their nodes.
+    read = lru_cache(NodeTopology.model_validate_json)
+    return tuple(_node(row, tuple(gpus.get(row["id"], ())), read) for row in nodes.mappings())
 
 
 async def load_simulated(connection: AsyncConnection, pool: str) -> frozenset[str]:
@@ -140,7 +144,7 @@ def _gpu(
     )
 
 
-def _node(row: RowMapping, gpus: tuple[GPU, ...]) -> Node:
+def _node(row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopology]) -> Node:
     return Node.model_construct(
         id=row["id"], block_id=row["block_id"], provider=row["provider"], tier=Tier(row["tier"]),
         gpu_type=row["gpu_type"], gpus=gpus, cpus=row["cpu_milli"] / 1000,
@@ -149,13 +153,14 @@ def _node(row: RowMapping, gpus: tuple[GPU, ...]) -> Node:
         state=NodeState(row["state"]),
         container_runtime=row["container_runtime"], labels=row["labels"], epoch=row["epoch"],
         conformance=row["conformance"],
-        topology=row["topology"] and NodeTopology.model_validate(row["topology"]),
+        topology=row["topology"] and read(row["topology"]),
     )  # fmt: skip
 
 
 _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,
-           expires_at, state, container_runtime, labels, epoch, topology, conformance
+           expires_at, state, container_runtime, labels, epoch,
+           CAST(topology AS text) AS topology, conformance
       FROM nodes WHERE pool = :pool AND state <> 'GONE' ORDER BY id
 """
 

@@ -118,6 +118,8 @@ def _row(candidate: Candidate, node: Node | None) -> tuple[str, ...]:
     drawn = f"[{slots(candidate.gpu_indices, node)}]"
     if candidate.slices:
         drawn += f" {format_slices(candidate.slices)}"
+    if candidate.link:
+        drawn += f" {candidate.link.value}"
     if terms.rule is not PackingRule.SEED_SCORE:
         made_of = ", ".join(f"{part.name} {part.value:+.3f}" for part in terms.parts)
         return candidate.node_id, drawn, f"{terms.total:.3f}", made_of

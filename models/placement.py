@@ -10,7 +10,7 @@ from models.base import Frozen, Instant, Name, Wire
 from models.gang import GangPacking, GangPlan
 from models.job import JobSpec, Tier, check_part
 from models.mig import MigProfile
-from models.topology import Gang
+from models.topology import Gang, LinkClass
 from models.units import GB, Duration
 
 
@@ -119,6 +119,8 @@ class Candidate(Frozen):
     gpu_indices: tuple[int, ...]
     slices: int = 0
     """For a MIG profile: the set of slices on its GPU."""
+    link: LinkClass | None = None
+    """Of several GPUs: the slowest link between them; null where one is not known."""
     terms: ScoreTerms
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -118,6 +119,14 @@ class NodeTopology(Wire):
     """A row for each GPU, with an entry for each; null with itself and where none is known."""
     nics: tuple[str | None, ...] = ()
     """The network card beside each GPU, null where there is none; empty when not known."""
+
+    @cached_property
+    def digest(self) -> int:
+        return hash((self.gpus, self.links, self.nics))
+
+    def __hash__(self) -> int:
+        # A cycle looks up answers by topology many times over, and this is 64 links and more.
+        return self.digest
 
     @model_validator(mode="after")
     def _rows_agree(self) -> Self:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from models.job import Tier
 from models.node import Node, NodeState
 from models.placement import RejectionCode
+from models.topology import NodeTopology
 from scheduling.parts import Parts
 from scheduling.state import EPSILON, Hold, Need, NodeView, Rooms
 
@@ -36,6 +37,8 @@ class Layout(NamedTuple):
     free: int
     parts: Parts = ()
     """What jobs have of GPUs that they share."""
+    topology: NodeTopology | None = None
+    """What connects them, where that is known."""
 
 
 class Make(NamedTuple):
@@ -229,7 +232,7 @@ class Columns:
         self.amount_used = np.concatenate([self.amount_used, real])
 
     def _layout_number(self, view: NodeView) -> int:
-        layout = Layout(view.rooms, view.free, view.parts)
+        layout = Layout(view.rooms, view.free, view.parts, view.node.topology)
         number = self._layout_numbers.get(layout)
         if number is None:
             number = self._layout_numbers[layout] = len(self.layouts)

@@ -225,7 +225,7 @@ def layout_with(layout: Layout, chosen: Chosen, need: Need) -> Layout:
     if not need.whole:
         milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
         parts = with_part(parts, Part(chosen.indices[0], milli, vram, chosen.slices))
-    return Layout(layout.rooms, layout.free & ~chosen.mask, parts)
+    return layout._replace(free=layout.free & ~chosen.mask, parts=parts)
 
 
 def demand_of(kinds: tuple[Kind, ...]) -> Floats:

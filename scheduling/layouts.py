@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from models.placement import GPUChoice, RejectionCode
 from scheduling.columns import Bools, Columns, Floats, Layout
-from scheduling.gpus import Chosen, choose
+from scheduling.gpus import Chosen
+from scheduling.links import choose_linked
 from scheduling.parts import WHOLE, choose_instance, choose_share, lefts_now
 from scheduling.state import EPSILON
 
@@ -92,7 +93,7 @@ def _whole(layout: Layout, wish: Wish, choice: GPUChoice) -> Chosen | RejectionC
         return RejectionCode.VRAM
     if usable.bit_count() < wish.gpus:
         return RejectionCode.GPUS_BUSY
-    return choose(usable, layout.free, wish.gpus, choice)
+    return choose_linked(layout.topology, usable, layout.free, wish.gpus, choice)
 
 
 def _share(layout: Layout, wish: Wish, choice: GPUChoice) -> Chosen | RejectionCode:

@@ -1,6 +1,6 @@
-"""Which GPUs of a node a group gets, by what connects them."""
+"""Which GPUs of a node a job or a group gets, by what connects them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations
 from math import comb
@@ -9,9 +9,8 @@ from models.placement import GPUChoice
 from models.topology import LinkClass, NodeTopology
 from scheduling.gpus import Chosen, average_gap, choose, indices_of, mask_of, run_lengths
 
-_Rows = tuple[tuple[LinkClass | None, ...], ...]
-_Key = tuple[tuple[int, ...], _Rows, tuple[str | None, ...]]
-"""The parts of a topology."""
+_Set = tuple[int, ...]
+"""GPU indices, ascending."""
 
 _MAX_SETS = 13_000
 """Sets that are compared: enough for any 8 of 16 GPUs."""
@@ -29,14 +28,25 @@ def choose_gpus(
     plain = choose(usable, free, count, choice)
     if topology is None or choice is GPUChoice.FIRST_FREE or usable.bit_count() == count:
         return plain
-    links = topology.gpus, topology.links, topology.nics
-    return _best_connected(links, usable, free, count)
+    return _best_connected(topology, usable, free, count)
+
+
+def choose_linked(
+    topology: NodeTopology | None, usable: int, free: int, count: int, choice: GPUChoice
+) -> Chosen:
+    """Return the same for a job on one node: a single GPU is chosen without regard to links."""
+    return choose_gpus(topology if count > 1 else None, usable, free, count, choice)
 
 
 def slowest_link(topology: NodeTopology | None, indices: Sequence[int]) -> LinkClass | None:
     """Return the slowest link between GPUs of the set; None where a link is not known."""
     if topology is None or len(indices) < 2:
         return None
+    return _slowest(topology, tuple(indices))
+
+
+@lru_cache(maxsize=1 << 12)
+def _slowest(topology: NodeTopology, indices: _Set) -> LinkClass | None:
     row = {gpu: number for number, gpu in enumerate(topology.gpus)}
     found: list[LinkClass] = []
     for a, b in combinations(indices, 2):
@@ -48,42 +58,53 @@ def slowest_link(topology: NodeTopology | None, indices: Sequence[int]) -> LinkC
 
 
 @lru_cache(maxsize=1 << 12)
-def _best_connected(links: _Key, usable: int, free: int, count: int) -> Chosen:
-    look_up = _Links(*links)
-
-    def merit(indices: tuple[int, ...]) -> tuple[int, int, float, tuple[int, ...], int]:
-        rest = run_lengths(free & ~mask_of(indices))
-        slowest, cards = look_up.slowest(indices), look_up.cards(indices)
-        return slowest, cards, -average_gap(indices), rest, -indices[0]
-
-    best = max(_sets(indices_of(usable), count), key=merit)
+def _best_connected(topology: NodeTopology, usable: int, free: int, count: int) -> Chosen:
+    # One wish after the other, each for the sets that the ones before leave: they are many.
+    sets = _fastest(topology, list(_sets(indices_of(usable), count)))
+    beside = dict(zip(topology.gpus, topology.nics, strict=False))
+    sets = _most(sets, lambda gpus: len({card for gpu in gpus if (card := beside.get(gpu))}))
+    sets = _most(sets, lambda gpus: gpus[0] - gpus[-1])
+    sets = _most(sets, lambda gpus: run_lengths(free & ~mask_of(gpus)))
+    best = sets[0]
     return Chosen(mask_of(best), best, average_gap(best))
 
 
-def _sets(indices: tuple[int, ...], count: int) -> Iterable[tuple[int, ...]]:
+def _sets(indices: _Set, count: int) -> Iterable[_Set]:
     """Return the sets to compare: all, or where they are too many those of neighbours."""
     if comb(len(indices), count) <= _MAX_SETS:
         return combinations(indices, count)
     return [indices[i : i + count] for i in range(len(indices) - count + 1)]
 
 
-class _Links:
-    """A node's topology, looked up by GPU index."""
+def _fastest(topology: NodeTopology, sets: list[_Set]) -> list[_Set]:
+    """Return the sets whose slowest link is fastest; a link that is not known is the slowest."""
+    for speed in sorted({link.gb_per_second for link in LinkClass}, reverse=True):
+        near = _near(topology, speed)
+        left = [gpus for gpus in sets if _all_near(gpus, near)]
+        if left:
+            return left
+    return sets
 
-    def __init__(self, gpus: tuple[int, ...], rows: _Rows, nics: tuple[str | None, ...]) -> None:
-        self._speed = {
-            (a, b): link.gb_per_second
-            for a, row in zip(gpus, rows, strict=True)
-            for b, link in zip(gpus, row, strict=True)
-            if link is not None
-        }
-        self._cards = dict(zip(gpus, nics, strict=False))
 
-    def slowest(self, indices: tuple[int, ...]) -> int:
-        """Return GB/s of the slowest link within the set; 0 where one is not known."""
-        pairs = combinations(indices, 2)
-        return min((self._speed.get(pair, 0) for pair in pairs), default=0)
+def _near(topology: NodeTopology, speed: int) -> dict[int, int]:
+    """Return for each GPU the set of those that a link of at least this speed leads to."""
+    return {
+        gpu: mask_of(
+            other
+            for other, link in zip(topology.gpus, row, strict=True)
+            if other == gpu or (link is not None and link.gb_per_second >= speed)
+        )
+        for gpu, row in zip(topology.gpus, topology.links, strict=True)
+    }
 
-    def cards(self, indices: tuple[int, ...]) -> int:
-        """Return how many network cards stand beside GPUs of the set."""
-        return len({card for index in indices if (card := self._cards.get(index))})
+
+def _all_near(gpus: _Set, near: dict[int, int]) -> bool:
+    mask = mask_of(gpus)
+    return all(mask & ~near.get(gpu, 1 << gpu) == 0 for gpu in gpus)
+
+
+def _most(sets: list[_Set], worth: Callable[[_Set], int | tuple[int, ...]]) -> list[_Set]:
+    """Return the sets of the highest worth, in order."""
+    worths = [worth(gpus) for gpus in sets]
+    most = max(worths)
+    return [gpus for gpus, found in zip(sets, worths, strict=True) if found == most]

@@ -23,7 +23,14 @@ from scheduling.mix import mix_of
 from scheduling.scan import Scan, Scanner
 from scheduling.scoring import provider_for
 from scheduling.state import Need, view_nodes
-from scheduling.words import count, format_gpus, format_part, format_rejected, format_terms
+from scheduling.words import (
+    count,
+    format_gpus,
+    format_link,
+    format_part,
+    format_rejected,
+    format_terms,
+)
 
 ALTERNATIVES = 3
 """Candidates that a decision keeps beside the best one when it need not explain itself fully."""
@@ -79,7 +86,7 @@ def placing(job: JobRequest, scan: Scan, best: Sequence[int]) -> Decision:
     """Return the decision for the first of the `best` options, with the others beside it."""
     chosen = scan.candidate(best[0], in_words=True)
     candidates = (chosen, *[scan.candidate(position) for position in best[1:]])
-    where = format_gpus(chosen.gpu_indices)
+    where = format_gpus(chosen.gpu_indices) + format_link(chosen.link)
     if not job.whole:
         where = format_part(job, chosen.gpu_indices[0], chosen.slices)
     return Decision(

@@ -6,7 +6,8 @@ from datetime import datetime
 from models.node import NodeState
 from models.placement import GPUChoice
 from scheduling.columns import Columns
-from scheduling.gpus import Chosen, choose, mask_of
+from scheduling.gpus import Chosen, mask_of
+from scheduling.links import choose_linked
 from scheduling.parts import WHOLE, Left, Part, choose_instance, choose_share, left_of
 from scheduling.state import EPSILON, Hold, Need, NodeView
 
@@ -26,7 +27,10 @@ def open_from(
         empty = mask_of(left.gpu for left in found) if free is None else free
         return choose_share(found, empty, choice) if found else None
     usable = gpus_open_from(view, need, start)
-    return choose(usable, usable if free is None else free, need.gpus, choice) if usable else None
+    if not usable:
+        return None
+    empty = usable if free is None else free
+    return choose_linked(view.node.topology, usable, empty, need.gpus, choice)
 
 
 def gpus_open_from(view: NodeView, need: Need, start: datetime) -> int:

@@ -15,6 +15,7 @@ from scheduling.columns import Bools, Columns, Numbers, microseconds
 from scheduling.gpus import Chosen
 from scheduling.keep_room import RoomKeeper
 from scheduling.layouts import CODE_NUMBER, CODES, FITS, Codes, LayoutAnswers, Wish
+from scheduling.links import slowest_link
 from scheduling.mix import Mix
 from scheduling.reservations import open_from
 from scheduling.rules import Rankers
@@ -186,6 +187,7 @@ class Scan:
             node_id=self.columns.views[position].node.id,
             gpu_indices=chosen.indices,
             slices=chosen.slices,
+            link=slowest_link(self.columns.views[position].node.topology, chosen.indices),
             terms=self._terms_of(number, in_words=in_words),
         )
         self._candidates[position, in_words] = number, candidate

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from models.mig import first_slice
 from models.placement import JobRequest, PackingRule, RejectionCode, ScoreTerms
+from models.topology import LinkClass
 
 _MOST_PARTS = 2
 """Of a value that a sentence names."""
@@ -19,6 +20,11 @@ def format_gpus(indices: Sequence[int]) -> str:
             runs.append([index])
     parts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
     return f"{'GPU' if len(indices) == 1 else 'GPUs'} {','.join(parts)}"
+
+
+def format_link(slowest: LinkClass | None) -> str:
+    """Return `` linked by nvlink (450 GB/s)``; nothing where the links are not known."""
+    return f" linked by {slowest.value} ({slowest.gb_per_second} GB/s)" if slowest else ""
 
 
 def format_part(job: JobRequest, index: int, slices: int = 0) -> str:

@@ -1,17 +1,22 @@
 """Which GPUs of a node a group gets, by what connects them."""
 
+from datetime import timedelta
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.placement import GPUChoice
+from models.placement import Decision, GPUChoice
 from models.topology import LinkClass, NodeTopology, fingerprint
+from scheduling.cycle import plan
 from scheduling.gpus import choose, indices_of, mask_of
 from scheduling.links import choose_gpus
 from tests.support.gangs import a_gang, decide, in_domain, islands
+from tests.support.packing import NOW, POLICY, a_job, a_node, running
+from tests.support.packing_scenes import topologies
 
 NVLINK, NVSWITCH, PCIE4, PCIE5 = (
     LinkClass.NVLINK, LinkClass.NVSWITCH, LinkClass.PCIE4, LinkClass.PCIE5,
@@ -74,6 +79,48 @@ def test_a_gang_gets_linked_gpus():
     assert decide(a_gang(4), nodes).members[0].gpu_indices == (1, 3, 5, 7)
 
 
+def on_one_node(gpus: int, **policy: Any) -> Decision:
+    nodes = [a_node(gpus=8, topology=EVEN_AND_ODD, busy=[0])]
+    return decide(a_job(gpus=gpus), nodes, **policy)
+
+
+def test_a_job_on_one_node_gets_linked_gpus_and_the_decision_names_the_link():
+    decision = on_one_node(4)
+    assert decision.gpu_indices == (1, 3, 5, 7)
+    assert decision.candidates[0].link is NVLINK
+    assert "GPUs 1,3,5,7 linked by nvlink (450 GB/s): the best of 1" in decision.reason
+    over_the_slow_one = on_one_node(5)
+    assert over_the_slow_one.gpu_indices == (1, 2, 3, 4, 5)
+    assert "linked by pcie5 (64 GB/s)" in over_the_slow_one.reason
+
+
+def test_a_single_gpu_is_chosen_without_regard_to_links():
+    beside = EVEN_AND_ODD.model_copy(update={"nics": (None,) * 7 + ("mlx0",)})
+    decision = decide(a_job(gpus=1), [a_node(topology=beside)])
+    assert decision.gpu_indices == (0,)
+    assert "linked" not in decision.reason
+
+
+def test_nodes_alike_but_for_their_links_are_told_apart():
+    nodes = [a_node("plain", busy=[0]), a_node("linked", busy=[0], topology=EVEN_AND_ODD)]
+    gpus = {c.node_id: (c.gpu_indices, c.link) for c in decide(a_job(gpus=4), nodes).candidates}
+    assert gpus == {"plain": ((1, 2, 3, 4), None), "linked": ((1, 3, 5, 7), NVLINK)}
+
+
+def test_gpus_kept_for_a_later_start_are_linked_too():
+    nodes = [a_node(topology=EVEN_AND_ODD, busy=range(8))]
+    ends = timedelta(minutes=10)
+    held = running("old", "node-a", range(1, 8), ends, vram_per_gpu=80)
+    made = plan([a_job(gpus=4)], nodes, [held], POLICY, NOW)
+    assert made.reservations[0].gpu_indices == (1, 3, 5, 7)
+
+
+def test_sixteen_gpus_are_answered_in_a_blink():
+    topology = islands(tuple(range(16)), within=NVSWITCH, between=NVSWITCH)
+    # 12 870 sets; all tie on their links, and the closest runs are asked for what they leave.
+    assert chosen(topology, (1 << 16) - 1, 8) == tuple(range(8))
+
+
 def test_a_node_of_many_gpus_is_answered_by_its_runs():
     halves = tuple(range(0, 32)), tuple(range(32, 64))
     topology = islands(*halves, within=NVSWITCH, between=PCIE5)
@@ -81,20 +128,7 @@ def test_a_node_of_many_gpus_is_answered_by_its_runs():
     assert chosen(topology, usable, 8) == tuple(range(56, 64))
 
 
-@st.composite
-def topologies(draw: st.DrawFn) -> NodeTopology:
-    count = draw(st.integers(2, 7))
-    kinds = st.sampled_from([None, *LinkClass])
-    links = {pair: draw(kinds) for pair in combinations(range(count), 2)}
-    rows = tuple(
-        tuple(None if a == b else links[min(a, b), max(a, b)] for b in range(count))
-        for a in range(count)
-    )
-    nics = draw(st.just(()) | st.tuples(*[st.sampled_from([None, "a", "b"])] * count))
-    return NodeTopology(gpus=tuple(range(count)), links=rows, nics=nics)
-
-
-@given(topologies(), st.data())
+@given(st.integers(2, 7).flatmap(topologies), st.data())
 def test_no_other_set_is_better_linked(topology: NodeTopology, data: st.DataObject):
     usable = data.draw(st.integers(1, (1 << len(topology.gpus)) - 1))
     count = data.draw(st.integers(1, usable.bit_count()))

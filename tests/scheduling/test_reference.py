@@ -20,12 +20,17 @@ from models.placement import (
     RunningJob,
     ScoreWeights,
 )
+from models.topology import LinkClass
 from scheduling.cycle import plan
+from tests.support.gangs import islands
 from tests.support.packing import NOW, a_job
 from tests.support.packing_scenes import H100, PROFILES, Scene, scenes
 from tests.support.reference_packer import reference_plan
 
 MINUTE = timedelta(minutes=1)
+EVEN_AND_ODD = islands(
+    (0, 2, 4, 6), (1, 3, 5, 7), within=LinkClass.NVLINK, between=LinkClass.PCIE4
+)
 
 policies = st.builds(
     PackingPolicy,
@@ -43,6 +48,14 @@ def test_every_plan_is_that_of_the_reference(scene: Scene, policy: PackingPolicy
 
 @given(scenes(mixed=True), policies)
 def test_plans_of_whole_gpus_shares_and_mig_are_those_of_the_reference(
+    scene: Scene, policy: PackingPolicy
+) -> None:
+    expected = reference_plan(scene.queue, scene.nodes, scene.running, policy, NOW)
+    assert plan_without_words(scene, policy) == expected
+
+
+@given(scenes(mixed=True, linked=True), policies)
+def test_plans_on_nodes_with_links_are_those_of_the_reference(
     scene: Scene, policy: PackingPolicy
 ) -> None:
     expected = reference_plan(scene.queue, scene.nodes, scene.running, policy, NOW)
@@ -71,18 +84,20 @@ def test_long_mixed_queues_on_crowded_nodes_are_planned_as_by_the_reference() ->
 
 
 def test_long_queues_on_crowded_nodes_are_planned_as_by_the_reference() -> None:
-    placed = reserved = 0
+    placed = reserved = apart = 0
     passed_over: set[RejectionCode] = set()
     for seed in range(12):
-        scene = crowded(random.Random(seed))
+        scene = crowded(random.Random(seed), linked=seed % 2 == 1)
         expected = reference_plan(scene.queue, scene.nodes, scene.running, PackingPolicy(), NOW)
         assert plan_without_words(scene, PackingPolicy()) == expected
         placed += len(expected.placements)
         reserved += len(expected.reservations)
+        apart += sum(d.candidates[0].link is LinkClass.NVLINK for d in expected.placements)
         passed_over |= {code for d in expected.decisions for code in d.rejected}
     # The comparison means something only where all of these happen.
     assert placed > 200
     assert reserved > 50
+    assert apart > 10
     assert RejectionCode.RESERVED in passed_over
 
 
@@ -92,12 +107,18 @@ def plan_without_words(scene: Scene, policy: PackingPolicy) -> CyclePlan:
     return made.model_copy(update={"decisions": wordless})
 
 
-def crowded(chance: random.Random) -> Scene:
-    """Return 24 nodes with jobs on most GPUs, and 80 jobs in the queue, some needs repeated."""
+def crowded(chance: random.Random, *, linked: bool = False) -> Scene:
+    """Return 24 nodes with jobs on most GPUs, and 80 jobs in the queue, some needs repeated.
+
+    When `linked`, GPUs of half of the nodes are in two islands: the even and the odd ones.
+    """
     pairs = [busy_node(f"node-{i:02}", chance) for i in range(24)]
     running = [job for _, jobs in pairs for job in jobs]
     queue = [queued_job(f"job-{i:02}", chance) for i in range(80)]
-    return Scene([node for node, _ in pairs], running, queue)
+    nodes = [node for node, _ in pairs]
+    if linked:
+        nodes[::2] = [node.model_copy(update={"topology": EVEN_AND_ODD}) for node in nodes[::2]]
+    return Scene(nodes, running, queue)
 
 
 def crowded_in_parts(chance: random.Random) -> Scene:

@@ -67,7 +67,9 @@ def _without_parts(terms: ScoreTerms) -> ScoreTerms:
     return terms.model_copy(update={"parts": ()})
 
 
-@given(scenes(mixed=True), st.sampled_from(OTHERS), st.sampled_from(GPUChoice), lately)
+@given(
+    scenes(mixed=True, linked=True), st.sampled_from(OTHERS), st.sampled_from(GPUChoice), lately
+)
 def test_every_plan_by_a_rule_is_that_of_its_plain_twin(
     scene: Scene, rule: PackingRule, choice: GPUChoice, recent: list[RecentJobs]
 ) -> None:

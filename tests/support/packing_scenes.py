@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import combinations
 from typing import Any
 
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from models.job import Tier
 from models.mig import positions_of, slices_gb
 from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import CyclePlan, JobRequest, RunningJob
+from models.topology import LinkClass, NodeTopology
 from scheduling.cycle import plan
 from scheduling.state import with_job
 from tests.support.packing import NOW, POLICY, a_job
@@ -64,7 +66,20 @@ def part_requests(draw: st.DrawFn, name: str, *, mig: bool) -> JobRequest:
 
 
 @st.composite
-def empty_nodes(draw: st.DrawFn, name: str, mixed: bool = False) -> Node:
+def topologies(draw: st.DrawFn, count: int) -> NodeTopology:
+    """Any links between so many GPUs, some not known, with network cards or without."""
+    kinds = st.sampled_from([None, *LinkClass])
+    links = {pair: draw(kinds) for pair in combinations(range(count), 2)}
+    rows = tuple(
+        tuple(None if a == b else links[min(a, b), max(a, b)] for b in range(count))
+        for a in range(count)
+    )
+    nics = draw(st.just(()) | st.tuples(*[st.sampled_from([None, "a", "b"])] * count))
+    return NodeTopology(gpus=tuple(range(count)), links=rows, nics=nics)
+
+
+@st.composite
+def empty_nodes(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = False) -> Node:
     gpus = draw(st.integers(0, 10))
     vram = draw(st.sampled_from([80, 80, 80, 0]))  # 0: a node that names no memory
     kept = draw(st.lists(st.sampled_from([0, 0, 0, vram / 2]), min_size=gpus, max_size=gpus))
@@ -87,6 +102,7 @@ def empty_nodes(draw: st.DrawFn, name: str, mixed: bool = False) -> Node:
         expires_at=None if expires_in is None else NOW + expires_in,
         state=draw(st.sampled_from([NodeState.READY] * 7 + [NodeState.DRAINING])),
         container_runtime=draw(st.sampled_from(["docker", "docker", None])),
+        topology=draw(st.none() | topologies(gpus)) if linked else None,
     )
 
 
@@ -100,13 +116,20 @@ class Scene:
 
 
 @st.composite
-def scenes(draw: st.DrawFn, max_nodes: int = 5, max_jobs: int = 12, mixed: bool = False) -> Scene:
+def scenes(
+    draw: st.DrawFn,
+    max_nodes: int = 5,
+    max_jobs: int = 12,
+    mixed: bool = False,
+    linked: bool = False,
+) -> Scene:
     """A cluster on which some jobs run, placed by the packer itself, and a queue.
 
     When `mixed`, jobs want whole GPUs, shares and MIG instances, and some GPUs are in MIG mode.
+    When `linked`, some nodes say what connects their GPUs.
     """
     names = [f"node-{i}" for i in range(draw(st.integers(0, max_nodes)))]
-    nodes = [draw(empty_nodes(name, mixed)) for name in names]
+    nodes = [draw(empty_nodes(name, mixed, linked)) for name in names]
     old = [draw(requests(f"old-{i}", mixed)) for i in range(draw(st.integers(0, 8)))]
     started = plan(old, nodes, [], POLICY, NOW)
     nodes = applied(nodes, old, started)

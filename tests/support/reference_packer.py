@@ -27,6 +27,7 @@ from models.placement import (
     ScoreTerms,
     ScoreWeights,
 )
+from models.topology import LinkClass, NodeTopology
 
 TINY = 1e-6
 GPUs = tuple[int, ...]
@@ -242,7 +243,8 @@ def answer(
         total = ranking.value(machine, after, gpus, job)
         total += policy.weights.expiry * terms.expiry + policy.weights.provider * terms.provider
         terms = terms.model_copy(update={"rule": policy.rule, "total": round(total, 9)})
-    return Candidate(node_id=node.id, gpu_indices=gpus, slices=slices, terms=terms)
+    link = link_of(gpus, node.topology)
+    return Candidate(node_id=node.id, gpu_indices=gpus, slices=slices, link=link, terms=terms)
 
 
 def score(
@@ -276,15 +278,48 @@ def score(
     )
 
 
-def choice(usable: set[int], free: set[int], count: int, by: GPUChoice) -> GPUs:
-    """The fewest gaps; then the longest runs left; then the lowest. Or simply the first."""
+def choice(
+    usable: set[int],
+    free: set[int],
+    count: int,
+    by: GPUChoice,
+    topology: NodeTopology | None = None,
+) -> GPUs:
+    """The fastest slowest link, then the most network cards, where they are known; the fewest
+    gaps; then the longest runs left; then the lowest. Or simply the first."""
     if by is GPUChoice.FIRST_FREE:
         return tuple(sorted(usable))[:count]
     options = list(combinations(sorted(usable), count))
+    if topology is not None:
+        fastest = max(speed(option, topology) for option in options)
+        options = [option for option in options if speed(option, topology) == fastest]
+        most = max(cards(option, topology) for option in options)
+        options = [option for option in options if cards(option, topology) == most]
     fewest = min(average_gap(option) for option in options)
     options = [option for option in options if average_gap(option) == fewest]
     longest = max(runs(free - set(option)) for option in options)
     return min(option for option in options if runs(free - set(option)) == longest)
+
+
+def speed(gpus: GPUs, topology: NodeTopology) -> int:
+    """GB/s of the slowest link; 0 where one is not known."""
+    link = link_of(gpus, topology)
+    return link.gb_per_second if link else 0
+
+
+def link_of(gpus: GPUs, topology: NodeTopology | None) -> LinkClass | None:
+    """The slowest link of several GPUs, where all are known."""
+    if topology is None or len(gpus) < 2 or not set(gpus) <= set(topology.gpus):
+        return None
+    rows = [topology.gpus.index(gpu) for gpu in gpus]
+    links = [topology.links[a][b] for a in rows for b in rows if a != b]
+    known = [link for link in links if link is not None]
+    return min(known, key=lambda k: k.gb_per_second) if len(known) == len(links) else None
+
+
+def cards(gpus: GPUs, topology: NodeTopology) -> int:
+    beside = dict(zip(topology.gpus, topology.nics, strict=False))
+    return len({beside.get(gpu) for gpu in gpus} - {None})
 
 
 def average_gap(gpus: GPUs) -> float:
@@ -394,7 +429,8 @@ def open_part(
     gpus -= {index for span in others for index in span.gpus}
     if len(gpus) < job.gpus:
         return None
-    return choice(gpus, gpus if free is None else free, job.gpus, by), 0
+    topology = machine.node.topology if job.gpus > 1 else None
+    return choice(gpus, gpus if free is None else free, job.gpus, by, topology), 0
 
 
 def instants(moment: datetime, others: Sequence[Span]) -> list[datetime]:
