@@ -196,7 +196,7 @@ _RECENT = """
     ), shapes AS (
         SELECT (SELECT jsonb_object_agg(key, value) FROM jsonb_each(j.spec)
                  WHERE key IN ('tier', 'gpus', 'gpu_type', 'vram_per_gpu', 'milli', 'mig', 'cpus',
-                               'ram', 'expected_duration')) AS shape,
+                               'ram', 'expected_duration', 'conformance')) AS shape,
                j.spec->>'image' IS NOT NULL AS container, latest.ended
           FROM latest JOIN jobs j ON j.id = latest.job_id
          WHERE j.spec->>'gang' IS NULL

@@ -23,7 +23,10 @@ _HINTS = {
     RejectionCode.FLAVOR: "name another gpu_type, or leave it out",
     RejectionCode.LABELS: "start the agents with --label region=..., --label cluster=... and "
     "--label fabric.domain=..., or set gang.unlabelled_nodes",
-    RejectionCode.CONFORMANCE: "set gang.same_conformance to prefer",
+    RejectionCode.CONFORMANCE: "leave out conformance, set gang.same_conformance to "
+    "prefer, or add nodes that say what they have (`longshore topology`)",
+    RejectionCode.NOT_ALLOWED: "allow the fingerprints of other nodes too; `longshore topology` "
+    "lists them",
     RejectionCode.DOMAIN: "make gang.group_gpus smaller, or add nodes to a domain",
     RejectionCode.VRAM: "ask for less vram_per_gpu, or add a node with larger GPUs",
     RejectionCode.MIG_PROFILE: "name another profile, or start an agent on GPUs in MIG mode",

@@ -138,6 +138,10 @@ def _job_line(job: JobRequest, now: datetime) -> str:
     if job.gang is not None:
         wants[0] += _groups(job.gang)
     wants += [f"{job.cpus:g} cores", f"{format_gb(job.ram)} RAM"]
+    if job.conformance is not None:
+        wants.append(
+            "a fingerprint that it allows" if job.conformance.allowed else "a known fingerprint"
+        )
     wants += [f"for {format_duration(job.expected_duration)}", f"at {now:%Y-%m-%d %H:%M:%S} UTC"]
     return f"{job.id} ({job.tier}): {', '.join(wants)}"
 

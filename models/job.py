@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints, WithJsonSchema, field_validator, 
 
 from models.base import Frozen, Instant, Name, Wire
 from models.mig import MigProfile, profile_gb
-from models.topology import Gang
+from models.topology import Conformance, Gang
 from models.units import GB, Duration, format_gb
 
 
@@ -142,6 +142,10 @@ class JobSpec(Frozen):
     """How long it will probably run; a node that ends before that is not chosen."""
     gang: Gang | None = None
     """Lets the job span nodes; all of its GPUs are placed together, or none."""
+    conformance: Conformance | None = None
+    """Which nodes may serve, by driver, firmware and kernel parameters; any when left out.
+    Nothing is bought for a job that says so: what a machine has is known when it is there. See
+    docs/topology.md."""
 
     command: str | tuple[str, ...] | None = None
     """What to run: a list is run as it is, a text by `sh -c`."""

@@ -35,7 +35,7 @@ from models.job import (
     Tier,
 )
 from models.mig import MigProfile
-from models.topology import Gang
+from models.topology import Conformance, Gang
 from models.units import GB, Duration, format_duration, format_gb
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "job-file.md"
@@ -62,6 +62,7 @@ gang:
   spares_per_group: 1
   same_conformance: require
   unlabelled_nodes: false
+conformance: {known: true, allowed: [1f0e6b2c9d4a7e35]}
 
 command: [python, train.py, --epochs, "3"]
 image: ghcr.io/example/train:1.4
@@ -113,6 +114,7 @@ def page() -> str:
     for title, before, model, values in (
         ("Fields", _FIELDS, JobSpec, {**example, **OF_ONE_GPU}),
         ("gang", _GANG, Gang, example["gang"]),
+        ("conformance", f"{Conformance.__doc__}\n", Conformance, example["conformance"]),
         ("checkpoint", _CHECKPOINT, CheckpointContract, example["checkpoint"]),
         ("retry", _RETRY, RetryPolicy, no_example),
         ("A retry rule", _RULE, RetryRule, example["retry"]["user"]),
@@ -136,13 +138,9 @@ def _fields_of(model: type[BaseModel], values: dict[str, Any], title: str) -> It
         facts = [_type(hints[name]) + _limits(field), _default(field, hints[name])]
         if name in values and not isinstance(values[name], dict):
             facts.append(f"for example `{name}: {_inline(values[name])}`")
-        text = " ".join((field.description or _said_elsewhere(name)).split())
+        # A rule of the retry policy has no text of its own: its failure class says when it holds.
+        text = " ".join((field.description or _docs_of(FailureClass)[name.upper()]).split())
         yield f"### {prefix}{name}\n\n{text}\n\n- {'; '.join(facts)}\n"
-
-
-def _said_elsewhere(name: str) -> str:
-    """A rule of the retry policy has no text of its own: its failure class says when it holds."""
-    return _docs_of(FailureClass)[name.upper()]
 
 
 def _type(hint: Any) -> str:
@@ -249,6 +247,7 @@ def _errors() -> str:
 
 _SECTIONS: dict[type[BaseModel], str] = {
     CheckpointContract: "checkpoint",
+    Conformance: "conformance",
     Gang: "gang",
     RetryPolicy: "retry",
     RetryRule: "A retry rule",

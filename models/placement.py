@@ -10,7 +10,7 @@ from models.base import Frozen, Instant, Name, Wire
 from models.gang import GangPacking, GangPlan
 from models.job import JobSpec, Tier, check_part
 from models.mig import MigProfile
-from models.topology import Gang, LinkClass
+from models.topology import Conformance, Gang, LinkClass
 from models.units import GB, Duration
 
 
@@ -34,7 +34,9 @@ class RejectionCode(StrEnum):
     LABELS = "no-fabric-labels"
     """For a gang: the node does not name its region, cluster and fabric domain."""
     CONFORMANCE = "conformance-unknown"
-    """For a gang that requires the same driver, firmware and kernel: the node has not said."""
+    """For a job that asks for its driver, firmware and kernel parameters: it has not said."""
+    NOT_ALLOWED = "conformance-not-allowed"
+    """The node's fingerprint is not among those that the job allows."""
     EXPIRY = "expires-too-soon"
     CPU = "not-enough-cpu"
     RAM = "not-enough-ram"
@@ -178,6 +180,8 @@ class JobRequest(Frozen):
     attempt: int = 1
     gang: Gang | None = None
     """Set for a job that may span nodes; `gpus`, `cpus` and `ram` stay those of the whole job."""
+    conformance: Conformance | None = None
+    """Rules nodes out by their fingerprint."""
 
     @model_validator(mode="after")
     def _groups_fit_the_total(self) -> Self:
@@ -209,6 +213,7 @@ class JobRequest(Frozen):
             mig=spec.mig, cpus=spec.cpus, ram=spec.ram,
             expected_duration=spec.expected_duration, needs_container=spec.image is not None,
             submitted_at=submitted_at, attempt=attempt, gang=spec.gang,
+            conformance=spec.conformance,
         )  # fmt: skip
 
 

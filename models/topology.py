@@ -51,6 +51,23 @@ class SameConformance(StrEnum):
     """It does not matter."""
 
 
+class Conformance(Frozen):
+    """Rules machines out by their fingerprint of driver, firmware and kernel parameters."""
+
+    known: bool = False
+    """True: nodes that have not said what they have are ruled out."""
+    allowed: tuple[str, ...] = ()
+    """Only nodes with one of these fingerprints; `longshore topology` lists those of the nodes."""
+
+    @model_validator(mode="after")
+    def _rules_something_out(self) -> Self:
+        if not self.known and not self.allowed:
+            raise ValueError("say `known: true`, or name the fingerprints that are `allowed`")
+        if "" in self.allowed:
+            raise ValueError("allowed: an empty text is no fingerprint")
+        return self
+
+
 class Gang(Frozen):
     """Lets a job span nodes, and says how its GPUs must lie. All are placed, or none."""
 

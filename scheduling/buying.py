@@ -110,10 +110,12 @@ def _scene(
     now: datetime,
     taken: Taken,
 ) -> Scene:
+    # What a machine has of driver and kernel is known when it is there, too late to buy by it.
     by_id = {
         job.request.id: job
         for job in unmet.jobs
-        if job.request.tier is tier and not not_again(job, policy, now)
+        if job.request.tier is tier and job.request.conformance is None
+        if not not_again(job, policy, now)
     }
     ordered = [by_id[request.id] for request in queue_order(j.request for j in by_id.values())]
     demand = usual_demand(unmet.demand, tier, now)

@@ -57,6 +57,8 @@ class Make(NamedTuple):
     """GB of GPU memory; on a node that names no memory, GPUs."""
     unnamed: bool
     """Whether it names no memory."""
+    conformance: str
+    """Empty where it has not said."""
 
 
 class Makes:
@@ -76,6 +78,7 @@ class Makes:
         self._fast = _bools([make.tier is Tier.FAST for make in makes])
         self._container = _bools([make.container for make in makes])
         self._gpu_types = _Names([make.gpu_type for make in makes])
+        self._conformances = _Names([make.conformance for make in makes])
 
     def __len__(self) -> int:
         return len(self.left)
@@ -87,6 +90,11 @@ class Makes:
             yield RejectionCode.GPU_TYPE, ~self._gpu_types.are(need.gpu_type)
         if need.container:
             yield RejectionCode.CONTAINER_RUNTIME, ~self._container
+        if need.known:
+            yield RejectionCode.CONFORMANCE, self._conformances.are("")
+        if need.allowed:
+            found = [self._conformances.are(fingerprint) for fingerprint in need.allowed]
+            yield RejectionCode.NOT_ALLOWED, ~np.logical_or.reduce(found)
 
 
 class NodeClass(NamedTuple):
@@ -265,6 +273,7 @@ def _make_of(node: Node, view: NodeView) -> Make:
     return Make(
         node.state, node.tier, node.container_runtime is not None, node.gpu_type.casefold(),
         node.provider, node.cpus, node.ram, node.expires_at, amount, not view.vram_total,
+        node.conformance or "",
     )  # fmt: skip
 
 

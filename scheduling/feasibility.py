@@ -10,8 +10,15 @@ from scheduling.parts import lefts_now
 from scheduling.state import EPSILON, Need, NodeView
 from scheduling.topology import missing_labels
 
-_FOR_GOOD = (RejectionCode.FLAVOR, RejectionCode.LABELS, RejectionCode.CONFORMANCE)
+_FOR_GOOD = (
+    RejectionCode.FLAVOR,
+    RejectionCode.LABELS,
+    RejectionCode.CONFORMANCE,
+    RejectionCode.NOT_ALLOWED,
+)
 """What a node does not lose by becoming empty."""
+_MOST_ALLOWED = 3
+"""Fingerprints that a reason names."""
 
 
 def could_ever_hold(node: Node, job: JobRequest) -> bool:
@@ -26,10 +33,20 @@ def fits_when_empty(node: Node, need: Need) -> bool:
         and node.tier is need.tier
         and (not need.gpu_type or node.gpu_type.casefold() == need.gpu_type)
         and (not need.container or node.container_runtime is not None)
+        and conformance_failure(node, need) is None
         and node.cpus + EPSILON >= need.cpus
         and node.ram + EPSILON >= need.ram
         and _gpus_suffice(node, need)
     )
+
+
+def conformance_failure(node: Node, need: Need) -> RejectionCode | None:
+    """Return which wish for the node's fingerprint fails, None where it may serve."""
+    if need.known and node.conformance is None:
+        return RejectionCode.CONFORMANCE
+    if need.allowed and node.conformance not in need.allowed:
+        return RejectionCode.NOT_ALLOWED
+    return None
 
 
 def _gpus_suffice(node: Node, need: Need) -> bool:
@@ -64,7 +81,10 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
         case RejectionCode.LABELS:
             return f"does not name its {', '.join(missing_labels(node))}, a gang needs them"
         case RejectionCode.CONFORMANCE:
-            return "has not said what driver and kernel parameters it has, the gang requires it"
+            who = "job" if need.known else "gang"
+            return f"has not said what driver and kernel parameters it has, the {who} requires it"
+        case RejectionCode.NOT_ALLOWED:
+            return _not_allowed_reason(node, need)
         case RejectionCode.CONTAINER_RUNTIME:
             return "has no container runtime, job runs an image"
         case RejectionCode.EXPIRY:
@@ -96,6 +116,15 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
             return _reserved_reason(view, need, now)
         case RejectionCode.DOMAIN:
             return "could take a part, but the domains cannot hold the whole gang"
+
+
+def _not_allowed_reason(node: Node, need: Need) -> str:
+    named = ", ".join(need.allowed[:_MOST_ALLOWED])
+    more = len(need.allowed) - _MOST_ALLOWED
+    return (
+        f"has the fingerprint {node.conformance}, job allows {named}"
+        f"{f' and {more} more' if more > 0 else ''}"
+    )
 
 
 def _expiry_reason(view: NodeView, need: Need, now: datetime) -> str:

@@ -97,6 +97,7 @@ def _group(need: Need) -> tuple[object, ...]:
     hours = math.floor(math.log2(max(need.duration / timedelta(hours=1), 0.001)) / 2)
     return (
         need.tier, need.gpus, need.gpu_type, need.vram, need.container, need.milli, need.mig,
+        need.known, need.allowed,
         cores, hours,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from models.node import NodeState
 from models.placement import JobRequest, PackingPolicy, RejectionCode
 from models.topology import Gang, SameConformance
+from scheduling.feasibility import conformance_failure
 from scheduling.reservations import gpus_open_from
 from scheduling.state import EPSILON, Need, NodeView
 from scheduling.topology import DomainKey, domain_of, flavor_of, has_flavor
@@ -124,7 +125,7 @@ def _unsuited(
         return RejectionCode.LABELS
     if gang.same_conformance is SameConformance.REQUIRE and node.conformance is None:
         return RejectionCode.CONFORMANCE
-    return None
+    return conformance_failure(node, whole)
 
 
 def _no_time(view: NodeView, whole: Need, now: datetime) -> RejectionCode | None:

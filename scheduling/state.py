@@ -40,6 +40,10 @@ class Need(NamedTuple):
     """Below WHOLE it wants a part of one GPU."""
     mig: str | None = None
     """The MIG profile that it wants an instance of."""
+    known: bool = False
+    """Whether the node must have said what driver, firmware and kernel parameters it has."""
+    allowed: tuple[str, ...] = ()
+    """The fingerprints of these that may serve; any when empty."""
 
     @property
     def whole(self) -> bool:
@@ -60,6 +64,8 @@ class Need(NamedTuple):
             must_last=job.expected_duration + policy.safety_margin,
             milli=job.milli,
             mig=job.mig,
+            known=job.conformance is not None,
+            allowed=tuple(sorted(job.conformance.allowed)) if job.conformance else (),
         )
 
     def end_from(self, start: datetime) -> datetime:

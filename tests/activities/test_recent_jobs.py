@@ -4,6 +4,7 @@ from activities.snapshot import load_recent
 from activities.views import set_pool
 from models.placement import PackingRule
 from models.pool import PoolPacking, PoolSpec
+from models.topology import Conformance
 from tests.support.ledger import Ledger
 
 
@@ -21,6 +22,20 @@ async def test_recent_jobs_are_counted_by_shape(ledger: Ledger):
     found = {(of.request.gpus, of.count, of.ended) for of in recent}
     assert found == {(1, 2, 1), (4, 1, 0)}
     assert elsewhere == ()
+
+
+async def test_a_shape_keeps_what_it_asked_of_the_fingerprint(ledger: Ledger):
+    await ledger.register("other", gpus=2)
+    await ledger.register("seen", gpus=2)
+    await ledger.rows("UPDATE nodes SET conformance = 'f1' WHERE id = 'seen'")
+    allows = Conformance(allowed=("f1",))
+    async with ledger.listening("a"):
+        await ledger.enqueue("a", conformance=allows)
+        await ledger.cycle("one")
+    async with ledger.database.transaction() as connection:
+        (recent,) = await load_recent(connection, ledger.pool)
+    assert recent.request.conformance == allows
+    assert await ledger.value("SELECT node_id FROM placements") == "seen"
 
 
 async def test_a_pool_packs_by_keep_room_unless_it_names_another_rule(ledger: Ledger):

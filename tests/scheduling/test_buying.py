@@ -17,7 +17,7 @@ from models.buying import (
 from models.job import Tier
 from models.market import InstanceType, Level, NoQuoteReason, Window
 from models.money import micro_of
-from models.topology import Gang
+from models.topology import Conformance, Gang
 from scheduling.buying_costs import Candidate, Scene, after, costed, usual_demand
 from scheduling.buying_fleet import Fleet
 from scheduling.buying_options import windows_to_ask
@@ -54,6 +54,15 @@ def test_one_small_job_takes_the_smallest_offer_and_pays_it_while_used():
     assert plan.max_total == micro_of("3.20")  # and the margin of 5 minutes
     assert plan.window is None
     assert plan.serves == ("a",)
+
+
+def test_nothing_is_bought_for_a_job_that_rules_machines_out_by_their_fingerprint():
+    seen = a_job(conformance=Conformance(known=True))
+    for rule in (BuyingRule.LEAST_COST, BuyingRule.SEED):
+        assert decided([seen], BOOK, OFFERS, rule=rule).plans == ()
+        beside = decided([seen, a_job("b")], BOOK, OFFERS, rule=rule)
+        (plan,) = beside.plans
+        assert (plan.serves, plan.nodes) == (("b",), 1)
 
 
 def test_a_full_node_of_work_takes_a_block_that_is_just_long_enough():

@@ -7,6 +7,7 @@ import pytest
 from models.job import Tier
 from models.node import GPU, Node, NodeState
 from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
+from models.topology import Conformance
 from scheduling.feasibility import could_ever_hold
 from scheduling.packer import check, place
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
@@ -44,6 +45,20 @@ def rejection(node: Node, job: JobRequest) -> Rejection:
             RejectionCode.CONTAINER_RUNTIME,
             True,
             "has no container runtime, job runs an image",
+        ),
+        (
+            a_node(),
+            a_job(conformance=Conformance(allowed=("f1",))),
+            RejectionCode.CONFORMANCE,
+            True,
+            "has not said what driver and kernel parameters it has, the job requires it",
+        ),
+        (
+            a_node(conformance="f9"),
+            a_job(conformance=Conformance(allowed=("f4", "f1", "f3", "f2", "f5"))),
+            RejectionCode.NOT_ALLOWED,
+            True,
+            "has the fingerprint f9, job allows f1, f2, f3 and 2 more",
         ),
         (
             a_node(expires_in=timedelta(minutes=30, microseconds=5)),

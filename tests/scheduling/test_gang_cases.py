@@ -9,7 +9,7 @@ from models.gang import GangPacking
 from models.job import Tier
 from models.node import NodeState
 from models.placement import PlacementKind, RejectionCode
-from models.topology import FLAVOR_LABEL, RACK_LABEL, Gang, SameConformance
+from models.topology import FLAVOR_LABEL, RACK_LABEL, Conformance, Gang, SameConformance
 from tests.support.gangs import a_gang, decide, in_domain, residuals, taken
 from tests.support.packing import HOUR, a_job, a_node
 
@@ -200,6 +200,10 @@ def test_cores_and_ram_of_the_job_are_shared_in_proportion_to_gpus():
          "does not name its region, a gang needs them"),
         ({}, {"same_conformance": SameConformance.REQUIRE}, RejectionCode.CONFORMANCE,
          "has not said what driver and kernel parameters it has, the gang requires it"),
+        ({}, {"conformance": Conformance(known=True)}, RejectionCode.CONFORMANCE,
+         "has not said what driver and kernel parameters it has, the job requires it"),
+        ({"conformance": "old"}, {"conformance": Conformance(allowed=("new",))},
+         RejectionCode.NOT_ALLOWED, "has the fingerprint old, job allows new"),
         ({"expires_in": HOUR}, {}, RejectionCode.EXPIRY,
          "has 1h left, job wants 1h and a margin of 5m"),
         ({"cpus": 1}, {"cpus": 16}, RejectionCode.CPU, "has 1 of 1 cores free, job wants 2"),

@@ -12,7 +12,14 @@ from models.gang import GangPacking
 from models.job import Tier
 from models.node import GPU, Node, NodeState
 from models.placement import Decision, JobRequest, PlacementKind, RejectionCode
-from models.topology import FABRIC_LABELS, FLAVOR_LABEL, Gang, LinkClass, SameConformance
+from models.topology import (
+    FABRIC_LABELS,
+    FLAVOR_LABEL,
+    Conformance,
+    Gang,
+    LinkClass,
+    SameConformance,
+)
 from scheduling.state import with_job
 from tests.support.gangs import a_gang, decide, in_domain, islands, taken
 from tests.support.packing import NOW, POLICY
@@ -76,6 +83,9 @@ def gangs(draw: st.DrawFn) -> JobRequest:
         allow_cross_group_spread=draw(st.sampled_from([True, True, True, False])),
         spares_per_group=draw(st.sampled_from([0, 1, 3])) if size else 0,
         same_conformance=draw(st.sampled_from(SameConformance)),
+        conformance=draw(
+            st.sampled_from([None, None, Conformance(known=True), Conformance(allowed=("old",))])
+        ),
         unlabelled_nodes=draw(st.booleans()),
         gpu_type=draw(st.sampled_from([None, "H100", "H100", "h100-80gb"])),
         cpus=draw(st.sampled_from([0, 2 * gpus, 1 / 3])),
@@ -272,6 +282,10 @@ def suits(job: JobRequest, node: Node) -> bool:
         and not (job.needs_container and node.container_runtime is None)
         and domain(node, job.gang) is not None
         and not (job.gang.same_conformance is SameConformance.REQUIRE and node.conformance is None)
+        and (
+            job.conformance is None
+            or node.conformance in (job.conformance.allowed or ("old", "new"))
+        )
         and (
             node.expires_at is None
             or node.expires_at - NOW >= job.expected_duration + POLICY.safety_margin

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.placement import Decision, GPUChoice
-from models.topology import LinkClass, NodeTopology, fingerprint
+from models.topology import Conformance, LinkClass, NodeTopology, fingerprint
 from scheduling.cycle import plan
 from scheduling.gpus import choose, indices_of, mask_of
 from scheduling.links import choose_gpus
@@ -167,6 +167,12 @@ def test_like_links_choose_as_without_a_topology(usable: int, count: int):
 def test_a_topology_that_does_not_agree_is_refused(fields: dict[str, object], problem: str):
     with pytest.raises(ValidationError, match=problem):
         NodeTopology.model_validate(fields)
+
+
+@pytest.mark.parametrize("fields", [{}, {"known": False}, {"allowed": [""]}])
+def test_a_wish_for_conformance_rules_something_out(fields: dict[str, object]):
+    with pytest.raises(ValidationError, match=r"say `known: true`|empty text"):
+        Conformance.model_validate(fields)
 
 
 def test_equal_machines_have_equal_fingerprints():

@@ -12,7 +12,7 @@ from models.job import Tier
 from models.mig import positions_of, slices_gb
 from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import CyclePlan, JobRequest, RunningJob
-from models.topology import LinkClass, NodeTopology
+from models.topology import Conformance, LinkClass, NodeTopology
 from scheduling.cycle import plan
 from scheduling.state import with_job
 from tests.support.packing import NOW, POLICY, a_job
@@ -23,12 +23,18 @@ PROFILES = ["1g.10gb", "1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7
 minutes = st.integers(1, 240).map(lambda count: count * MINUTE)
 
 
+fingerprints = st.sampled_from(
+    [None, None, None, Conformance(known=True), Conformance(allowed=("new", "newer"))]
+)
+
+
 @st.composite
-def requests(draw: st.DrawFn, name: str, mixed: bool = False) -> JobRequest:
-    """Any job; a `mixed` one may also want a part of a GPU."""
+def requests(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = False) -> JobRequest:
+    """Any job; a `mixed` one may also want a part of a GPU, a `linked` one a fingerprint."""
     part = draw(st.sampled_from(["whole", "share", "share", "mig"])) if mixed else "whole"
     if part != "whole":
         return draw(part_requests(name, mig=part == "mig"))
+    conformance = draw(fingerprints) if linked else None
     return a_job(
         name,
         tier=draw(st.sampled_from([Tier.FAST, Tier.FAST, Tier.FLEX])),
@@ -40,6 +46,7 @@ def requests(draw: st.DrawFn, name: str, mixed: bool = False) -> JobRequest:
         ram=draw(st.sampled_from([0, 16, 256])),
         expected_duration=draw(minutes),
         needs_container=draw(st.sampled_from([False] * 5 + [True])),
+        conformance=conformance,
         submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
     )
 
@@ -103,6 +110,7 @@ def empty_nodes(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = 
         state=draw(st.sampled_from([NodeState.READY] * 7 + [NodeState.DRAINING])),
         container_runtime=draw(st.sampled_from(["docker", "docker", None])),
         topology=draw(st.none() | topologies(gpus)) if linked else None,
+        conformance=draw(st.sampled_from([None, "old", "new", "new"])) if linked else None,
     )
 
 
@@ -126,11 +134,12 @@ def scenes(
     """A cluster on which some jobs run, placed by the packer itself, and a queue.
 
     When `mixed`, jobs want whole GPUs, shares and MIG instances, and some GPUs are in MIG mode.
-    When `linked`, some nodes say what connects their GPUs.
+    When `linked`, some nodes say what connects their GPUs and what driver they have, and some
+    jobs ask for the driver.
     """
     names = [f"node-{i}" for i in range(draw(st.integers(0, max_nodes)))]
     nodes = [draw(empty_nodes(name, mixed, linked)) for name in names]
-    old = [draw(requests(f"old-{i}", mixed)) for i in range(draw(st.integers(0, 8)))]
+    old = [draw(requests(f"old-{i}", mixed, linked)) for i in range(draw(st.integers(0, 8)))]
     started = plan(old, nodes, [], POLICY, NOW)
     nodes = applied(nodes, old, started)
     at_work = [
@@ -139,7 +148,9 @@ def scenes(
         for decision in started.placements
         if decision.job_id == job.id and decision.node_id and draw(st.booleans())
     ]
-    queue = [draw(requests(f"job-{i:02}", mixed)) for i in range(draw(st.integers(0, max_jobs)))]
+    queue = [
+        draw(requests(f"job-{i:02}", mixed, linked)) for i in range(draw(st.integers(0, max_jobs)))
+    ]
     return Scene(nodes, at_work, queue)
 
 

@@ -213,6 +213,8 @@ def answer(
         return RejectionCode.GPU_TYPE
     if job.needs_container and node.container_runtime is None:
         return RejectionCode.CONTAINER_RUNTIME
+    if (failed := misfit(node, job)) is not None:
+        return failed
     if expires_before(node, now + job.expected_duration + policy.safety_margin):
         return RejectionCode.EXPIRY
     if machine.cpus_free() + TINY < job.cpus:
@@ -245,6 +247,16 @@ def answer(
         terms = terms.model_copy(update={"rule": policy.rule, "total": round(total, 9)})
     link = link_of(gpus, node.topology)
     return Candidate(node_id=node.id, gpu_indices=gpus, slices=slices, link=link, terms=terms)
+
+
+def misfit(node: Node, job: JobRequest) -> RejectionCode | None:
+    """What the job has against the node's fingerprint."""
+    if job.conformance is None:
+        return None
+    if not node.conformance:
+        return RejectionCode.CONFORMANCE
+    allowed = job.conformance.allowed or [node.conformance]
+    return None if node.conformance in allowed else RejectionCode.NOT_ALLOWED
 
 
 def score(
@@ -391,6 +403,8 @@ def first_moment(machine: Machine, job: JobRequest, policy: PackingPolicy) -> da
     if job.gpu_type and node.gpu_type.casefold() != job.gpu_type.casefold():
         return None
     if job.needs_container and node.container_runtime is None:
+        return None
+    if misfit(node, job) is not None:
         return None
     large = [g for g in node.gpus if g.mig is None and g.vram + TINY >= job.vram_per_gpu]
     if job.mig is None and len(large) < job.gpus:
