@@ -18,7 +18,6 @@ from tests.agent.conftest import LocalNode
 from tests.support.agent import AgentProcess
 from tests.support.waiting import eventually
 
-NOW = datetime.now(UTC)
 WEEK = timedelta(days=7)
 
 
@@ -33,9 +32,11 @@ class Place:
     async def ran(self, job: str, attempt: int = 1, **spec: object) -> None:
         await self.box.report("echo hello > result", job=job, attempt=attempt, **spec)
 
-    async def prune(self, runs: int = 1000, now: datetime = NOW) -> int:
+    async def prune(self, runs: int = 1000, later: timedelta = timedelta(0)) -> int:
         keeping = Keeping(runs=runs, age=WEEK)
-        return await Pruner(self.box.folder, keeping, self._is_over).prune(now)
+        return await Pruner(self.box.folder, keeping, self._is_over).prune(
+            datetime.now(UTC) + later
+        )
 
     def runs(self) -> list[str]:
         return sorted(path.name for path in (self.box.folder / "runs").iterdir())
@@ -64,8 +65,8 @@ async def test_the_oldest_go_when_there_are_too_many(place: Place):
 async def test_all_go_that_are_too_old(place: Place):
     for job in ("a", "b"):
         await place.ran(job)
-    assert await place.prune(now=NOW + WEEK - timedelta(minutes=5)) == 0
-    assert await place.prune(now=NOW + WEEK + timedelta(minutes=5)) == 2
+    assert await place.prune(later=WEEK - timedelta(minutes=5)) == 0
+    assert await place.prune(later=WEEK + timedelta(minutes=5)) == 2
     assert (place.runs(), place.private()) == ([], [])
 
 
@@ -89,7 +90,7 @@ async def test_an_older_attempt_goes_without_asking_and_leaves_the_folder_of_its
 async def test_a_process_that_runs_stays_whatever_the_server_says(place: Place):
     run: Run = place.box.start("sleep 300", job="a")
     await run.started
-    assert await place.prune(runs=0, now=NOW + 2 * WEEK) == 0
+    assert await place.prune(runs=0, later=2 * WEEK) == 0
     assert place.runs() == ["a-1"]
 
 
@@ -109,7 +110,7 @@ async def test_logs_that_reached_no_store_stay_until_they_are_old(place: Place):
     failed = record.report.model_copy(update={"log_error": "OSError: no space"})
     store.save(record.model_copy(update={"report": failed}))
     assert await place.prune(runs=0) == 0
-    assert await place.prune(runs=0, now=NOW + WEEK + timedelta(minutes=5)) == 1
+    assert await place.prune(runs=0, later=WEEK + timedelta(minutes=5)) == 1
 
 
 async def test_a_removal_that_was_cut_off_is_finished_the_next_time(place: Place):
