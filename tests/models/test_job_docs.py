@@ -5,7 +5,7 @@ import yaml
 from models.document import load_document
 from models.job import CheckpointContract, JobSpec, RetryPolicy, RetryRule
 from models.job_docs import FULL_EXAMPLE, PAGE, page
-from models.topology import Gang
+from models.topology import Conformance, Gang
 
 
 def test_the_page_is_what_the_models_say():
@@ -18,6 +18,7 @@ def test_the_full_example_is_a_job_file_with_every_field():
     assert set(example) == set(JobSpec.model_fields)
     assert set(example["checkpoint"]) == set(CheckpointContract.model_fields)
     assert set(example["gang"]) == set(Gang.model_fields)
+    assert set(example["conformance"]) == set(Conformance.model_fields)
     assert set(example["retry"]) == set(RetryPolicy.model_fields)
     assert set(example["retry"]["user"]) == set(RetryRule.model_fields)
 
@@ -27,6 +28,7 @@ def test_the_page_has_a_heading_for_every_field():
     assert headings == [
         *JobSpec.model_fields,
         *(f"gang.{name}" for name in Gang.model_fields),
+        *(f"conformance.{name}" for name in Conformance.model_fields),
         *(f"checkpoint.{name}" for name in CheckpointContract.model_fields),
         *(f"retry.{name}" for name in RetryPolicy.model_fields),
         *RetryRule.model_fields,
