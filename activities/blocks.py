@@ -125,6 +125,7 @@ class BlockActivities:
                 return
             async with aclosing(registry.connect(self._settings, block["provider"])) as market:
                 by_name = {each.name: each for each in await market.machines()}
+                await self._mark_stopped([row["name"] for row in left], ref.reason)
                 for row in left:
                     await self._stop(market, row, by_name.get(row["name"]))
         await failpoint("stop_machines.after-commit")
@@ -184,6 +185,14 @@ class BlockActivities:
                     },
                 )  # fmt: skip
             await rows.recount(connection, order["purchase_id"])
+
+    async def _mark_stopped(self, names: Sequence[str], reason: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE machines SET stop_reason = coalesce(stop_reason, :reason)"
+                     " WHERE name = ANY(:names)"),
+                {"names": list(names), "reason": reason or "it is of no more use"},
+            )  # fmt: skip
 
     async def _stop(self, market: Provider, row: rows.Row, listed: Machine | None) -> None:
         """Stop a machine, and book what it has cost in the end."""

@@ -108,13 +108,21 @@ class RegistryActivities:
 
     @activity.defn
     @reports_errors
-    async def end_node(self, request: NodeEnd) -> None:
+    async def end_node(self, request: NodeEnd) -> NodeEnd:
         """Declare a registration over: no placement on it any more, its leases end, its jobs hear.
 
-        An epoch that is no longer the node's changes nothing.
+        Returns how it ended: a node whose machine was stopped on purpose is gone, not lost. An
+        epoch that is no longer the node's changes nothing.
         """
         live = [NodeState.READY.value, NodeState.DRAINING.value, request.state.value]
         async with self._database.transaction() as connection:
+            stopped = await connection.scalar(
+                text("SELECT stop_reason FROM machines WHERE name = :id"), {"id": request.node_id}
+            )
+            if stopped and request.state is NodeState.LOST:
+                gone = {"state": NodeState.GONE, "reason": f"its machine was stopped: {stopped}"}
+                request = request.model_copy(update=gone)
+                live.append(request.state.value)
             pool = await connection.scalar(
                 text(_SET_STATE),
                 {
@@ -123,11 +131,12 @@ class RegistryActivities:
                 },
             )  # fmt: skip
             if pool is None:
-                return
+                return request
             await _end_leases(connection, request.node_id, request.epoch, request.reason)
             await failpoint("end_node.before-commit")
         await failpoint("end_node.after-commit")
         await self._tell_lost_jobs(request.node_id, request.epoch, request.reason)
+        return request
 
     async def _known_epoch(
         self, connection: AsyncConnection, registration: Registration

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from datetime import timedelta
+from typing import cast
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -214,14 +215,16 @@ class NodeWorkflow:
                     await self._end(registered, *over)
 
     async def _end(self, registered: Registered, state: NodeState, reason: str) -> None:
-        await workflow.execute_activity_method(
+        end = await workflow.execute_activity_method(
             RegistryActivities.end_node,
             NodeEnd(node_id=self._node_id, epoch=registered.epoch, state=state, reason=reason),
             start_to_close_timeout=DATABASE_TIMEOUT,
             retry_policy=DATABASE_RETRY,
             summary=f"{state.value}: {reason}",
         )
-        self._enter(state, reason)
+        # Earlier workers returned nothing: then it ended as was said.
+        ended = cast(NodeEnd | None, end)
+        self._enter(ended.state if ended else state, ended.reason if ended else reason)
 
     async def _register(self, registration: Registration) -> Registered:
         try:

@@ -155,6 +155,8 @@ class MachineRow(SQLModel, table=True):
     ended_at: datetime | None = Field(sa_column=_time(nullable=True))
     sale_key: str | None = Field(default=None, sa_type=Text)
     """The sale that its time is in: nothing is placed on its node."""
+    stop_reason: str | None = Field(default=None, sa_type=Text)
+    """Why it was to be stopped, since before its market was asked: its node is gone, not lost."""
 
 
 class SaleRow(SQLModel, table=True):
