@@ -7,6 +7,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import Database
+from models.checkpointing import CheckpointDecision
 from models.errors import NotFoundError
 from models.job import JobSpec, JobState
 from models.node import NodeState
@@ -77,6 +78,21 @@ class Views:
         async with self._database.transaction() as connection:
             plan = await connection.scalar(text(_MAKING_ROOM), {"id": job_id})
         return None if plan is None else PreemptionPlan.model_validate(plan)
+
+    async def gave_way(self, job_id: str) -> PreemptionPlan | None:
+        """Return the plan by which a job gave way last, or does now; None where it never has."""
+        async with self._database.transaction() as connection:
+            plan = await connection.scalar(text(_GAVE_WAY), {"id": job_id})
+        return None if plan is None else PreemptionPlan.model_validate(plan)
+
+    async def saving(self, job_id: str) -> CheckpointDecision | None:
+        """Return what was decided last about a save of a job; None where nobody has looked."""
+        async with self._database.transaction() as connection:
+            decision = await connection.scalar(
+                text("SELECT decision FROM checkpoint_decisions WHERE job_id = :id"),
+                {"id": job_id},
+            )
+        return None if decision is None else CheckpointDecision.model_validate(decision)
 
     async def nodes(
         self, *, pool: str | None = None, with_gone: bool = False
@@ -211,6 +227,10 @@ _MAKING_ROOM = """
       JOIN placements p ON p.job_id = d.job_id AND p.attempt = d.attempt AND p.ended_at IS NULL
      WHERE d.for_job = :id
      ORDER BY d.decided_at DESC LIMIT 1
+"""
+
+_GAVE_WAY = """
+    SELECT plan FROM preemptions WHERE job_id = :id ORDER BY attempt DESC LIMIT 1
 """
 
 _GPUS = """

@@ -33,6 +33,7 @@ from client.logs import JobLogs
 from client.node_control import NodeControl
 from client.status import JobHandle, progress_of, status_of
 from client.submission import GENERATED_ID, details_of, new_job_id, preflight, summary_of
+from models.checkpointing import CheckpointDecision
 from models.errors import (
     ConflictError,
     NotFoundError,
@@ -194,6 +195,10 @@ class Longshore(NodeControl):
         job_id = await self._resolve(ref)
         return await checkpoints_of(self.settings.resolve_checkpoint_store(), job_id)
 
+    async def saving(self, ref: str) -> CheckpointDecision | None:
+        """Return what was decided last about a save of a job; None where nobody has looked."""
+        return await self._views().saving(await self._resolve(ref))
+
     async def cancel(self, ref: str, reason: str = "") -> str:
         """Ask a job to end; return its id. Its process gets its stop signal and its grace."""
         job_id = await self._resolve(ref)
@@ -292,8 +297,10 @@ class Longshore(NodeControl):
         """Say why a job is where it is; for a queued one node by node, as things are now."""
         job = await self._views().job(ref)
         last, row = await self._views().last_decision(job.id)
+        gave_way = await self._views().gave_way(job.id)
+        saving = await self._views().saving(job.id)
         if row is None:
-            return explain(job)
+            return explain(job, gave_way=gave_way, saving=saving)
         async with self._db().transaction() as connection:
             pool = await load_pool(connection, job.pool)
             nodes = await load_nodes(connection, job.pool)
@@ -304,6 +311,7 @@ class Longshore(NodeControl):
         return explain(
             job, alone=alone, last=last, decided_at=row["decided_at"], position=row["position"],
             nodes=len(nodes), growth=pool.growth, making_room=making_room,
+            gave_way=gave_way, saving=saving,
         )  # fmt: skip
 
     async def _same_content_or_raise(self, job_id: str, digest: str) -> None:

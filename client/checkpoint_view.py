@@ -6,8 +6,10 @@ from rich.console import RenderableType
 
 from client.words import ago
 from models.checkpoint import CheckpointInfo
+from models.checkpointing import CheckpointDecision, CheckpointTerm
 from models.messages import Progress
 from models.units import format_bytes
+from scheduling.buying_words import about
 
 
 def checkpoint_facts(
@@ -24,6 +26,27 @@ def checkpoint_facts(
     if progress and progress.checkpoint_error:
         facts.append(("checkpoint", f"trouble: {progress.checkpoint_error}"))
     return facts
+
+
+def saving_facts(
+    decision: CheckpointDecision | None, now: datetime
+) -> list[tuple[str, RenderableType]]:
+    """Return what was decided last about a save, with what counted."""
+    if decision is None:
+        return []
+    asked = "asked to save" if decision.save else "not asked to save"
+    facts: list[tuple[str, RenderableType]] = [
+        ("saving", f"{asked} {ago(decision.at, now)}: {decision.reason}")
+    ]
+    if decision.terms:
+        counted = ", ".join(_term(term) for term in decision.terms)
+        cost = f"GPUs {about(decision.write)}, storage {about(decision.storage)}"
+        facts.append(("", f"may be lost: {counted}; a save: {cost}"))
+    return facts
+
+
+def _term(term: CheckpointTerm) -> str:
+    return f"{term.name} {about(term.value)} ({100 * term.chance:.2g}%)"
 
 
 def _line(info: CheckpointInfo, now: datetime) -> str:

@@ -3,6 +3,7 @@
 from collections import Counter
 from datetime import datetime
 
+from models.checkpointing import CheckpointDecision
 from models.job import JobState
 from models.placement import Decision, PlacementKind, RejectionCode
 from models.pool import Growth
@@ -49,10 +50,12 @@ def explain(
     nodes: int = 0,
     growth: Growth = Growth.OPEN,
     making_room: PreemptionPlan | None = None,
+    gave_way: PreemptionPlan | None = None,
+    saving: CheckpointDecision | None = None,
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
-    that give way to it."""
+    that give way to it; `gave_way` and `saving` are as in the explanation."""
     queued = position is not None
     headline = _queued_headline(job, alone, last, nodes) if queued else _headline(job)
     if queued and making_room is not None and job.state is not JobState.HELD:
@@ -66,6 +69,8 @@ def explain(
         last_decision=last,
         decided_at=decided_at,
         making_room=making_room,
+        gave_way=gave_way,
+        saving=saving,
         hints=_hints(job, alone, nodes, growth) if queued else (),
     )
 

@@ -11,6 +11,7 @@ from client.calls import call, known_job
 from client.job_view import explanation_screen, job_screen, jobs_table
 from client.terminal import JSON, note, now, out, print_json, show
 from models.checkpoint import CheckpointInfo
+from models.checkpointing import CheckpointDecision
 from models.errors import LongshoreError, UnavailableError
 from models.job import JobSpec, JobState, JobStatus
 from models.messages import Progress
@@ -68,12 +69,12 @@ def job(
     as_json: JSON = False,
 ) -> None:
     """Show one job: state, progress, where it runs, its attempts and its result."""
-    view, status, progress, submitted = call(lambda api: _one_job(api, ref))
+    view, status, progress, submitted, saving = call(lambda api: _one_job(api, ref))
     stored = _stored_checkpoint(view.id, submitted)
     if as_json:
         document = {"job": view, "status": status, "progress": progress, "spec": submitted}
-        return print_json({**document, "checkpoint": stored})
-    show(job_screen(view, status, progress, submitted, now(), stored))
+        return print_json({**document, "checkpoint": stored, "saving": saving})
+    show(job_screen(view, status, progress, submitted, now(), stored, saving))
     if spec:
         show(Text("\nSubmitted as", style="bold"), Text(_as_yaml(submitted)))
     return None
@@ -198,16 +199,17 @@ async def _jobs(
 
 async def _one_job(
     api: "Longshore", ref: str
-) -> tuple[JobView, JobStatus | None, Progress | None, JobSpec]:
+) -> tuple[JobView, JobStatus | None, Progress | None, JobSpec, CheckpointDecision | None]:
     view = await known_job(api, ref)
     submitted = await api.spec(view.id)
+    saving = None if view.state.ended else await api.saving(view.id)
     try:
         status = await api.status(view.id)
         progress = None if status.state.ended else await api.progress(view.id)
     except LongshoreError as error:
         note(f"note: what the database says, for lack of more: {error}")
-        return view, None, None, submitted
-    return view, status, progress, submitted
+        return view, None, None, submitted, saving
+    return view, status, progress, submitted, saving
 
 
 def _stored_checkpoint(job_id: str, spec: JobSpec) -> CheckpointInfo | None:

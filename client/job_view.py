@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from client.checkpoint_view import checkpoint_facts
+from client.checkpoint_view import checkpoint_facts, saving_facts
 from client.live import progress_bar
 from client.terminal import WIDE, a_table, heading, pairs
 from client.words import (
@@ -23,11 +23,13 @@ from client.words import (
     styled,
 )  # fmt: skip
 from models.checkpoint import CheckpointInfo
+from models.checkpointing import CheckpointDecision
 from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
 from models.messages import Progress
 from models.placement import Candidate, Decision, Rejection
 from models.units import format_duration, format_gb
 from models.views import Explanation, JobView
+from scheduling.buying_words import about
 
 
 def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
@@ -57,8 +59,10 @@ def job_screen(
     spec: JobSpec,
     now: datetime,
     stored: CheckpointInfo | None = None,
+    saving: CheckpointDecision | None = None,
 ) -> RenderableType:
-    """Return one job in full; `stored` is its newest checkpoint in the checkpoint store."""
+    """Return one job in full; `stored` is its newest checkpoint in the checkpoint store, `saving`
+    what was decided last about a save."""
     state = status.state if status else job.state
     since = f" for {span(now - status.since)}" if status and not state.ended else ""
     parts: list[RenderableType] = [
@@ -68,6 +72,7 @@ def job_screen(
         started = progress.started_at or job.started_at or now
         parts.append(progress_bar(progress, now - started))
     facts = _facts(job, status, spec, now) + checkpoint_facts(progress, stored, now)
+    facts += saving_facts(saving, now)
     parts += [Text(), pairs(facts)]
     attempts = status.attempts if status else ()
     if attempts:
@@ -83,6 +88,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
         Text.assemble((job.id, "bold"), f" {explanation.headline}"),
     ]
     facts = list(_queue_facts(explanation, now))
+    facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
     if facts:
         parts += [Text(), pairs(facts)]
     if explanation.decision is not None and (
@@ -278,6 +284,16 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
         )
         facts.append((label, where))
     return facts
+
+
+def _gave_way_facts(explanation: Explanation, now: datetime) -> list[tuple[str, RenderableType]]:
+    """Return for whom the job gave way last, and what that cost it."""
+    plan = explanation.gave_way
+    mine = [v for v in plan.victims if v.job_id == explanation.job.id] if plan else []
+    if plan is None or not mine:
+        return []
+    lost = f"{about(mine[0].total)} in all: {mine[0].reason}"
+    return [("gave way", f"to {plan.job_id}, {ago(plan.at, now)}, for {lost}")]
 
 
 def _verdicts_table(decision: Decision) -> Table:

@@ -1,6 +1,7 @@
 """What people are shown of jobs, nodes and pools, read from the capacity database."""
 
 from models.base import Instant, Wire
+from models.checkpointing import CheckpointDecision
 from models.job import FailureClass, JobState, Tier
 from models.node import NodeState
 from models.placement import Decision
@@ -128,6 +129,10 @@ class Explanation(Wire):
     decided_at: Instant | None = None
     making_room: PreemptionPlan | None = None
     """For a queued job: the running jobs that give way to it now."""
+    gave_way: PreemptionPlan | None = None
+    """The plan by which the job itself gave way last, or does now."""
+    saving: CheckpointDecision | None = None
+    """What was decided last about a save while it ran."""
     hints: tuple[str, ...] = ()
     """What could be done about it."""
 

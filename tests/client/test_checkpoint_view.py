@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from rich.console import Console, RenderableType
 
 from client.checkpoint_commands import checkpoints_table
-from client.checkpoint_view import checkpoint_facts
+from client.checkpoint_view import checkpoint_facts, saving_facts
 from models.checkpoint import CheckpointInfo
+from models.checkpointing import CheckpointDecision, CheckpointTerm
 from models.messages import Progress
 from models.units import format_bytes
 
@@ -67,3 +68,20 @@ def test_what_is_stored_is_told_once() -> None:
 def test_bytes_are_told_as_people_say_them() -> None:
     sizes = (0, 999, 1000, 2_140_000_000, 5 * 10**15)
     assert [format_bytes(size) for size in sizes] == ["0B", "999B", "1.0kB", "2.1GB", "5000.0TB"]
+
+
+def test_a_decision_about_a_save_shows_with_what_counted() -> None:
+    decision = CheckpointDecision(
+        job_id="job-a", at=NOW - timedelta(seconds=20), save=True, value=90_000, write=40_000,
+        storage=0, reason="$0.09 may be lost, most of it by failure; a save costs $0.04",
+        terms=(CheckpointTerm(name="failure", chance=0.015, value=90_000),),
+    )  # fmt: skip
+    assert [value for _, value in saving_facts(decision, NOW)] == [
+        "asked to save 20s ago: $0.09 may be lost, most of it by failure; a save costs $0.04",
+        "may be lost: failure $0.09 (1.5%); a save: GPUs $0.04, storage $0.00",
+    ]
+    bare = decision.model_copy(update={"save": False, "terms": (), "reason": "saving is off"})
+    assert [value for _, value in saving_facts(bare, NOW)] == [
+        "not asked to save 20s ago: saving is off"
+    ]
+    assert saving_facts(None, NOW) == []

@@ -146,6 +146,8 @@ async def test_what_it_shows_is_what_then_happens(
         request = await node.started(high)
         (gain,) = shown.gains
         assert request.placement.gpu_indices == gain.gpu_indices
+        why = await longshore("why", shown.victims[0].job_id)
+        assert f" gave way to {high}, " in " ".join(why.out.split())
         node.slow_to_stop = False
         for job in (high, *running):
             await longshore("cancel", job)

@@ -42,6 +42,8 @@ async def test_a_job_that_would_lose_more_than_a_save_costs_is_asked(
     assert decision.value > decision.cost
     assert {term.name for term in decision.terms} >= {"failure", "preemption"}
     assert await _decision(control, cannot) is None
+    assert await longshore.saving(can) == (await longshore.explain(can)).saving == decision
+    assert await longshore.saving(cannot) is None
     for job_id in (can, cannot):
         await node.end(job_id)
         await longshore.wait(job_id)

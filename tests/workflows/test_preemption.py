@@ -38,6 +38,10 @@ async def test_a_lower_class_gives_way_and_goes_on_afterwards(
     assert for_job == high
     assert [victim["job_id"] for victim in plan["victims"]] == [low]
     assert plan["value"] > plan["cost"] > 0
+    gave_way = (await longshore.explain(low)).gave_way
+    assert gave_way is not None
+    assert gave_way.model_dump(mode="json") == plan
+    assert (await longshore.explain(high)).gave_way is None
 
 
 async def test_only_as_many_as_needed_give_way_and_the_youngest_first(
