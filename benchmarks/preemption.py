@@ -1,7 +1,7 @@
 """Who gives way: four ways to stop jobs for more urgent ones, on the same load, in dollars.
 
     python -m benchmarks.preemption [--hours 10] [--loads 3] [--json]
-    python -m benchmarks.preemption --live [--rounds 5] [--saves 0.5,2,5] [--json]
+    python -m benchmarks.preemption --live [--rounds 5] [--saves 0.5,2,5] [--megabytes 1]
 
 Six nodes of eight GPUs at $1.80 to $3.30 a GPU-hour, on a virtual clock, with more work than
 they hold. A job may take GPUs from lower bands of classes. What victims lose is work that has to
@@ -68,6 +68,7 @@ def main() -> None:
         "--rounds", type=int, default=5, help="preemptions for each time of saving"
     )
     parser.add_argument("--saves", default="0.5,2,5", help="seconds that the other job saves for")
+    parser.add_argument("--megabytes", type=int, default=1, help="that it saves")
     arguments = parser.parse_args()
     if arguments.live:
         return live([float(each) for each in arguments.saves.split(",")], arguments)
@@ -79,7 +80,7 @@ def main() -> None:
 
 def live(saves: Sequence[float], arguments: argparse.Namespace) -> None:
     forget_environment()
-    rows = run(measure_live(saves, arguments.rounds))
+    rows = run(measure_live(saves, arguments.rounds, arguments.megabytes))
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:

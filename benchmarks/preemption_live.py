@@ -60,15 +60,15 @@ class LiveRow:
     steps: dict[str, float]
 
 
-async def measure_live(saves: Sequence[float], rounds: int) -> list[LiveRow]:
-    """Return a row for each time of saving."""
+async def measure_live(saves: Sequence[float], rounds: int, megabytes: int) -> list[LiveRow]:
+    """Return a row for each time of saving; each save writes so many megabytes."""
     with installed({"node-1": f"{GPUS}xH100-80GB"}) as stack:
         settings = Settings(state_dir=stack.folder)
         api = await Longshore.connect(settings)
         database = Database(settings.resolve_database_url(), pool_size=1)
         try:
             await api.set_pool(_at_once())
-            bench = _Bench(stack.folder, api, database)
+            bench = _Bench(stack.folder, api, database, megabytes)
             return [await bench.row(seconds, rounds) for seconds in saves]
         finally:
             await database.close()
@@ -87,15 +87,16 @@ def print_live(rows: Sequence[LiveRow]) -> None:
 
 
 class _Bench:
-    def __init__(self, folder: Path, api: Longshore, database: Database) -> None:
+    def __init__(self, folder: Path, api: Longshore, database: Database, megabytes: int) -> None:
         self._folder = folder
         self._api = api
         self._database = database
+        self._megabytes = megabytes
         self._runs = RunStore(folder / "agents" / "node-1" / "runs")
 
     async def row(self, saves_for: float, rounds: int) -> LiveRow:
         journal = self._folder / f"journal-{saves_for}"
-        victim = (await self._api.submit(_victim(saves_for, journal))).job_id
+        victim = (await self._api.submit(_victim(saves_for, self._megabytes, journal))).job_id
         found = [
             await self._round(victim, number, saves_for, journal)
             for number in range(1, rounds + 1)
@@ -183,11 +184,13 @@ def _at_once() -> PoolSpec:
     return PoolSpec(preemption=policy)
 
 
-def _victim(saves_for: float, journal: Path) -> JobSpec:
+def _victim(saves_for: float, megabytes: int, journal: Path) -> JobSpec:
     program = str(Path(__file__).with_name("slow_saver.py"))
     return JobSpec(
         name="saver", gpus=GPUS, priority=1, expected_duration=timedelta(hours=1),
-        command=(sys.executable, "-I", "-S", program, str(saves_for), str(journal)),
+        command=(
+            sys.executable, "-I", "-S", program, str(saves_for), str(megabytes), str(journal),
+        ),
         checkpoint=CheckpointContract(folder="saved", grace=timedelta(seconds=30)),
     )  # fmt: skip
 
