@@ -302,7 +302,8 @@ This page is made from the models by `make docs`.
 _FIELDS = """\
 Only `name` and one of `command` and `image` are required. A FAST job runs on nodes of the tier
 FAST, a FLEX job on nodes of the tier FLEX. For a job that no node can hold a pool buys nodes where
-its policy allows that ([buying](buying.md)); else it waits, and `longshore why` says what is missing.
+its policy allows that ([buying](buying.md)); else it waits, and `longshore why` says what is
+missing.
 """
 
 _GANG = """\
