@@ -213,9 +213,14 @@ def registration(
     gpus: int = 2,
     mig: Collection[int] = (),
     token: str = TOKEN,
+    block: str | None = None,
+    expires_at: datetime | None = None,
 ) -> Registration:
     """Return what the agent of a node of 80 GB GPUs, 16 cores and 64 GB sends."""
-    identity = NodeIdentity(node_id=node, agent_id=f"agent-{node}", boot_id=boot, pool=pool)
+    identity = NodeIdentity(
+        node_id=node, agent_id=f"agent-{node}", boot_id=boot, pool=pool, block_id=block,
+        expires_at=expires_at,
+    )  # fmt: skip
     inventory = Inventory(
         gpu_type="H100", cpus=16, ram=64, simulated=True,
         gpus=tuple(
