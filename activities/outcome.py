@@ -14,9 +14,18 @@ CUT_OFF = "the node was cut off from the server"
 """Reasons of stops that the agent itself decided on: the node's fault, not somebody's wish."""
 
 _NODE_CAUSES = {
-    "agent-gone": "agent died: its processes were killed with it",
-    "fenced": "the node was cut off from the server and killed its processes",
-    "supervisor-gone": "the supervisor of the process was killed, and the process with it",
+    "agent-gone": (FailureClass.NODE, "agent died: its processes were killed with it"),
+    "fenced": (
+        FailureClass.NETWORK, "the node was cut off from the server and killed its processes"
+    ),
+    "supervisor-gone": (
+        FailureClass.NODE, "the supervisor of the process was killed, and the process with it"
+    ),
+}  # fmt: skip
+_STOPS = {
+    AGENT_STOPPED: FailureClass.NODE,
+    CUT_OFF: FailureClass.NETWORK,
+    TIME_ENDED: FailureClass.NODE,
 }
 
 _NOT_STARTED = {
@@ -98,7 +107,7 @@ def _classify(
 ) -> tuple[FailureClass | None, str]:
     cause, status = end["cause"], end.get("status")
     if cause in _NODE_CAUSES:
-        return FailureClass.NODE, _NODE_CAUSES[cause]
+        return _NODE_CAUSES[cause]
     if cause == "stopped":
         failure = _failure_of_stop(record.stop_reason)
         late = _LATE[record.checkpoints] if end.get("overdue") else ""
@@ -116,7 +125,7 @@ def _classify(
 
 def _failure_of_stop(reason: str | None) -> FailureClass | None:
     """A stop that a job's workflow asked for is its to name; others are the node's fault."""
-    return FailureClass.NODE if reason in (AGENT_STOPPED, CUT_OFF, TIME_ENDED) else None
+    return _STOPS.get(reason) if reason else None
 
 
 def _exit_code(status: int | None) -> int | None:

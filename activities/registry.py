@@ -66,7 +66,9 @@ class RegistryActivities:
             await mark_poked(connection, identity.pool)
             await failpoint("register.before-commit")
         await failpoint("register.after-commit")
-        await self._tell_lost_jobs(identity.node_id, epoch - 1, "its agent started anew")
+        await self._tell_lost_jobs(
+            identity.node_id, epoch - 1, _why_anew(registration), cut_off=registration.cut_off
+        )
         await self._signals.poke_pool(identity.pool)
         return Registered(
             node_id=identity.node_id, epoch=epoch, liveness=self._liveness,
@@ -155,7 +157,7 @@ class RegistryActivities:
             text("SELECT epoch FROM nodes WHERE id = :id FOR UPDATE"), {"id": identity.node_id}
         )
         if old is not None:
-            await _end_leases(connection, identity.node_id, old, "its agent started anew")
+            await _end_leases(connection, identity.node_id, old, _why_anew(registration))
             await connection.execute(
                 text("DELETE FROM gpus WHERE node_id = :id"), {"id": identity.node_id}
             )
@@ -187,7 +189,9 @@ class RegistryActivities:
         assert epoch is not None
         return epoch
 
-    async def _tell_lost_jobs(self, node_id: str, epoch: int, reason: str) -> None:
+    async def _tell_lost_jobs(
+        self, node_id: str, epoch: int, reason: str, *, cut_off: bool = False
+    ) -> None:
         """Signal every job whose placement ended with this registration; repeats do no harm."""
         async with self._database.transaction() as connection:
             jobs = await connection.scalars(
@@ -195,9 +199,14 @@ class RegistryActivities:
                 {"id": node_id, "epoch": epoch, "reason": LeaseEnd.NODE_LOST.value},
             )
             messages = [
-                (job_id, NodeLost(node_id=node_id, epoch=epoch, reason=reason)) for job_id in jobs
+                (job_id, NodeLost(node_id=node_id, epoch=epoch, reason=reason, cut_off=cut_off))
+                for job_id in jobs
             ]
         await self._signals.tell_jobs("node_lost", messages)
+
+
+def _why_anew(registration: Registration) -> str:
+    return "it was cut off from the server" if registration.cut_off else "its agent started anew"
 
 
 def _gpu_row(node_id: str, gpu: GPUInventory) -> dict[str, Any]:

@@ -25,11 +25,17 @@ class FailureClass(StrEnum):
     USER = "user"
     """The process ended by itself with another exit code than 0."""
     START = "start"
-    """The process could not be started: no such command, folder or image."""
+    """The process could not be started: no such command, folder or image. When that has come on
+    two different nodes, it lies with the job: no third one is tried."""
     OUT_OF_MEMORY = "out_of_memory"
-    """The kernel killed the process for memory."""
+    """The kernel killed the process for memory: it ended by SIGKILL, nobody had asked it to stop,
+    and the kernel has killed for memory since it began. Memory of a GPU is not meant."""
     NODE = "node"
-    """The node or its agent was lost, or the node's time ended."""
+    """The node or its agent was lost, or the node's time ended. Also a node that is silent: what
+    happened there nobody knows."""
+    NETWORK = "network"
+    """The node was cut off from the server, and said so when it was back: it had ended the process
+    itself."""
     PREEMPTED = "preempted"
     """Longshore took the GPUs for another job."""
     QUEUE_TIMEOUT = "queue_timeout"
@@ -65,11 +71,15 @@ class RetryPolicy(Frozen):
     start: RetryRule = RetryRule()
     out_of_memory: RetryRule = RetryRule()
     node: RetryRule = RetryRule(max_retries=10, backoff=timedelta(seconds=1))
+    network: RetryRule | None = None
+    """A node that was cut off from the server; the rule of `node` when left out."""
     preempted: RetryRule = RetryRule(max_retries=None)
     """By other jobs. A job that leaves a node for the node's sake uses up no retry."""
 
     def rule_for(self, failure: FailureClass) -> RetryRule:
         """Return the rule for a class; classes that no retry can help have none left."""
+        if failure is FailureClass.NETWORK and self.network is None:
+            return self.node
         return getattr(self, failure.value, RetryRule())
 
 
@@ -301,6 +311,8 @@ class AttemptRecord(Wire):
     """Of a gang, its other nodes by rank."""
     ended_at: Instant | None = None
     failure: FailureClass | None = None
+    failed_on: str = ""
+    """Of a gang, the node where it failed first."""
     moved: bool = False
     """It left its node for the node's sake, or because somebody asked for it: no failure."""
     exit_code: int | None = None

@@ -85,6 +85,7 @@ retry:
   start: {max_retries: 1, backoff: 1m}
   out_of_memory: {max_retries: 0}
   node: {max_retries: 10, backoff: 1s}
+  network: {max_retries: null, backoff: 5s}
   preempted: {max_retries: null}
 preemptible: false
 queue_timeout: 12h
@@ -328,8 +329,7 @@ The wait before retry n is `backoff` x `multiplier`^(n - 1), and at most `max_ba
 _CLASSES = """\
 ## Classes of failure
 
-Every attempt that ends without success gets one of these; the classes that `retry` names may be
-tried again.
+Every attempt without success gets one of these; those that `retry` names may be tried again.
 """
 
 _STATES = """\

@@ -63,7 +63,7 @@ class LeaseEnd(StrEnum):
     @classmethod
     def before_retry(cls, failure: FailureClass) -> "LeaseEnd":
         """Return how the leases of an attempt end that is tried again."""
-        if failure is FailureClass.NODE:
+        if failure in (FailureClass.NODE, FailureClass.NETWORK):
             return cls.NODE_LOST
         return cls.PREEMPTED if failure is FailureClass.PREEMPTED else cls.FAILED
 
@@ -142,6 +142,8 @@ class NodeLost(Wire):
     node_id: str
     epoch: int
     reason: str
+    cut_off: bool = False
+    """The node lives, and was cut off from the server."""
 
 
 class CommandReason(Wire):
@@ -231,6 +233,8 @@ class Registration(Wire):
     inventory: Inventory
     issued_at: Instant
     proof: str
+    cut_off: bool = False
+    """The same agent was registered before, and ended its processes for want of a server."""
 
 
 class Registered(Wire):
@@ -335,6 +339,8 @@ class ProcessReport(Wire):
     ended_at: Instant | None = None
     stopped_for: str | None = None
     """The reason of the stop that ended it, where one did."""
+    node_id: str = ""
+    """Of a gang, the node whose process this is."""
     last_progress: Progress | None = None
     log_error: str = ""
     checkpoint: CheckpointInfo | None = None

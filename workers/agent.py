@@ -231,7 +231,7 @@ async def _stay_registered(
         metrics.add(FENCES)
         _log.warning("cut off: no acknowledgement for %.1f s, all processes end", fence.after)
         await processes.stop_all(CUT_OFF, grace=0)
-        await registrar.register(fence)
+        await registrar.register(fence, cut_off=True)
 
 
 async def _end_processes(processes: Processes, stop: StopSignals) -> None:

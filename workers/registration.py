@@ -65,21 +65,22 @@ class Registrar:
     def node_id(self) -> str:
         return self._identity.node_id
 
-    async def register(self, fence: Fence) -> Registered:
+    async def register(self, fence: Fence, *, cut_off: bool = False) -> Registered:
         """Register until it is answered, and open the fence for the new epoch.
 
+        `cut_off` tells why there is another registration: the server had been silent.
         Raises TokenError or NodeTakenError when the node is refused.
         """
         # A registration after a cut is one of a new life: it must get a new epoch.
         identity = self._identity.model_copy(update={"boot_id": uuid.uuid4().hex})
         # Counted from the first call, as that may be the one that the server answers.
         sent_at = boot_clock()
-        registered = await _patiently(lambda: self._call(identity))
+        registered = await _patiently(lambda: self._call(identity, cut_off=cut_off))
         fence.open(registered.epoch, registered.liveness.fence_after.total_seconds(), sent_at)
         _log.info("registered as node %s, epoch %d", registered.node_id, registered.epoch)
         return registered
 
-    async def _call(self, identity: NodeIdentity) -> Registered:
+    async def _call(self, identity: NodeIdentity, *, cut_off: bool) -> Registered:
         start = WithStartWorkflowOperation(
             NODE_WORKFLOW,
             NodeInput(node_id=identity.node_id),
@@ -94,6 +95,7 @@ class Registrar:
             inventory=self._inventory,
             issued_at=issued_at,
             proof=proof.sign(self._token, identity, issued_at),
+            cut_off=cut_off,
         )
         try:
             async with asyncio.timeout(ANSWER_WITHIN):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from temporalio import workflow
 
 from models.job import FailureClass, JobSpec
-from models.messages import ProcessReport
+from models.messages import NodeLost, ProcessReport
 from models.placement import Placement
 from workflows import steps
 
@@ -25,7 +25,7 @@ class Attempt:
         placement: Placement,
         spec: JobSpec,
         stop_reason: Callable[[], str | None],
-        loss_of: Callable[[Placement], str],
+        loss_of: Callable[[Placement], NodeLost | None],
     ) -> None:
         """`stop_reason` says why the job is to stop, if so; `loss_of` how a node was lost."""
         self._ranks = placement.by_rank
@@ -65,7 +65,12 @@ class Attempt:
         if process.done():
             return await steps.report_of(process)
         await steps.give_up(process)
-        return ProcessReport(failure=FailureClass.NODE, message=self._loss_of(self._ranks[rank]))
+        loss = self._loss_of(self._ranks[rank])
+        cut_off = loss is not None and loss.cut_off
+        return ProcessReport(
+            failure=FailureClass.NETWORK if cut_off else FailureClass.NODE,
+            message=_words(loss) if loss else "",
+        )
 
     def _summary(self, reports: Sequence[ProcessReport]) -> ProcessReport:
         """Return what is to be said of the whole: of a gang, what ended it first."""
@@ -74,9 +79,9 @@ class Attempt:
         failed = [rank for rank, report in enumerate(reports) if report.failure is not None]
         by_itself = [rank for rank in failed if reports[rank].stopped_for is None]
         for rank in sorted(by_itself, key=lambda rank: _ended(reports[rank])):
-            where = f"rank {rank} on {self._ranks[rank].node_id}"
+            node_id, said = self._ranks[rank].node_id, reports[rank].message or "failed"
             return reports[rank].model_copy(
-                update={"message": f"{where}: {reports[rank].message or 'failed'}"}
+                update={"message": f"rank {rank} on {node_id}: {said}", "node_id": node_id}
             )
         stopped = [report for report in reports if report.stopped_for is not None]
         return (stopped or reports)[0]
@@ -88,7 +93,7 @@ class Attempt:
         return not self._processes[rank].done() and not self._lost(rank)
 
     def _lost(self, rank: int) -> bool:
-        return bool(self._loss_of(self._ranks[rank]))
+        return self._loss_of(self._ranks[rank]) is not None
 
     def _why_stop(self) -> str | None:
         """Why no rank should go on, or None to let them."""
@@ -97,10 +102,14 @@ class Attempt:
             return reason
         for rank, placement in enumerate(self._ranks):
             if loss := self._loss_of(placement):
-                return loss
+                return _words(loss)
             if _failed(self._processes[rank]):
                 return f"rank {rank} on {placement.node_id} has failed"
         return None
+
+
+def _words(loss: NodeLost) -> str:
+    return f"node {loss.node_id} was lost: {loss.reason}"
 
 
 def _failed(process: Process) -> bool:

@@ -13,7 +13,6 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from models.errors import SpecError
     from models.job import (
         AttemptRecord,
         FailureClass,
@@ -33,14 +32,15 @@ with workflow.unsafe.imports_passed_through():
         NodeLost,
         ProcessReport,
         Waiting,
-        job_workflow_id,
     )
     from models.placement import Placement, PlacementKey
     from models.units import format_duration
+    from scheduling.failures import why_no_retry
     from workflows import attributes, steps
     from workflows.attempt import Attempt
     from workflows.details import job_details
     from workflows.displaced import Displaced
+    from workflows.naming import refuse_another_id
 
 _ATTEMPTS_SHOWN = 20
 _LISTED_STATES = (JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RETRYING)
@@ -81,7 +81,7 @@ class JobWorkflow:
 
     @workflow.run
     async def run(self, job: JobInput) -> JobResult:
-        self._refuse_another_id()
+        refuse_another_id(self._id)
         life = asyncio.create_task(self._live())
         try:
             result = await asyncio.shield(life)
@@ -145,16 +145,6 @@ class JobWorkflow:
             attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]), result=self._result,
             preemptions=self._gave_way[LeaseEnd.PREEMPTED], moves=self._gave_way[LeaseEnd.MOVED],
         )  # fmt: skip
-
-    def _refuse_another_id(self) -> None:
-        """Pools and nodes find a job's workflow by its id: no signal would reach another one."""
-        found = workflow.info().workflow_id
-        if found != job_workflow_id(self._id):
-            raise ApplicationError(
-                f"the workflow id of a job must begin with job-, and {found} does not",
-                type=SpecError.__name__,
-                non_retryable=True,
-            )
 
     async def _live(self) -> JobResult:
         """Go through attempts until one of them ends the job."""
@@ -270,6 +260,10 @@ class JobWorkflow:
         if rule.max_retries is not None and used >= rule.max_retries:
             end = LeaseEnd.PREEMPTED if failure is FailureClass.PREEMPTED else LeaseEnd.FAILED
             return await self._finish(end, JobState.FAILED, report, failure)
+        useless = why_no_retry(failure, self._attempts)
+        if useless and workflow.patched("start-failures"):
+            report = report.model_copy(update={"message": f"{report.message}; {useless}"})
+            return await self._finish(LeaseEnd.FAILED, JobState.FAILED, report, failure)
         self._retries[failure] = used + 1
         await steps.give_up_leases(self._here, LeaseEnd.before_retry(failure), report.message)
         return await self._back_off(rule, failure, used + 1, report)
@@ -367,12 +361,10 @@ class JobWorkflow:
         if displacement.attempt == self._attempt and self._displaced is None:
             self._displaced = Displaced(end, displacement)
 
-    def _loss_of(self, here: Placement) -> str:
-        """How the node of a placement was lost; empty where it was not."""
-        for lost in self._lost:
-            if (lost.node_id, lost.epoch) == (here.node_id, here.epoch):
-                return f"node {lost.node_id} was lost: {lost.reason}"
-        return ""
+    def _loss_of(self, here: Placement) -> NodeLost | None:
+        """How the node of a placement was lost, if it was."""
+        at = (here.node_id, here.epoch)
+        return next((lost for lost in self._lost if (lost.node_id, lost.epoch) == at), None)
 
     def _close_attempt(
         self, failure: FailureClass | None, report: ProcessReport, *, moved: bool = False
@@ -381,6 +373,7 @@ class JobWorkflow:
             update={
                 "ended_at": workflow.now(), "failure": failure, "moved": moved,
                 "exit_code": report.exit_code, "message": report.message,
+                "failed_on": report.node_id,
             }
         )  # fmt: skip
 

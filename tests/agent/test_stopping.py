@@ -124,7 +124,7 @@ async def test_silence_of_the_server_kills_the_process(tmp_path: Path) -> None:
     run = box.start("setsid -f sleep 300; sleep 300", env={"MARK": mark})
     began = boot_clock()
     report = await run.done
-    assert report.failure is FailureClass.NODE
+    assert report.failure is FailureClass.NETWORK
     assert "cut off" in report.message
     assert marked(mark) == []
     assert boot_clock() - began < 3
@@ -146,7 +146,7 @@ async def test_an_acknowledgement_counts_from_when_it_was_sent(tmp_path: Path) -
     while not run.done.done():  # acknowledged again and again, but always the same old heartbeat
         box.fence.acknowledge(sent_at)
         await asyncio.wait({run.done}, timeout=0.1)
-    assert (await run.done).failure is FailureClass.NODE
+    assert (await run.done).failure is FailureClass.NETWORK
 
 
 async def test_without_its_supervisor_nothing_of_a_process_is_left(box: LocalNode) -> None:

@@ -27,7 +27,7 @@ from activities.views import set_pool
 from client.process import leave
 from models.buying import BuyingPolicy
 from models.checkpointing import CheckpointPolicy
-from models.job import JobResult, JobState
+from models.job import FailureClass, JobResult, JobState
 from models.messages import (
     CONTROL_TASK_QUEUE,
     CommandReason,
@@ -84,8 +84,8 @@ _RENEWED = "SELECT 1 FROM purchases WHERE renews = :name AND state = 'READY' AND
 
 
 SCENES = (
-    "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs", "pools",
-    "nodes", "market_watched", "checkpoints_watched", "bought",
+    "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
+    "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
 )  # fmt: skip
 
 
@@ -200,6 +200,18 @@ class Scenarios:
             await second.started("gang-node-lost")
             second.leave()
             await eventually(lambda: first.stops[-1].key.job_id == "gang-node-lost")
+
+    async def start_failures(self) -> None:
+        """What two nodes cannot start is not tried on a third."""
+        missing = USER_ERROR.model_copy(update={"failure": FailureClass.START})
+        name, retry = "start-failures", {"start": {"max_retries": 5, "backoff": 0}}
+        job = await self._start_job(name, pool="bare", retry=retry)
+        for attempt, after in ((1, JobState.QUEUED), (2, JobState.FAILED)):
+            async with self._node(f"bare-{attempt}", pool="bare") as node:
+                await node.started(name, attempt)
+                await node.cordon("for the next one")
+                await node.end(name, attempt, missing)
+                await _reaches(job, after)
 
     async def pools(self) -> None:
         for pool, cycles in (("cycles", 500), ("continued-as-new", 2)):
@@ -357,10 +369,9 @@ class Scenarios:
         """Let a block go while a job runs there, which leaves first."""
         market.book({"side": "sell", "nodes": 8, "dollars_per_gpu_hour": "2.10"})
         async with self._bought_node("let-go", {}) as block:
-            job = await self._start_job(
-                "evicted", pool="let-go", recorded=False, gpus=8, expected_duration="1ms"
-            )
-            await eventually(lambda: self._has(_RUNS, "evicted"))
+            fits: dict[str, Any] = {"pool": "let-go", "expected_duration": "1s"}
+            job = await self._start_job("gone", recorded=False, **fits)
+            await eventually(lambda: self._has(_RUNS, "gone"))
             await block.signal(BlockWorkflow.let_go, CommandReason(reason="too dear"))
             await block.result()
             await job.cancel(reason="recorded")
@@ -419,12 +430,9 @@ class Scenarios:
         return found == "STARTING"
 
     async def _blocks_of(self, purchase_id: str) -> list[str]:
+        ids = text("SELECT id FROM blocks WHERE purchase_id = :id")
         async with self._database.transaction() as connection:
-            return list(
-                await connection.scalars(
-                    text("SELECT id FROM blocks WHERE purchase_id = :id"), {"id": purchase_id}
-                )
-            )
+            return list(await connection.scalars(ids, {"id": purchase_id}))
 
     async def ended(self) -> None:
         """Wait until every recorded job and node has ended; pools never do."""

@@ -99,7 +99,12 @@ class ScriptedNode:
         self._answers: set[asyncio.Task[None]] = set()
 
     async def register(
-        self, *, boot_id: str | None = None, agent_id: str | None = None, token: str | None = None
+        self,
+        *,
+        boot_id: str | None = None,
+        agent_id: str | None = None,
+        token: str | None = None,
+        cut_off: bool = False,
     ) -> Registered:
         """Register as the agent does, in this or in another guise."""
         update = {"boot_id": boot_id, "agent_id": agent_id}
@@ -107,7 +112,7 @@ class ScriptedNode:
         issued_at = datetime.now(UTC)
         registration = Registration(
             identity=identity, inventory=self._inventory, issued_at=issued_at,
-            proof=proof.sign(token or self.token, identity, issued_at),
+            proof=proof.sign(token or self.token, identity, issued_at), cut_off=cut_off,
         )  # fmt: skip
         registered = await self._temporal.execute_update_with_start_workflow(
             NodeWorkflow.register,

@@ -145,3 +145,14 @@ async def test_a_gang_that_does_not_fit_waits_and_takes_nothing(
 
 async def _is_told_why(longshore: Longshore, job_id: str) -> bool:
     return "together" in (await longshore.job(job_id)).reason
+
+
+async def test_the_node_is_named_that_could_not_start_its_rank(
+    longshore: Longshore, pair: Pair, gang: str
+):
+    no_command = ProcessReport(failure=FailureClass.START, exit_code=127, message="no such file")
+    await pair[1].end(gang, 1, no_command)
+    result = await longshore.wait(gang)
+    assert (result.failure, result.attempts) == (FailureClass.START, 1)
+    (attempt,) = (await longshore.status(gang)).attempts
+    assert attempt.failed_on == pair[1].id

@@ -52,6 +52,7 @@ PATHS = {
     "job-displaced-early": COMPLETED,
     "job-queue-timeout": FAILED,
     "job-unsatisfiable": FAILED,
+    "job-start-failures": FAILED,
     "job-continued-as-new": CONTINUED,
     "job-continued-as-new.2": COMPLETED,
     "pool-cycles": None,

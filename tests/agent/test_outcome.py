@@ -1,0 +1,85 @@
+"""What is made of the supervisor's last word."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from activities.outcome import AGENT_STOPPED, CUT_OFF, report_of
+from activities.runs import RunRecord
+from models.job import FailureClass
+from models.messages import TIME_ENDED, ProcessReport, Progress
+
+KILLED = -9
+
+
+def said(
+    end: dict[str, Any], *, indirect: bool = False, stop_reason: str | None = None
+) -> ProcessReport:
+    record = RunRecord(
+        job_id="a", attempt=1, epoch=1, claimed_at=datetime.now(UTC), indirect=indirect,
+        stop_reason=stop_reason,
+    )  # fmt: skip
+    return report_of(record, end, None, Progress())
+
+
+@pytest.mark.parametrize(
+    ("end", "failure"),
+    [
+        ({"status": KILLED, "oom": True}, FailureClass.OUT_OF_MEMORY),
+        ({"status": 137, "oom": True}, FailureClass.OUT_OF_MEMORY),  # a shell tells of its child
+        ({"status": KILLED, "oom": False}, FailureClass.USER),
+        ({"status": KILLED}, FailureClass.USER),
+        ({"status": -15, "oom": True}, FailureClass.USER),
+        ({"status": 1, "oom": True}, FailureClass.USER),
+        ({"status": 0, "oom": True}, None),
+    ],
+)
+def test_the_kernel_killed_for_memory_only_what_it_killed(
+    end: dict[str, Any], failure: FailureClass | None
+):
+    report = said({"cause": "exited", **end})
+    assert report.failure is failure
+    assert ("for lack of memory" in report.message) is (failure is FailureClass.OUT_OF_MEMORY)
+
+
+def test_what_was_killed_after_its_grace_was_not_killed_for_memory():
+    report = said(
+        {"cause": "stopped", "status": KILLED, "oom": True, "overdue": True}, stop_reason="held"
+    )
+    assert (report.failure, report.stopped_for, report.exit_code) == (None, "held", 137)
+
+
+@pytest.mark.parametrize(
+    ("cause", "failure"),
+    [
+        ("fenced", FailureClass.NETWORK),
+        ("agent-gone", FailureClass.NODE),
+        ("supervisor-gone", FailureClass.NODE),
+    ],
+)
+def test_whose_fault_it_is_follows_from_who_ended_it(cause: str, failure: FailureClass):
+    assert said({"cause": cause, "status": KILLED, "oom": True}).failure is failure
+
+
+@pytest.mark.parametrize(
+    ("reason", "failure"),
+    [
+        (CUT_OFF, FailureClass.NETWORK),
+        (AGENT_STOPPED, FailureClass.NODE),
+        (TIME_ENDED, FailureClass.NODE),
+        ("preempted for b", None),
+    ],
+)
+def test_a_stop_is_a_failure_only_where_nobody_asked_for_it(
+    reason: str, failure: FailureClass | None
+):
+    end = {"cause": "stopped", "status": -15}
+    assert said(end, stop_reason=reason).failure is failure
+
+
+@pytest.mark.parametrize("code", [125, 126, 127])
+def test_what_a_shell_or_a_container_could_not_start_has_not_started(code: int):
+    end = {"cause": "exited", "status": code}
+    assert said(end, indirect=True).failure is FailureClass.START
+    assert said(end).failure is FailureClass.USER

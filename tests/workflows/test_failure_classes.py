@@ -1,0 +1,100 @@
+"""A failed attempt is classified before it is tried again: whose fault it was decides."""
+
+import pytest
+from temporalio.client import Client
+
+from activities.database import Database
+from client.api import Longshore
+from models.job import FailureClass, JobState
+from models.messages import ProcessReport
+from models.settings import Settings
+from tests.support.control import a_spec, lease_ends
+from tests.support.scripted_node import ScriptedNode
+
+NO_COMMAND = ProcessReport(failure=FailureClass.START, exit_code=127, message="command not found")
+OFTEN = {"max_retries": 5, "backoff": 0}
+
+
+async def test_what_two_nodes_cannot_start_is_not_tried_on_a_third(
+    longshore: Longshore,
+    node: ScriptedNode,
+    pool: str,
+    temporal: Client,
+    settings: Settings,
+    control: Database,
+):
+    job_id = (await longshore.submit(a_spec(pool, gpus=8, retry={"start": OFTEN}))).job_id
+    await node.started(job_id)
+    other, third = (ScriptedNode(temporal, pool, settings.resolve_agent_token()) for _ in "ab")
+    async with other.serving():
+        await other.register()
+        await longshore.cordon(node.id, "only one of them takes it next")
+        await node.end(job_id, 1, NO_COMMAND)
+        await other.started(job_id, 2)
+        async with third.serving():
+            await third.register()
+            await other.end(job_id, 2, NO_COMMAND)
+            result = await longshore.wait(job_id)
+    assert (result.state, result.failure) == (JobState.FAILED, FailureClass.START)
+    assert (result.attempts, result.exit_code) == (2, 127)
+    assert result.message == (
+        "command not found; no other node is tried: it could not be started on "
+        + " and ".join(sorted((node.id, other.id)))
+    )
+    assert third.runs() == []
+    assert await lease_ends(control, job_id) == ["failed"] * 16
+
+
+async def test_what_one_node_cannot_start_is_tried_as_often_as_its_rule_says(
+    longshore: Longshore, node: ScriptedNode, pool: str
+):
+    retry = {"start": {"max_retries": 2, "backoff": 0}}
+    job_id = (await longshore.submit(a_spec(pool, retry=retry))).job_id
+    for attempt in (1, 2, 3):
+        await node.end(job_id, attempt, NO_COMMAND)
+    result = await longshore.wait(job_id)
+    assert (result.failure, result.attempts, result.message) == (
+        FailureClass.START, 3, "command not found",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cut_off", "failure", "says"),
+    [
+        (True, FailureClass.NETWORK, "was lost: it was cut off from the server"),
+        (False, FailureClass.NODE, "was lost: its agent started anew"),
+    ],
+)
+async def test_a_node_that_was_cut_off_is_told_from_one_whose_agent_died(
+    longshore: Longshore,
+    node: ScriptedNode,
+    pool: str,
+    control: Database,
+    cut_off: bool,
+    failure: FailureClass,
+    says: str,
+):
+    retry = {"node": {"max_retries": 1, "backoff": 0}}
+    job_id = (await longshore.submit(a_spec(pool, retry=retry))).job_id
+    await node.started(job_id)
+    await node.register(boot_id="boot-2", cut_off=cut_off)
+    await node.end(job_id, 2)
+    result = await longshore.wait(job_id)
+    assert (result.state, result.attempts) == (JobState.SUCCEEDED, 2)
+    first = (await longshore.status(job_id)).attempts[0]
+    assert first.failure is failure
+    assert says in first.message
+    assert await lease_ends(control, job_id) == ["node-lost", "finished"]
+
+
+async def test_a_process_that_ended_for_want_of_the_server_has_failed_by_the_network(
+    longshore: Longshore, node: ScriptedNode, pool: str, control: Database
+):
+    cut = ProcessReport(failure=FailureClass.NETWORK, exit_code=137, message="cut off")
+    retry = {"network": {"max_retries": 1, "backoff": 0}, "node": {"max_retries": 0}}
+    job_id = (await longshore.submit(a_spec(pool, retry=retry))).job_id
+    await node.end(job_id, 1, cut)
+    await node.end(job_id, 2, cut)
+    result = await longshore.wait(job_id)
+    assert (result.state, result.failure) == (JobState.FAILED, FailureClass.NETWORK)
+    assert await lease_ends(control, job_id) == ["node-lost", "failed"]
