@@ -201,3 +201,18 @@ def _placement_of_a(pool: str) -> tuple[str, ...]:
         " cpu_milli, ram_mb, vram_mb, expected_seconds, decision)"
         " VALUES ('a', 1, 'by-hand', 'node-a', 1, '{0}', 0, 0, 0, 60, '{}')",
     )
+
+
+async def test_a_job_that_is_let_in_again_is_queued_from_then_on_and_a_repeat_changes_nothing(
+    ledger: Ledger,
+):
+    since = "SELECT queued_at FROM queue"
+    await ledger.enqueue("a")
+    first = await ledger.value(since)
+    await _set_hold(ledger, True)
+    assert await ledger.value(since) == first
+    await _set_hold(ledger, False)
+    second = await ledger.value(since)
+    assert second > first
+    await _set_hold(ledger, False, delivery=2)
+    assert await ledger.value(since) == second
