@@ -224,7 +224,7 @@ def test_a_machine_that_is_billed_as_it_runs_is_let_go_when_idle_but_for_the_war
     decision = decide_block(a_scene(a_release("n1"), block=by_use()))
     assert decision.kind is BlockOptionKind.LET_GO
     assert "nothing has run there" in decision.reason
-    young = by_use(idle_since=NOW - timedelta(minutes=9))
+    young = by_use(idle_since=NOW - timedelta(seconds=50))
     assert decide_block(a_scene(a_release("n1"), block=young)).kind is BlockOptionKind.KEEP
     warm = a_scene(a_release("n1"), block=by_use(), policy={"fast_warm_gpus": 8})
     assert decide_block(warm).kind is BlockOptionKind.KEEP
