@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 
-from activities.checkpoints import StoredCheckpoints
 from client.calls import call
 from client.job_commands import REF
 from client.terminal import JSON, a_table, note, now, print_json, show
 from client.words import SIMULATED, ago
 from models.checkpoint import CheckpointInfo
 from models.units import format_bytes
+
+if TYPE_CHECKING:  # it loads the database, and every command loads this module
+    from activities.checkpoints import StoredCheckpoints
 
 
 def register(app: typer.Typer) -> None:
