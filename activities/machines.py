@@ -31,6 +31,7 @@ _LOOK_EVERY = timedelta(seconds=5)
 """At the market; at the capacity database ten times as often."""
 
 
+_AT_ITS_END = ("DRAINING", "ENDED")
 _NEVER_READY = (MachineState.FAILED, MachineState.ENDING, MachineState.ENDED)
 
 
@@ -47,12 +48,15 @@ class MachineActivities:
     async def start_machine(self, start: MachineStart) -> Refusal:
         """Start a machine on bought time; the same name again is the same machine.
 
-        Returns why the market does not start it, if so.
+        Returns why it is not started, if so: by the market, or because its block is at its end.
         """
         async with beating():
             async with self._database.transaction() as connection:
+                # Whoever ends the block waits for this, and then finds the machine.
+                block = await _block(connection, start.block_id, lock="FOR SHARE")
+                if block["state"] in _AT_ITS_END:
+                    return Refusal(reason=f"its block ends: {block['reason']}")
                 await rows.insert_machine(connection, start.block_id, start.name)
-                block = await _block(connection, start.block_id)
                 machine = await connection.execute(
                     text("UPDATE machines SET asked_at = coalesce(asked_at, clock_timestamp())"
                          " WHERE name = :name RETURNING machine_id, state"),
@@ -174,8 +178,10 @@ async def _troubles(market: Provider, waiting: dict[str, str]) -> dict[str, str]
     return found
 
 
-async def _block(connection: rows.AsyncConnection, block_id: str) -> rows.Row:
-    found = await connection.execute(text("SELECT * FROM blocks WHERE id = :id"), {"id": block_id})
+async def _block(connection: rows.AsyncConnection, block_id: str, lock: str = "") -> rows.Row:
+    found = await connection.execute(
+        text(f"SELECT * FROM blocks WHERE id = :id {lock}"), {"id": block_id}
+    )
     return found.mappings().one()
 
 

@@ -23,12 +23,15 @@ from models.checkpoint import CheckpointsRequest
 from models.messages import Displacement
 from models.node import Node
 from models.placement import JobRequest, RunningJob
-from models.preemption import PreemptionPlan, PreemptionUnderWay
+from models.preemption import PreemptionPlan, PreemptionUnderWay, SeenPrice
 from scheduling.preemption import plan_preemptions
 from scheduling.preemption_ground import held_by
+from scheduling.preemption_quotes import rough_quote
 
 _TO_STOP = timedelta(seconds=5)
 """What it takes to hear of it and to give the GPUs back, beside the save."""
+_FRESH = timedelta(minutes=15)
+"""Prices that are older say nothing of what a market asks now."""
 STORE_ANSWERS_WITHIN = 2.0
 """Seconds; jobs count as unable to save while it does not, and no cycle waits for it longer."""
 
@@ -72,11 +75,18 @@ class Preempting:
         async with self._database.transaction() as connection:
             seen = await read_inputs(connection, pool, store_away)
             under_way = await _under_way(connection, seen)
+            prices = await _prices(connection) if seen.spec.buying.enabled else ()
         if not seen.spec.preemption.enabled:
             return []
+        now = datetime.now(UTC)
+        quotes = {
+            job.id: quote
+            for job in seen.queue
+            if (quote := rough_quote(job, prices, seen.spec.buying, now)) is not None
+        }
         plans = plan_preemptions(
-            seen.queue, seen.nodes, seen.running, seen.spec.preemption, seen.spec.packing,
-            datetime.now(UTC), under_way,
+            seen.queue, seen.nodes, seen.running, seen.spec.preemption, seen.spec.packing, now,
+            under_way, quotes,
         )  # fmt: skip
         chosen = [plan for plan in plans if plan.preempts]
         return await self._store(seen, cycle_id, chosen) if chosen else []
@@ -127,6 +137,15 @@ async def _under_way(
         )
         for row in found.mappings()
     )  # fmt: skip
+
+
+async def _prices(connection: AsyncConnection) -> tuple[SeenPrice, ...]:
+    """Return what markets asked of late; nothing while buying is stopped."""
+    found = await connection.execute(text(_PRICES), {"age": _FRESH})
+    return tuple(
+        SeenPrice(instance_type=row.instance_type, ask=row.best_ask, gpus=row.ask_gpus)
+        for row in found
+    )
 
 
 def _kept_for(
@@ -194,6 +213,14 @@ _UNDER_WAY = """
      WHERE d.pool = :pool
      GROUP BY d.for_job, d.plan
      ORDER BY d.for_job
+"""
+
+_PRICES = """
+    SELECT DISTINCT ON (provider, instance_type) instance_type, best_ask, ask_gpus
+      FROM market_books
+     WHERE best_ask IS NOT NULL AND observed_at > clock_timestamp() - :age
+       AND NOT EXISTS (SELECT FROM market_switch WHERE stopped)
+     ORDER BY provider, instance_type, observed_at DESC
 """
 
 _STORE = """

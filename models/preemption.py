@@ -143,6 +143,16 @@ class BuyQuote(Frozen):
     title: str = "buy"
 
 
+class SeenPrice(Frozen):
+    """The lowest ask of a market that was seen of late."""
+
+    instance_type: str
+    ask: Money
+    """Micro-dollars per GPU-hour."""
+    gpus: int = Field(ge=0)
+    """On offer in all."""
+
+
 class Victim(Frozen):
     """A job that is to be stopped, and what that costs. Amounts are micro-dollars."""
 

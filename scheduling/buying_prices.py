@@ -207,7 +207,7 @@ def block_sources(markets: Iterable[MarketView], policy: BuyingPolicy) -> Iterat
             continue
         for quote in market.quotes:
             shape = quote.shape or shape_of(quote.instance_type)
-            if shape is not None and _allowed(quote.instance_type, policy):
+            if shape is not None and is_allowed(quote.instance_type, policy):
                 yield BlockSource(market, quote, shape)
 
 
@@ -267,7 +267,8 @@ def whole_quarters(length: timedelta) -> timedelta:
     return -(-length // _QUARTER) * _QUARTER
 
 
-def _allowed(instance_type: str, policy: BuyingPolicy) -> bool:
+def is_allowed(instance_type: str, policy: BuyingPolicy) -> bool:
+    """Return whether the policy lets machines of this type be bought."""
     kind = InstanceType.parse(instance_type)
     return not policy.instance_types or any(
         InstanceType.parse(named).takes(kind) for named in policy.instance_types

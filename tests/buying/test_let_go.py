@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
 
 from activities.database import Database
+from activities.machines import MachineActivities
 from client.api import Longshore
 from models.errors import NotFoundError, RefusedError
 from models.job import JobSpec, JobState
+from models.purchase import MachineStart
 from models.settings import Settings
 from tests.buying.buyer import Buyer, block_option
 from tests.support.control import a_spec, lease_ends, reaches
@@ -29,6 +32,20 @@ def a_job(buyer: Buyer, at_stop: str, **fields: object) -> JobSpec:
         " while :; do sleep 0.1; done"
     )
     return a_spec(buyer.pool, command=command, cpus=0.1, ram=0.1, expected_duration="1s", **fields)
+
+
+async def test_no_machine_is_started_on_a_block_that_was_let_go(buyer: Buyer, settings: Settings):
+    """Its purchase may still be looking for the first one's agent when that has gone already."""
+    bought = await buyer.buy(block_option())
+    await buyer.let_go(bought.orders[0])
+    steps = MachineActivities(buyer.database, buyer.temporal, buyer.market.settings())
+    second = MachineStart(block_id=bought.orders[0], number=2)
+    refused = await ActivityEnvironment().run(steps.start_machine, second)
+    assert refused.reason == "its block ends: the test is over"
+    machines = await buyer.rows("SELECT name FROM machines WHERE block_id = :id",
+                                id=bought.orders[0])  # fmt: skip
+    assert [row["name"] for row in machines] == list(bought.nodes)
+    await buyer.agrees()
 
 
 async def test_jobs_of_a_block_that_is_let_go_end_within_their_grace_and_are_queued_again(

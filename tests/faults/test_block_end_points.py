@@ -22,6 +22,7 @@ from models.settings import MarketInfo
 from simulation.market.background import Profile
 from simulation.market.nodes import AgentRoom
 from tests.buying.buyer import block_option, differences
+from tests.faults import scenes
 from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet, running_fleet
 from tests.support.control import a_spec
 from tests.support.local_stack import temporary_folder
@@ -155,7 +156,7 @@ class _Scene:
         spec = a_spec(
             self._pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1s"
         )
-        self._job = (await self._fleet.longshore.submit(spec)).job_id
+        self._job = await scenes.submit(self._fleet, spec)
         await eventually(self._overruns, timeout=PATIENCE, interval=0.2)
         self._fleet.rows(
             "UPDATE blocks SET ends_at = date_trunc('minute', now()) + interval '10 minutes',"
@@ -168,7 +169,9 @@ class _Scene:
         policy = BuyingPolicy.model_validate(
             {"enabled": True, "renew": renews, "resell": not renews, "startup_limit": "1h"}
         )
-        await self._fleet.longshore.set_pool(PoolSpec(name=self._pool, buying=policy))
+        pool = PoolSpec(name=self._pool, buying=policy)
+        # What was killed before has taken the client's connections with it.
+        await scenes.until_answered(lambda: self._fleet.longshore.set_pool(pool))
         await self._signal("wake")
 
     async def let_go(self) -> None:
@@ -176,8 +179,8 @@ class _Scene:
 
     async def end(self) -> None:
         """Cancel what runs, and let every block of the pool go."""
-        if self._job is not None:
-            await self._fleet.longshore.cancel(self._job)
+        if (job_id := self._job) is not None:
+            await scenes.tell(lambda: self._fleet.longshore.cancel(job_id))
         for row in self._blocks():
             if row["state"] != "ENDED":
                 handle = self._fleet.longshore.temporal.get_workflow_handle(
