@@ -154,8 +154,10 @@ class MachineActivities:
                          " AND state = 'STARTING'"),
                     {"block": block_id},
                 )  # fmt: skip
+            block = await _block(connection, block_id)
         failed = {row.name: row.reason for row in found if row.state == "ENDED"}
-        return AgentsReport(ready=ready, failed=failed)
+        ends = f"its block ends: {block['reason']}" if block["state"] in _AT_ITS_END else ""
+        return AgentsReport(ready=ready, failed=failed, block_ends=ends)
 
     async def _end(self, name: str, reason: str) -> None:
         async with self._database.transaction() as connection:

@@ -236,6 +236,8 @@ class AgentsReport(Wire):
     ready: tuple[str, ...] = ()
     failed: dict[str, str] = Field(default_factory=dict[str, str])
     """With the reason. They have been stopped."""
+    block_ends: str = ""
+    """Why the block is at its end, where it is: nothing more is to come up there."""
 
 
 class StateChange(Wire):

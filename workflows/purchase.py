@@ -210,6 +210,11 @@ class PurchaseWorkflow:
             if len(ready) >= seen.nodes:
                 break
             self._reason = "; ".join(f"{n}: {why}" for n, why in sorted(report.failed.items()))
+            if report.block_ends:
+                # Somebody let it go, perhaps because it has done its work: that is no failure to
+                # be made good by another order.
+                self._stop = self._stop or report.block_ends
+                break
         return ready
 
     async def _settle(self) -> None:

@@ -52,7 +52,8 @@ async def deal(
     # Cheaper than any machine that is billed as it runs: those cost nothing in their first minute.
     market.book({"side": "sell", "dollars_per_gpu_hour": "0.05", "nodes": 8})
     buyer = Buyer(temporal, buying, market)
-    policy = BuyingPolicy(enabled=True, instance_types=("8xH100",))
+    # Nor is the wait for the next full minute, when bought time begins, worth the difference.
+    policy = BuyingPolicy(enabled=True, instance_types=("8xH100",), fast_delay_price=100_000)
     spec = PoolSpec(name=buyer.pool, buying=policy)
     async with buying.transaction() as connection:
         await set_pool(connection, spec)

@@ -11,7 +11,7 @@ from activities.machines import MachineActivities
 from client.api import Longshore
 from models.errors import NotFoundError, RefusedError
 from models.job import JobSpec, JobState
-from models.purchase import MachineStart
+from models.purchase import MachineStart, PurchaseState
 from models.settings import Settings
 from tests.buying.buyer import Buyer, block_option
 from tests.support.control import a_spec, lease_ends, reaches
@@ -45,6 +45,25 @@ async def test_no_machine_is_started_on_a_block_that_was_let_go(buyer: Buyer, se
     machines = await buyer.rows("SELECT name FROM machines WHERE block_id = :id",
                                 id=bought.orders[0])  # fmt: skip
     assert [row["name"] for row in machines] == list(bought.nodes)
+    await buyer.agrees()
+
+
+async def test_a_purchase_whose_block_is_let_go_orders_nothing_more(buyer: Buyer):
+    buyer.market.fault("machine_silent")
+    buying = await buyer.start(buyer.request(block_option(reprices=2, cap=5_000_000)))
+    starting = "SELECT block_id FROM machines WHERE purchase_id = :id AND state = 'STARTING'"
+
+    async def its_block() -> str:
+        rows = await buyer.rows(starting, id=buyer.purchases[0])
+        return rows[0]["block_id"] if rows else ""
+
+    block = await eventually(its_block)
+    await buyer.let_go(block)
+    status = await buying.result()
+    assert (status.state, status.orders) == (PurchaseState.ENDED, (block,))
+    assert status.reason == "its block ends: the test is over"
+    machines = "SELECT name FROM machines WHERE purchase_id = :id"
+    assert len(await buyer.rows(machines, id=buyer.purchases[0])) == 1
     await buyer.agrees()
 
 
