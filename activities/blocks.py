@@ -24,7 +24,7 @@ from activities.providers import registry
 from activities.providers.base import Provider
 from activities.retrying import reports_errors
 from activities.snapshot import load_pool
-from models.errors import GoneError, MarketAwayError
+from models.errors import AnswerError, CredentialsError, GoneError, MarketAwayError
 from models.job import JobSpec
 from models.market import Machine, MachineState
 from models.purchase import BlockEnd, BlockLook, BlockRef, PurchaseRequest
@@ -232,8 +232,8 @@ class BlockActivities:
 async def _read(market: Provider, row: rows.Row) -> Machine | None:
     try:
         return await market.machine(row["machine_id"])
-    except (MarketAwayError, GoneError):
-        return None
+    except (MarketAwayError, GoneError, AnswerError, CredentialsError):
+        return None  # the next look is never far
 
 
 def _notice(found: Machine) -> str:

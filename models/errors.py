@@ -124,7 +124,10 @@ class MarketAwayError(UnavailableError):
 
 
 class CredentialsError(MarketError):
+    """A market does not accept the token. A step is tried again: somebody gives another."""
+
     exit_code = 77
+    retryable = True
 
 
 class FundsError(MarketError):
@@ -144,7 +147,10 @@ class OrderConflictError(MarketError):
 
 
 class AnswerError(MarketError):
-    pass
+    """A market's answer cannot be read. A step is tried again: it may have been cut off, and what
+    was bought has to be followed to its end."""
+
+    retryable = True
 
 
 class StackError(LongshoreError):

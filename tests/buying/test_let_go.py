@@ -13,7 +13,7 @@ from models.errors import NotFoundError, RefusedError
 from models.job import JobSpec, JobState
 from models.purchase import MachineStart, PurchaseState
 from models.settings import Settings
-from tests.buying.buyer import Buyer, block_option
+from tests.buying.buyer import Buyer, block_option, pod_option
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.waiting import eventually
 
@@ -45,6 +45,21 @@ async def test_no_machine_is_started_on_a_block_that_was_let_go(buyer: Buyer, se
     machines = await buyer.rows("SELECT name FROM machines WHERE block_id = :id",
                                 id=bought.orders[0])  # fmt: skip
     assert [row["name"] for row in machines] == list(bought.nodes)
+    await buyer.agrees()
+
+
+@pytest.mark.parametrize("fault", ["malformed_json", "unauthorized"])
+async def test_a_block_is_followed_to_its_end_whatever_its_market_answers(
+    buyer: Buyer, fault: str
+):
+    bought = await buyer.buy(pod_option(await buyer.an_offer()))
+    buyer.market.fault(fault)
+    look = await buyer.look(bought.orders[0])
+    assert not look.over
+    buyer.market.clear_faults()
+    buyer.market.fault(fault, times=3)
+    end = await buyer.let_go(bought.orders[0])
+    assert end.reason == "the test is over"
     await buyer.agrees()
 
 

@@ -40,7 +40,7 @@ def test_all_is_well(plant: Plant, jobs: dict[str, str]):
         (
             "settings", "disk", "log store", "checkpoint store", "join token", "markets",
             "temporal", "namespace", "search attributes", "temporal clock", "control worker",
-            "database", "schema", "database clock", "pools", "agents",
+            "database", "schema", "database clock", "pools", "agents", "console",
         ),
         "ok",
     ), found  # fmt: skip

@@ -44,6 +44,7 @@ class Plant:
             "LONGSHORE_NODE_LOST_AFTER": "6s",
             "LONGSHORE_OTLP_ENDPOINT": self.collector_url,
             "LONGSHORE_LOG_FORMAT": "json",
+            "LONGSHORE_CONSOLE_ADDRESS": "off",
         }
 
     def start(self) -> None:
