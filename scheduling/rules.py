@@ -5,6 +5,7 @@ the pool, count in all rules: in `seed-score` beside use and gaps, in the others
 each rule has (`keep-room` and `tight`: GPUs; the rest: 0 to 1).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -152,7 +153,7 @@ class _SeedScore(_Rule):
         return []
 
 
-class _ByGPUs(_Rule):
+class _ByGPUs(_Rule, ABC):
     """A rule that looks at a node for itself: at its GPUs, its cores and what the job takes."""
 
     def values(self, first: int, end: int) -> Floats:
@@ -162,9 +163,9 @@ class _ByGPUs(_Rule):
     def parts(self, number: int) -> list[ScoreTerm]:
         return self.with_added(number, self.own(number))
 
+    @abstractmethod
     def own(self, number: int) -> list[tuple[str, float]]:
         """Return the value of a class, in parts that add up to it."""
-        raise NotImplementedError
 
 
 class _Tight(_ByGPUs):

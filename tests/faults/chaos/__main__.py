@@ -91,6 +91,7 @@ async def _run(
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(submit_for(scene, seed + 1, seconds))
         for moment in planned:
+            # To the moment that the seed chose.
             await asyncio.sleep(began + moment.at - asyncio.get_running_loop().time())
             tasks.create_task(strike(moment))
     return done, failed

@@ -66,7 +66,7 @@ class Counting:
         """Look what the store has, again and again, until cancelled."""
         while True:
             await asyncio.to_thread(self._look)
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(LOOK_EVERY)  # samples over time, until cancelled
 
     def violations(self) -> list[str]:
         """Return wrong results, and attempts that began before what was stored."""

@@ -33,7 +33,7 @@ async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
         else:
             spec = scene.fleet.journal.job(f"job-{number}", runs, **wish)
             scene.submitted.append(await scenes.submit(scene.fleet, spec))
-        await asyncio.sleep(chance.expovariate(1 / EVERY))
+        await asyncio.sleep(chance.expovariate(1 / EVERY))  # arrivals come at random
 
 
 async def _submit_counting(
