@@ -35,7 +35,7 @@ from models.purchase import (
     PurchaseRequest,
 )
 from models.settings import Settings
-from scheduling.block_end import decide_block
+from scheduling.buying.block_end import decide_block
 
 
 class BlockDecisionActivities:

@@ -27,9 +27,9 @@ from models.market import (
     Window,
 )
 from models.settings import Settings
-from scheduling.block_end import may_renew, renewal_window, resale_window
-from scheduling.buying_costs import usual_demand
-from scheduling.buying_fleet import shape_of
+from scheduling.buying.block_end import may_renew, renewal_window, resale_window
+from scheduling.buying.costs import usual_demand
+from scheduling.buying.fleet import shape_of
 
 _OVERRUN = timedelta(minutes=15)
 """A job that runs longer than was expected is expected to run so long at least."""

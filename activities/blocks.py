@@ -29,7 +29,7 @@ from models.job import JobSpec
 from models.market import Machine, MachineState
 from models.purchase import BlockEnd, BlockLook, BlockRef, PurchaseRequest
 from models.settings import Settings
-from scheduling.block_end import resale_window
+from scheduling.buying.block_end import resale_window
 
 _TO_STOP = timedelta(seconds=30)
 """What stopping takes beside the grace of a job."""

@@ -30,7 +30,7 @@ from models.buying import (
 from models.pool import PoolSpec
 from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
 from models.settings import Settings
-from scheduling.buying import decide
+from scheduling.buying.plan import decide
 
 _SHORTEST = timedelta(minutes=1)
 

@@ -27,8 +27,8 @@ from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook, Windo
 from models.placement import JobRequest
 from models.pool import PoolSpec
 from models.purchase import PurchaseRequest, order_key
-from scheduling.buying_fleet import holds, shape_of
-from scheduling.buying_options import windows_to_ask
+from scheduling.buying.fleet import holds, shape_of
+from scheduling.buying.options import windows_to_ask
 
 ANSWER_WITHIN = 30.0
 """Seconds that a market has for all of its answers."""

@@ -23,9 +23,9 @@ from models.market_memory import (
     Recommendation,
     Source,
 )
-from scheduling.book import BookColumns, Columns
-from scheduling.price import in_place
-from scheduling.recommendation_quality import HORIZON, judge, summarize
+from scheduling.prices.book import BookColumns, Columns
+from scheduling.prices.price import in_place
+from scheduling.prices.quality import HORIZON, judge, summarize
 
 MOST_POINTS = 2000
 """Points that a history has at most."""

@@ -16,7 +16,7 @@ from models.base import Instant, Wire
 from models.errors import LongshoreError
 from models.market import Machine, Order, Side
 from models.purchase import worst_cost
-from scheduling.fills import cost
+from scheduling.prices.fills import cost
 
 MARGIN = timedelta(minutes=2)
 """What is younger may be a step under way."""

@@ -32,7 +32,7 @@ from models.market_memory import (
 from models.money import dollars_of
 from models.price import PriceAnswer, PriceNeed
 from models.settings import Settings
-from scheduling.price import price
+from scheduling.prices.price import price
 
 NODES = (1, 8)
 """Each book is priced for so many nodes of its type."""

@@ -24,9 +24,9 @@ from models.messages import Displacement
 from models.node import Node
 from models.placement import JobRequest, RunningJob
 from models.preemption import PreemptionPlan, PreemptionUnderWay, SeenPrice
-from scheduling.preemption import plan_preemptions
-from scheduling.preemption_ground import held_by
-from scheduling.preemption_quotes import rough_quote
+from scheduling.preemption.ground import held_by
+from scheduling.preemption.plan import plan_preemptions
+from scheduling.preemption.quotes import rough_quote
 
 _TO_STOP = timedelta(seconds=5)
 """What it takes to hear of it and to give the GPUs back, beside the save."""

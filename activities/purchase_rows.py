@@ -15,7 +15,7 @@ from activities.ledger import book_cost
 from models.errors import NotFoundError
 from models.market import Order, OrderRequest
 from models.purchase import OrderIntent, OrderSeen, PurchaseRequest, PurchaseState, worst_cost
-from scheduling.fills import cost, held
+from scheduling.prices.fills import cost, held
 
 Row = RowMapping
 _REFUSALS = ("purchase_cap", "market_switch")

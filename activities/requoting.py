@@ -6,7 +6,7 @@ from activities.providers.base import Provider
 from models.market import InstanceType, NoQuote, Window
 from models.price import PriceNeed
 from models.purchase import PurchaseOption, Requote
-from scheduling.price import in_place, price
+from scheduling.prices.price import in_place, price
 
 
 async def requoted(

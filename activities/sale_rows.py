@@ -14,7 +14,7 @@ from activities.purchase_rows import Row
 from models.block_end import SaleIntent, SaleSeen, SaleTerms
 from models.errors import NotFoundError, StaleError
 from models.market import Order, OrderRequest, Side
-from scheduling.fills import cost, node_time
+from scheduling.prices.fills import cost, node_time
 
 CORDON = "its time is for sale"
 """The reason of the drain of a node whose time is offered."""

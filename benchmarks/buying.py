@@ -5,8 +5,9 @@
 Books come from the strangers of the simulated exchange (calm, with spikes, thin), beside an offer
 list that is 12 % dearer on average and billed while used. Jobs of 1 to 8 GPUs arrive by day more
 than by night; 60 % are FAST, the others FLEX with 12 hours to start. Machines come up in five
-minutes; nobody sells time again. The way of least cost, the seeds' rule and the cheapest offer use
-`scheduling.buying.decide`, and the packer places the jobs, on a virtual clock of five minutes.
+minutes; nobody sells time again. The way of least cost, the seeds' rule and the cheapest offer
+use `scheduling.buying.plan.decide`, and the packer places the jobs, on a virtual clock of five
+minutes.
 
 `always on` are nodes at the exchange's mean price, as many as the 95th percentile of FAST and the
 mean of FLEX. The bound is that of a program that knows the future: no plan costs less which starts

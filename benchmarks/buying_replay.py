@@ -19,7 +19,7 @@ from models.buying import (
 from models.job import Tier
 from models.node import GPU, Node
 from models.placement import JobRequest, PackingPolicy, RunningJob
-from scheduling.buying import decide
+from scheduling.buying.plan import decide
 from scheduling.cycle import plan
 
 IDLE_AFTER = BuyingPolicy().idle_after
@@ -128,7 +128,7 @@ def replay(world: World, buyer: Buyer) -> Outcome:
 
 
 def by_policy(policy: BuyingPolicy) -> Buyer:
-    """Return the buyer that follows `scheduling.buying.decide`."""
+    """Return the buyer that follows `scheduling.buying.plan.decide`."""
 
     def buy(pool: Pool) -> None:
         unmet = Unmet(

@@ -3,12 +3,12 @@
     python -m benchmarks.preemption [--hours 10] [--loads 3] [--json]
     python -m benchmarks.preemption --live [--rounds 5] [--saves 0.5,2,5] [--megabytes 1]
 
-Six nodes of eight GPUs at $1.80 to $3.30 a GPU-hour, on a virtual clock, with more work than
-they hold. A job may take GPUs from lower bands of classes. What victims lose is work that has to
-be done again, and GPUs that are paid while they save. `ours` is `scheduling.preemption`; `newest
-first` stops the job that started last; `by class` is the seeds' formula (how a job saves and how
-much of its time is used, cheapest first, three at most); `kill and restart` takes the lowest
-class, then the newest, and nothing is saved. All but the last save when they stop.
+Six nodes of eight GPUs at $1.80 to $3.30 a GPU-hour, on a virtual clock, with more work than they
+hold. A job may take GPUs from lower bands of classes. What victims lose is work that has to be
+done again, and GPUs that are paid while they save. `ours` is `scheduling.preemption.plan`;
+`newest first` stops the job that started last; `by class` is the seeds' formula (how a job saves
+and how much of its time is used, cheapest first, three at most); `kill and restart` takes the
+lowest class, then the newest, and nothing is saved. All but the last save when they stop.
 
 `--live` measures how long it takes on a real stack (benchmarks.preemption_live).
 """
@@ -26,9 +26,9 @@ from benchmarks.preemption_world import PACKING, POLICY, Choice, Pool, Tally, Wa
 from client.process import leave, run
 from models.placement import JobRequest
 from models.preemption import RunningWork
-from scheduling.preemption import plan_preemptions
-from scheduling.preemption_costs import why_not
-from scheduling.preemption_ground import Ground, gains_of
+from scheduling.preemption.costs import why_not
+from scheduling.preemption.ground import Ground, gains_of
+from scheduling.preemption.plan import plan_preemptions
 
 _SEEDS_VICTIMS = 3
 _MANY = 1000
@@ -103,7 +103,7 @@ def measure(hours: float, seeds: Sequence[int]) -> list[Row]:
 
 
 def ours(pool: Pool, queue: Sequence[JobRequest]) -> list[Choice]:
-    """Stop whom the plans of `scheduling.preemption` name."""
+    """Stop whom the plans of `scheduling.preemption.plan` name."""
     if not queue:
         return []
     plans = plan_preemptions(

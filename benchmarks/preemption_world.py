@@ -24,7 +24,7 @@ from models.preemption import (
     WorkCheckpoint,
 )
 from scheduling.cycle import plan, queue_order
-from scheduling.preemption_ground import Ground, gains_of
+from scheduling.preemption.ground import Ground, gains_of
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 PACKING = PackingPolicy()

@@ -9,10 +9,10 @@ program stops with an error when they do not.
 
 The plain loop is what one writes down from the document, on a list of pairs of price and GPUs; it
 sorts them first. `in order` is the same loop on pairs that are in order already. `core` is
-`scheduling.limit.find_limit` on columns that are made, and sorted, once for a book; it looks at
-the window and the type of each ask, and gives marginal price, average and cost beside the limit.
-`columns` is making them from the models, and `price` the whole way from models to models, with
-slippage, warnings and reason, 20 bids, and the asks up to the recommended one.
+`scheduling.prices.limit.find_limit` on columns that are made, and sorted, once for a book; it
+looks at the window and the type of each ask, and gives marginal price, average and cost beside
+the limit. `columns` is making them from the models, and `price` the whole way from models to
+models, with slippage, warnings and reason, 20 bids, and the asks up to the recommended one.
 
 All times are the processor's; the sides take turns, and medians count. The ratio of the whole is
 plain / core at 10,000 asks.
@@ -31,9 +31,9 @@ from datetime import UTC, datetime, timedelta
 
 from models.market import Level, NoQuote, OrderBook, Window
 from models.price import PriceNeed
-from scheduling.book import BookColumns
-from scheduling.limit import Priced, find_limit
-from scheduling.price import price
+from scheduling.prices.book import BookColumns
+from scheduling.prices.limit import Priced, find_limit
+from scheduling.prices.price import price
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WINDOW = Window(start=NOW, end=NOW + timedelta(hours=24))

@@ -11,7 +11,7 @@ from client.terminal import a_table, heading
 from client.words import SIMULATED
 from models.buying import Option, PurchasePlan
 from models.money import format_dollars
-from scheduling.buying_words import about
+from scheduling.buying.words import about
 
 _COLUMNS = ("", "option", "money", "delay", "left over", "in all", "why not")
 _NUMBERS = ("money", "delay", "left over", "in all")

@@ -12,7 +12,7 @@ from models.buying import BuyDecision, BuyingPolicy, CapsLeft, UnmetJob
 from models.buying_document import BuyingDocument
 from models.document import read_document
 from models.settings import Settings
-from scheduling.buying import decide
+from scheduling.buying.plan import decide
 
 
 class DryRun(Frozen):

@@ -9,7 +9,7 @@ from models.checkpoint import CheckpointInfo
 from models.checkpointing import CheckpointDecision, CheckpointTerm
 from models.messages import Progress
 from models.units import format_bytes
-from scheduling.buying_words import about
+from scheduling.buying.words import about
 
 
 def checkpoint_facts(

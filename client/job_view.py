@@ -29,7 +29,7 @@ from models.messages import Progress
 from models.placement import Candidate, Decision, Rejection
 from models.units import format_duration, format_gb
 from models.views import Explanation, JobView
-from scheduling.buying_words import about
+from scheduling.buying.words import about
 
 
 def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:

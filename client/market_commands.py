@@ -60,7 +60,7 @@ def price(
     if provider is not None:
         raise typer.BadParameter("--provider: a book in a file is of no market; leave out one")
     from models.price import PriceNeed
-    from scheduling.price import price as price_of
+    from scheduling.prices.price import price as price_of
 
     known = _read(book)
     at, node = known.observed_at, known.gpus_per_node

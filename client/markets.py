@@ -24,7 +24,7 @@ from models.market import (
 from models.market_memory import Recommendation, Source
 from models.price import PriceAnswer, PriceNeed
 from models.settings import Settings
-from scheduling.price import price
+from scheduling.prices.price import price
 
 ANSWER_WITHIN = 15.0
 """Seconds that a market has for one answer."""

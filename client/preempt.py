@@ -16,7 +16,7 @@ from models.placement import JobRequest
 from models.preemption import BuyQuote, PreemptionPlan
 from models.preemption_document import PreemptionState
 from models.settings import Settings
-from scheduling.preemption import plan_preemption, plan_preemptions
+from scheduling.preemption.plan import plan_preemption, plan_preemptions
 
 
 class PreemptionDryRun(Frozen):

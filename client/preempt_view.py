@@ -9,7 +9,7 @@ from client.preempt import PreemptionDryRun
 from client.terminal import a_table, heading
 from models.job import format_wish
 from models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
-from scheduling.buying_words import about
+from scheduling.buying.words import about
 from scheduling.words import format_gpus
 
 _WAYS = ("", "way", "start", "lost or paid", "delay", "in all", "why not")

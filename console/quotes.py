@@ -13,7 +13,7 @@ from models.base import Frozen
 from models.errors import MarketAwayError, NotFoundError, UnavailableError
 from models.market import InstanceType, Level, NoQuote, OrderBook, Window
 from models.price import CountedLevel, PriceAnswer, PriceNeed
-from scheduling.price import price
+from scheduling.prices.price import price
 
 BOOK_KEPT = 2.0
 """Seconds for which a book is shown to everybody before it is read again."""

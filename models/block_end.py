@@ -1,6 +1,6 @@
 """What becomes of a block: kept, followed by another, sold in part, or let go; and why.
 
-`scheduling.block_end.decide_block` compares these in dollars. Prices are micro-dollars per
+`scheduling.buying.block_end.decide_block` compares these in dollars. Prices are micro-dollars per
 GPU-hour, amounts micro-dollars. All of it is frozen and can be stored: the same values give the
 same decision.
 """

@@ -1,8 +1,8 @@
 """What a pool may buy, what it lacks, what the markets show, and what was decided about it.
 
-`scheduling.buying.decide` turns the middle of this page into its end. Prices are micro-dollars per
-GPU-hour, costs micro-dollars. All of it is frozen and can be stored: the same values give the same
-decision.
+`scheduling.buying.plan.decide` turns the middle of this page into its end. Prices are
+micro-dollars per GPU-hour, costs micro-dollars. All of it is frozen and can be stored: the same
+values give the same decision.
 """
 
 from datetime import datetime, timedelta
@@ -227,7 +227,7 @@ class BookQuote(Frozen):
     window: Window | None = None
     """Asked for this window; without, its asks name their own times."""
     answer: OrderBook | NoQuote
-    """The book in full: what any number of nodes costs follows from it (`scheduling.price`)."""
+    """The book in full: what any number of nodes costs follows from it."""
     shape: NodeShape | None = None
 
 

@@ -1,8 +1,8 @@
 """Taking GPUs from running jobs: what a pool allows, what runs there, and what was decided.
 
-`scheduling.preemption` turns the middle of this page into its end. Prices are micro-dollars per
-GPU-hour, costs micro-dollars. All of it is frozen and can be stored: the same values give the same
-plan.
+`scheduling.preemption.plan` turns the middle of this page into its end. Prices are micro-dollars
+per GPU-hour, costs micro-dollars. All of it is frozen and can be stored: the same
+values give the same plan.
 """
 
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What to pay: the answer of `scheduling.price` to an order book and a need."""
+"""What to pay: the answer of `scheduling.prices.price` to an order book and a need."""
 
 from enum import StrEnum
 

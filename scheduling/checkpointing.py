@@ -18,8 +18,8 @@ from models.checkpointing import CheckpointDecision, CheckpointPolicy, Checkpoin
 from models.placement import JobRequest
 from models.preemption import PreemptionPolicy, RunningWork
 from models.units import format_duration
-from scheduling.buying_words import about
-from scheduling.preemption_costs import cost_of, why_not
+from scheduling.buying.words import about
+from scheduling.preemption.costs import cost_of, why_not
 
 _HOUR = timedelta(hours=1)
 

@@ -22,16 +22,16 @@ from models.placement import (
     Reservation,
     RunningJob,
 )
-from scheduling.columns import Columns
-from scheduling.gang_decision import place_gang
-from scheduling.gang_start import first_gang_start
-from scheduling.gpus import Chosen, mask_of
-from scheduling.mix import Mix, mix_of
-from scheduling.offers import need_of_share
+from scheduling.gangs.decision import place_gang
+from scheduling.gangs.offers import need_of_share
+from scheduling.gangs.start import first_gang_start
 from scheduling.packer import ALTERNATIVES, candidates_of, placing, rejections_of, waiting
-from scheduling.parts import Part
+from scheduling.placement.columns import Columns
+from scheduling.placement.gpus import Chosen, mask_of
+from scheduling.placement.mix import Mix, mix_of
+from scheduling.placement.parts import Part
+from scheduling.placement.scan import Scan, Scanner
 from scheduling.reservations import first_start, open_from
-from scheduling.scan import Scan, Scanner
 from scheduling.state import Hold, Need, view_nodes
 from scheduling.topology import domains_with_rest
 from scheduling.words import format_gpus, format_part

@@ -14,14 +14,14 @@ from models.placement import (
     RecentJobs,
     Rejection,
 )
-from scheduling.columns import Columns
-from scheduling.feasibility import could_ever_hold
-from scheduling.feasibility import explain as explain_rejection
-from scheduling.gang_decision import place_gang
-from scheduling.gangs import could_ever_hold as gang_could_ever_hold
-from scheduling.mix import mix_of
-from scheduling.scan import Scan, Scanner
-from scheduling.scoring import provider_for
+from scheduling.gangs.decision import place_gang
+from scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
+from scheduling.placement.columns import Columns
+from scheduling.placement.feasibility import could_ever_hold
+from scheduling.placement.feasibility import explain as explain_rejection
+from scheduling.placement.mix import mix_of
+from scheduling.placement.scan import Scan, Scanner
+from scheduling.placement.scoring import provider_for
 from scheduling.state import Need, view_nodes
 from scheduling.words import (
     count,

@@ -5,10 +5,10 @@ from datetime import datetime
 
 from models.node import NodeState
 from models.placement import GPUChoice
-from scheduling.columns import Columns
-from scheduling.gpus import Chosen, mask_of
-from scheduling.links import choose_linked
-from scheduling.parts import WHOLE, Left, Part, choose_instance, choose_share, left_of
+from scheduling.placement.columns import Columns
+from scheduling.placement.gpus import Chosen, mask_of
+from scheduling.placement.links import choose_linked
+from scheduling.placement.parts import WHOLE, Left, Part, choose_instance, choose_share, left_of
 from scheduling.state import EPSILON, Hold, Need, NodeView
 
 

@@ -14,9 +14,9 @@ from models.job import Tier
 from models.mig import slices_gb
 from models.node import GPU, GPUParts, Node
 from models.placement import JobRequest, PackingPolicy, RunningJob
-from scheduling.gpus import mask_of
-from scheduling.parts import WHOLE, Part, Parts, with_part
-from scheduling.slots import EPSILON, Rooms, part_of, slots_of
+from scheduling.placement.gpus import mask_of
+from scheduling.placement.parts import WHOLE, Part, Parts, with_part
+from scheduling.placement.slots import EPSILON, Rooms, part_of, slots_of
 
 _OVERDUE = timedelta(minutes=1)
 _SHORTEST = timedelta(seconds=1)

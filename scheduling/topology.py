@@ -13,7 +13,7 @@ from models.topology import (
     RACK_LABEL,
     REGION_LABEL,
 )
-from scheduling.links import slowest_link
+from scheduling.placement.links import slowest_link
 from scheduling.state import NodeView
 
 

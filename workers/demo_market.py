@@ -32,7 +32,7 @@ from models.purchase import block_workflow_id
 from models.settings import MarketInfo
 from models.spending import BlockDetail, PurchaseDetail
 from models.views import JobView, NodeView
-from scheduling.fills import cost
+from scheduling.prices.fills import cost
 from workers.demo_events import Event, events_between
 from workers.demo_report import Bought
 from workers.demo_state import DemoState, Snapshot

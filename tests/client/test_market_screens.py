@@ -8,7 +8,7 @@ from client.markets import Quote
 from models.market import Capabilities, InstanceType, NoQuote, NoQuoteReason, OrderBook
 from models.market_memory import HistoryPoint, Quality
 from models.price import PriceAnswer, PriceNeed
-from scheduling.price import price
+from scheduling.prices.price import price
 from tests.client.test_screens import drawn
 from tests.support.market_books import NOW, a_book, levels
 

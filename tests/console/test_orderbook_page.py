@@ -15,7 +15,7 @@ from models.market import Level, OrderBook
 from models.market_memory import Recommendation, Source
 from models.price import PriceAnswer, PriceNeed
 from models.settings import Settings
-from scheduling.price import price
+from scheduling.prices.price import price
 from tests.support.console import RunningConsole
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually

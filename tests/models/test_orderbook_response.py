@@ -14,7 +14,7 @@ from models.market import NoQuote, NoQuoteReason
 from models.money import micro_of
 from models.orderbook_response import OrderbookResponse
 from models.price import PriceNeed
-from scheduling.price import price
+from scheduling.prices.price import price
 from tests.support.prices import BIDS, NOW, a_book, a_level, priced
 
 HOUR = timedelta(hours=1)

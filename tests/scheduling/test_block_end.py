@@ -22,7 +22,7 @@ from models.market import Level, NoQuote, NoQuoteReason, OrderBook
 from models.money import micro_of
 from models.node import NodeState
 from models.units import format_duration
-from scheduling.block_end import TRY_AGAIN, decide_block, resale_window
+from scheduling.buying.block_end import TRY_AGAIN, decide_block, resale_window
 from tests.support.buying import NOW, a_job, a_release
 
 HOUR = timedelta(hours=1)

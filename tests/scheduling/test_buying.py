@@ -18,10 +18,10 @@ from models.job import Tier
 from models.market import InstanceType, Level, NoQuoteReason, Window
 from models.money import micro_of
 from models.topology import Conformance, Gang
-from scheduling.buying_costs import Candidate, Scene, after, costed, usual_demand
-from scheduling.buying_fleet import Fleet
-from scheduling.buying_options import windows_to_ask
-from scheduling.buying_prices import pod_sources
+from scheduling.buying.costs import Candidate, Scene, after, costed, usual_demand
+from scheduling.buying.fleet import Fleet
+from scheduling.buying.options import windows_to_ask
+from scheduling.buying.prices import pod_sources
 from tests.support.buying import (
     NOW,
     a_job,

@@ -18,7 +18,7 @@ from models.buying import (
 from models.job import Tier
 from models.market import NoQuote
 from models.money import MICRO
-from scheduling.buying_costs import UNSERVED, shares
+from scheduling.buying.costs import UNSERVED, shares
 from tests.support.buying import (
     NOW,
     a_job,

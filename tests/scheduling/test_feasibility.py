@@ -8,8 +8,8 @@ from models.job import Tier
 from models.node import GPU, Node, NodeState
 from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
 from models.topology import Conformance
-from scheduling.feasibility import could_ever_hold
 from scheduling.packer import check, place
+from scheduling.placement.feasibility import could_ever_hold
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 
 

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from models.placement import Decision, GPUChoice
 from models.topology import Conformance, LinkClass, NodeTopology, fingerprint
 from scheduling.cycle import plan
-from scheduling.gpus import choose, indices_of, mask_of
-from scheduling.links import choose_gpus
+from scheduling.placement.gpus import choose, indices_of, mask_of
+from scheduling.placement.links import choose_gpus
 from tests.support.gangs import a_gang, decide, in_domain, islands
 from tests.support.packing import NOW, POLICY, a_job, a_node, running
 from tests.support.packing_scenes import topologies

@@ -9,9 +9,9 @@ from models.job import JobSpec
 from models.node import Node, NodeState
 from models.placement import JobRequest, Placement, PlacementKind, Rank, RejectionCode
 from models.topology import Gang
-from scheduling.gang_decision import place_gang
-from scheduling.gangs import could_ever_hold, plan_gang
-from scheduling.offers import offers_now
+from scheduling.gangs.decision import place_gang
+from scheduling.gangs.offers import offers_now
+from scheduling.gangs.plan import could_ever_hold, plan_gang
 from scheduling.state import Hold, NodeView, view_nodes
 from scheduling.topology import domains_of
 from tests.support.gangs import a_gang, in_domain

@@ -10,8 +10,8 @@ from models.placement import (
     RejectionCode,
 )
 from scheduling.cycle import plan, queue_order
-from scheduling.feasibility import could_ever_hold
 from scheduling.packer import check, place
+from scheduling.placement.feasibility import could_ever_hold
 from scheduling.state import with_job
 from tests.support.packing import NOW, POLICY, a_job
 from tests.support.packing_scenes import Scene, applied, scenes

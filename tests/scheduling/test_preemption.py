@@ -17,8 +17,8 @@ from models.preemption import (
     WayKind,
     WorkCheckpoint,
 )
-from scheduling.preemption import plan_preemption, plan_preemptions
-from scheduling.preemption_costs import cost_of, probable_end, victim_of
+from scheduling.preemption.costs import cost_of, probable_end, victim_of
+from scheduling.preemption.plan import plan_preemption, plan_preemptions
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 from tests.support.preemption import MINUTE, RULES, a_work, nodes_with, saved
 

@@ -11,8 +11,8 @@ from models.placement import JobRequest, PlacementKind
 from models.preemption import PreemptionPlan, RunningWork
 from scheduling.cycle import plan as cycle_plan
 from scheduling.packer import place
-from scheduling.preemption import plan_preemption, plan_preemptions
-from scheduling.preemption_costs import probable_end, victim_of, why_not
+from scheduling.preemption.costs import probable_end, victim_of, why_not
+from scheduling.preemption.plan import plan_preemption, plan_preemptions
 from tests.support.packing import NOW, POLICY
 from tests.support.preemption import RULES, beneficiaries, busy_pools, nodes_without
 

@@ -9,7 +9,7 @@ from models.buying import BuyingPolicy
 from models.job import Tier
 from models.placement import JobRequest
 from models.preemption import SeenPrice
-from scheduling.preemption_quotes import rough_quote
+from scheduling.preemption.quotes import rough_quote
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 POLICY = BuyingPolicy(enabled=True)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from models.market import Level, NoQuote, NoQuoteReason, OrderBook
 from models.price import LeftOut, PriceAnswer, PriceNeed
-from scheduling.price import in_place, price
+from scheduling.prices.price import in_place, price
 from tests.support.prices import NOW
 
 WHERE = {"sku-1": "north", "sku-2": "south"}

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from models.market import Level, NoQuote, OrderBook, Window
 from models.money import MICRO
 from models.price import PriceAnswer, PriceNeed
-from scheduling.book import BookColumns
-from scheduling.limit import find_limit
-from scheduling.price import answer, price
+from scheduling.prices.book import BookColumns
+from scheduling.prices.limit import find_limit
+from scheduling.prices.price import answer, price
 from tests.support.prices import NOW, a_book, plain_price
 
 HOUR = timedelta(hours=1)

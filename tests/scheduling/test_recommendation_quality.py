@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.market import Window
 from models.market_memory import Judged, PaidFill, Recommendation, Source
-from scheduling.recommendation_quality import HORIZON, judge, size_class, summarize
+from scheduling.prices.quality import HORIZON, judge, size_class, summarize
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -18,11 +18,11 @@ from models.placement import (
     ScoreTerms,
 )
 from models.topology import Gang
-from scheduling.columns import Columns
 from scheduling.cycle import plan
-from scheduling.mix import NO_MIX, mix_of
 from scheduling.packer import place
-from scheduling.scan import Scanner
+from scheduling.placement.columns import Columns
+from scheduling.placement.mix import NO_MIX, mix_of
+from scheduling.placement.scan import Scanner
 from scheduling.state import Need, view_nodes
 from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.packing import HOUR, NOW, a_job, a_node, running

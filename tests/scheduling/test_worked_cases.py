@@ -14,9 +14,9 @@ from models.placement import (
     RejectionCode,
     ScoreWeights,
 )
-from scheduling.gpus import average_gap, indices_of
 from scheduling.packer import check, place
-from scheduling.scoring import score
+from scheduling.placement.gpus import average_gap, indices_of
+from scheduling.placement.scoring import score
 from scheduling.state import view_node
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 

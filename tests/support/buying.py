@@ -20,7 +20,7 @@ from models.market import Capabilities, Level, NoQuote, NoQuoteReason, Offer, Or
 from models.money import micro_of
 from models.node import GPU, Node
 from models.placement import JobRequest, RunningJob
-from scheduling.buying import decide
+from scheduling.buying.plan import decide
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 EXCHANGE = Capabilities(

@@ -7,7 +7,7 @@ from models.market import Level, NoQuote, OrderBook
 from models.market_memory import Recommendation, Source
 from models.money import micro_of
 from models.price import PriceAnswer, PriceNeed
-from scheduling.price import price
+from scheduling.prices.price import price
 
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 

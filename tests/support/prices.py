@@ -7,7 +7,7 @@ from typing import Any
 from models.market import Level, NoQuote, OrderBook
 from models.money import micro_of
 from models.price import PriceAnswer, PriceNeed
-from scheduling.price import price
+from scheduling.prices.price import price
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ASKS = (("24", 32), ("24.5", 64), ("25", 128), ("25.5", 48), ("26", 96), ("27", 64))

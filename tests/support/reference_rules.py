@@ -1,5 +1,5 @@
 """What each rule makes of a node, in plain Python from the decisions 15 and 20: node by node, kind
-by kind, copy by copy, to hold `scheduling.rules` against."""
+by kind, copy by copy, to hold `scheduling.placement.rules` against."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from models.job import Tier
 from models.node import NodeState
 from models.placement import JobRequest, PackingRule, Reservation
-from scheduling.mix import Kind, Mix
+from scheduling.placement.mix import Kind, Mix
 from tests.support import reference_packer as plain
 
 TINY = 1e-6

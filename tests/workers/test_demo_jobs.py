@@ -15,7 +15,7 @@ from models.document import read_document
 from models.job import JobSpec, Tier
 from models.node import GPU, Node
 from models.placement import JobRequest
-from scheduling.feasibility import could_ever_hold
+from scheduling.placement.feasibility import could_ever_hold
 from workers.demo_jobs import (
     EXAMPLES,
     GPUS_PER_NODE,

@@ -1,0 +1,380 @@
+"""What becomes of a block: kept, followed by the time after it, sold in part, or let go.
+
+`decide_block` is pure: the same scene gives the same decision, with every option in micro-dollars
+against leaving the block as it is. docs/buying.md tells the rules.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from models.block_end import (
+    BlockDecision,
+    BlockJob,
+    BlockOption,
+    BlockOptionKind,
+    BlockScene,
+    NodeSale,
+    Renewal,
+)
+from models.buying import MarketView, PurchasePlan
+from models.job import Tier
+from models.market import Capabilities, Level, NoQuote, NoQuoteReason, OrderBook, Window
+from models.node import NodeState
+from models.units import format_duration
+from scheduling.buying.costs import SHORTEST_RESALE, UNSERVED, warm_target
+from scheduling.buying.fleet import Fleet, fleet_of, shape_of
+from scheduling.buying.prices import BlockSource, round_up, whole_quarters
+from scheduling.buying.words import about
+from scheduling.prices.price import in_place
+
+LEAD = timedelta(minutes=10)
+"""Time is sold from this far ahead at least: its machine has ended by then."""
+TRY_AGAIN = timedelta(minutes=15)
+"""After a sale or a renewal was tried, bought or not, nothing is tried for so long."""
+MOST_SALES = 8
+"""Nodes of one block that are sold at a time."""
+_HOUR = timedelta(hours=1)
+_MOST_QUEUED = 256
+_NO_BOOK = NoQuote(reason=NoQuoteReason.EMPTY, detail="nobody sells the time after it there")
+
+
+def decide_block(scene: BlockScene) -> BlockDecision:
+    """Return what to do with a block now: what gains most against leaving it as it is.
+
+    Time that a running or a reserved job needs is never sold, nothing is bought over the policy's
+    price cap, and a machine of the warm target is kept.
+    """
+    sales = _sales(scene)
+    renewal, renewed = _renewal(scene)
+    options = [BlockOption(kind=BlockOptionKind.KEEP, title="leave it as it is")]
+    options += [option for option in (renewed, _sale(scene, sales), _let_go(scene)) if option]
+    best = max((each for each in options if not each.lost), key=lambda each: each.gain)
+    marked = tuple(_marked(each, best) for each in options)
+    chosen = next(each for each in marked if each.chosen)
+    return BlockDecision(
+        block_id=scene.block.id,
+        at=scene.now,
+        kind=chosen.kind,
+        reason=_sentence(chosen, marked),
+        options=marked,
+        sales=sales if chosen.kind is BlockOptionKind.SELL else (),
+        renewal=renewal if chosen.kind is BlockOptionKind.RENEW else None,
+    )
+
+
+def resale_window(ends_at: datetime, now: datetime) -> Window | None:
+    """Return what is left of a block in whole hours, as markets trade it; None for too little."""
+    start = round_up(now + LEAD, _HOUR)
+    end = round_up(ends_at - _HOUR + timedelta(microseconds=1), _HOUR)
+    return Window(start=start, end=end) if end - start >= SHORTEST_RESALE else None
+
+
+def renewal_window(scene: BlockScene) -> Window | None:
+    """Return the time after a block that its jobs and the queue need; None where nothing does."""
+    jobs = _beyond(scene)
+    if not jobs:
+        return None
+    ends_at, policy = scene.block.ends_at, scene.policy
+    last = max(job.expected_end for job in jobs) + policy.safety_margin
+    length = whole_quarters(max(last - ends_at, timedelta(minutes=1)))
+    return Window(start=ends_at, end=ends_at + min(length, policy.longest_window))
+
+
+def may_renew(scene: BlockScene) -> bool:
+    """Return whether it is time to think of the time after a block."""
+    block, policy = scene.block, scene.policy
+    ahead = min(2 * policy.startup_limit, (block.ends_at - block.starts_at) / 2)
+    return (
+        policy.enabled and policy.renew and block.renewable and not block.renewed
+        and block.ends_at - ahead <= scene.now < block.ends_at and not _tried_of_late(scene)
+    )  # fmt: skip
+
+
+# --- selling ------------------------------------------------------------------------------
+
+
+def _sales(scene: BlockScene) -> tuple[NodeSale, ...]:
+    """Return the nodes whose rest is worth more to others, each with the bid that takes it."""
+    block, policy = scene.block, scene.policy
+    window = resale_window(block.ends_at, scene.now)
+    allowed = policy.enabled and policy.resell and block.resellable and not block.renewed
+    if not allowed or window is None or _tried_of_late(scene):
+        return ()
+    kept = _kept_value(scene, window)
+    found: list[NodeSale] = []
+    free = _spare(scene)[:MOST_SALES]
+    for machine, price in zip(free, _bids(scene, window), strict=False):
+        proceeds = price * block.gpus_per_node * (window.length // timedelta(seconds=1)) // 3600
+        fee = scene.terms.fee(proceeds, window.length)
+        if proceeds - fee <= kept:
+            break  # bids only get lower
+        found.append(
+            NodeSale(machine=machine, window=window, limit=price, proceeds=proceeds, fee=fee)
+        )
+    return tuple(found)
+
+
+def _sale(scene: BlockScene, sales: Sequence[NodeSale]) -> BlockOption | None:
+    if not sales:
+        return None
+    window = sales[0].window
+    terms = {
+        "proceeds": sum(sale.proceeds for sale in sales),
+        "fee": -sum(sale.fee for sale in sales),
+        "use by jobs to come": -_kept_value(scene, window) * len(sales),
+    }
+    return BlockOption(
+        kind=BlockOptionKind.SELL,
+        title=f"sell {_nodes(len(sales))} for the {format_duration(window.length)} from "
+        f"{window.start:%H:%M} UTC",
+        gain=sum(terms.values()),
+        terms=terms,
+    )
+
+
+def _spare(scene: BlockScene) -> list[str]:
+    """Return the block's nodes that no job uses, is to use, or that the warm target wants."""
+    fleet = _fleet(scene)
+    held = {job.node_id for job in fleet.running} | {job.node_id for job in scene.jobs}
+    wanted = [job.request for job in scene.queue[:_MOST_QUEUED]]
+    reserved = fleet.outlook(wanted, scene.policy, scene.now).uses
+    ready = {node.id for node in fleet.nodes if node.state is NodeState.READY}
+    spare = [
+        machine.name for machine in scene.machines
+        if machine.takes_work and machine.name in ready
+        and machine.name not in held and not reserved.get(machine.name)
+    ]  # fmt: skip
+    return sorted(spare)[: _beyond_warm(scene, fleet) // scene.block.gpus_per_node]
+
+
+def _beyond_warm(scene: BlockScene, fleet: Fleet) -> int:
+    """Return how many GPUs of the pool's READY nodes are beyond its warm target."""
+    tier = scene.block.tier
+    there = fleet.gpus_of(tier)
+    if tier is not Tier.FAST:
+        return there
+    queued = sum(job.request.gpus for job in scene.queue if job.request.tier is tier)
+    target = warm_target(queued + fleet.used_of(tier), scene.policy, scene.demand)
+    return max(there - target, 0)
+
+
+def _bids(scene: BlockScene, window: Window) -> list[int]:
+    """Return what each node would bring for a GPU-hour, the dearest first: whole nodes only."""
+    book = scene.rest.answer if scene.rest else None
+    if book is None or isinstance(book, NoQuote):
+        return []
+    prices: list[int] = []
+    for bid in sorted(in_place(book, scene.place).bids, key=lambda level: -level.price):
+        if bid.price and _holds(bid, book, window):
+            prices += [bid.price] * (bid.gpus // scene.block.gpus_per_node)
+    return prices
+
+
+def _holds(bid: Level, book: OrderBook, window: Window) -> bool:
+    if bid.start is None and bid.ends_at is None:
+        return book.window is None or book.window.covers(window)
+    starts = bid.start is None or bid.start <= window.start
+    return starts and (bid.ends_at is None or bid.ends_at >= window.end)
+
+
+def _kept_value(scene: BlockScene, window: Window) -> int:
+    """Return what the rest of one node is worth to jobs to come, by the demand of late."""
+    total = max(_fleet(scene).gpus_of(scene.block.tier), 1)
+    likely = min(scene.demand / total, 1.0)
+    whole = scene.block.price * scene.block.gpus_per_node * (window.length / _HOUR)
+    return int(whole * scene.policy.reuse_share * likely)
+
+
+# --- buying the time after it -------------------------------------------------------------
+
+
+def _renewal(scene: BlockScene) -> tuple[Renewal | None, BlockOption | None]:
+    """Return the time after the block with what it gains against buying elsewhere later."""
+    block, policy = scene.block, scene.policy
+    if not may_renew(scene):
+        return None, None
+    window, jobs = renewal_window(scene), _beyond(scene)
+    if window is None:
+        return None, None
+    nodes = len({job.node_id for job in jobs})
+    title = f"buy the {format_duration(window.length)} after it for {_nodes(nodes)}"
+    plan = _plan(scene, nodes, window)
+    if isinstance(plan, NoQuote):
+        lost = plan.detail or plan.reason.value
+        return None, BlockOption(kind=BlockOptionKind.RENEW, title=title, lost=lost)
+    terms = {
+        "price": -plan.expected_cost,
+        "the same elsewhere": _elsewhere(scene, jobs),
+        "done again": _again(scene, jobs),
+        "waiting meanwhile": _waiting(scene, jobs),
+        "left over": _left_over(scene, plan, jobs, window),
+    }
+    option = BlockOption(
+        kind=BlockOptionKind.RENEW, title=title, gain=sum(terms.values()), terms=terms
+    )
+    renewal = Renewal(
+        nodes=plan.nodes, window=window, place=scene.place, limit=plan.limit,
+        cap=policy.max_price.get(block.tier, plan.limit), cost=plan.expected_cost,
+    )  # fmt: skip
+    return renewal, _within_caps(scene, option, plan)
+
+
+def _plan(scene: BlockScene, nodes: int, window: Window) -> PurchasePlan | NoQuote:
+    block, quote = scene.block, scene.following
+    shape = shape_of(block.instance_type)
+    if quote is None or shape is None or isinstance(quote.answer, NoQuote):
+        answer = quote.answer if quote is not None else None
+        return answer if isinstance(answer, NoQuote) else _NO_BOOK
+    there = quote.model_copy(update={"answer": in_place(quote.answer, scene.place)})
+    market = MarketView(
+        provider=block.provider, quotes=(there,), observed_at=scene.now,
+        capabilities=Capabilities(
+            order_book=True, fixed_window=True, lot_gpus=block.gpus_per_node
+        ),
+    )  # fmt: skip
+    source = BlockSource(market, there, shape)
+    if not source.places:
+        return _NO_BOOK
+    return source.plan(nodes, window, block.tier, scene.policy, scene.now)
+
+
+def _within_caps(scene: BlockScene, option: BlockOption, plan: PurchasePlan) -> BlockOption:
+    cap = scene.policy.caps.per_purchase
+    if cap is not None and plan.max_total > cap:
+        return option.model_copy(update={"lost": "it is over the cap of a purchase"})
+    return option
+
+
+def _elsewhere(scene: BlockScene, jobs: Sequence[BlockJob]) -> int:
+    """Return what the rest of the work would cost on machines bought later; FLEX may wait."""
+    price = scene.elsewhere
+    if scene.block.tier is Tier.FLEX:
+        hoped = scene.policy.flex_price
+        price = hoped if price is None else min(price, hoped)
+    if price is None:
+        return sum(_priced(scene.policy.fast_delay_price, job.gpus, UNSERVED) for job in jobs)
+    ends_at = scene.block.ends_at
+    return sum(_priced(price, job.gpus, job.whole or job.expected_end - ends_at) for job in jobs)
+
+
+def _again(scene: BlockScene, jobs: Sequence[BlockJob]) -> int:
+    """Return what it costs to do again what is lost when jobs move."""
+    price = scene.block.price if scene.elsewhere is None else scene.elsewhere
+    return sum(_priced(price, job.gpus, job.lost) for job in jobs)
+
+
+def _waiting(scene: BlockScene, jobs: Sequence[BlockJob]) -> int:
+    """Return what it costs that moved FAST jobs wait for machines, and for what they do again."""
+    policy = scene.policy
+    if scene.elsewhere is None:
+        return 0  # what is not served at all is counted already
+    return sum(
+        _priced(policy.fast_delay_price, job.gpus, policy.usual_startup + job.lost)
+        for job in jobs
+        if job.tier is Tier.FAST
+    )
+
+
+def _left_over(
+    scene: BlockScene, plan: PurchasePlan, jobs: Sequence[BlockJob], window: Window
+) -> int:
+    """Return what the rest of the bought time is worth to the queue and to jobs to come."""
+    used = sum((min(j.expected_end, window.end) - window.start) / _HOUR * j.gpus for j in jobs)
+    whole = window.length / _HOUR * plan.gpus
+    queued = sum(job.request.gpus for job in scene.queue if job.request.tier is scene.block.tier)
+    total = max(_fleet(scene).gpus_of(scene.block.tier), 1)
+    likely = min(max(scene.demand, float(queued)) / total, 1.0)
+    paid = plan.expected_cost / max(whole, 1e-9)
+    return int(max(whole - used, 0.0) * paid * scene.policy.reuse_share * likely)
+
+
+def _beyond(scene: BlockScene) -> list[BlockJob]:
+    """Return the jobs that need the block's nodes beyond its end: running, then queued ones.
+
+    Queued are those that would start there before that end if it came later, and that nothing
+    else the pool has, or has bought, holds.
+    """
+    ends_at, margin = scene.block.ends_at, scene.policy.safety_margin
+    running = [job for job in scene.jobs if job.expected_end + margin > ends_at]
+    wanted = {job.request.id: job.request for job in scene.queue[:_MOST_QUEUED]}
+    if not wanted:
+        return running
+    fleet, now = _fleet(scene), scene.now
+    starts = fleet.outlook(wanted.values(), scene.policy, now).starts
+    lacking = [wanted[name] for name, start in starts.items() if start is None]
+    mine = {machine.name for machine in scene.machines if machine.takes_work}
+    longer = tuple(
+        node.model_copy(update={"expires_at": None}) if node.id in mine else node
+        for node in fleet.nodes
+    )
+    uses = Fleet(longer, fleet.running).outlook(lacking, scene.policy, now).uses
+    queued = [
+        BlockJob(
+            id=use.job_id, node_id=name, gpus=use.gpus, tier=wanted[use.job_id].tier,
+            expected_end=use.end, lost=timedelta(0), whole=use.end - use.start,
+        )
+        for name in sorted(mine)
+        for use in uses.get(name, ())
+        if use.start < ends_at < use.end + margin
+    ]  # fmt: skip
+    return running + queued
+
+
+# --- letting go ---------------------------------------------------------------------------
+
+
+def _let_go(scene: BlockScene) -> BlockOption | None:
+    """Return the end of a machine that is billed as it runs and has been idle for long enough."""
+    block, policy = scene.block, scene.policy
+    since = block.idle_since
+    if not block.by_use or not policy.enabled or since is None:
+        return None
+    if scene.now < since + policy.idle_after:
+        return None
+    hourly = block.price * block.gpus_per_node
+    option = BlockOption(
+        kind=BlockOptionKind.LET_GO,
+        title=f"let it go: nothing has run there for {format_duration(scene.now - since)}",
+        gain=hourly,
+        terms={"an hour of it": hourly},
+    )
+    if _beyond_warm(scene, _fleet(scene)) < block.gpus_per_node:
+        return option.model_copy(update={"lost": "the pool's warm target wants it"})
+    return option
+
+
+# --- all ----------------------------------------------------------------------------------
+
+
+def _fleet(scene: BlockScene) -> Fleet:
+    """Return what the pool has, and what is coming."""
+    return fleet_of(scene.pool, scene.under_way, scene.policy).of_tier(scene.block.tier)
+
+
+def _tried_of_late(scene: BlockScene) -> bool:
+    tried = scene.block.tried_at
+    return tried is not None and scene.now < tried + TRY_AGAIN
+
+
+def _marked(option: BlockOption, best: BlockOption) -> BlockOption:
+    if option is best:
+        return option.model_copy(update={"chosen": True})
+    if option.lost:
+        return option
+    return option.model_copy(update={"lost": f"gains {about(best.gain - option.gain)} less"})
+
+
+def _sentence(chosen: BlockOption, options: Iterable[BlockOption]) -> str:
+    if chosen.kind is BlockOptionKind.KEEP:
+        others = [f"{each.title}: {each.lost}" for each in options if each is not chosen]
+        return "; ".join(["keep", *others])
+    terms = ", ".join(f"{name} {about(amount)}" for name, amount in chosen.terms.items())
+    return f"{chosen.title}: gains {about(chosen.gain)} ({terms})"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _priced(price: int, gpus: int, length: timedelta) -> int:
+    return price * gpus * max(length // timedelta(seconds=1), 0) // 3600

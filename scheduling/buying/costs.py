@@ -1,0 +1,303 @@
+"""What an option costs in all: money committed, less what is left over, plus delay."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from models.buying import (
+    BuyingPolicy,
+    CapsLeft,
+    DemandSample,
+    Option,
+    OptionKind,
+    PurchasePlan,
+    Served,
+    UnmetJob,
+)
+from models.job import Tier
+from scheduling.buying.again import tried_before
+from scheduling.buying.fleet import Fleet, Outlook, names_of
+from scheduling.buying.prices import BlockSource, PodSource, Taken, taken_by
+from scheduling.buying.words import title_of
+
+UNSERVED = timedelta(hours=24)
+"""A job that starts at no known time counts as waiting so long."""
+SHORTEST_RESALE = timedelta(hours=1)
+"""Whole nodes that are idle for less until their end are not sold again."""
+_HOUR = timedelta(hours=1)
+Source = BlockSource | PodSource
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the options of one round are compared on."""
+
+    tier: Tier
+    jobs: tuple[UnmetJob, ...]
+    fleet: Fleet
+    policy: BuyingPolicy
+    caps: CapsLeft
+    usual_demand: float
+    """GPUs of the tier that were wanted of late, on average."""
+    now: datetime
+    round: int = 0
+    taken: Taken = field(default_factory=dict[tuple[str, str, str | None], int])
+    """What was chosen before, and is in the books no more."""
+
+    def outlook(self, fleet: Fleet) -> Outlook:
+        return fleet.outlook((job.request for job in self.jobs), self.policy, self.now)
+
+    def outlook_without(self, left_out: Collection[str], fleet: Fleet) -> Outlook:
+        """Return the outlook where some jobs, by id, start when they would without a purchase."""
+        known = self.outlook(self.fleet).starts
+        rest = (job.request for job in self.jobs if job.request.id not in left_out)
+        found = fleet.outlook(rest, self.policy, self.now)
+        starts = {**{job_id: known[job_id] for job_id in left_out}, **found.starts}
+        return Outlook(starts, found.uses)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Machines that might be bought together, before it is known what they are used for."""
+
+    kind: OptionKind
+    blocks: tuple[tuple[BlockSource, PurchasePlan], ...] = ()
+    pods: tuple[PodSource, ...] = field(default=())
+
+
+def waiting(scene: Scene, title: str = "wait") -> Option:
+    """Return the option to buy nothing."""
+    outlook = scene.outlook(scene.fleet)
+    return Option(
+        kind=OptionKind.WAIT,
+        tier=scene.tier,
+        round=scene.round,
+        title=title,
+        delay=_delay(scene, outlook),
+        starts=_starts(scene, outlook),
+    )
+
+
+def costed(scene: Scene, candidate: Candidate) -> Option:
+    """Return a candidate with all that it costs; what no job would use is not bought."""
+    tentative = [
+        (source, source.plan(scene.now + UNSERVED, scene.tier, scene.policy, scene.now))
+        for source in candidate.pods
+    ]
+    machines: list[tuple[Source, PurchasePlan]] = [*candidate.blocks, *tentative]
+    # Of machines that come at one time the packer fills the first: small jobs go to small ones.
+    machines.sort(key=lambda machine: machine[1].gpus_per_node)
+    fleet = scene.fleet
+    for number, (_, plan) in enumerate(machines):
+        ends_at = plan.window.end if plan.window else None
+        fleet = fleet.with_bought(plan, _name(scene, number), ends_at)
+    tried = {
+        job.request.id: why
+        for job in scene.jobs
+        if (why := tried_before(job, {isinstance(source, PodSource) for source, _ in machines}))
+    }
+    outlook = scene.outlook_without(tried, fleet) if tried else scene.outlook(fleet)
+    plans: list[PurchasePlan] = []
+    leftover = 0
+    for number, (source, plan) in enumerate(machines):
+        names = names_of(plan, _name(scene, number))
+        served = dict.fromkeys(use.job_id for name in names for use in outlook.uses.get(name, ()))
+        if not served:
+            continue
+        if isinstance(source, PodSource):
+            until = max(end for name in names if (end := outlook.ends_on(name)) is not None)
+            plan = source.plan(until, scene.tier, scene.policy, scene.now)
+        else:
+            leftover += _leftover(scene, source, plan, names, outlook)
+        plans.append(plan.model_copy(update={"serves": tuple(served)}))
+    option = Option(
+        kind=candidate.kind,
+        tier=scene.tier,
+        round=scene.round,
+        title=title_of(plans or [plan for _, plan in machines]),
+        plans=tuple(plans),
+        committed=sum(plan.expected_cost for plan in plans),
+        max_total=sum(plan.max_total for plan in plans),
+        delay=_delay(scene, outlook),
+        leftover=leftover,
+        starts=_starts(scene, outlook),
+    )
+    unused = next(iter(tried.values()), "no job would use it")
+    lost = over_a_cap(scene, option) if plans else unused
+    return option.model_copy(update={"lost": lost})
+
+
+def over_a_cap(scene: Scene, option: Option) -> str:
+    """Return which cap an option is over; empty for none."""
+    left = scene.caps
+    for plan in option.plans:
+        if left.purchase is not None and plan.max_total > left.purchase:
+            return "it is over the cap of a purchase"
+    if left.day is not None and option.max_total > left.day:
+        return "it is over what is left of the cap of today"
+    of_tier = left.tiers.get(option.tier)
+    if of_tier is not None and option.max_total > of_tier:
+        return f"it is over what is left of the cap of today for {option.tier}"
+    for tenant, amount in shares(scene.jobs, option.plans).items():
+        of_tenant = left.tenants.get(tenant, left.tenant)
+        if of_tenant is not None and amount > of_tenant:
+            return f"it is over what is left of the cap of today for {tenant}"
+    return ""
+
+
+def after(scene: Scene, option: Option) -> Scene:
+    """Return the scene when an option was taken: its machines are coming, its money is gone."""
+    fleet = scene.fleet
+    for number, plan in enumerate(option.plans):
+        ends_at = plan.ends_at(scene.now)
+        fleet = fleet.with_bought(plan, f"{_name(scene, number)}-taken", ends_at)
+    left = scene.caps
+    tenants = dict(left.tenants)
+    for tenant, amount in shares(scene.jobs, option.plans).items():
+        of_tenant = tenants.get(tenant, left.tenant)
+        if of_tenant is not None:
+            tenants[tenant] = of_tenant - amount
+    tiers = {
+        tier: amount - (option.max_total if tier is option.tier else 0)
+        for tier, amount in left.tiers.items()
+    }
+    day = None if left.day is None else left.day - option.max_total
+    caps = left.model_copy(update={"day": day, "tiers": tiers, "tenants": tenants})
+    taken = taken_by(option.plans, scene.taken)
+    return replace(scene, fleet=fleet, caps=caps, taken=taken, round=scene.round + 1)
+
+
+def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[str, int]:
+    """Return what each tenant has to pay at most, by the GPU-hours of its jobs; rounded up."""
+    by_id = {job.request.id: job for job in jobs}
+    owed: dict[str, int] = {}
+    for plan in plans:
+        served = [by_id[job_id] for job_id in plan.serves if job_id in by_id]
+        weights = [_gpu_seconds(job) for job in served]
+        for job, weight in zip(served, weights, strict=True):
+            part = -(-plan.max_total * weight // max(sum(weights), 1))
+            owed[job.tenant] = owed.get(job.tenant, 0) + part
+    return owed
+
+
+def start_by(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> datetime:
+    """Return the latest start of a FLEX job."""
+    if job.start_by is not None:
+        return job.start_by
+    return (job.request.submitted_at or now) + policy.flex_deadline
+
+
+def presses(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> bool:
+    """Return whether a FLEX job that waits on would start too late."""
+    return start_by(job, policy, now) - policy.startup_limit <= now
+
+
+def warm_target(wanted: int, policy: BuyingPolicy, usual: float = 0.0) -> int:
+    """Return how many FAST GPUs there should be when so many are queued and used.
+
+    `usual` is what was wanted of late on average: it counts where a pool buys ahead.
+    """
+    if policy.fast_safety_factor > 1:
+        wanted = max(wanted, int(usual))
+    return max(int(wanted * policy.fast_safety_factor), policy.fast_warm_gpus)
+
+
+def usual_demand(samples: Sequence[DemandSample], tier: Tier, now: datetime) -> float:
+    """Return the GPUs that were wanted on average, by time; 0 where nothing is known."""
+    known = [sample for sample in samples if sample.tier is tier and sample.at <= now]
+    if not known:
+        return 0.0
+    ends = [*(sample.at for sample in known[1:]), now]
+    spans = [(end - sample.at).total_seconds() for sample, end in zip(known, ends, strict=True)]
+    wanted = [sample.queued + sample.used for sample in known]
+    if sum(spans) <= 0:
+        return float(wanted[-1])
+    return sum(n * span for n, span in zip(wanted, spans, strict=True)) / sum(spans)
+
+
+def _name(scene: Scene, number: int) -> str:
+    return f"new-{scene.round}-{number}"
+
+
+def _starts(scene: Scene, outlook: Outlook) -> tuple[Served, ...]:
+    return tuple(
+        Served(job_id=job.request.id, start=outlook.starts[job.request.id]) for job in scene.jobs
+    )
+
+
+def _delay(scene: Scene, outlook: Outlook) -> int:
+    return sum(_delay_of(job, outlook.starts[job.request.id], scene) for job in scene.jobs)
+
+
+def _delay_of(job: UnmetJob, start: datetime | None, scene: Scene) -> int:
+    """Return what it costs that a job starts then.
+
+    A FAST job costs from now on. A FLEX job that may wait costs what its time is to be bought for
+    later; one that may not costs as a FAST job does, from its latest start on.
+    """
+    policy, now, request = scene.policy, scene.now, job.request
+    if scene.tier is Tier.FAST:
+        waited = UNSERVED if start is None else start - now
+        return _priced(policy.fast_delay_price, request.gpus, waited)
+    latest = start_by(job, policy, now)
+    if start is not None and start <= latest:
+        return 0
+    if presses(job, policy, now):
+        waited = UNSERVED if start is None else start - max(latest, now)
+        return _priced(policy.fast_delay_price, request.gpus, waited)
+    return _priced(_hoped(job, latest, scene), request.gpus, request.expected_duration)
+
+
+def _hoped(job: UnmetJob, latest: datetime, scene: Scene) -> int:
+    """Return the price that a FLEX job hopes for: it rises from submission to latest start."""
+    policy = scene.policy
+    since = job.request.submitted_at or scene.now
+    waited = (scene.now - since) / (latest - since) if latest > since else 1.0
+    return int(policy.flex_price * (1 + policy.flex_rise * min(max(waited, 0.0), 1.0)))
+
+
+def _leftover(
+    scene: Scene,
+    source: BlockSource,
+    plan: PurchasePlan,
+    names: Sequence[str],
+    outlook: Outlook,
+) -> int:
+    """Return what the unused time of bought nodes is worth: sold again, or used by jobs to come.
+
+    The better of the two, and never more than was paid for it.
+    """
+    assert plan.window is not None
+    tail = free = timedelta(0)
+    for name in names:
+        uses = outlook.uses.get(name, ())
+        last = max((use.end for use in uses), default=plan.ready_at)
+        idle = plan.window.end - last
+        tail += idle * plan.gpus_per_node if idle >= SHORTEST_RESALE else timedelta(0)
+        used = sum(((use.end - use.start) * use.gpus for use in uses), timedelta(0))
+        free += (plan.window.end - plan.ready_at) * plan.gpus_per_node - used
+    paid = plan.expected_cost / (plan.gpus * plan.window.hours)
+    return int(max(_resold(scene, source, plan, paid, tail), _reused(scene, plan, paid, free)))
+
+
+def _resold(
+    scene: Scene, source: BlockSource, plan: PurchasePlan, paid: float, tail: timedelta
+) -> float:
+    if not source.market.capabilities.resellable:
+        return 0.0
+    hoped = source.best_bid(plan.place) * scene.policy.resale_share * (1 - scene.policy.resale_fee)
+    return min(hoped, paid) * (tail / _HOUR)
+
+
+def _reused(scene: Scene, plan: PurchasePlan, paid: float, free: timedelta) -> float:
+    total = scene.fleet.gpus_of(scene.tier) + plan.gpus
+    likely = min(scene.usual_demand / total, 1.0)
+    return paid * scene.policy.reuse_share * likely * (max(free, timedelta(0)) / _HOUR)
+
+
+def _priced(price: int, gpus: int, waited: timedelta) -> int:
+    return price * gpus * max(waited // timedelta(seconds=1), 0) // 3600
+
+
+def _gpu_seconds(job: UnmetJob) -> int:
+    return job.request.gpus * max(job.request.expected_duration // timedelta(seconds=1), 1)

@@ -1,0 +1,180 @@
+"""The ways to serve the jobs of a tier that are worth a look: a bounded number of them.
+
+For each of at most four kinds of job that wait: from each book up to five windows, each with up to
+four numbers of nodes; from the offers the cheapest machine that holds the first job, one for
+each job, and larger ones that several share. At most 96 in a round. The best of those that leave
+jobs without a machine are then filled up from the same list for the rest: a block for the large
+jobs and small machines for the others are one option together. At most 36 of these.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import islice
+
+from models.buying import BuyingPolicy, BuyingRule, OptionKind, UnmetJob
+from models.market import NoQuote, Window
+from models.placement import JobRequest
+from scheduling.buying.costs import Candidate, Scene
+from scheduling.buying.fleet import holds
+from scheduling.buying.prices import BlockSource, PodSource, taken_by, whole_quarters, window_from
+
+MOST_OPTIONS = 96
+MOST_EXTENDED, MOST_EXTENSIONS = 6, 6
+_MOST_KINDS = 4
+_MOST_SIZES = 4
+
+
+def candidates(
+    scene: Scene,
+    unmet: Sequence[UnmetJob],
+    blocks: Sequence[BlockSource],
+    pods: Sequence[PodSource],
+) -> Iterator[Candidate]:
+    """Yield what might be bought for the jobs that nothing holds, first jobs first."""
+    everything = (
+        candidate
+        for first in _one_of_each_kind(unmet)
+        for candidate in (*_pods(first, unmet, pods), *_blocks(scene, first, unmet, blocks))
+    )
+    yield from islice(everything, MOST_OPTIONS)
+
+
+def extended(
+    scene: Scene,
+    first: Candidate,
+    rest: Sequence[UnmetJob],
+    blocks: Sequence[BlockSource],
+    pods: Sequence[PodSource],
+) -> Iterator[Candidate]:
+    """Yield a candidate with something more for the jobs that it leaves."""
+    taken = taken_by((plan for _, plan in first.blocks), scene.taken)
+    beside = replace(scene, taken=taken)
+    for more in islice(candidates(beside, rest, blocks, pods), MOST_EXTENSIONS):
+        kind = first.kind if first.blocks else more.kind
+        yield Candidate(kind, first.blocks + more.blocks, first.pods + more.pods)
+
+
+def windows_to_ask(
+    jobs: Iterable[JobRequest], policy: BuyingPolicy, grain: timedelta, now: datetime
+) -> tuple[Window, ...]:
+    """Return the windows to ask a market with a book for each, at most five."""
+    wanted = list(jobs)
+    if policy.rule is BuyingRule.SEED:
+        return (window_from(grain, now, policy.seed_window),)
+    if not wanted:
+        return (window_from(grain, now, policy.shortest_window),)
+    lengths = window_lengths(wanted[0], wanted, policy)
+    return tuple(window_from(grain, now, length) for length in lengths)
+
+
+def window_lengths(
+    first: JobRequest, jobs: Iterable[JobRequest], policy: BuyingPolicy
+) -> tuple[timedelta, ...]:
+    """Return how long a window may be: for the first job, the longest, and twice and more."""
+    overhead = policy.usual_startup + policy.safety_margin + timedelta(minutes=1)
+    least = whole_quarters(first.expected_duration + overhead)
+    longest = max((job.expected_duration for job in jobs), default=first.expected_duration)
+    wanted = {
+        least,
+        whole_quarters(longest + overhead),
+        2 * least,
+        4 * least,
+        policy.longest_window,
+    }
+    shortest = max(policy.shortest_window, least)
+    fitting = {max(length, shortest) for length in wanted}
+    return tuple(sorted(length for length in fitting if length <= policy.longest_window))
+
+
+def _one_of_each_kind(unmet: Sequence[UnmetJob]) -> list[JobRequest]:
+    found: dict[tuple[str, bool], JobRequest] = {}
+    for job in unmet:
+        request = job.request
+        kind = ((request.gpu_type or "").casefold(), request.gang is not None)
+        found.setdefault(kind, request)
+    return list(found.values())[:_MOST_KINDS]
+
+
+def _blocks(
+    scene: Scene, first: JobRequest, unmet: Sequence[UnmetJob], sources: Sequence[BlockSource]
+) -> Iterator[Candidate]:
+    for source in sources:
+        if not holds(source.shape, first):
+            continue
+        fitting = [job.request for job in unmet if holds(source.shape, job.request)]
+        windows = _windows(scene, source, first, fitting)
+        for number, window in enumerate(windows):
+            for nodes in _node_counts(source, first, fitting):
+                plan = source.plan(nodes, window, scene.tier, scene.policy, scene.now, scene.taken)
+                if isinstance(plan, NoQuote):
+                    continue
+                kind = OptionKind.LONGER_BLOCK if number else OptionKind.BLOCK
+                yield Candidate(kind, blocks=((source, plan),))
+
+
+def _windows(
+    scene: Scene, source: BlockSource, first: JobRequest, fitting: Sequence[JobRequest]
+) -> list[Window]:
+    """Return the windows that a book can be asked for, shortest first."""
+    policy = scene.policy
+    asked = source.quote.window
+    if asked is None:
+        lengths = window_lengths(first, fitting, policy)
+        return [
+            window_from(source.market.capabilities.grain, scene.now, length) for length in lengths
+        ]
+    ready_at = max(asked.start, scene.now) + policy.usual_startup
+    fits = ready_at + first.expected_duration + policy.safety_margin <= asked.end
+    within = policy.shortest_window <= asked.length <= policy.longest_window
+    return [asked] if fits and within else []
+
+
+def _node_counts(
+    source: BlockSource, first: JobRequest, fitting: Sequence[JobRequest]
+) -> list[int]:
+    """Return how many nodes: for the first job, for all jobs at once, and between."""
+    of_node = source.shape.gpus
+    least = -(-first.gpus // of_node)
+    most = max(-(-sum(job.gpus for job in fitting) // of_node), least)
+    counts = {least, least + 1, (least + most) // 2, most, most + 1}
+    return sorted(n for n in counts if least <= n <= most + (most > least))[: _MOST_SIZES + 1]
+
+
+def _pods(
+    first: JobRequest, unmet: Sequence[UnmetJob], sources: Sequence[PodSource]
+) -> Iterator[Candidate]:
+    usable = [source for source in sources if first.gang is None and holds(source.shape, first)]
+    if usable:
+        yield _pods_of([usable[0]])
+    each = _one_for_each(unmet, sources)
+    if len(each) > 1:
+        yield _pods_of(each)
+    total = sum(job.request.gpus for job in unmet)
+    sizes: dict[int, PodSource] = {}
+    for source in usable:
+        sizes.setdefault(source.shape.gpus, source)
+    for size, source in sorted(sizes.items()):
+        if size == usable[0].shape.gpus:
+            continue
+        yield _pods_of([source])
+        several = -(-total // size)
+        if several > 1 and not source.once:
+            yield _pods_of([source] * min(several, 8))
+
+
+def _one_for_each(unmet: Sequence[UnmetJob], sources: Sequence[PodSource]) -> list[PodSource]:
+    taken: list[PodSource] = []
+    for job in unmet:
+        if job.request.gang is not None:
+            continue
+        for source in sources:
+            free = not source.once or all(source is not other for other in taken)
+            if free and holds(source.shape, job.request):
+                taken.append(source)
+                break
+    return taken
+
+
+def _pods_of(sources: Sequence[PodSource]) -> Candidate:
+    return Candidate(OptionKind.PODS, pods=tuple(sources))

@@ -1,0 +1,241 @@
+"""What to buy now: from a queue, what is coming and what the markets show, to orders or a wait.
+
+`decide` is the whole way. It is pure: the same arguments give the same decision, with every option
+that was looked at and its price. docs/buying.md tells the rules.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from models.buying import (
+    BuyDecision,
+    BuyingPolicy,
+    BuyingRule,
+    CapacityUnderWay,
+    CapsLeft,
+    MarketView,
+    Option,
+    OptionKind,
+    Release,
+    Unmet,
+    UnmetJob,
+)
+from models.job import Tier
+from models.placement import JobRequest
+from scheduling.buying.again import bought_before, not_again
+from scheduling.buying.costs import Scene, after, costed, usual_demand, waiting, warm_target
+from scheduling.buying.fleet import Fleet, fleet_of
+from scheduling.buying.options import MOST_EXTENDED, candidates, extended
+from scheduling.buying.prices import (
+    BlockSource,
+    PodSource,
+    Taken,
+    away,
+    block_sources,
+    pod_sources,
+)
+from scheduling.buying.seed_rule import seed_options, shortfall
+from scheduling.buying.words import cost_of_difference, sentence
+from scheduling.cycle import queue_order
+
+MOST_JOBS = 64
+"""Of each tier, in queue order; those behind them have their turn when these are served."""
+MOST_ROUNDS = 8
+
+
+def decide(
+    unmet: Unmet,
+    under_way: Sequence[CapacityUnderWay],
+    releases: Sequence[Release],
+    markets: Sequence[MarketView],
+    policy: BuyingPolicy,
+    caps_left: CapsLeft,
+    now: datetime,
+) -> BuyDecision:
+    """Return what to buy for the jobs that neither the nodes nor what is coming can hold.
+
+    Nothing is bought while buying is off or stopped, within the cooldown, or over a cap.
+    """
+    hindrance = _hindrance(unmet, policy, caps_left, now)
+    if hindrance:
+        return _nothing(policy, markets, now, hindrance)
+    fleet = fleet_of(releases, under_way, policy)
+    options = bought_before(unmet.jobs, policy, now)
+    taken: Taken = {}
+    for tier in (Tier.FAST, Tier.FLEX):
+        scene = _scene(tier, unmet, fleet, policy, caps_left, now, taken)
+        lacking = _lacking(scene)
+        seed = policy.rule is BuyingRule.SEED
+        if not lacking and not (seed and shortfall(scene, lacking) > 0):
+            continue
+        if seed:
+            found, scene = seed_options(scene, lacking, unmet, markets)
+        else:
+            found, scene = _least_cost(scene, markets)
+        options += found
+        caps_left, taken = scene.caps, scene.taken
+    if not options:
+        return _nothing(policy, markets, now, "nothing is lacking")
+    plans = tuple(plan for option in options if option.chosen for plan in option.plans)
+    missing = away(markets)
+    return BuyDecision(
+        at=now,
+        rule=policy.rule,
+        plans=plans,
+        options=tuple(options),
+        reason=sentence(options, missing),
+        waits_for=missing,
+    )
+
+
+def _hindrance(unmet: Unmet, policy: BuyingPolicy, caps_left: CapsLeft, now: datetime) -> str:
+    if not policy.enabled:
+        return "buying is off for this pool"
+    if caps_left.stopped:
+        return f"buying is stopped: {caps_left.stopped}"
+    bought_at = unmet.last_bought_at
+    if bought_at is not None and now < bought_at + policy.cooldown:
+        until = bought_at + policy.cooldown
+        return f"within the cooldown: the next purchase may be at {until:%H:%M:%S} UTC"
+    return ""
+
+
+def _scene(
+    tier: Tier,
+    unmet: Unmet,
+    fleet: Fleet,
+    policy: BuyingPolicy,
+    caps_left: CapsLeft,
+    now: datetime,
+    taken: Taken,
+) -> Scene:
+    # What a machine has of driver and kernel is known when it is there, too late to buy by it.
+    by_id = {
+        job.request.id: job
+        for job in unmet.jobs
+        if job.request.tier is tier and job.request.conformance is None
+        if not not_again(job, policy, now)
+    }
+    ordered = [by_id[request.id] for request in queue_order(j.request for j in by_id.values())]
+    demand = usual_demand(unmet.demand, tier, now)
+    fleet = fleet.of_tier(tier)
+    scene = Scene(
+        tier, tuple(ordered[:MOST_JOBS]), fleet, policy, caps_left, demand, now, taken=taken
+    )
+    if policy.rule is not BuyingRule.LEAST_COST:
+        return scene
+    return replace(scene, jobs=(*scene.jobs, *_warm(scene, ordered)))
+
+
+def _warm(scene: Scene, queued: Sequence[UnmetJob]) -> tuple[UnmetJob, ...]:
+    """Return the warm target beyond the demand of now as jobs: idle nodes can hold them."""
+    if scene.tier is not Tier.FAST:
+        return ()
+    wanted = sum(job.request.gpus for job in queued) + scene.fleet.used_of(Tier.FAST)
+    beyond = max(warm_target(wanted, scene.policy, scene.usual_demand) - wanted, 0)
+    sizes = [8] * (beyond // 8) + [beyond % 8] * (beyond % 8 > 0)
+    last = scene.policy.shortest_window / 2
+    return tuple(
+        UnmetJob(
+            request=JobRequest(
+                id=f"(warm {number})", tier=Tier.FAST, priority=0, gpus=gpus,
+                expected_duration=last, submitted_at=scene.now,
+            )
+        )
+        for number, gpus in enumerate(sizes[:MOST_JOBS], 1)
+    )  # fmt: skip
+
+
+def _lacking(scene: Scene) -> list[UnmetJob]:
+    """Return the jobs that nothing holds in time.
+
+    In time is what comes up within the start-up limit, and what is released before a machine that
+    is bought now would be there. For the others it is a matter of cost.
+    """
+    outlook = scene.outlook(scene.fleet)
+    on_coming = outlook.jobs_on(scene.fleet.coming)
+    released = scene.now + scene.policy.usual_startup
+    up = scene.now + max(scene.policy.startup_limit, scene.policy.usual_startup)
+    found: list[UnmetJob] = []
+    for job in scene.jobs:
+        start = outlook.starts[job.request.id]
+        if start is None or start > (up if job.request.id in on_coming else released):
+            found.append(job)
+    return found
+
+
+def _least_cost(scene: Scene, markets: Sequence[MarketView]) -> tuple[list[Option], Scene]:
+    """Choose in rounds: each adds what lowers the cost of all most, until nothing does."""
+    blocks = list(block_sources(markets, scene.policy))
+    pods = pod_sources(markets, scene.tier, scene.policy)
+    options: list[Option] = []
+    while True:
+        lacking = _lacking(scene)
+        best = waiting(scene)
+        looked_at = [best]
+        if lacking and scene.round < MOST_ROUNDS:
+            looked_at += _compared(scene, lacking, blocks, pods)
+            best = cheapest(looked_at)
+        options += marked(looked_at, best)
+        if best.kind is OptionKind.WAIT:
+            return options, scene
+        scene = after(scene, best)
+        if not _lacking(scene):
+            return options, scene
+
+
+def _compared(
+    scene: Scene,
+    lacking: Sequence[UnmetJob],
+    blocks: Sequence[BlockSource],
+    pods: Sequence[PodSource],
+) -> list[Option]:
+    """Return what might be bought with its costs: what stands alone, then what goes together."""
+    found = [(c, costed(scene, c)) for c in candidates(scene, lacking, blocks, pods)]
+    partial = [
+        (candidate, rest)
+        for candidate, option in sorted(found, key=lambda pair: pair[1].total)
+        if not option.lost and (rest := _left(lacking, option, scene))
+    ]
+    options = [option for _, option in found]
+    of_pods = [pair for pair in partial if not pair[0].blocks][: MOST_EXTENDED // 2]
+    of_blocks = [pair for pair in partial if pair[0].blocks][: MOST_EXTENDED // 2]
+    for first, rest in (*of_pods, *of_blocks):
+        options += [costed(scene, c) for c in extended(scene, first, rest, blocks, pods)]
+    by_title: dict[str, Option] = {}
+    for option in options:
+        by_title.setdefault(option.title, option)
+    return list(by_title.values())
+
+
+def _left(lacking: Sequence[UnmetJob], option: Option, scene: Scene) -> list[UnmetJob]:
+    """Return the jobs that an option does not start within the start-up limit."""
+    starts = {served.job_id: served.start for served in option.starts}
+    soon = scene.now + scene.policy.startup_limit
+    return [job for job in lacking if (start := starts[job.request.id]) is None or start > soon]
+
+
+def cheapest(options: Iterable[Option]) -> Option:
+    """Return the option with the least cost that no cap forbids; of equal ones, the first."""
+    return min((option for option in options if not option.lost), key=lambda o: o.total)
+
+
+def marked(options: Iterable[Option], best: Option) -> list[Option]:
+    """Return the options with the chosen one marked, and why the others were not."""
+    found: list[Option] = []
+    for option in options:
+        if option is best:
+            found.append(option.model_copy(update={"chosen": True}))
+        elif option.lost:
+            found.append(option)
+        else:
+            lost = cost_of_difference(option.total - best.total)
+            found.append(option.model_copy(update={"lost": lost}))
+    return found
+
+
+def _nothing(
+    policy: BuyingPolicy, markets: Sequence[MarketView], now: datetime, why: str
+) -> BuyDecision:
+    return BuyDecision(at=now, rule=policy.rule, reason=why, waits_for=away(markets))

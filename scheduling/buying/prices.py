@@ -1,0 +1,287 @@
+"""What a purchase would cost: so many nodes for a window from a book, or offers as they run."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import NamedTuple
+
+from models.buying import BookQuote, BuyingPolicy, MarketView, NodeShape, PurchasePlan
+from models.job import Tier
+from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
+from models.money import format_dollars
+from models.price import PriceNeed
+from scheduling.buying.fleet import shape_of
+from scheduling.prices.book import BookColumns
+from scheduling.prices.limit import Priced, Walk, find_limit, walk
+from scheduling.prices.price import in_place
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MINUTE = timedelta(minutes=1)
+_QUARTER = timedelta(minutes=15)
+
+
+Taken = Mapping[tuple[str, str, str | None], int]
+"""GPUs that are bought already, by provider, instance type and place."""
+
+
+class _Order(NamedTuple):
+    place: str | None
+    limit: int
+    walked: Walk
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSource:
+    """A book that nodes of one type are bought from, for fixed windows."""
+
+    market: MarketView
+    quote: BookQuote
+    shape: NodeShape
+
+    @cached_property
+    def places(self) -> dict[str | None, BookColumns]:
+        """The book of each place: an order is filled in one. One book, without a place, where the
+        market names none; none at all where there is no quote."""
+        book = self.quote.answer
+        if isinstance(book, NoQuote):
+            return {}
+        named = sorted({level.place for level in book.asks if level.place is not None})
+        places = named or [None]
+        return {place: BookColumns.of(in_place(book, place)) for place in places}
+
+    def best_bid(self, place: str | None) -> int:
+        """Return the highest bid for a whole node, in micro-dollars per GPU-hour; 0 without."""
+        bids = self.places[place].bids
+        whole = zip(bids.price, bids.gpus, strict=True)
+        return max((int(price) for price, gpus in whole if gpus >= self.shape.gpus), default=0)
+
+    def plan(
+        self,
+        nodes: int,
+        window: Window,
+        tier: Tier,
+        policy: BuyingPolicy,
+        now: datetime,
+        taken: Taken | None = None,
+    ) -> PurchasePlan | NoQuote:
+        """Return the order for at least so many nodes where they cost least, or why there is no
+        price for it. What was `taken` before is the cheapest of the book, and is there no more."""
+        if isinstance(self.quote.answer, NoQuote):
+            return self.quote.answer
+        cap = policy.max_price.get(tier)
+        found = [
+            self._order(place, nodes, window, now, cap, (taken or {}).get(self._key(place), 0))
+            for place in self.places
+        ]
+        priced = [quote for quote in found if not isinstance(quote, NoQuote)]
+        if not priced:
+            return next(quote for quote in found if isinstance(quote, NoQuote))
+        place, limit, walked = min(priced, key=lambda quote: quote.walked.cost_per_hour)
+        seconds = -(-window.length // timedelta(seconds=1))
+        return PurchasePlan(
+            provider=self.market.provider,
+            tier=tier,
+            instance_type=self.quote.instance_type,
+            place=place,
+            nodes=walked.bought // self.shape.gpus,
+            gpus_per_node=self.shape.gpus,
+            window=window,
+            limit=limit,
+            max_total=-(-limit * walked.bought * seconds // 3600),
+            expected_cost=-(-walked.cost_per_hour * seconds // 3600),
+            ready_at=max(window.start, now) + policy.usual_startup,
+            shape=self.shape,
+            fast_fabric=self.market.capabilities.fast_fabric,
+        )
+
+    def _key(self, place: str | None) -> tuple[str, str, str | None]:
+        return self.market.provider, self.quote.instance_type, place
+
+    def _order(
+        self,
+        place: str | None,
+        nodes: int,
+        window: Window,
+        now: datetime,
+        cap: int | None,
+        taken: int,
+    ) -> _Order | NoQuote:
+        columns = self.places[place]
+        priced = self._whole_nodes(columns, nodes + taken // self.shape.gpus, window, now)
+        if isinstance(priced, NoQuote):
+            return priced
+        walked = priced.walked
+        if walked is None:
+            short = f"the asks hold {priced.total} of {priced.bought} GPUs"
+            return NoQuote(reason=NoQuoteReason.LEFT_OUT, detail=short)
+        if cap is not None and walked.marginal > cap:
+            over = (
+                f"the last GPU costs {format_dollars(walked.marginal)} an hour, over the cap of "
+                f"{format_dollars(cap)}"
+            )
+            return NoQuote(reason=NoQuoteReason.LEFT_OUT, detail=over)
+        if taken:
+            before = walk(priced.asks, priced.cumulative, taken)
+            walked = walked._replace(
+                bought=walked.bought - taken,
+                cost_per_hour=walked.cost_per_hour - before.cost_per_hour,
+            )
+        return _Order(place, priced.limit if cap is None else min(priced.limit, cap), walked)
+
+    def _whole_nodes(
+        self, columns: BookColumns, nodes: int, window: Window, now: datetime
+    ) -> Priced | NoQuote:
+        """Price nodes; more of them where the lot is more, until nothing is cut off."""
+        gpus, lot = nodes * self.shape.gpus, self.market.capabilities.lot_gpus
+        while True:
+            gpus = -(-gpus // lot) * lot
+            need = PriceNeed(gpus=gpus, instance_type=self.quote.instance_type, window=window)
+            priced = find_limit(columns, need, now)
+            if isinstance(priced, NoQuote) or priced.bought % self.shape.gpus == 0:
+                return priced
+            gpus = (priced.bought // self.shape.gpus + 1) * self.shape.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class PodSource:
+    """A row of an offer list."""
+
+    market: MarketView
+    offer: Offer
+    shape: NodeShape
+
+    @property
+    def once(self) -> bool:
+        """Whether there may be no second one."""
+        return self.offer.stock.casefold() == "low"
+
+    def plan(
+        self, until: datetime, tier: Tier, policy: BuyingPolicy, now: datetime
+    ) -> PurchasePlan:
+        """Return the order for a machine that is in use until a time, and stopped then."""
+        served = max(until - now, timedelta(0))
+        used = max(served + policy.idle_after, self.offer.prepaid)
+        startup = self.startup(policy)
+        # A machine that comes up late, but in time, has to last for its jobs all the same.
+        late = max(policy.startup_limit - startup, policy.idle_after)
+        return PurchasePlan(
+            provider=self.market.provider,
+            tier=tier,
+            instance_type=self.offer.instance_type,
+            nodes=1,
+            gpus_per_node=self.shape.gpus,
+            limit=self.offer.price,
+            max_total=self.cost(max(used, served + late) + policy.safety_margin),
+            expected_cost=self.cost(used),
+            ready_at=now + startup,
+            shape=self.shape,
+            offer=self.offer,
+        )
+
+    def cost(self, used: timedelta) -> int:
+        """Micro-dollars, rounded up: by the minute."""
+        minutes = -(-used // _MINUTE)
+        return -(-self.offer.price * self.offer.gpus * minutes // 60)
+
+    def startup(self, policy: BuyingPolicy) -> timedelta:
+        return self.offer.startup if self.offer.startup is not None else policy.usual_startup
+
+
+def taken_by(plans: Iterable[PurchasePlan], before: Taken) -> Taken:
+    """Return what is taken from the books after these purchases."""
+    taken = dict(before)
+    for plan in plans:
+        if plan.window is not None:
+            key = plan.provider, plan.instance_type, plan.place
+            taken[key] = taken.get(key, 0) + plan.gpus
+    return taken
+
+
+def block_sources(markets: Iterable[MarketView], policy: BuyingPolicy) -> Iterator[BlockSource]:
+    """Yield the books that may be bought from, in the order of the markets."""
+    if policy.usual_startup > policy.startup_limit:
+        return
+    for market in markets:
+        if market.away or not market.capabilities.fixed_window:
+            continue
+        for quote in market.quotes:
+            shape = quote.shape or shape_of(quote.instance_type)
+            if shape is not None and is_allowed(quote.instance_type, policy):
+                yield BlockSource(market, quote, shape)
+
+
+def pod_sources(
+    markets: Iterable[MarketView], tier: Tier, policy: BuyingPolicy
+) -> list[PodSource]:
+    """Return the offers that may be taken: within price cap and start-up limit, cheapest first."""
+    found: list[PodSource] = []
+    cap = policy.max_price.get(tier)
+    for market in markets:
+        if market.away or market.capabilities.fixed_window:
+            continue
+        for offer in market.offers:
+            shape = shape_of(offer.instance_type, cpus=offer.cpus, ram=offer.ram)
+            if shape is None or shape.gpus != offer.gpus:
+                continue
+            source = PodSource(market, offer, shape)
+            in_time = source.startup(policy) <= policy.startup_limit
+            cheap = cap is None or offer.price <= cap
+            steady = policy.spot or not offer.spot
+            if in_time and cheap and steady and offer.price and _allowed_pod(shape, policy):
+                found.append(source)
+    return sorted(
+        found, key=lambda s: (s.offer.price * s.offer.gpus, s.offer.provider, s.offer.id)
+    )
+
+
+def away(markets: Sequence[MarketView]) -> tuple[NoQuote, ...]:
+    """Return why markets, or books of theirs, have no price."""
+    found: list[NoQuote] = []
+    for market in markets:
+        if market.away:
+            detail = f"{market.provider} is away: {market.away}"
+            found.append(NoQuote(reason=NoQuoteReason.UNREACHABLE, detail=detail))
+            continue
+        for quote in market.quotes:
+            if isinstance(quote.answer, NoQuote):
+                detail = f"{market.provider}, {quote.instance_type}: {quote.answer.detail}"
+                found.append(quote.answer.model_copy(update={"detail": detail}))
+    return tuple(found)
+
+
+def window_from(grain: timedelta, now: datetime, length: timedelta) -> Window:
+    """Return the window that begins as soon as a market sells, of at least `length`."""
+    grain = max(grain, _MINUTE)
+    start = round_up(now, grain)
+    return Window(start=start, end=round_up(start + length, grain))
+
+
+def round_up(moment: datetime, grain: timedelta) -> datetime:
+    """Return the next multiple of `grain` since 1970, or the moment itself where it is one."""
+    return _EPOCH + -(-(moment - _EPOCH) // grain) * grain
+
+
+def whole_quarters(length: timedelta) -> timedelta:
+    """Return a length rounded up to quarters of an hour."""
+    return -(-length // _QUARTER) * _QUARTER
+
+
+def is_allowed(instance_type: str, policy: BuyingPolicy) -> bool:
+    """Return whether the policy lets machines of this type be bought."""
+    kind = InstanceType.parse(instance_type)
+    return not policy.instance_types or any(
+        InstanceType.parse(named).takes(kind) for named in policy.instance_types
+    )
+
+
+def _allowed_pod(shape: NodeShape, policy: BuyingPolicy) -> bool:
+    """A part of a machine that is allowed is allowed too."""
+    if not policy.instance_types:
+        return True
+    for named in policy.instance_types:
+        kind = InstanceType.parse(named)
+        whole = InstanceType(gpus=kind.gpus, gpu_type=shape.gpu_type, vram=shape.vram)
+        if shape.gpus <= kind.gpus and kind.takes(whole):
+            return True
+    return False

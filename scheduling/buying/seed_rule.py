@@ -1,0 +1,151 @@
+"""The seeds' rule: where to buy follows from how many GPUs are short.
+
+Fewer than 8 come from a list of offers, when one is within price cap and start-up limit; else, and
+from 8 on, whole nodes from an order book. Demand that was there for the whole smoothing window
+counts as sustained, and is consolidated on whole nodes too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.buying import MarketView, Option, OptionKind, Unmet, UnmetJob
+from models.job import Tier
+from models.market import NoQuote
+from scheduling.buying.costs import (
+    Candidate,
+    Scene,
+    after,
+    costed,
+    over_a_cap,
+    waiting,
+    warm_target,
+)
+from scheduling.buying.prices import (
+    BlockSource,
+    PodSource,
+    block_sources,
+    pod_sources,
+    window_from,
+)
+
+WHOLE_NODE = 8
+"""GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """What the markets have for a shortfall."""
+
+    pod: Candidate | None
+    block: Candidate | None
+
+
+def seed_options(
+    scene: Scene, lacking: Sequence[UnmetJob], unmet: Unmet, markets: Sequence[MarketView]
+) -> tuple[list[Option], Scene]:
+    """Return the ways that the rule knows, with the one that it takes, and what then is."""
+    short = shortfall(scene, lacking)
+    ways = _Ways(_pod(scene, short, lacking, markets), _block(scene, short, lacking, markets))
+    large = short >= WHOLE_NODE or sustained(scene, unmet)
+    pod, block = (way and _whole(scene, way) for way in (ways.pod, ways.block))
+    order = [block] if large else [pod, block]
+    options = [waiting(scene), *(option for option in (pod, block) if option is not None)]
+    choice = next((option for option in order if option and not option.lost), options[0])
+    why = f"the rule takes {choice.title} for {short} GPUs"
+    options = [
+        option.model_copy(
+            update={"chosen": True} if option is choice else {"lost": option.lost or why}
+        )
+        for option in options
+    ]
+    return options, after(scene, choice) if choice.plans else scene
+
+
+def shortfall(scene: Scene, lacking: Sequence[UnmetJob]) -> int:
+    """Return the GPUs that are short of the warm target, and at least those of jobs that wait.
+
+    The target of FAST is the whole part of (queued + used GPUs) x the safety factor; FLEX has
+    none.
+    """
+    of_jobs = sum(job.request.gpus for job in lacking)
+    if scene.tier is not Tier.FAST:
+        return of_jobs
+    queued = sum(job.request.gpus for job in scene.jobs)
+    wanted = queued + scene.fleet.used_of(Tier.FAST)
+    return max(warm_target(wanted, scene.policy) - scene.fleet.gpus_of(Tier.FAST), of_jobs)
+
+
+def sustained(scene: Scene, unmet: Unmet) -> bool:
+    """Return whether a whole node's worth was queued all through the smoothing window."""
+    since = scene.now - scene.policy.smoothing
+    known = [s for s in unmet.demand if s.tier is scene.tier and s.at <= scene.now]
+    before = [sample for sample in known if sample.at <= since]
+    within = [sample for sample in known if sample.at > since]
+    return bool(before) and all(s.queued >= WHOLE_NODE for s in (before[-1], *within))
+
+
+def _pod(
+    scene: Scene, short: int, lacking: Sequence[UnmetJob], markets: Sequence[MarketView]
+) -> Candidate | None:
+    """Return the cheapest offer with the fewest GPUs that are enough."""
+    policy = scene.policy
+    if short > policy.prime_max_gpus or short >= WHOLE_NODE:
+        return None
+    cap = policy.prime_max_price
+    enough = [
+        source
+        for source in pod_sources(markets, scene.tier, policy)
+        if source.shape.gpus >= short
+        and source.shape.gpus <= policy.prime_max_gpus
+        and (cap is None or source.offer.price <= cap)
+        and _suits(source, lacking)
+    ]
+    if not enough:
+        return None
+    best = min(enough, key=lambda source: (source.shape.gpus, source.offer.price))
+    return Candidate(OptionKind.PODS, pods=(best,))
+
+
+def _block(
+    scene: Scene, short: int, lacking: Sequence[UnmetJob], markets: Sequence[MarketView]
+) -> Candidate | None:
+    """Return whole nodes for the rule's window, from the book where they cost least."""
+    found: list[Candidate] = []
+    for source in block_sources(markets, scene.policy):
+        if not _suits(source, lacking):
+            continue
+        asked = source.quote.window
+        length = scene.policy.seed_window
+        if asked is not None and asked.length != length:
+            continue
+        window = asked or window_from(source.market.capabilities.grain, scene.now, length)
+        nodes = -(-short // source.shape.gpus)
+        plan = source.plan(nodes, window, scene.tier, scene.policy, scene.now, scene.taken)
+        if not isinstance(plan, NoQuote):
+            found.append(Candidate(OptionKind.BLOCK, blocks=((source, plan),)))
+    return min(found, key=lambda c: c.blocks[0][1].expected_cost, default=None)
+
+
+def _suits(source: BlockSource | PodSource, lacking: Sequence[UnmetJob]) -> bool:
+    """Return whether its type is that of the first job that waits."""
+    wanted = next((job.request.gpu_type for job in lacking if job.request.gpu_type), None)
+    return wanted is None or wanted.casefold() == source.shape.gpu_type.casefold()
+
+
+def _whole(scene: Scene, candidate: Candidate) -> Option:
+    """Return a candidate with its costs. The rule counts GPUs: it buys what no job uses too."""
+    option = costed(scene, candidate)
+    if option.plans:
+        return option
+    plans = tuple(
+        source.plan(scene.now + scene.policy.shortest_window, scene.tier, scene.policy, scene.now)
+        for source in candidate.pods
+    ) or tuple(plan for _, plan in candidate.blocks)
+    option = option.model_copy(
+        update={
+            "plans": plans,
+            "committed": sum(plan.expected_cost for plan in plans),
+            "max_total": sum(plan.max_total for plan in plans),
+        }
+    )
+    return option.model_copy(update={"lost": over_a_cap(scene, option)})

@@ -1,0 +1,84 @@
+"""A decision about buying in words."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from models.buying import Option, OptionKind, PurchasePlan
+from models.market import NoQuote
+from models.money import MICRO
+from models.units import format_duration
+from scheduling.buying.again import BOUGHT_ONCE
+
+_MOST = 3
+"""Kinds of machine that are named."""
+
+
+def sentence(options: Sequence[Option], missing: Sequence[NoQuote]) -> str:
+    """Return what was decided and why, in one sentence."""
+    bought = [option for option in options if option.chosen and option.plans]
+    if bought:
+        return "; then ".join(_bought(option, options) for option in bought)
+    again = [option.lost for option in options if option.kind is OptionKind.AGAIN]
+    if again and len(again) == len(options):
+        return f"wait: {again[0]}"
+    refused = [o for o in options if not o.chosen and o.kind is not OptionKind.AGAIN]
+    why = "it costs least" if refused else "nothing on the markets can serve these jobs"
+    if refused and all(_by_cap(option) or _tried(option) for option in refused):
+        why = refused[0].lost
+    away = f" ({'; '.join(quote.detail for quote in missing[:2])})" if missing else ""
+    return f"wait: {'; '.join([why, *again[:1]])}{away}"
+
+
+def title_of(plans: Sequence[PurchasePlan]) -> str:
+    """Return what is bought, in a line: ``2 x 1xH100 (prime row-1), while used + ...``."""
+    pods = Counter(_machine(plan) for plan in plans if plan.window is None)
+    parts = [f"{count} x {machine}, while used" for machine, count in list(pods.items())[:_MOST]]
+    if len(pods) > _MOST:
+        parts.append(f"{len(pods) - _MOST} kinds more")
+    return " + ".join([*parts, *(_block(plan) for plan in plans if plan.window is not None)])
+
+
+def cost_of_difference(more: int) -> str:
+    """Return why an option lost against one that costs so much less, in micro-dollars."""
+    return f"costs {about(more)} more" if more else "costs the same, and comes later in the list"
+
+
+def about(micro: int) -> str:
+    """Return an amount rounded to cents: ``$2.10``."""
+    sign = "-" if micro < 0 else ""
+    return f"{sign}${round(abs(micro) / MICRO, 2):,.2f}"
+
+
+def _machine(plan: PurchasePlan) -> str:
+    row = f" {plan.offer.id}" if plan.offer else ""
+    return f"{plan.instance_type} ({plan.provider}{row})"
+
+
+def _block(plan: PurchasePlan) -> str:
+    assert plan.window is not None
+    length = format_duration(plan.window.length)
+    return f"{plan.provider}: {plan.nodes} x {plan.instance_type} for {length}"
+
+
+def _bought(option: Option, options: Iterable[Option]) -> str:
+    served = dict.fromkeys(job_id for plan in option.plans for job_id in plan.serves)
+    jobs = "1 job" if len(served) == 1 else f"{len(served)} jobs"
+    text = f"buy {option.title} for {about(option.committed)}, for {jobs}"
+    others = [
+        other
+        for other in options
+        if (other.tier, other.round) == (option.tier, option.round) and other is not option
+    ]
+    waited = next((other for other in others if other.kind is OptionKind.WAIT), None)
+    if waited is None:
+        return text
+    against = f"against {about(waited.total)} for waiting"
+    return f"{text}; with delay {about(option.total)} in all, {against}"
+
+
+def _tried(option: Option) -> bool:
+    return option.lost.startswith(BOUGHT_ONCE)
+
+
+def _by_cap(option: Option) -> bool:
+    return " over " in option.lost

@@ -1,0 +1,1 @@
+"""Jobs that span nodes: groups onto domains, whole or not at all."""

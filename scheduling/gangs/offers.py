@@ -1,0 +1,183 @@
+"""What each node could give to a gang: so many GPUs, or the constraint that fails there.
+
+Cores and RAM are the whole job's, and shared in proportion to its GPUs: a node that takes 8 of
+16 GPUs takes half of both. So they limit the GPUs that a node can give, and a plan need only
+count GPUs.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from models.node import NodeState
+from models.placement import JobRequest, PackingPolicy, RejectionCode
+from models.topology import Gang, SameConformance
+from scheduling.placement.feasibility import conformance_failure
+from scheduling.reservations import gpus_open_from
+from scheduling.state import EPSILON, Need, NodeView
+from scheduling.topology import DomainKey, domain_of, flavor_of, has_flavor
+
+_UNLIMITED = 1 << 30
+
+
+class Offer(NamedTuple):
+    """What one node could give."""
+
+    position: int
+    """Of its view."""
+    view: NodeView
+    domain: DomainKey
+    gpus: int
+    """The most that it could give at one time."""
+    usable: int
+    """The set of GPUs that it could choose them from."""
+
+    @property
+    def kind(self) -> tuple[str, str | None]:
+        """Flavor and conformance fingerprint."""
+        return flavor_of(self.view.node), self.view.node.conformance
+
+
+class Offers(NamedTuple):
+    """The answers of all nodes, each in one of the two."""
+
+    made: list[Offer]
+    refused: list[tuple[int, RejectionCode]]
+    """Position of the view, and the first constraint that fails there."""
+
+
+def offers_now(
+    job: JobRequest, gang: Gang, views: Sequence[NodeView], policy: PackingPolicy, now: datetime
+) -> Offers:
+    """Return what the nodes could give at `now`, beside what is reserved there for others."""
+    whole = Need.of(job, policy)
+    offers = Offers([], [])
+    for position, view in enumerate(views):
+        domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
+        code = _unsuited(view, whole, gang, domain) or _no_time(view, whole, now)
+        found = code or _give(view, whole, now)
+        if isinstance(found, RejectionCode):
+            offers.refused.append((position, found))
+        elif domain is not None:
+            offers.made.append(Offer(position, view, domain, *found))
+    return offers
+
+
+def offers_from(
+    job: JobRequest, gang: Gang, views: Sequence[NodeView], policy: PackingPolicy, start: datetime
+) -> Offers:
+    """Return what the nodes could give from `start` on, by what is known of the holds there."""
+    whole = Need.of(job, policy)
+    offers = Offers([], [])
+    for position, view in enumerate(views):
+        domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
+        found = (
+            _unsuited(view, whole, gang, domain)
+            or _no_time(view, whole, start)
+            or _open_from(view, whole, start)
+        )
+        if isinstance(found, RejectionCode):
+            offers.refused.append((position, found))
+        elif domain is not None:
+            offers.made.append(Offer(position, view, domain, *found))
+    return offers
+
+
+def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) -> list[Offer]:
+    """Return what the nodes could give without any job, and with time left."""
+    whole = Need.of(job, PackingPolicy())
+    offers: list[Offer] = []
+    for position, view in enumerate(views):
+        domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
+        gone = view.node.state is NodeState.GONE
+        code = _unsuited(view, whole, gang, domain)
+        if gone or domain is None or code not in (None, RejectionCode.STATE):
+            continue
+        large = view.rooms.large(whole.vram)
+        of_cpus = _gpus_for(view.node.cpus, whole.cpus, whole.gpus)
+        gpus = min(large.bit_count(), of_cpus, _gpus_for(view.node.ram, whole.ram, whole.gpus))
+        if gpus > 0:
+            offers.append(Offer(position, view, domain, gpus, large))
+    return offers
+
+
+def need_of_share(whole: Need, gpus: int) -> Need:
+    """Return what one node has to have for so many of the job's GPUs."""
+    part = gpus / whole.gpus
+    return whole._replace(gpus=gpus, cpus=whole.cpus * part, ram=whole.ram * part)
+
+
+def _unsuited(
+    view: NodeView, whole: Need, gang: Gang, domain: DomainKey | None
+) -> RejectionCode | None:
+    """Return the constraint on the make of the node that fails, in the order of the codes."""
+    node = view.node
+    if node.state is not NodeState.READY:
+        return RejectionCode.STATE
+    if node.tier is not whole.tier:
+        return RejectionCode.TIER
+    if not has_flavor(node, whole.gpu_type):
+        plain = flavor_of(node) == node.gpu_type.casefold()
+        return RejectionCode.GPU_TYPE if plain else RejectionCode.FLAVOR
+    if whole.container and node.container_runtime is None:
+        return RejectionCode.CONTAINER_RUNTIME
+    if domain is None:
+        return RejectionCode.LABELS
+    if gang.same_conformance is SameConformance.REQUIRE and node.conformance is None:
+        return RejectionCode.CONFORMANCE
+    return conformance_failure(node, whole)
+
+
+def _no_time(view: NodeView, whole: Need, now: datetime) -> RejectionCode | None:
+    expires_at = view.node.expires_at
+    if expires_at is not None and expires_at - now < whole.must_last:
+        return RejectionCode.EXPIRY
+    return None
+
+
+def _give(view: NodeView, whole: Need, now: datetime) -> tuple[int, int] | RejectionCode:
+    """Return how many GPUs the node can give, and the set they are from."""
+    of_cpus = _gpus_for(view.cpus_free, whole.cpus, whole.gpus)
+    if of_cpus < 1:
+        return RejectionCode.CPU
+    of_ram = _gpus_for(view.ram_free, whole.ram, whole.gpus)
+    if of_ram < 1:
+        return RejectionCode.RAM
+    if not view.rooms.count:
+        return RejectionCode.GPU_COUNT
+    roomy = view.rooms.roomy(whole.vram)
+    if not roomy:
+        return RejectionCode.VRAM
+    usable = roomy & view.free
+    if not usable:
+        return RejectionCode.GPUS_BUSY
+    gpus = min(usable.bit_count(), of_cpus, of_ram)
+    return _beside_reserved(view, whole, gpus, now) if view.reserved else (gpus, usable)
+
+
+def _beside_reserved(
+    view: NodeView, whole: Need, gpus: int, now: datetime
+) -> tuple[int, int] | RejectionCode:
+    """Return the same on a node that is kept for deferred jobs: what delays none of them."""
+    for fewer in range(gpus, 0, -1):
+        usable = gpus_open_from(view, need_of_share(whole, fewer), now)
+        if usable:
+            return fewer, usable
+    return RejectionCode.RESERVED
+
+
+def _open_from(view: NodeView, whole: Need, start: datetime) -> tuple[int, int] | RejectionCode:
+    most = (view.rooms.roomy(whole.vram) & ~view.stuck).bit_count()
+    for gpus in range(min(most, whole.gpus), 0, -1):
+        usable = gpus_open_from(view, need_of_share(whole, gpus), start)
+        if usable:
+            return gpus, usable
+    return RejectionCode.GPUS_BUSY
+
+
+def _gpus_for(amount: float, wanted: float, gpus: int) -> int:
+    """Return how many GPUs `amount` suffices for, where `gpus` of them want `wanted`."""
+    if not wanted:
+        return _UNLIMITED
+    # EPSILON as for jobs on one node: amounts closer than this are equal.
+    return int((amount + EPSILON) * gpus / wanted)

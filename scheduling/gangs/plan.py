@@ -1,0 +1,263 @@
+"""Plans a gang: groups onto domains, whole or not at all, and GPUs of nodes for each group.
+
+A group never crosses a domain, and a gang is of one flavor of GPU. Fewest domains come first;
+then nodes with one conformance fingerprint, where the job prefers that; then room for spares;
+then fewest nodes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from models.gang import DomainRoom, GangPacking, GangPlan, NodeShare, PlannedGroup
+from models.placement import JobRequest, PackingPolicy
+from models.topology import Gang, SameConformance
+from scheduling.gangs.offers import Offer, Offers, offers_from, offers_now, offers_when_empty
+from scheduling.gangs.packing import Assigned, Shelf, assign, group_sizes
+from scheduling.gangs.words import refuse
+from scheduling.placement.links import choose_gpus
+from scheduling.state import NodeView
+from scheduling.topology import Domain, DomainKey, domains_of, rack_of
+
+Kind = tuple[str, str | None]
+
+
+def plan_gang(
+    job: JobRequest,
+    views: Sequence[NodeView],
+    policy: PackingPolicy,
+    now: datetime,
+    *,
+    later: bool = False,
+) -> tuple[GangPlan, Offers]:
+    """Return the plan for a job with a gang on nodes as they are, and what each node offered.
+
+    With `later`, `now` is a time to come, and the nodes are as they will probably be then. The
+    order of `views` does not matter to the plan. Raises ValueError for a job without a gang.
+    """
+    gang = gang_of(job)
+    offers = (offers_from if later else offers_now)(job, gang, views, policy, now)
+    domains = domains_of(views, unlabelled=gang.unlabelled_nodes)
+    # Names settle every tie, so the order of the input does not.
+    made = sorted(offers.made, key=lambda offer: offer.view.node.id)
+    sets = _alike(made, gang)
+    found = [filling for alike in sets if (filling := _fill(job, gang, alike, policy)) is not None]
+    if found:
+        best = min(found, key=lambda filling: filling.preference(gang))
+        return _plan_of(best, job, gang, domains, policy), offers
+    nothing: list[Offer] = []
+    most = max(sets, key=_total, default=nothing)
+    return refuse(job, gang, policy.gang_packing, most, domains, len(made)), offers
+
+
+def could_ever_hold(job: JobRequest, views: Sequence[NodeView]) -> bool:
+    """Return whether the nodes could hold the gang together when empty and with time left."""
+    gang = gang_of(job)
+    made = sorted(offers_when_empty(job, gang, views), key=lambda offer: offer.view.node.id)
+    return any(
+        assign(room_by_domain(alike), job.gpus, gang, GangPacking.BEST_FIT) is not None
+        for alike in _alike(made, gang)
+    )
+
+
+def gang_of(job: JobRequest) -> Gang:
+    if job.gang is None:
+        raise ValueError(f"job {job.id} has no gang: it stays on one node")
+    return job.gang
+
+
+def room_by_domain(offers: Iterable[Offer]) -> dict[DomainKey, int]:
+    """Return the GPUs that each domain could give."""
+    room: Counter[DomainKey] = Counter()
+    for offer in offers:
+        room[offer.domain] += offer.gpus
+    return room
+
+
+def _alike(offers: Sequence[Offer], gang: Gang) -> list[list[Offer]]:
+    """Return the sets of nodes that a plan may be made on: of one flavor, and one fingerprint."""
+    rule = gang.same_conformance
+    by_kind: dict[Kind, list[Offer]] = {}
+    by_flavor: dict[str, list[Offer]] = {}
+    for offer in offers:
+        flavor, conformance = offer.kind
+        by_kind.setdefault((flavor, conformance), []).append(offer)
+        by_flavor.setdefault(flavor, []).append(offer)
+    if rule is SameConformance.IGNORE or len(by_kind) == len(by_flavor):
+        return list(by_flavor.values())
+    if rule is SameConformance.REQUIRE:
+        return list(by_kind.values())
+    return [*by_kind.values(), *by_flavor.values()]
+
+
+def _fill(
+    job: JobRequest, gang: Gang, offers: Sequence[Offer], policy: PackingPolicy
+) -> "_Filling | None":
+    """Return the groups and spares on these nodes, or None where they do not fit."""
+    assigned = assign(room_by_domain(offers), job.gpus, gang, policy.gang_packing)
+    if assigned is None:
+        return None
+    filling = _Filling(offers, policy)
+    filling.place(assigned)
+    filling.place_spares(gang.spares_per_group)
+    return filling
+
+
+def _plan_of(
+    filling: "_Filling",
+    job: JobRequest,
+    gang: Gang,
+    domains: Sequence[Domain],
+    policy: PackingPolicy,
+) -> GangPlan:
+    return GangPlan(
+        gpus=job.gpus,
+        packing=policy.gang_packing,
+        groups=filling.planned(),
+        domains=tuple(
+            DomainRoom(
+                domain=domain.key.name,
+                nodes=domain.nodes,
+                gpus=domain.gpus,
+                free=domain.free,
+                usable=filling.room.get(domain.key, 0),
+                residual=domain.free - filling.taken[domain.key],
+            )
+            for domain in domains
+        ),
+        conformance=filling.conformance(),
+        spares_wanted=gang.spares_per_group * len(group_sizes(job.gpus, gang)),
+    )
+
+
+def _total(offers: Sequence[Offer]) -> int:
+    return sum(offer.gpus for offer in offers)
+
+
+class _Filling:
+    """The GPUs of nodes while groups and spares take them."""
+
+    def __init__(self, offers: Sequence[Offer], policy: PackingPolicy) -> None:
+        self.room = room_by_domain(offers)
+        """GPUs that each domain could give before anything is placed."""
+        self.taken: Counter[DomainKey] = Counter()
+        self._policy = policy
+        self._offers = _in_order(offers, policy.gang_packing)
+        self._left = [offer.gpus for offer in self._offers]
+        self._usable = [offer.usable for offer in self._offers]
+        self._free = [offer.view.free for offer in self._offers]
+        self._of_domain: dict[DomainKey, list[int]] = {}
+        for number, offer in enumerate(self._offers):
+            self._of_domain.setdefault(offer.domain, []).append(number)
+        self._groups: list[tuple[DomainKey, list[tuple[int, NodeShare]]]] = []
+        self._spares: list[list[NodeShare]] = []
+
+    def place(self, assigned: Assigned) -> None:
+        """Give each group its GPUs, in the order of their numbers."""
+        shelves = {
+            key: Shelf(
+                ((number, self._left[number]) for number in self._of_domain[key]),
+                self._policy.gang_packing,
+            )
+            for key, _ in assigned
+        }
+        for key, size in assigned:
+            shares = [
+                (number, self._give(number, gpus)) for number, gpus in shelves[key].take(size)
+            ]
+            self._groups.append((key, shares))
+        self._spares = [[] for _ in self._groups]
+
+    def place_spares(self, spares: int) -> None:
+        """Give each group its spares as far as there are any, those of its own domain first."""
+        if not spares:
+            return
+        for (home, shares), found in zip(self._groups, self._spares, strict=True):
+            used = {number for number, _ in shares}
+            wanted = spares - self._spares_in(home, used, spares, found)
+            while wanted and (key := self._emptiest()) is not None:
+                wanted -= self._spares_in(key, used, wanted, found)
+
+    def planned(self) -> tuple[PlannedGroup, ...]:
+        return tuple(
+            PlannedGroup(
+                number=number,
+                domain=key.name,
+                gpus=sum(len(share.gpu_indices) for _, share in shares),
+                nodes=tuple(share for _, share in shares),
+                spares=tuple(spares),
+            )
+            for number, ((key, shares), spares) in enumerate(
+                zip(self._groups, self._spares, strict=True)
+            )
+        )
+
+    def preference(self, gang: Gang) -> tuple[int, bool, int, int, str]:
+        """Return what to compare with another filling; the least is best."""
+        numbers = {number for _, shares in self._groups for number, _ in shares}
+        mixed = gang.same_conformance is SameConformance.PREFER and self.conformance() is None
+        spares = sum(len(share.gpu_indices) for found in self._spares for share in found)
+        domains = len({key for key, _ in self._groups})
+        first = min(self._offers[number].view.node.id for number in numbers)
+        return domains, mixed, -spares, len(numbers), first
+
+    def conformance(self) -> str | None:
+        """Return the fingerprint that all nodes of the groups share; None where they differ."""
+        found = {
+            self._offers[number].view.node.conformance
+            for _, shares in self._groups
+            for number, _ in shares
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def _spares_in(
+        self, key: DomainKey, used: set[int], wanted: int, found: list[NodeShare]
+    ) -> int:
+        """Take spares in one domain: from other nodes than the group's first, and few of them."""
+
+        def worth(number: int) -> tuple[bool, bool, int, int]:
+            left = self._left[number]
+            return number in used, left < wanted, left if left >= wanted else -left, number
+
+        taken = 0
+        for number in sorted(self._of_domain[key], key=worth):
+            gpus = min(self._left[number], wanted - taken)
+            if gpus > 0:
+                found.append(self._give(number, gpus))
+                taken += gpus
+        return taken
+
+    def _emptiest(self) -> DomainKey | None:
+        """Return the domain that has most left, or None where nothing is left anywhere."""
+        left = {key: self.room[key] - self.taken[key] for key in self._of_domain}
+        return min(
+            (key for key in left if left[key]), key=lambda key: (-left[key], key), default=None
+        )
+
+    def _give(self, number: int, gpus: int) -> NodeShare:
+        offer = self._offers[number]
+        chosen = choose_gpus(
+            offer.view.node.topology,
+            self._usable[number],
+            self._free[number],
+            gpus,
+            self._policy.gpu_choice,
+        )
+        self._left[number] -= gpus
+        self._usable[number] &= ~chosen.mask
+        self._free[number] &= ~chosen.mask
+        self.taken[offer.domain] += gpus
+        return NodeShare(node_id=offer.view.node.id, gpu_indices=chosen.indices)
+
+
+def _in_order(offers: Sequence[Offer], packing: GangPacking) -> list[Offer]:
+    """Return the nodes in the order of ties: by name as the seed has it; by best fit those
+    without any job first, and those of one rack together."""
+    if packing is GangPacking.PACK_TO_EMPTY:
+        return list(offers)
+    return sorted(offers, key=_best_fit_order)
+
+
+def _best_fit_order(offer: Offer) -> tuple[bool, str, str]:
+    view = offer.view
+    return view.free != view.rooms.all_gpus, rack_of(view.node), view.node.id

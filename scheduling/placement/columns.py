@@ -1,0 +1,295 @@
+"""The nodes of a plan as classes, and the classes as columns of numbers.
+
+Nodes that answer every need alike are one class: the same make, the same GPUs free, as much left
+of everything. A need is put to all classes at once, a column at a time, so a plan costs what its
+different nodes cost, not what all of them do. What cannot be put in numbers, which GPUs of a node
+suit, is asked once for each layout.
+
+A placement moves one node from its class to another. No class ever changes.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.job import Tier
+from models.node import Node, NodeState
+from models.placement import RejectionCode
+from models.topology import NodeTopology
+from scheduling.placement.parts import Parts
+from scheduling.state import EPSILON, Hold, Need, NodeView, Rooms
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Numbers = NDArray[np.intp]
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Layout(NamedTuple):
+    """The GPUs of a node as they are now. Nodes with equal layouts suit the same jobs."""
+
+    rooms: Rooms
+    free: int
+    parts: Parts = ()
+    """What jobs have of GPUs that they share."""
+    topology: NodeTopology | None = None
+    """What connects them, where that is known."""
+
+
+class Make(NamedTuple):
+    """What no placement changes of a node."""
+
+    state: NodeState
+    tier: Tier
+    container: bool
+    gpu_type: str
+    """In lower case."""
+    provider: str
+    cpus: float
+    ram: float
+    expires_at: datetime | None
+    amount: float
+    """GB of GPU memory; on a node that names no memory, GPUs."""
+    unnamed: bool
+    """Whether it names no memory."""
+    conformance: str
+    """Empty where it has not said."""
+
+
+class Makes:
+    """The makes of the nodes as columns, one entry for each make."""
+
+    def __init__(self, makes: Sequence[Make], now: datetime) -> None:
+        self.ready = _bools([make.state is NodeState.READY for make in makes])
+        self.gone = _bools([make.state is NodeState.GONE for make in makes])
+        self.cpus = _floats([make.cpus for make in makes])
+        self.ram = _floats([make.ram for make in makes])
+        self.left = _floats([_microseconds_left(make.expires_at, now) for make in makes])
+        """Microseconds until the node's time ends; infinite where it never does."""
+        self.amount = _floats([make.amount for make in makes])
+        self.unnamed = _bools([make.unnamed for make in makes])
+        self.some_unnamed = bool(self.unnamed.any())
+        self.providers = _Names([make.provider for make in makes])
+        self._fast = _bools([make.tier is Tier.FAST for make in makes])
+        self._container = _bools([make.container for make in makes])
+        self._gpu_types = _Names([make.gpu_type for make in makes])
+        self._conformances = _Names([make.conformance for make in makes])
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def mismatches(self, need: Need) -> Iterator[tuple[RejectionCode, Bools]]:
+        """Yield each constraint on the make of a node, with the makes where it fails."""
+        yield RejectionCode.TIER, ~self._fast if need.tier is Tier.FAST else self._fast
+        if need.gpu_type:
+            yield RejectionCode.GPU_TYPE, ~self._gpu_types.are(need.gpu_type)
+        if need.container:
+            yield RejectionCode.CONTAINER_RUNTIME, ~self._container
+        if need.known:
+            yield RejectionCode.CONFORMANCE, self._conformances.are("")
+        if need.allowed:
+            found = [self._conformances.are(fingerprint) for fingerprint in need.allowed]
+            yield RejectionCode.NOT_ALLOWED, ~np.logical_or.reduce(found)
+
+
+class NodeClass(NamedTuple):
+    """All that the answer of a node depends on."""
+
+    make: int
+    layout: int
+    """Numbers of its make and its layout."""
+    cpus_free: float
+    ram_free: float
+    vram_used: float
+    jobs: int
+    """Jobs on the node, as far as they are known; a GPU with an unknown holder counts as one."""
+    alone: int = 0
+    """Of a node with reservations: the version of its last change. No other node is like it."""
+
+
+class Columns:
+    """All nodes of a plan. Changes go through `take` and `reserve`, and count up `version`.
+
+    `make`, `layout` and the columns after them have an entry for each class; those beyond
+    `class_count` are spare.
+    """
+
+    def __init__(self, views: Sequence[NodeView], now: datetime) -> None:
+        self.views = views
+        self.now = now
+        self.version = 0
+        self.layouts: list[Layout] = []
+        """Every layout that a node has or had."""
+        self.classes: list[NodeClass] = []
+        """Every class that a node is or was in."""
+        self.reserved: dict[int, int] = {}
+        """Classes of nodes with reservations, each with the position of its node."""
+        self.left_class: list[int] = []
+        self.joined_class: list[int] = []
+        """The moves of nodes between classes, in order."""
+        self._layout_numbers: dict[Layout, int] = {}
+        self._class_numbers: dict[NodeClass, int] = {}
+        self._members: list[list[int]] = []
+        """Of each class the positions of its nodes: negative, so that the first comes last."""
+        self._make_numbers: dict[Make, int] = {}
+        made = [self._make_number(view) for view in views]
+        self.makes = Makes(list(self._make_numbers), now)
+        self.make = self.layout = np.zeros(0, np.intp)
+        self.cpus_to_be_had = self.ram_to_be_had = self.amount_used = np.zeros(0)
+        """The most that a job may want, with EPSILON; and GB of GPU memory in use."""
+        self.size = np.zeros(0, np.intp)
+        """How many nodes are in the class now."""
+        self.first = np.zeros(0, np.intp)
+        """The position of its first node, where it has one."""
+        self.class_of = np.array(
+            [self._class_number(view, make) for view, make in zip(views, made, strict=True)],
+            dtype=np.intp,
+        )
+        classes: list[int] = self.class_of.tolist()
+        for position in range(len(views) - 1, -1, -1):
+            self._members[classes[position]].append(-position)
+        self.first[: self.class_count] = [-members[-1] for members in self._members]
+        self.size[: self.class_count] = [len(members) for members in self._members]
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    @property
+    def class_count(self) -> int:
+        return len(self.classes)
+
+    def first_nodes(self, number: int, count: int) -> list[int]:
+        """Return the positions of the first `count` nodes of a class."""
+        members = self._members[number]
+        return [-members[-i] for i in range(1, min(count, len(members)) + 1)]
+
+    def take(self, position: int, hold: Hold, vram_per_gpu: float) -> None:
+        """Give `hold` to its job from now on."""
+        self.views[position].take(hold, vram_per_gpu)
+        self._changed(position)
+
+    def reserve(self, position: int, hold: Hold) -> None:
+        """Keep `hold` for a deferred job."""
+        self.views[position].reserved.append(hold)
+        self._changed(position)
+
+    def amount_added(self, need: Need, make: Numbers) -> Floats | float:
+        """Return by how much the need raises `amount_used` on nodes of these makes."""
+        vram = need.vram * need.gpus
+        if not self.makes.some_unnamed:
+            return vram
+        return np.where(self.makes.unnamed[make], need.gpus, vram)
+
+    def _changed(self, position: int) -> None:
+        """Move a node to the class that it is in now."""
+        self.version += 1
+        old = int(self.class_of[position])
+        new = self._class_number(self.views[position], self.classes[old].make, position)
+        members = self._members[old]
+        del members[bisect_left(members, -position)]
+        if members:
+            self.first[old] = -members[-1]
+        insort(self._members[new], -position)
+        self.first[new] = -self._members[new][-1]
+        self.size[old] -= 1
+        self.size[new] += 1
+        self.class_of[position] = new
+        self.left_class.append(old)
+        self.joined_class.append(new)
+
+    def _class_number(self, view: NodeView, make: int, position: int = -1) -> int:
+        found = NodeClass(
+            make, self._layout_number(view), view.cpus_free, view.ram_free, view.vram_used,
+            len(view.holds) + view.stuck.bit_count(), self.version if view.reserved else 0,
+        )  # fmt: skip
+        number = self._class_numbers.get(found)
+        if number is None:
+            number = self._class_numbers[found] = self.class_count
+            self._append(found, view)
+            if view.reserved:
+                self.reserved[number] = position
+        return number
+
+    def _append(self, found: NodeClass, view: NodeView) -> None:
+        number = self.class_count
+        if number == len(self.make):
+            self._grow()
+        self.classes.append(found)
+        self._members.append([])
+        self.make[number] = found.make
+        self.layout[number] = found.layout
+        self.cpus_to_be_had[number] = found.cpus_free + EPSILON
+        self.ram_to_be_had[number] = found.ram_free + EPSILON
+        self.amount_used[number] = _amount_used(view)
+        self.size[number] = 0
+
+    def _grow(self) -> None:
+        spare = max(64, len(self.make))  # twice as many, so that growing stays cheap
+        whole, real = np.zeros(spare, np.intp), np.zeros(spare)
+        self.make = np.concatenate([self.make, whole])
+        self.layout = np.concatenate([self.layout, whole])
+        self.size = np.concatenate([self.size, whole])
+        self.first = np.concatenate([self.first, whole])
+        self.cpus_to_be_had = np.concatenate([self.cpus_to_be_had, real])
+        self.ram_to_be_had = np.concatenate([self.ram_to_be_had, real])
+        self.amount_used = np.concatenate([self.amount_used, real])
+
+    def _layout_number(self, view: NodeView) -> int:
+        layout = Layout(view.rooms, view.free, view.parts, view.node.topology)
+        number = self._layout_numbers.get(layout)
+        if number is None:
+            number = self._layout_numbers[layout] = len(self.layouts)
+            self.layouts.append(layout)
+        return number
+
+    def _make_number(self, view: NodeView) -> int:
+        made = _make_of(view.node, view)
+        return self._make_numbers.setdefault(made, len(self._make_numbers))
+
+
+def microseconds(span: timedelta) -> float:
+    return span / _MICROSECOND
+
+
+class _Names:
+    """A column of words, compared as numbers."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+        self._column = np.array([self._numbers[word] for word in words], dtype=np.intp)
+
+    def are(self, word: str) -> Bools:
+        return self._column == self._numbers.get(word, -1)
+
+
+def _make_of(node: Node, view: NodeView) -> Make:
+    # Nothing is ever used of a node without GPUs.
+    amount = view.vram_total or float(view.rooms.count) or np.inf
+    return Make(
+        node.state, node.tier, node.container_runtime is not None, node.gpu_type.casefold(),
+        node.provider, node.cpus, node.ram, node.expires_at, amount, not view.vram_total,
+        node.conformance or "",
+    )  # fmt: skip
+
+
+def _microseconds_left(expires_at: datetime | None, now: datetime) -> float:
+    return np.inf if expires_at is None else microseconds(expires_at - now)
+
+
+def _amount_used(view: NodeView) -> float:
+    if view.vram_total:
+        return view.vram_used
+    return float(view.rooms.count - view.free.bit_count())
+
+
+def _floats(values: list[float]) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+def _bools(values: list[bool]) -> Bools:
+    return np.array(values, dtype=np.bool_)

@@ -1,0 +1,206 @@
+"""Why a node cannot take a job: one sentence with the numbers, and whether it is for good."""
+
+from datetime import datetime, timedelta
+
+from models.node import Node, NodeState
+from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
+from models.topology import FLAVOR_LABEL
+from models.units import format_duration, format_gb
+from scheduling.placement.parts import lefts_now
+from scheduling.state import EPSILON, Need, NodeView
+from scheduling.topology import missing_labels
+
+_FOR_GOOD = (
+    RejectionCode.FLAVOR,
+    RejectionCode.LABELS,
+    RejectionCode.CONFORMANCE,
+    RejectionCode.NOT_ALLOWED,
+)
+"""What a node does not lose by becoming empty."""
+_MOST_ALLOWED = 3
+"""Fingerprints that a reason names."""
+
+
+def could_ever_hold(node: Node, job: JobRequest) -> bool:
+    """Return whether `node` could hold `job` when empty and with time left."""
+    return fits_when_empty(node, Need.of(job, PackingPolicy()))
+
+
+def fits_when_empty(node: Node, need: Need) -> bool:
+    """Return whether the node's totals suffice; a node that is gone holds nothing any more."""
+    return (
+        node.state is not NodeState.GONE
+        and node.tier is need.tier
+        and (not need.gpu_type or node.gpu_type.casefold() == need.gpu_type)
+        and (not need.container or node.container_runtime is not None)
+        and conformance_failure(node, need) is None
+        and node.cpus + EPSILON >= need.cpus
+        and node.ram + EPSILON >= need.ram
+        and _gpus_suffice(node, need)
+    )
+
+
+def conformance_failure(node: Node, need: Need) -> RejectionCode | None:
+    """Return which wish for the node's fingerprint fails, None where it may serve."""
+    if need.known and node.conformance is None:
+        return RejectionCode.CONFORMANCE
+    if need.allowed and node.conformance not in need.allowed:
+        return RejectionCode.NOT_ALLOWED
+    return None
+
+
+def _gpus_suffice(node: Node, need: Need) -> bool:
+    if need.mig is not None:
+        return any(gpu.mig is not None and gpu.mig.get(need.mig) for gpu in node.gpus)
+    whole = [gpu for gpu in node.gpus if gpu.mig is None]
+    return sum(gpu.vram + EPSILON >= need.vram for gpu in whole) >= need.gpus
+
+
+def explain(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> Rejection:
+    """Return the rejection of this node for `code`, in words."""
+    return Rejection(
+        node_id=view.node.id,
+        code=code,
+        reason=_reason(view, need, code, now),
+        permanent=code in _FOR_GOOD or not fits_when_empty(view.node, need),
+    )
+
+
+def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> str:
+    node = view.node
+    match code:
+        case RejectionCode.STATE:
+            return f"is {node.state.value.lower()}"
+        case RejectionCode.TIER:
+            return f"is a {node.tier} node, job is {need.tier}"
+        case RejectionCode.GPU_TYPE:
+            return f"has {node.gpu_type or 'unnamed'} GPUs, job wants {need.gpu_type.upper()}"
+        case RejectionCode.FLAVOR:
+            flavor = node.labels.get(FLAVOR_LABEL, "")
+            return f"is of the flavor {flavor}, job wants {need.gpu_type.upper()}"
+        case RejectionCode.LABELS:
+            return f"does not name its {', '.join(missing_labels(node))}, a gang needs them"
+        case RejectionCode.CONFORMANCE:
+            who = "job" if need.known else "gang"
+            return f"has not said what driver and kernel parameters it has, the {who} requires it"
+        case RejectionCode.NOT_ALLOWED:
+            return _not_allowed_reason(node, need)
+        case RejectionCode.CONTAINER_RUNTIME:
+            return "has no container runtime, job runs an image"
+        case RejectionCode.EXPIRY:
+            return _expiry_reason(view, need, now)
+        case RejectionCode.CPU:
+            return (
+                f"has {_cores(view.cpus_free)} of {_cores(node.cpus)} cores free, "
+                f"job wants {_cores(need.cpus)}"
+            )
+        case RejectionCode.RAM:
+            return (
+                f"has {_gb(view.ram_free)} of {_gb(node.ram)} RAM free, job wants {_gb(need.ram)}"
+            )
+        case RejectionCode.GPU_COUNT:
+            return f"has {_gpus(view.rooms.count)}{_in_mig(view)}, job wants {need.gpus}"
+        case RejectionCode.VRAM:
+            return _vram_reason(view, need)
+        case RejectionCode.MIG_PROFILE:
+            return _no_profile_reason(view, need)
+        case RejectionCode.MIG_BUSY:
+            return (
+                f"has no position for {need.mig} left on {_gpus(len(view.rooms.migs))} in MIG mode"
+            )
+        case RejectionCode.SHARES_BUSY:
+            return _no_share_reason(view, need)
+        case RejectionCode.GPUS_BUSY:
+            return _busy_reason(view, need)
+        case RejectionCode.RESERVED:
+            return _reserved_reason(view, need, now)
+        case RejectionCode.DOMAIN:
+            return "could take a part, but the domains cannot hold the whole gang"
+
+
+def _not_allowed_reason(node: Node, need: Need) -> str:
+    named = ", ".join(need.allowed[:_MOST_ALLOWED])
+    more = len(need.allowed) - _MOST_ALLOWED
+    return (
+        f"has the fingerprint {node.conformance}, job allows {named}"
+        f"{f' and {more} more' if more > 0 else ''}"
+    )
+
+
+def _expiry_reason(view: NodeView, need: Need, now: datetime) -> str:
+    margin = need.must_last - need.duration
+    wants = f"job wants {format_duration(need.duration)}"
+    if margin:
+        wants += f" and a margin of {format_duration(margin)}"
+    left = (view.node.expires_at or now) - now
+    if left <= timedelta(0):
+        return f"has no time left, {wants}"
+    return f"has {format_duration(_to_seconds(left))} left, {wants}"
+
+
+def _vram_reason(view: NodeView, need: Need) -> str:
+    enough = view.rooms.roomy(need.vram).bit_count()
+    most = max((room for _, room in view.rooms.room), default=0.0)
+    return (
+        f"has {enough} of {_gpus(view.rooms.count)} with {_gb(need.vram)} of memory to be had "
+        f"(the most is {_gb(most)}), job wants {need.gpus}"
+    )
+
+
+def _busy_reason(view: NodeView, need: Need) -> str:
+    usable = (view.rooms.roomy(need.vram) & view.free).bit_count()
+    memory = f" with {_gb(need.vram)}" if need.vram else ""
+    return f"has {usable} of {_gpus(view.rooms.count)}{memory} free, job wants {need.gpus}"
+
+
+def _no_profile_reason(view: NodeView, need: Need) -> str:
+    if not view.rooms.migs:
+        return f"has no GPU in MIG mode, job wants {need.mig}"
+    known = sorted({name for gpu in view.rooms.migs for name, masks in gpu.positions if masks})
+    return f"has {', '.join(known) or 'no instance'} on its GPUs in MIG mode, job wants {need.mig}"
+
+
+def _no_share_reason(view: NodeView, need: Need) -> str:
+    wants = f"job wants {need.milli}/1000 and {_gb(need.vram)} of one GPU"
+    lefts = lefts_now(view.rooms.room, view.free, view.parts)
+    roomy = [left for left in lefts if left.milli >= need.milli]
+    if roomy:
+        most = max(roomy, key=lambda left: (left.vram, -left.gpu))
+        return (
+            f"has {_gb(most.vram)} at most on a GPU with {need.milli}/1000 left "
+            f"(GPU {most.gpu}), {wants}"
+        )
+    most = max(lefts, key=lambda left: (left.milli, -left.gpu), default=None)
+    if most is None:
+        return f"has all GPUs held whole, {wants}"
+    return f"has {most.milli}/1000 left at most (GPU {most.gpu}), {wants}"
+
+
+def _in_mig(view: NodeView) -> str:
+    migs = len(view.rooms.migs)
+    return f" beside {_gpus(migs)} in MIG mode" if migs else ""
+
+
+def _reserved_reason(view: NodeView, need: Need, now: datetime) -> str:
+    ahead = [hold for hold in view.reserved if hold.start < need.end_from(now)]
+    if not ahead:
+        return "is kept for a job that was deferred before it"
+    first = min(ahead, key=lambda hold: (hold.start, hold.job_id))
+    starts_in = format_duration(_to_seconds(first.start - now))
+    return f"would delay {first.job_id}, which is to start there in {starts_in}"
+
+
+def _to_seconds(span: timedelta) -> timedelta:
+    return timedelta(seconds=int(span.total_seconds()))
+
+
+def _cores(number: float) -> str:
+    return f"{round(number, 3):g}"
+
+
+def _gb(amount: float) -> str:
+    return format_gb(round(amount, 3))
+
+
+def _gpus(number: int) -> str:
+    return "1 GPU" if number == 1 else f"{number} GPUs"

@@ -1,0 +1,278 @@
+"""`keep-room` and `fgd`: what a placement costs the jobs that are to be expected.
+
+docs/decisions/0015-packing-policies.md says why it is so, and what differs here from a fleet
+without expiry, tiers and memory: docs/decisions/0020-live-packing.md.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from models.job import format_wish
+from scheduling.placement.columns import Bools, Columns, Floats, Layout, Numbers
+from scheduling.placement.gpus import Chosen
+from scheduling.placement.mix import Kind, Mix
+from scheduling.placement.parts import Part, with_part
+from scheduling.placement.room import Rests, Room, RoomTable
+from scheduling.state import Need
+
+EMPTIER = 0.02, 1e-3, 1e-6
+"""Thousandths that each free thousandth, core and GB of RAM costs: of nearly equal nodes the
+fullest is taken."""
+
+RestKey = tuple[int, int, float, float, int]
+"""Of a rest: the numbers of its size and its GPUs, cores, RAM and jobs."""
+_MOST_GPUS = 1 << 32
+"""A change is one number: the rest times this, and the number of what is found on GPUs after."""
+_NEW = -2
+
+
+class Outlook(NamedTuple):
+    """What room is worth. `pressure` and `demand` have an entry for each kind."""
+
+    pressure: Floats
+    """Of a thousandth that the kind could use now: more for kinds that find little."""
+    demand: Floats
+    """Of a job of the kind that finds room when others have ended: its share of the demand."""
+    churn: float
+
+    def worth(self, room: Room) -> Floats:
+        """Return what rests are worth, in thousandths of a GPU."""
+        worth = room.now @ self.pressure - (1.0 - self.churn) * room.stranded
+        return worth + self.churn * (room.lasting @ self.demand)
+
+    def by_kind(self, room: Room) -> Floats:
+        """Return the worth of rests without what is stranded: rows are rests, columns kinds."""
+        return room.now * self.pressure + self.churn * room.lasting * self.demand
+
+
+class RoomKeeper:
+    """The rests of all classes of a plan, and what they are worth."""
+
+    def __init__(self, columns: Columns, mix: Mix) -> None:
+        self.columns = columns
+        self.mix = mix
+        self.table = RoomTable(mix.kinds, columns.makes, mix.cpus_per_milli, mix.ram_per_milli)
+        self.version = 0
+        """Counts up when the outlook changes."""
+        self.rest_of: Numbers = np.zeros(0, np.intp)
+        """The rest of each class."""
+        self.gpus_of: Numbers = np.zeros(0, np.intp)
+        """What jobs find on the GPUs of each rest, by number."""
+        self._numbers: dict[RestKey, int] = {}
+        nothing = np.zeros((0, len(mix.kinds)))
+        self.room = Room(nothing, nothing, np.zeros(0))
+        """Of each rest."""
+        self.worth: Floats = np.zeros(0)
+        self.outlook = Outlook(np.zeros(0), demand_of(mix.kinds), mix.churn)
+        self._due = 0
+        names = [f"room for {_words_of(kind.need)}" for kind in mix.kinds]
+        self.names = list(dict.fromkeys(names))
+        """What room is for, in words; kinds that differ in cores or time share one."""
+        self.name_of_kind = np.array([self.names.index(name) for name in names], np.intp)
+
+    def refresh(self) -> None:
+        """Take in what is new; make the outlook anew when an eighth of what was idle is taken."""
+        self._learn()
+        if self.columns.version < self._due:
+            return
+        columns, rests = self.columns, self.rest_of
+        nodes = columns.size[: len(rests)] * columns.makes.ready[columns.make[: len(rests)]]
+        usable = nodes @ self.room.now[rests]
+        idle = int(nodes @ self.table.idle[self.gpus_of[rests]])
+        pressure = pressure_of(self.mix.kinds, usable, idle, self.mix.churn)
+        self.outlook = self.outlook._replace(pressure=pressure)
+        self.worth = self.outlook.worth(self.room)
+        typical = sum(kind.frequency * kind.milli for kind in self.mix.kinds)
+        self._due = columns.version + max(1, int(idle / (8 * (typical or 1000.0))))
+        self.version += 1
+
+    def _learn(self) -> None:
+        """Measure the classes that are new since the last call."""
+        columns, table = self.columns, self.table
+        if len(self.rest_of) == columns.class_count:
+            return
+        rests: list[int] = []
+        new: list[RestKey] = []
+        for number in range(len(self.rest_of), columns.class_count):
+            of = columns.classes[number]
+            gpus = table.gpus_number(columns.layouts[of.layout])
+            size = int(table.size_of_make[of.make])
+            key = size, gpus, of.cpus_free, of.ram_free, of.jobs
+            rest = self._numbers.setdefault(key, len(self._numbers))
+            if rest == len(self.gpus_of) + len(new):
+                new.append(key)
+            rests.append(rest)
+        self.rest_of = np.concatenate([self.rest_of, np.array(rests, np.intp)])
+        if new:
+            gpus = np.array([key[1] for key in new], np.intp)
+            self.gpus_of = np.concatenate([self.gpus_of, gpus])
+            room = table.measure(rests_of(new))
+            self.room = joined(self.room, room)
+            if self.version:
+                self.worth = np.append(self.worth, self.outlook.worth(room))
+
+
+class RoomLost:
+    """What one need costs on each class of nodes."""
+
+    def __init__(self, keeper: RoomKeeper, need: Need) -> None:
+        self._keeper = keeper
+        self._need = need
+        self._numbers = {-1: -1}
+        """Of each change, by its code: the rest before and the GPUs after."""
+        nothing = np.zeros((0, len(keeper.mix.kinds)))
+        self.before: list[int] = []
+        """The rest before, and"""
+        self.after = Room(nothing, nothing, np.zeros(0))
+        """the room after the placement, by number of the change."""
+        self.gpus_after: list[int] = []
+        """What jobs find on the GPUs after each change, by number."""
+        self.change_of: Numbers = np.zeros(0, np.intp)
+        """Of each class that was asked; -1 where the job does not fit."""
+        self._gpus_after: dict[int, int] = {}
+        """By layout."""
+
+    def ask(
+        self,
+        first: int,
+        fits: Bools,
+        chosen: Callable[[int], Chosen],
+        beside: Iterable[tuple[int, Chosen]],
+    ) -> None:
+        """Learn of the classes from `first` on what the job would take there.
+
+        `fits` has an entry for each; `chosen` says which GPUs it would get of a layout that fits,
+        and `beside` those of classes where reservations decide.
+        """
+        keeper, columns = self._keeper, self._keeper.columns
+        new = slice(first, first + len(fits))
+        for layout in np.unique(columns.layout[new][fits]).tolist():
+            if layout not in self._gpus_after:
+                self._gpus_after[layout] = self._gpus_with(layout, chosen(layout))
+        most = len(columns.layouts)
+        by_layout = np.zeros(most, np.intp)
+        known = list(self._gpus_after)
+        by_layout[known] = list(self._gpus_after.values())
+        after = by_layout[columns.layout[new]]
+        for number, gpus in beside:
+            if number >= first:
+                layout = columns.classes[number].layout
+                after[number - first] = self._gpus_with(layout, gpus)
+        codes = np.where(fits, keeper.rest_of[new] * _MOST_GPUS + after, -1)
+        changes = [self._numbers.get(code, _NEW) for code in codes.tolist()]
+        if _NEW in changes:
+            self._measure(first, changes, codes.tolist())
+        self.change_of = np.concatenate([self.change_of[:first], np.array(changes, np.intp)])
+
+    def _measure(self, first: int, changes: list[int], codes: list[int]) -> None:
+        """Put the numbers of new changes into `changes`, and measure what they leave."""
+        keeper, need = self._keeper, self._need
+        new: list[RestKey] = []
+        for at, code in enumerate(codes):
+            if changes[at] != _NEW:
+                continue
+            changes[at] = self._numbers.setdefault(code, len(self._numbers) - 1)
+            if changes[at] < len(self.before):
+                continue
+            rest, after = divmod(code, _MOST_GPUS)
+            of = keeper.columns.classes[first + at]
+            size = int(keeper.table.size_of_make[of.make])
+            left = of.cpus_free - need.cpus, of.ram_free - need.ram
+            self.before.append(rest)
+            self.gpus_after.append(after)
+            new.append((size, after, *left, of.jobs + 1))
+        self.after = joined(self.after, keeper.table.measure(rests_of(new)))
+
+    def lost(self) -> Floats:
+        """Return the worth that each change costs, in thousandths of a GPU."""
+        before = self._keeper.worth[np.array(self.before, np.intp)]
+        return before - self._keeper.outlook.worth(self.after)
+
+    def fragmented(self) -> Floats:
+        """Return by how many idle thousandths that a usual job cannot use each change adds."""
+        keeper = self._keeper
+        often = np.array([kind.frequency for kind in keeper.mix.kinds])
+        often = often / max(float(often.sum()), 1e-9)
+        before = np.array(self.before, np.intp)
+        idle_before = keeper.table.idle[keeper.gpus_of[before]]
+        idle_after = keeper.table.idle[np.array(self.gpus_after, np.intp)]
+        cost = idle_after - self.after.now @ often - idle_before
+        return cost + keeper.room.now[before] @ often
+
+    def by_kind(self, number: int) -> list[tuple[str, float]]:
+        """Return what a class loses, in words and thousandths: room by kind of GPUs, and what
+        its cores and RAM could no longer serve."""
+        keeper, change = self._keeper, int(self.change_of[number])
+        outlook, rest = keeper.outlook, self.before[change]
+        before, after = row_of(keeper.room, rest), row_of(self.after, change)
+        lost = (outlook.by_kind(before) - outlook.by_kind(after))[0]
+        milli = np.bincount(keeper.name_of_kind, lost, len(keeper.names)).tolist()
+        stranded = (1.0 - outlook.churn) * float(after.stranded[0] - before.stranded[0])
+        parts = zip(keeper.names, milli, strict=True)
+        return [*parts, ("GPUs left without cores or RAM", stranded)]
+
+    def _gpus_with(self, layout: int, chosen: Chosen) -> int:
+        """Return the number of what jobs find on the GPUs of a layout once these are taken."""
+        after = layout_with(self._keeper.columns.layouts[layout], chosen, self._need)
+        return self._keeper.table.gpus_number(after)
+
+
+def layout_with(layout: Layout, chosen: Chosen, need: Need) -> Layout:
+    """Return the layout once a job has these GPUs, or its part of one."""
+    parts = layout.parts
+    if not need.whole:
+        milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
+        parts = with_part(parts, Part(chosen.indices[0], milli, vram, chosen.slices))
+    return layout._replace(free=layout.free & ~chosen.mask, parts=parts)
+
+
+def demand_of(kinds: tuple[Kind, ...]) -> Floats:
+    """Return what a job of each kind that finds room is worth: its milli times its share of the
+    demand. Wide kinds count by the root of their size more."""
+    demand = np.array([kind.frequency * _width(kind) * kind.milli for kind in kinds])
+    total = float(demand.sum())
+    return demand / total * [kind.milli for kind in kinds] if total else demand
+
+
+def pressure_of(kinds: tuple[Kind, ...], usable: Floats, idle: int, churn: float) -> Floats:
+    """Return frequency x root of size x scarcity of each kind, scaled to a sum of 1.
+
+    Scarcity is what is idle over what the kind can use; one that can use nothing has no pressure:
+    there is nothing left to keep for it. With churn the pressure of kinds of whole GPUs fades,
+    since lasting room counts for them.
+    """
+    least = np.array([kind.need.gpus * 1000.0 for kind in kinds])
+    scarcity = np.where(usable > 0, idle / np.maximum(usable, np.maximum(least, 1.0)), 0.0)
+    pressure = scarcity * [kind.frequency * _width(kind) for kind in kinds]
+    total = float(pressure.sum())
+    if total > 0:
+        pressure = pressure / total
+    whole = np.array([kind.need.whole for kind in kinds], np.bool_)
+    return np.where(whole, pressure * (1.0 - churn), pressure)
+
+
+def rests_of(keys: list[RestKey]) -> Rests:
+    size, gpus, cpus, ram, jobs = zip(*keys, strict=True)
+    return Rests(
+        np.array(size, np.intp), np.array(gpus, np.intp), np.array(cpus), np.array(ram),
+        np.array(jobs, np.float64),
+    )  # fmt: skip
+
+
+def joined(room: Room, more: Room) -> Room:
+    return Room(*(np.concatenate(pair) for pair in zip(room, more, strict=True)))
+
+
+def row_of(room: Room, row: int) -> Room:
+    return Room(*(column[row : row + 1] for column in room))
+
+
+def _width(kind: Kind) -> float:
+    return (kind.milli / 1000.0) ** 0.5
+
+
+def _words_of(need: Need) -> str:
+    wish = format_wish(need.gpus, need.gpu_type.upper() or None, need.vram, need.milli, need.mig)
+    return wish.replace(" x GPU", " GPU" if need.gpus == 1 else " GPUs")

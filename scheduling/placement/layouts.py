@@ -1,0 +1,120 @@
+"""What each layout of GPUs has for a job: asked once for each layout, looked up for each node."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.placement import GPUChoice, RejectionCode
+from scheduling.placement.columns import Bools, Columns, Floats, Layout
+from scheduling.placement.gpus import Chosen
+from scheduling.placement.links import choose_linked
+from scheduling.placement.parts import WHOLE, choose_instance, choose_share, lefts_now
+from scheduling.state import EPSILON
+
+Codes = NDArray[np.uint8]
+
+CODES = tuple(RejectionCode)
+"""The constraints, in the order of the checks."""
+CODE_NUMBER = {code: number for number, code in enumerate(CODES)}
+FITS = len(CODES)
+"""In place of the number of a constraint: none stands in the way."""
+
+
+class Wish(NamedTuple):
+    """What a job wants of the GPUs of a node; its other needs are numbers."""
+
+    gpus: int
+    vram: float
+    milli: int = WHOLE
+    mig: str | None = None
+
+
+class LayoutAnswers:
+    """The answers of all layouts to a job with a wish.
+
+    `codes`, `gaps`, `added` and `fits_empty` have an entry for each layout: the first constraint
+    that fails there, the average gap of the GPUs chosen, the GB of a MIG instance there, and
+    whether it would do without any job.
+    """
+
+    def __init__(self, columns: Columns, wish: Wish, choice: GPUChoice) -> None:
+        self.codes: Codes = np.zeros(64, dtype=np.uint8)
+        self.gaps: Floats = np.zeros(64)
+        self.added: Floats = np.zeros(64)
+        self.fits_empty: Bools = np.zeros(64, dtype=np.bool_)
+        self._columns = columns
+        self._wish = wish
+        self._choice = choice
+        self._chosen: list[Chosen | None] = []
+
+    def learn(self) -> None:
+        """Answer for the layouts that are new since the last call."""
+        layouts = self._columns.layouts
+        while len(self.codes) < len(layouts):  # twice the room, so that growing stays cheap
+            self.codes = np.resize(self.codes, 2 * len(self.codes))
+            self.gaps = np.resize(self.gaps, 2 * len(self.gaps))
+            self.added = np.resize(self.added, 2 * len(self.added))
+            self.fits_empty = np.resize(self.fits_empty, 2 * len(self.fits_empty))
+        for number in range(len(self._chosen), len(layouts)):
+            self._ask(number, layouts[number])
+
+    def chosen(self, number: int) -> Chosen:
+        """Return the job's GPUs of the layout with this number, which fits."""
+        chosen = self._chosen[number]
+        assert chosen is not None
+        return chosen
+
+    def _ask(self, number: int, layout: Layout) -> None:
+        wish = self._wish
+        if wish.mig is not None:
+            found = _instance(layout, wish.mig, self._choice)
+            fits_empty = any(gpu.of(wish.mig) for gpu in layout.rooms.migs)
+        else:
+            share = wish.milli < WHOLE
+            found = (_share if share else _whole)(layout, wish, self._choice)
+            fits_empty = layout.rooms.large(wish.vram).bit_count() >= wish.gpus
+        chosen = found if isinstance(found, Chosen) else None
+        self.codes[number] = FITS if isinstance(found, Chosen) else CODE_NUMBER[found]
+        self.gaps[number] = chosen.gap if chosen else 0.0
+        self.added[number] = chosen.vram if chosen else 0.0
+        self.fits_empty[number] = fits_empty
+        self._chosen.append(chosen)
+
+
+def _whole(layout: Layout, wish: Wish, choice: GPUChoice) -> Chosen | RejectionCode:
+    """Return GPUs that nobody uses, or the first constraint that fails."""
+    rooms = layout.rooms
+    roomy = rooms.roomy(wish.vram)
+    usable = roomy & layout.free
+    if rooms.count < wish.gpus:
+        return RejectionCode.GPU_COUNT
+    if roomy.bit_count() < wish.gpus:
+        return RejectionCode.VRAM
+    if usable.bit_count() < wish.gpus:
+        return RejectionCode.GPUS_BUSY
+    return choose_linked(layout.topology, usable, layout.free, wish.gpus, choice)
+
+
+def _share(layout: Layout, wish: Wish, choice: GPUChoice) -> Chosen | RejectionCode:
+    """Return a GPU with so many thousandths and so much memory left."""
+    rooms = layout.rooms
+    if not rooms.count:
+        return RejectionCode.GPU_COUNT
+    if not rooms.roomy(wish.vram):
+        return RejectionCode.VRAM
+    found = [
+        left
+        for left in lefts_now(layout.rooms.room, layout.free, layout.parts)
+        if left.milli >= wish.milli and left.vram + EPSILON >= wish.vram
+    ]
+    return choose_share(found, layout.free, choice) if found else RejectionCode.SHARES_BUSY
+
+
+def _instance(layout: Layout, profile: str, choice: GPUChoice) -> Chosen | RejectionCode:
+    """Return a free position of a MIG profile."""
+    migs = layout.rooms.migs
+    if not any(gpu.of(profile) for gpu in migs):
+        return RejectionCode.MIG_PROFILE
+    taken = {part.gpu: part.slices for part in layout.parts}
+    return choose_instance(migs, taken, profile, choice) or RejectionCode.MIG_BUSY

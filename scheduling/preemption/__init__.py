@@ -1,0 +1,1 @@
+"""Who gives way to a job that waits, and what it costs."""

@@ -1,0 +1,173 @@
+"""Who may be stopped for another job, and what that costs, in dollars.
+
+total   = recompute + write + requeue
+recompute = chance that no save comes of it x work since the last save x GPUs x price
+write     = time to save x GPUs x price
+requeue   = time until it probably runs again x GPUs x price of its waiting
+"""
+
+import math
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from models.placement import JobRequest
+from models.preemption import (
+    PreemptionLevels,
+    PreemptionPolicy,
+    RunningWork,
+    Victim,
+)
+from models.units import format_duration
+from scheduling.buying.words import about
+
+_HOUR = timedelta(hours=1)
+_BANDS = (1, 4, 7, 10)
+"""The first class of each band but the lowest."""
+
+
+class Candidate(NamedTuple):
+    """A job that may be stopped."""
+
+    work: RunningWork
+    victim: Victim
+
+    @property
+    def id(self) -> str:
+        return self.work.id
+
+    @property
+    def cost(self) -> int:
+        return self.victim.total
+
+    @property
+    def submitted(self) -> float:
+        """Seconds since the epoch."""
+        at = self.work.request.submitted_at or self.work.started_at
+        return at.timestamp()
+
+
+def why_not(
+    work: RunningWork, job: JobRequest, policy: PreemptionPolicy, now: datetime
+) -> str | None:
+    """Return why a running job keeps its GPUs; None where it may be stopped for `job`."""
+    return (
+        _not_lower(work, job, policy)
+        or _protected(work, policy, now)
+        or _stopped_of_late(work, policy, now)
+    )
+
+
+def victim_of(
+    work: RunningWork, wait: timedelta, policy: PreemptionPolicy, now: datetime
+) -> Victim:
+    """Return what stopping a job costs, where it then waits for so long."""
+    save = save_time(work)
+    chance = 1.0 if not _is_saved(work) else policy.save_risk
+    unsaved = max(now - work.unsaved_since, timedelta(0))
+    recompute = cost_of(unsaved * chance, work.gpus, work.price)
+    write = cost_of(save, work.gpus, work.price)
+    requeue = cost_of(wait, work.gpus, policy.price_of_waiting(work.request))
+    return Victim(
+        job_id=work.id,
+        priority=work.request.priority,
+        nodes=work.nodes,
+        gpus=work.gpus,
+        recompute=recompute,
+        write=write,
+        requeue=requeue,
+        total=recompute + write + requeue,
+        save=save,
+        reason=_in_words(work, unsaved, chance, save, wait, (recompute, write, requeue)),
+    )
+
+
+def save_time(work: RunningWork) -> timedelta:
+    """Return how long a job takes to save and stop; never more than its grace."""
+    saved = work.checkpoint
+    return min(saved.takes, saved.grace) if saved else timedelta(0)
+
+
+def probable_end(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> datetime:
+    """Return when a running job will probably end.
+
+    One that is overdue has shown that nobody knew: it counts as running on for a quarter of its
+    age, and for `near_end` at least. To expect it back at once would let a job wait again and
+    again for what does not come.
+    """
+    if now < work.expected_end:
+        return work.expected_end
+    return now + max((now - work.started_at) / 4, policy.near_end)
+
+
+def cost_of(span: timedelta, gpus: float, price: float) -> int:
+    """Return micro-dollars of so many GPUs for a time, rounded up; `price` is for a GPU-hour."""
+    # Rounded to a millionth of a micro-dollar first: what floats add to a whole number is no cost.
+    return math.ceil(round(span / _HOUR * gpus * price, 6))
+
+
+def _not_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy) -> str | None:
+    mine, theirs = job.priority, work.request.priority
+    if theirs >= mine:
+        return f"is of class {theirs}, which is not below {mine}"
+    if policy.levels is PreemptionLevels.BANDS and _band(theirs) == _band(mine):
+        return f"is of class {theirs}, in one band with {mine}"
+    return None
+
+
+def _protected(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> str | None:
+    if not work.preemptible:
+        return "says that it is not preemptible"
+    if abs(work.expected_end - now) < policy.near_end:
+        return f"should end at {work.expected_end:%H:%M:%S} UTC, which is near"
+    if work.checkpoint is None and work.request.priority >= policy.protected_class:
+        return f"cannot save, and is of class {work.request.priority}"
+    if work.checkpoint is not None and work.no_store:
+        return f"cannot save now: {work.no_store}"
+    return None
+
+
+def _stopped_of_late(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> str | None:
+    if not work.preempted_at:
+        return None
+    last = work.preempted_at[-1]
+    if now - last < policy.cooldown:
+        return f"was preempted {format_duration(_whole(now - last))} ago"
+    if now - work.started_at < policy.min_run:
+        return f"runs again since {format_duration(_whole(now - work.started_at))} only"
+    recent = sum(now - at < _HOUR for at in work.preempted_at)
+    if recent >= policy.max_per_hour:
+        return f"was preempted {recent} times within an hour"
+    return None
+
+
+def _is_saved(work: RunningWork) -> bool:
+    """Return whether a save on the way out can be counted on: one has come before, in time."""
+    saved = work.checkpoint
+    return saved is not None and saved.saved_at is not None and saved.takes <= saved.grace
+
+
+def _band(priority: int) -> int:
+    return sum(priority >= first for first in _BANDS)
+
+
+def _in_words(
+    work: RunningWork,
+    unsaved: timedelta,
+    chance: float,
+    save: timedelta,
+    wait: timedelta,
+    costs: tuple[int, int, int],
+) -> str:
+    recompute, write, requeue = (about(cost) for cost in costs)
+    lost = f"{format_duration(_whole(unsaved))} of work is in no save"
+    if chance < 1:
+        lost += f", and one in {1 / chance:.0f} is lost" if chance else ", and none is lost"
+    elif work.checkpoint is None:
+        lost += ", and it cannot save"
+    saving = f"saves in {format_duration(_whole(save))} ({write})"
+    waits = "runs elsewhere at once" if not wait else f"waits {format_duration(_whole(wait))}"
+    return f"{lost} ({recompute}); {saving}; {waits} ({requeue})"
+
+
+def _whole(span: timedelta) -> timedelta:
+    return timedelta(seconds=round(span.total_seconds()))

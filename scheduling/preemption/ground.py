@@ -1,0 +1,263 @@
+"""The nodes and what runs there, while it is decided who gives way: asked as they are, or without
+some of the jobs.
+
+Every answer is the packer's own: the same views, columns and scans as a cycle's.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from models.mig import slices_gb
+from models.node import GPU, GPUParts, Node, NodeState
+from models.placement import (
+    Decision,
+    GPUChoice,
+    JobRequest,
+    PackingPolicy,
+    PackingRule,
+    RunningJob,
+)
+from models.preemption import GainedGPUs
+from scheduling.gangs.decision import place_gang
+from scheduling.gangs.offers import need_of_share, offers_when_empty
+from scheduling.gangs.plan import plan_gang
+from scheduling.gangs.start import first_gang_start
+from scheduling.packer import placing, waiting
+from scheduling.placement.columns import Columns
+from scheduling.placement.feasibility import fits_when_empty
+from scheduling.placement.gpus import mask_of
+from scheduling.placement.mix import NO_MIX
+from scheduling.placement.parts import Part
+from scheduling.placement.scan import Scan, Scanner
+from scheduling.placement.slots import part_of
+from scheduling.reservations import first_start, open_from
+from scheduling.state import Hold, Need, NodeView, view_node, with_job, without_job
+
+Out = frozenset[str]
+"""Ids of jobs that are taken away."""
+NOBODY: Out = frozenset()
+
+
+class Ground:
+    """Nodes with what runs there; changes only by `remove`, `put` and `reserve`."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        running: Iterable[RunningJob],
+        packing: PackingPolicy,
+        now: datetime,
+    ) -> None:
+        # Where it fits is asked; which of such nodes is best for jobs to come is a cycle's matter.
+        self.packing = packing.model_copy(update={"rule": PackingRule.SEED_SCORE})
+        self.now = now
+        self.version = 0
+        self._nodes = {node.id: node for node in sorted(nodes, key=lambda node: node.id)}
+        self._running: dict[str, list[RunningJob]] = {name: [] for name in self._nodes}
+        self._reserved: dict[str, list[Hold]] = {name: [] for name in self._nodes}
+        for job in sorted(running, key=lambda job: (job.node_id, job.job_id)):
+            if job.node_id in self._running:
+                self._running[job.node_id].append(job)
+        self._views = {name: self._view(name, NOBODY) for name in self._nodes}
+        self._scanner: tuple[int, Scanner] | None = None
+
+    def nodes_for(self, job: JobRequest) -> list[str]:
+        """Return the nodes that could take the job, or a share of it, were nobody there."""
+        if job.gang is not None:
+            offers = offers_when_empty(job, job.gang, list(self._views.values()))
+            suited = {offer.view.node.id for offer in offers}
+        else:
+            need = Need.of(job, self.packing)
+            suited = {name for name, node in self._nodes.items() if fits_when_empty(node, need)}
+        must_last = Need.of(job, self.packing).must_last
+        return [name for name in self._nodes if name in suited and self._open(name, must_last)]
+
+    def node(self, name: str) -> Node:
+        return self._nodes[name]
+
+    def decide(self, job: JobRequest, out: Out = NOBODY) -> Decision:
+        """Return the packer's decision on the nodes without these jobs."""
+        if job.gang is not None:
+            return place_gang(job, self._views_without(out), self.packing, self.now, explain=False)
+        scan = self._scan(job, out)
+        best = scan.best(1)
+        return placing(job, scan, best) if best else waiting(job, scan)
+
+    def node_fits(self, name: str, job: JobRequest, out: Out) -> bool:
+        """Return whether one node has room for the whole job without these jobs."""
+        view = self._thinned(name, out)
+        need = Need.of(job, self.packing)
+        return open_from(view, need, self.now, GPUChoice.FIRST_FREE) is not None
+
+    def gang_fits(self, names: Iterable[str], job: JobRequest, out: Out) -> bool:
+        """Return whether a gang fits on these nodes without these jobs."""
+        views = [self._thinned(name, out) for name in names]
+        return plan_gang(job, views, self.packing, self.now, later=True)[0].fits
+
+    def fits_elsewhere(self, job: JobRequest) -> bool:
+        """Return whether there is room for the job as things are, beside all that runs."""
+        if job.gang is not None:
+            return bool(self.decide(job).members)
+        return self._scan(job, NOBODY).option_count > 0
+
+    def first_start(self, job: JobRequest) -> datetime | None:
+        """Return when the job can start if nobody is stopped; None where that is not known."""
+        if job.gang is not None:
+            found = first_gang_start(job, self._views_without(NOBODY), self.packing, self.now)
+            return found[0] if found else None
+        scan = self._scan(job, NOBODY)
+        first = first_start(scan.holders, scan.columns, scan.need)
+        return first[1] if first else None
+
+    def remove(self, out: Out) -> None:
+        """Take jobs away."""
+        for name, jobs in self._running.items():
+            leaving = [job for job in jobs if job.job_id in out]
+            for job in leaving:
+                self._nodes[name] = without_job(self._nodes[name], job)
+                jobs.remove(job)
+            if leaving:
+                self._changed(name)
+
+    def hold(self, shares: Iterable[RunningJob]) -> None:
+        """Keep GPUs for a job from now on; those that it has already stay as they are."""
+        for share in shares:
+            jobs = self._running.get(share.node_id)
+            if jobs is None or any(job.job_id == share.job_id for job in jobs):
+                continue
+            self._nodes[share.node_id] = _with_share(self._nodes[share.node_id], share)
+            jobs.append(share)
+            self._changed(share.node_id)
+
+    def put(self, job: JobRequest, gains: Iterable[GainedGPUs]) -> None:
+        """Give GPUs to the job from now on."""
+        need = Need.of(job, self.packing)
+        for gain in gains:
+            end = need.end_from(self.now)
+            self.hold([held_by(job, gain, end, self._nodes[gain.node_id])])
+
+    def reserve(self, job: JobRequest) -> bool:
+        """Keep the first start of a job that waits; False where none is known."""
+        need = Need.of(job, self.packing)
+        if job.gang is not None:
+            found = first_gang_start(job, self._views_without(NOBODY), self.packing, self.now)
+            if found is None:
+                return False
+            start, shares = found
+            for name, indices in shares:
+                share = need_of_share(need, len(indices))
+                self._keep(name, _hold(job.id, share, mask_of(indices), start))
+            return True
+        scan = self._scan(job, NOBODY)
+        first = first_start(scan.holders, scan.columns, need)
+        if first is None:
+            return False
+        view = scan.columns.views[first[0]]
+        chosen = open_from(view, need, first[1], self.packing.gpu_choice)
+        assert chosen is not None  # that is how the start was found
+        part = None
+        if not need.whole:
+            milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
+            part = Part(chosen.indices[0], milli, vram, chosen.slices)
+        self._keep(view.node.id, _hold(job.id, need, chosen.mask, first[1], part))
+        return True
+
+    def _open(self, name: str, must_last: timedelta) -> bool:
+        node = self._nodes[name]
+        if node.state is not NodeState.READY:
+            return False
+        return node.expires_at is None or node.expires_at - self.now >= must_last
+
+    def _scan(self, job: JobRequest, out: Out) -> Scan:
+        if not out and self._scanner and self._scanner[0] == self.version:
+            return self._scanner[1].scan(Need.of(job, self.packing))
+        views = self._views_without(out)
+        columns = Columns([replace(view, reserved=[]) for view in views], self.now)
+        for position, view in enumerate(views):
+            for hold in view.reserved:
+                columns.reserve(position, hold)
+        scanner = Scanner(columns, self.packing, NO_MIX)
+        if not out:
+            self._scanner = self.version, scanner
+        return scanner.scan(Need.of(job, self.packing))
+
+    def _views_without(self, out: Out) -> list[NodeView]:
+        return [
+            self._view(name, out)
+            if out and any(job.job_id in out for job in self._running[name])
+            else view
+            for name, view in self._views.items()
+        ]
+
+    def _view(self, name: str, out: Out) -> NodeView:
+        """Return a node read anew, as if these jobs had never been there."""
+        node = self._nodes[name]
+        for job in self._running[name]:
+            if job.job_id in out:
+                node = without_job(node, job)
+        staying = [job for job in self._running[name] if job.job_id not in out]
+        view = view_node(node, staying, self.now)
+        view.reserved.extend(self._reserved[name])
+        return view
+
+    def _thinned(self, name: str, out: Out) -> NodeView:
+        """Return a node's view with fewer holds: enough for what looks at holds alone."""
+        view = self._views[name]
+        return replace(view, holds=[hold for hold in view.holds if hold.job_id not in out])
+
+    def _keep(self, name: str, hold: Hold) -> None:
+        self._reserved[name].append(hold)
+        self._changed(name)
+
+    def _changed(self, name: str) -> None:
+        self._views[name] = self._view(name, NOBODY)
+        self.version += 1
+
+
+def gains_of(decision: Decision) -> tuple[GainedGPUs, ...]:
+    """Return what a decision gives its job; nothing where the job waits."""
+    return tuple(
+        GainedGPUs(node_id=name, gpu_indices=indices, slices=decision.slices)
+        for name, indices in decision.by_node
+    )
+
+
+def _hold(job_id: str, need: Need, mask: int, start: datetime, part: Part | None = None) -> Hold:
+    return Hold(job_id, mask, need.cpus, need.ram, start, need.end_from(start), part)
+
+
+def _with_share(node: Node, share: RunningJob) -> Node:
+    """Return the node as it is once the job has this of it."""
+    request = JobRequest(
+        id=share.job_id, gpus=len(share.gpu_indices), vram_per_gpu=share.vram_per_gpu,
+        cpus=share.cpus, ram=share.ram,
+    )  # fmt: skip
+    if part_of(share) is None:
+        return with_job(node, request, share.gpu_indices)
+    gpus = tuple(
+        _with_part(gpu, share) if gpu.index in share.gpu_indices else gpu for gpu in node.gpus
+    )
+    used = {"cpus_used": node.cpus_used + share.cpus, "ram_used": node.ram_used + share.ram}
+    return node.model_copy(update={"gpus": gpus, **used})
+
+
+def _with_part(gpu: GPU, share: RunningJob) -> GPU:
+    parts = GPUParts(
+        milli_used=gpu.milli_used + share.milli, mig=gpu.mig,
+        slices_used=gpu.slices_used | share.slices,
+    )  # fmt: skip
+    vram_used = gpu.vram_used + share.vram_per_gpu
+    return gpu.model_copy(update={"parts": parts, "vram_used": vram_used})
+
+
+def held_by(job: JobRequest, gain: GainedGPUs, end: datetime, node: Node) -> RunningJob:
+    cpus, ram = job.share_of(len(gain.gpu_indices))
+    vram, milli = job.vram_per_gpu, job.milli
+    if gain.slices:
+        gpu = next(gpu for gpu in node.gpus if gpu.index == gain.gpu_indices[0])
+        vram, milli = slices_gb(gpu.vram, gain.slices), 0
+    return RunningJob(
+        job_id=job.id, node_id=gain.node_id, gpu_indices=gain.gpu_indices, vram_per_gpu=vram,
+        milli=milli, slices=gain.slices, cpus=cpus, ram=ram, expected_end=end,
+    )  # fmt: skip

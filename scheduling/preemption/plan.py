@@ -1,0 +1,250 @@
+"""Who gives way: running jobs of lower classes stop for one that waits, where that costs less
+than to wait, or to buy.
+
+What stopping costs is in `scheduling.preemption.costs`; which jobs, `scheduling.preemption.search`
+finds; whether the job then fits, the packer says.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from models.node import Node
+from models.placement import JobRequest, PackingPolicy, PlacementKind
+from models.preemption import (
+    BuyQuote,
+    PreemptionPlan,
+    PreemptionPolicy,
+    PreemptionUnderWay,
+    RejectedVictim,
+    RunningWork,
+    Victim,
+)
+from scheduling.cycle import queue_order
+from scheduling.preemption.costs import Candidate, probable_end, victim_of, why_not
+from scheduling.preemption.ground import Ground, gains_of
+from scheduling.preemption.search import Best, search
+from scheduling.preemption.ways import refused, weigh
+from scheduling.topology import domain_of
+
+
+def plan_preemption(
+    job: JobRequest,
+    nodes: Sequence[Node],
+    running: Sequence[RunningWork],
+    policy: PreemptionPolicy,
+    packing: PackingPolicy,
+    now: datetime,
+    buy_quote: BuyQuote | None = None,
+) -> PreemptionPlan:
+    """Return which running jobs are to stop so that `job` starts; none where that is not right.
+
+    `nodes` are as they are now, with what `running` holds. Only lower classes lose GPUs, gangs
+    whole, and only where that costs less than every other way. The order of `nodes` and `running`
+    does not matter.
+    """
+    scene = _Scene(nodes, running, policy, packing, now)
+    return scene.plan(job, buy_quote, policy.max_under_way)
+
+
+def plan_preemptions(
+    queue: Iterable[JobRequest],
+    nodes: Sequence[Node],
+    running: Sequence[RunningWork],
+    policy: PreemptionPolicy,
+    packing: PackingPolicy,
+    now: datetime,
+    under_way: Sequence[PreemptionUnderWay] = (),
+    quotes: Mapping[str, BuyQuote] | None = None,
+) -> tuple[PreemptionPlan, ...]:
+    """Return a plan for every job of a queue that waits, in queue order.
+
+    Each job sees the nodes as the jobs before it will leave them: what they take, what they have
+    stopped, and the start that is kept for those that wait on. So no job is stopped for two, and
+    none is stopped for a job that could not start beside those before it. `under_way` are the jobs
+    for which others are being stopped already: they get no second plan, and their GPUs are taken.
+    """
+    scene = _Scene(nodes, running, policy, packing, now)
+    scene.begin(under_way)
+    return scene.plan_all(queue, quotes or {}, sum(len(one.victims) for one in under_way))
+
+
+class _Scene:
+    """The state of one round of plans."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        running: Sequence[RunningWork],
+        policy: PreemptionPolicy,
+        packing: PackingPolicy,
+        now: datetime,
+    ) -> None:
+        self.policy = policy
+        self.now = now
+        self.works = {work.id: work for work in sorted(running, key=lambda work: work.id)}
+        shares = [
+            share.model_copy(update={"expected_end": probable_end(work, policy, now)})
+            for work in self.works.values()
+            for share in work.shares
+        ]
+        self.ground = Ground(nodes, shares, packing, now)
+        self._busy: dict[str, str] = {}
+        """Why a job is out of the question, whoever asks."""
+        self._waits: dict[JobRequest, timedelta] = {}
+        self._waits_version = -1
+
+    def begin(self, under_way: Sequence[PreemptionUnderWay]) -> None:
+        """Put what is being freed where it goes."""
+        for one in sorted(under_way, key=lambda one: one.job_id):
+            self.ground.remove(frozenset(one.victims))
+            self._busy |= dict.fromkeys(one.victims, f"is being stopped for {one.job_id}")
+            self._busy[one.job_id] = "its GPUs are being freed"
+            self.ground.hold(one.shares)
+
+    def plan_all(
+        self, queue: Iterable[JobRequest], quotes: Mapping[str, BuyQuote], stopping: int
+    ) -> tuple[PreemptionPlan, ...]:
+        plans: list[PreemptionPlan] = []
+        reserved = 0
+        for job in queue_order(queue):
+            if job.id in self._busy:
+                continue
+            fitting = self.ground.decide(job)
+            if fitting.kind is PlacementKind.EXISTING_NODE:
+                self.ground.put(job, gains_of(fitting))
+                continue
+            plan = self.plan(job, quotes.get(job.id), self.policy.max_under_way - stopping)
+            plans.append(plan)
+            if plan.preempts:
+                stopping += len(plan.victims)
+                self._take(job, plan)
+            elif reserved < self.ground.packing.max_reservations:
+                reserved += self.ground.reserve(job)
+        return tuple(plans)
+
+    def plan(self, job: JobRequest, quote: BuyQuote | None, room: int) -> PreemptionPlan:
+        """Return the plan for one job; at most `room` jobs may be stopped."""
+        if not self.policy.enabled:
+            return self._none(job, "preemption is off for this pool")
+        fitting = self.ground.decide(job)
+        if fitting.kind is PlacementKind.EXISTING_NODE:
+            return self._none(job, f"it needs nobody's GPUs: {fitting.reason}")
+        names = self.ground.nodes_for(job)
+        if not names:
+            return self._none(job, "no node could take it, were nobody there")
+        if room < 1:
+            return self._none(job, f"{self.policy.max_under_way} jobs are being stopped already")
+        candidates, rejected = self._candidates(job, frozenset(names))
+        chosen = self._cheapest(job, names, candidates, min(room, self.policy.max_victims))
+        if not chosen:
+            return refused(job, self.ground.first_start(job), candidates, rejected, self.policy,
+                           self.now)  # fmt: skip
+        decision = self.ground.decide(job, frozenset(one.id for one in chosen))
+        start = self.ground.first_start(job)
+        victims = tuple(one.victim for one in sorted(chosen, key=lambda one: one.id))
+        return weigh(job, victims, gains_of(decision), start, quote, rejected, self.policy,
+                     self.now)  # fmt: skip
+
+    def _take(self, job: JobRequest, plan: PreemptionPlan) -> None:
+        victims = [victim.job_id for victim in plan.victims]
+        self.ground.remove(frozenset(victims))
+        self._busy |= dict.fromkeys(victims, f"is to be stopped for {job.id}")
+        self.ground.put(job, plan.gains)
+
+    def _candidates(
+        self, job: JobRequest, names: frozenset[str]
+    ) -> tuple[list[Candidate], list[RejectedVictim]]:
+        """Return who may be stopped on these nodes, and who may not."""
+        candidates: list[Candidate] = []
+        rejected: list[RejectedVictim] = []
+        for work in self.works.values():
+            if names.isdisjoint(work.nodes):
+                continue
+            reason = self._busy.get(work.id) or why_not(work, job, self.policy, self.now)
+            if reason:
+                rejected.append(RejectedVictim(job_id=work.id, reason=reason))
+            else:
+                candidates.append(Candidate(work, self._victim(work, job)))
+        return candidates, rejected
+
+    def _victim(self, work: RunningWork, job: JobRequest) -> Victim:
+        """Return what it costs to stop a job. It waits until there is room for it beside all that
+        runs now, and never longer than `job` runs."""
+        if self._waits_version != self.ground.version:
+            self._waits, self._waits_version = {}, self.ground.version
+        alike = work.request.model_copy(update={"id": "", "submitted_at": None, "attempt": 1})
+        if alike not in self._waits:
+            self._waits[alike] = self._wait(work.request)
+        return victim_of(
+            work, min(self._waits[alike], job.expected_duration), self.policy, self.now
+        )
+
+    def _wait(self, job: JobRequest) -> timedelta:
+        if self.ground.fits_elsewhere(job):
+            return timedelta(0)
+        start = self.ground.first_start(job)
+        return start - self.now if start else timedelta.max
+
+    def _cheapest(
+        self, job: JobRequest, names: Sequence[str], candidates: list[Candidate], most: int
+    ) -> tuple[Candidate, ...]:
+        """Return the set of jobs to stop that costs least; none where no set suffices."""
+        best = Best(most)
+        if job.gang is not None:
+            self._search_domains(job, names, candidates, best)
+        else:
+            self._search_nodes(job, names, candidates, best)
+        return self._necessary(job, best.chosen)
+
+    def _search_nodes(
+        self, job: JobRequest, names: Sequence[str], candidates: list[Candidate], best: Best
+    ) -> None:
+        by_node: dict[str, list[Candidate]] = {}
+        for one in candidates:
+            for name in one.work.nodes:
+                by_node.setdefault(name, []).append(one)
+        for name in names:
+            here = by_node.get(name, [])
+            if job.gpus == 1:  # jobs that share a GPU go together
+                for gpu in self.ground.node(name).gpus:
+                    some = [one for one in here if _holds(one.work, name, gpu.index)]
+                    search(
+                        some, lambda out, name=name: self.ground.node_fits(name, job, out), best
+                    )
+            search(here, lambda out, name=name: self.ground.node_fits(name, job, out), best)
+
+    def _search_domains(
+        self, job: JobRequest, names: Sequence[str], candidates: list[Candidate], best: Best
+    ) -> None:
+        assert job.gang is not None
+        domains: dict[object, list[str]] = {}
+        for name in names:
+            key = domain_of(self.ground.node(name), unlabelled=job.gang.unlabelled_nodes)
+            domains.setdefault(key, []).append(name)
+        scopes = [*domains.values(), list(names)] if len(domains) > 1 else [list(names)]
+        for scope in scopes:
+            here = [one for one in candidates if not set(scope).isdisjoint(one.work.nodes)]
+            search(here, lambda out, scope=scope: self.ground.gang_fits(scope, job, out), best)
+
+    def _necessary(self, job: JobRequest, chosen: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Return the chosen without those that the packer can do without, dearest first; none
+        where it finds that the job does not fit after all."""
+
+        def fits(some: Sequence[Candidate]) -> bool:
+            decision = self.ground.decide(job, frozenset(one.id for one in some))
+            return decision.kind is PlacementKind.EXISTING_NODE
+
+        if not chosen or not fits(chosen):
+            return ()
+        for one in sorted(chosen, key=lambda one: (-one.cost, one.submitted, one.id)):
+            fewer = tuple(other for other in chosen if other.id != one.id)
+            if fits(fewer):
+                chosen = fewer
+        return chosen
+
+    def _none(self, job: JobRequest, reason: str) -> PreemptionPlan:
+        return PreemptionPlan(job_id=job.id, at=self.now, reason=reason)
+
+
+def _holds(work: RunningWork, node_id: str, gpu: int) -> bool:
+    return any(share.node_id == node_id and gpu in share.gpu_indices for share in work.shares)

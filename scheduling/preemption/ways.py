@@ -1,0 +1,168 @@
+"""The ways in which a job can start, in dollars: to stop others, to wait, to buy."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from models.placement import JobRequest
+from models.preemption import (
+    BuyQuote,
+    GainedGPUs,
+    PreemptionPlan,
+    PreemptionPolicy,
+    RejectedVictim,
+    Victim,
+    Way,
+    WayKind,
+)
+from scheduling.buying.costs import UNSERVED
+from scheduling.buying.words import about
+from scheduling.preemption.costs import Candidate, cost_of
+from scheduling.words import count
+
+_MOST_REJECTED = 50
+_MOST_NAMED = 4
+_ORDER = (WayKind.WAIT, WayKind.BUY, WayKind.PREEMPT)
+"""Which of equal ways is taken: the one that disturbs least."""
+
+
+def weigh(
+    job: JobRequest,
+    victims: tuple[Victim, ...],
+    gains: tuple[GainedGPUs, ...],
+    start: datetime | None,
+    quote: BuyQuote | None,
+    rejected: Sequence[RejectedVictim],
+    policy: PreemptionPolicy,
+    now: datetime,
+) -> PreemptionPlan:
+    """Return the plan to stop these jobs, or not to, where another way costs less.
+
+    `start` is when the job starts if nobody is stopped; None where that is not known.
+    """
+    freed = now + max((victim.save for victim in victims), default=timedelta(0))
+    cost = sum(victim.total for victim in victims)
+    preempting = Way(
+        kind=WayKind.PREEMPT, title=f"stop {_named(victims)}", start=freed, cost=cost,
+        delay=_delay(job, freed, policy, now),
+    )  # fmt: skip
+    waiting = _waiting(job, start, policy, now)
+    ways = [preempting, waiting, *_buying(job, quote, policy, now)]
+    ordered = sorted(ways, key=lambda way: (way.total, _ORDER.index(way.kind)))
+    best = ordered[0]
+    ways = [_told(way, best) for way in ordered]
+    chosen = best.kind is WayKind.PREEMPT
+    value = max(waiting.delay - preempting.delay, 0)
+    return PreemptionPlan(
+        job_id=job.id,
+        at=now,
+        victims=victims if chosen else (),
+        gains=gains if chosen else (),
+        cost=cost,
+        value=value,
+        start=freed if chosen else None,
+        ways=tuple(ways),
+        rejected=tuple(rejected[:_MOST_REJECTED]),
+        rejected_count=len(rejected),
+        reason=_sentence(best, preempting, waiting),
+    )
+
+
+def refused(
+    job: JobRequest,
+    start: datetime | None,
+    candidates: Sequence[Candidate],
+    rejected: Sequence[RejectedVictim],
+    policy: PreemptionPolicy,
+    now: datetime,
+) -> PreemptionPlan:
+    """Return the plan of a job that no set of jobs would make room for."""
+    if candidates:
+        may = count(len(candidates), "running job")
+        reason = (
+            f"it would not fit without the {may} that may be stopped, at most "
+            f"{policy.max_victims} at a time"
+        )
+    elif rejected:
+        kinds = Counter(_kind(one.reason) for one in rejected)
+        told = "; ".join(f"{number} {kind}" for kind, number in kinds.most_common(_MOST_NAMED))
+        reason = f"nobody may be stopped for it: of {count(len(rejected), 'running job')}, {told}"
+    else:
+        reason = "no running job is in its way: what is in use there belongs to none"
+    waiting = _waiting(job, start, policy, now).model_copy(update={"chosen": True})
+    return PreemptionPlan(
+        job_id=job.id, at=now, ways=(waiting,), rejected=tuple(rejected[:_MOST_REJECTED]),
+        rejected_count=len(rejected), reason=reason,
+    )  # fmt: skip
+
+
+def _waiting(
+    job: JobRequest, start: datetime | None, policy: PreemptionPolicy, now: datetime
+) -> Way:
+    title = (
+        f"wait until {start:%Y-%m-%d %H:%M:%S} UTC" if start else "wait, nobody knows for how long"
+    )
+    delay = _delay(job, start or now + UNSERVED, policy, now)
+    return Way(kind=WayKind.WAIT, title=title, start=start, delay=delay)
+
+
+def _buying(
+    job: JobRequest, quote: BuyQuote | None, policy: PreemptionPolicy, now: datetime
+) -> list[Way]:
+    if quote is None:
+        return []
+    return [
+        Way(
+            kind=WayKind.BUY, title=quote.title, start=quote.ready_at, cost=quote.cost,
+            delay=_delay(job, quote.ready_at, policy, now),
+        )
+    ]  # fmt: skip
+
+
+def _delay(job: JobRequest, start: datetime, policy: PreemptionPolicy, now: datetime) -> int:
+    gpus = job.gpus * job.milli / 1000
+    return cost_of(max(start - now, timedelta(0)), gpus, policy.price_of_waiting(job))
+
+
+def _told(way: Way, best: Way) -> Way:
+    if way is best:
+        return way.model_copy(update={"chosen": True})
+    more = way.total - best.total
+    lost = f"costs {about(more)} more" if more else "costs the same"
+    return way.model_copy(update={"lost": lost})
+
+
+def _sentence(best: Way, preempting: Way, waiting: Way) -> str:
+    if best.kind is WayKind.PREEMPT:
+        return (
+            f"{preempting.title}: they lose {about(preempting.cost)}; with delay "
+            f"{about(preempting.total)} in all, against {about(waiting.total)} for waiting"
+        )
+    return (
+        f"{best.title}: {about(best.total)} in all, against {about(preempting.total)} to "
+        f"{preempting.title}"
+    )
+
+
+def _named(victims: Sequence[Victim]) -> str:
+    names = ", ".join(victim.job_id for victim in victims[:_MOST_NAMED])
+    more = len(victims) - _MOST_NAMED
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def _kind(reason: str) -> str:
+    """Return a reason without its numbers, so that like ones are counted together."""
+    for start, kind in _KINDS:
+        if reason.startswith(start):
+            return kind
+    return "being stopped already"
+
+
+_KINDS = (
+    ("is of class", "not of a lower class"),
+    ("says that", "not preemptible"),
+    ("should end", "near the end"),
+    ("cannot save", "not able to save"),
+    ("was preempted", "preempted of late"),
+    ("runs again", "preempted of late"),
+)

@@ -1,0 +1,1 @@
+"""What to pay: order books as columns, limits, what fills amount to."""
