@@ -250,7 +250,7 @@ def _rows(decision: Decision, job: JobRequest, nodes: Mapping[str, Node]) -> lis
     """Return a row for each node of a placement; the decision stands with the first."""
     rows: list[dict[str, Any]] = []
     for rank, (node_id, gpu_indices) in enumerate(decision.by_node):
-        cpus, ram = job.share_of(len(gpu_indices))
+        host = job.share_of(len(gpu_indices), nodes[node_id].gpu_power)
         rows.append(
             {
                 "job_id": job.id,
@@ -259,8 +259,10 @@ def _rows(decision: Decision, job: JobRequest, nodes: Mapping[str, Node]) -> lis
                 "node_id": node_id,
                 "epoch": nodes[node_id].epoch,
                 "gpu_indices": gpu_indices,
-                "cpu_milli": to_milli(cpus),
-                "ram_mb": to_mb(ram),
+                "cpu_milli": to_milli(host.cpus),
+                "ram_mb": to_mb(host.ram),
+                "storage_mb_s": to_mb(host.storage),
+                "milliwatts": to_milli(host.power),
                 "vram_mb": to_mb(_vram(job, nodes[node_id], gpu_indices[0], decision.slices)),
                 "milli": 0 if job.mig else job.milli,
                 "slices": decision.slices,
@@ -321,7 +323,8 @@ _PLACE = """
     WITH wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
             job_id text, attempt integer, rank integer, node_id text, epoch integer,
-            gpu_indices integer[], cpu_milli bigint, ram_mb bigint, vram_mb bigint,
+            gpu_indices integer[], cpu_milli bigint, ram_mb bigint, storage_mb_s bigint,
+            milliwatts bigint, vram_mb bigint,
             milli integer, slices integer, mig_profile text,
             expected_seconds double precision, decision jsonb)
     ), taken AS (
@@ -330,10 +333,11 @@ _PLACE = """
         RETURNING q.job_id
     ), placed AS (
         INSERT INTO placements (job_id, attempt, rank, cycle_id, node_id, epoch, gpu_indices,
-                                cpu_milli, ram_mb, vram_mb, milli, slices, mig_profile,
-                                expected_seconds, decision)
+                                cpu_milli, ram_mb, storage_mb_s, milliwatts, vram_mb, milli,
+                                slices, mig_profile, expected_seconds, decision)
         SELECT job_id, attempt, rank, :cycle, node_id, epoch, gpu_indices, cpu_milli, ram_mb,
-               vram_mb, milli, slices, mig_profile, expected_seconds, decision
+               storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile, expected_seconds,
+               decision
           FROM wanted JOIN taken USING (job_id)
         RETURNING job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb, milli, slices,
                   mig_profile

@@ -43,6 +43,8 @@ class SimulatedGPUs(Frozen):
     """GB each."""
     mig: tuple[int, ...] = ()
     """Indices of those in MIG mode."""
+    power: float = 0.0
+    """Watts that each may draw; 0 where nobody said."""
 
     @property
     def cpus(self) -> float:
@@ -61,25 +63,31 @@ class _Found(NamedTuple):
     conformance: str | None = None
 
 
-def parse_simulated(text: str, mig: str | None = None) -> SimulatedGPUs:
+def parse_simulated(text: str, mig: str | None = None, power: float = 0.0) -> SimulatedGPUs:
     """Return the GPUs of ``8xH100-80GB`` or ``4xA100-40GB``. Raises SpecError for another form.
 
-    `mig` names those in MIG mode, ``0,1``.
+    `mig` names those in MIG mode, ``0,1``; `power` is what each may draw in watts.
     """
     match = _SIMULATED.fullmatch(text.strip())
     if not match or int(match.group(1)) == 0:
         raise SpecError("--simulate", (f"--simulate: expected 8xH100-80GB, not {text!r}",))
     count, gpu_type, vram = match.groups()
-    gpus = SimulatedGPUs(count=int(count), gpu_type=gpu_type, vram=parse_gb(vram))
+    gpus = SimulatedGPUs(count=int(count), gpu_type=gpu_type, vram=parse_gb(vram), power=power)
     return gpus.model_copy(update={"mig": _indices(mig, gpus)}) if mig else gpus
 
 
 def take_inventory(
-    simulated: SimulatedGPUs | None, cpus: float | None = None, ram: float | None = None
+    simulated: SimulatedGPUs | None,
+    cpus: float | None = None,
+    ram: float | None = None,
+    storage_bandwidth: float | None = None,
+    power: float | None = None,
 ) -> Inventory:
     """Return what this machine has; `cpus` (cores) and `ram` (GB) replace what was found.
 
     With simulated GPUs cores and memory are simulated too, in the proportion of such machines.
+    Storage bandwidth (GB/s) and the power budget (watts) no machine tells: they are what they are
+    given as, not limited when left out.
 
     Raises UnavailableError when there is no GPU and none is simulated.
     """
@@ -90,6 +98,8 @@ def take_inventory(
         gpus=gpus,
         cpus=cpus or (simulated.cpus if simulated else _cpus()),
         ram=ram or (simulated.ram if simulated else round(_ram_bytes() / 1e9, 3)),
+        storage_bandwidth=storage_bandwidth,
+        power=power,
         simulated=simulated is not None,
         container_runtime=find_runtime(),
         hostname=socket.gethostname(),
@@ -137,6 +147,7 @@ def _simulated(simulated: SimulatedGPUs) -> tuple[GPUInventory, ...]:
             model=f"simulated {simulated.gpu_type}",
             vram=simulated.vram,
             mig=positions if i in simulated.mig else None,
+            power=simulated.power,
         )
         for i in range(simulated.count)
     )
@@ -165,7 +176,16 @@ def _nvml_gpu(index: int) -> GPUInventory:
         uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
         mig=positions,
         mig_instances=instances,
+        power=_power_limit(handle),
     )
+
+
+def _power_limit(handle: object) -> float:
+    """Return the watts that the driver lets the GPU draw; 0 where it does not say."""
+    try:
+        return int(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1000
+    except pynvml.NVMLError:  # some GPUs have no limit that can be read
+        return 0.0
 
 
 def _no_gpu(why: str) -> str:

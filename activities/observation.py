@@ -284,8 +284,10 @@ _NODES = "SELECT id, state, epoch, registered_at, state_since FROM nodes ORDER B
 
 _LEDGERS = """
     WITH held AS (
-        SELECT n.id, n.cpu_milli_used, n.ram_mb_used, coalesce(sum(p.cpu_milli), 0) AS cpu_milli,
-               coalesce(sum(p.ram_mb), 0) AS ram_mb
+        SELECT n.id, n.cpu_milli_used, n.ram_mb_used, n.storage_mb_s_used, n.milliwatts_used,
+               coalesce(sum(p.cpu_milli), 0) AS cpu_milli, coalesce(sum(p.ram_mb), 0) AS ram_mb,
+               coalesce(sum(p.storage_mb_s), 0) AS storage_mb_s,
+               coalesce(sum(p.milliwatts), 0) AS milliwatts
           FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
          GROUP BY n.id)
     SELECT 'node ' || id AS subject, 'cpu_milli_used' AS what, cpu_milli_used AS counted,
@@ -293,6 +295,12 @@ _LEDGERS = """
       FROM held WHERE cpu_milli_used <> cpu_milli
     UNION ALL
     SELECT 'node ' || id, 'ram_mb_used', ram_mb_used, ram_mb FROM held WHERE ram_mb_used <> ram_mb
+    UNION ALL
+    SELECT 'node ' || id, 'storage_mb_s_used', storage_mb_s_used, storage_mb_s
+      FROM held WHERE storage_mb_s_used <> storage_mb_s
+    UNION ALL
+    SELECT 'node ' || id, 'milliwatts_used', milliwatts_used, milliwatts
+      FROM held WHERE milliwatts_used <> milliwatts
     UNION ALL
     SELECT 'node ' || g.node_id || ' GPU ' || g.index, 'vram_mb_used', g.vram_mb_used,
            coalesce(sum(l.vram_mb), 0)

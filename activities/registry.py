@@ -1,6 +1,7 @@
 """Nodes in the capacity database: registration, drain, loss."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import text
@@ -171,7 +172,11 @@ class RegistryActivities:
                 "version": inventory.agent_version,
                 "simulated": inventory.simulated, "gpu_type": inventory.gpu_type,
                 "container": inventory.container_runtime, "cpu": to_milli(inventory.cpus),
-                "ram": to_mb(inventory.ram), "labels": json.dumps(identity.labels),
+                "ram": to_mb(inventory.ram),
+                "storage": _or_none(to_mb, inventory.storage_bandwidth),
+                "power": _or_none(to_milli, inventory.power),
+                "gpu_power": to_milli(max((gpu.power for gpu in inventory.gpus), default=0.0)),
+                "labels": json.dumps(identity.labels),
                 "expires_at": identity.expires_at, "conformance": inventory.conformance,
                 "topology": inventory.topology and inventory.topology.model_dump_json(),
             },
@@ -209,6 +214,10 @@ def _why_anew(registration: Registration) -> str:
     return "it was cut off from the server" if registration.cut_off else "its agent started anew"
 
 
+def _or_none(convert: Callable[[float], int], amount: float | None) -> int | None:
+    return None if amount is None else convert(amount)
+
+
 def _gpu_row(node_id: str, gpu: GPUInventory) -> dict[str, Any]:
     instances = [instance.model_dump() for instance in gpu.mig_instances]
     return {
@@ -235,11 +244,12 @@ async def _end_leases(connection: AsyncConnection, node_id: str, epoch: int, rea
 _ADMIT = """
     INSERT INTO nodes (id, pool, block_id, provider, tier, state, state_reason, epoch, agent_id,
                        boot_id, hostname, address, agent_version, simulated, gpu_type,
-                       container_runtime, cpu_milli, ram_mb, labels, topology, conformance,
-                       expires_at)
+                       container_runtime, cpu_milli, ram_mb, storage_mb_s, milliwatts,
+                       gpu_milliwatts, labels, topology, conformance, expires_at)
     VALUES (:id, :pool, :block, :provider, :tier, 'READY', '', 1, :agent, :boot, :hostname,
             :address, :version, :simulated, :gpu_type, :container, :cpu, :ram,
-            CAST(:labels AS jsonb), CAST(:topology AS jsonb), :conformance,
+            :storage, :power, :gpu_power, CAST(:labels AS jsonb), CAST(:topology AS jsonb),
+            :conformance,
             coalesce((SELECT ends_at FROM blocks WHERE id = :block), :expires_at))
     ON CONFLICT (id) DO UPDATE
        SET pool = excluded.pool, block_id = excluded.block_id, provider = excluded.provider,
@@ -253,7 +263,9 @@ _ADMIT = """
            agent_version = excluded.agent_version,
            simulated = excluded.simulated, gpu_type = excluded.gpu_type,
            container_runtime = excluded.container_runtime, cpu_milli = excluded.cpu_milli,
-           ram_mb = excluded.ram_mb, labels = excluded.labels,
+           ram_mb = excluded.ram_mb, storage_mb_s = excluded.storage_mb_s,
+           milliwatts = excluded.milliwatts, gpu_milliwatts = excluded.gpu_milliwatts,
+           labels = excluded.labels,
            topology = excluded.topology, conformance = excluded.conformance,
            expires_at = CASE WHEN nodes.block_id IS NULL THEN excluded.expires_at
                              ELSE nodes.expires_at END,

@@ -97,6 +97,8 @@ async def load_running(connection: AsyncConnection, pool: str) -> tuple[RunningJ
             slices=row["slices"],
             cpus=row["cpu_milli"] / 1000,
             ram=row["ram_mb"] / 1000,
+            storage=row["storage_mb_s"] / 1000,
+            power=row["milliwatts"] / 1000,
             expected_end=row["expected_end"],
         )
         for row in rows.mappings()
@@ -149,7 +151,11 @@ def _node(row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopo
         id=row["id"], block_id=row["block_id"], provider=row["provider"], tier=Tier(row["tier"]),
         gpu_type=row["gpu_type"], gpus=gpus, cpus=row["cpu_milli"] / 1000,
         cpus_used=row["cpu_milli_used"] / 1000, ram=row["ram_mb"] / 1000,
-        ram_used=row["ram_mb_used"] / 1000, expires_at=row["expires_at"],
+        ram_used=row["ram_mb_used"] / 1000,
+        storage_bandwidth=_thousandth(row["storage_mb_s"]),
+        storage_used=row["storage_mb_s_used"] / 1000, power=_thousandth(row["milliwatts"]),
+        power_used=row["milliwatts_used"] / 1000, gpu_power=row["gpu_milliwatts"] / 1000,
+        expires_at=row["expires_at"],
         state=NodeState(row["state"]),
         container_runtime=row["container_runtime"], labels=row["labels"], epoch=row["epoch"],
         conformance=row["conformance"],
@@ -157,8 +163,13 @@ def _node(row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopo
     )  # fmt: skip
 
 
+def _thousandth(amount: int | None) -> float | None:
+    return None if amount is None else amount / 1000
+
+
 _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,
+           storage_mb_s, storage_mb_s_used, milliwatts, milliwatts_used, gpu_milliwatts,
            expires_at, state, container_runtime, labels, epoch,
            CAST(topology AS text) AS topology, conformance
       FROM nodes WHERE pool = :pool AND state <> 'GONE' ORDER BY id
@@ -179,7 +190,8 @@ _GPUS = """
 
 _RUNNING = """
     SELECT p.job_id, p.node_id, p.gpu_indices, p.vram_mb, p.milli, p.slices, p.cpu_milli,
-           p.ram_mb, least(p.placed_at + make_interval(secs => p.expected_seconds), d.frees_by)
+           p.ram_mb, p.storage_mb_s, p.milliwatts,
+           least(p.placed_at + make_interval(secs => p.expected_seconds), d.frees_by)
            AS expected_end
       FROM placements p
       JOIN nodes n ON n.id = p.node_id AND n.pool = :pool

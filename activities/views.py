@@ -156,11 +156,19 @@ def _gpu(row: RowMapping, leases: Sequence[RowMapping]) -> GPUView:
 
 def _node(row: RowMapping, gpus: tuple[GPUView, ...]) -> NodeView:
     idle = all(gpu.job_id is None and not gpu.parts for gpu in gpus)
-    values = _without(row, "cpu_milli", "cpu_milli_used", "ram_mb", "ram_mb_used")
+    values = _without(
+        row, "cpu_milli", "cpu_milli_used", "ram_mb", "ram_mb_used", "storage_mb_s",
+        "storage_mb_s_used", "milliwatts", "milliwatts_used",
+    )  # fmt: skip
+    storage, power = row["storage_mb_s"], row["milliwatts"]
     return NodeView(
         **values, gpus=gpus, drained=row["state"] == NodeState.DRAINING.value and idle,
         cpus=row["cpu_milli"] / 1000, cpus_used=row["cpu_milli_used"] / 1000,
         ram=row["ram_mb"] / 1000, ram_used=row["ram_mb_used"] / 1000,
+        storage_bandwidth=None if storage is None else storage / 1000,
+        storage_used=row["storage_mb_s_used"] / 1000,
+        power=None if power is None else power / 1000,
+        power_used=row["milliwatts_used"] / 1000,
     )  # fmt: skip
 
 
@@ -252,7 +260,8 @@ _LEASES = """
 
 _NODES = """
     SELECT id, pool, tier, provider, state, state_reason, epoch, simulated, gpu_type, cpu_milli,
-           cpu_milli_used, ram_mb, ram_mb_used, expires_at, registered_at, hostname, clearing,
+           cpu_milli_used, ram_mb, ram_mb_used, storage_mb_s, storage_mb_s_used, milliwatts,
+           milliwatts_used, expires_at, registered_at, hostname, clearing,
            container_runtime, labels
       FROM nodes n
      WHERE (CAST(:pool AS text) IS NULL OR pool = :pool)

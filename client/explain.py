@@ -19,6 +19,10 @@ _HINTS = {
     "lasts longer",
     RejectionCode.CPU: "ask for fewer cpus",
     RejectionCode.RAM: "ask for less ram",
+    RejectionCode.STORAGE: "ask for less storage_bandwidth, or wait for jobs that use the storage "
+    "to end",
+    RejectionCode.POWER: "limit what its GPUs draw and say so as power_per_gpu, or wait for jobs "
+    "there to end",
     RejectionCode.GPU_COUNT: "ask for fewer GPUs: a job's GPUs are all on one node, unless "
     "`gang` lets it span several",
     RejectionCode.FLAVOR: "name another gpu_type, or leave it out",

@@ -27,7 +27,7 @@ from models.checkpointing import CheckpointDecision
 from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
 from models.messages import Progress
 from models.placement import Candidate, Decision, Rejection
-from models.units import format_duration, format_gb
+from models.units import format_duration, format_gb, format_limits
 from models.views import Explanation, JobView
 from scheduling.buying.words import about
 
@@ -204,7 +204,8 @@ def _wants(spec: JobSpec) -> str:
     gpus = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
     return (
         f"{gpus}, {_cores(spec.cpus)}, "
-        f"{format_gb(spec.ram)} RAM, about {format_duration(spec.expected_duration)}"
+        f"{format_gb(spec.ram)} RAM{format_limits(spec.storage_bandwidth, spec.power_per_gpu)}, "
+        f"about {format_duration(spec.expected_duration)}"
     )
 
 

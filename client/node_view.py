@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from client.limits import limit_columns
 from client.terminal import WIDE, a_table
 from client.words import SIMULATED, ago, styled
 from models.buying import BuyingPolicy
@@ -29,6 +30,8 @@ def nodes_table(nodes: Sequence[NodeView], now: datetime, width: int) -> Table:
     """Return a row for each node: its GPUs, what is used, until when, and what runs there."""
     wide = width >= WIDE
     headings = ["node", "state", "GPUs", "", "CPUs", "RAM", "ends", "jobs"]
+    limits = limit_columns(nodes)
+    headings[6:6] = [heading for heading, _ in limits]
     if wide:
         headings[2:2] = ["pool", "tier", "provider"]
     table = a_table(headings, right=("CPUs", "RAM"), fold=("jobs",))
@@ -43,6 +46,7 @@ def nodes_table(nodes: Sequence[NodeView], now: datetime, width: int) -> Table:
             "never" if node.expires_at is None else ago(node.expires_at, now),
             _jobs(node),
         ]
+        row[6:6] = [words(node) for _, words in limits]
         if wide:
             row[2:2] = [node.pool, node.tier.value, node.provider]
         table.add_row(*row)

@@ -12,13 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from client.gang_view import DOMAIN_HEADINGS, GROUP_HEADINGS, domain_rows, group_rows, slots
+from client.limits import Column, limit_columns
 from client.words import SIMULATED, format_slices
 from models.domains import Foreseen
 from models.job import format_wish
 from models.node import Node
 from models.placement import Candidate, Decision, JobRequest, PackingRule, PlacementKind
 from models.topology import Gang
-from models.units import format_duration, format_gb
+from models.units import format_duration, format_gb, format_limits
 from scheduling.words import count
 
 _HEADINGS = ("node", "GPUs", "score", "util", "frag", "expiry", "provider")
@@ -100,10 +101,13 @@ def _beside(foreseen: Foreseen) -> str:
 
 def _sections(decision: Decision, nodes: Sequence[Node]) -> list[_Section]:
     by_id = {node.id: node for node in nodes}
-    rows = [_row(option, by_id.get(option.node_id)) for option in decision.candidates]
+    options = decision.candidates
+    limits = limit_columns(node for node in nodes if any(o.node_id == node.id for o in options))
+    rows = [_row(option, by_id.get(option.node_id), limits) for option in options]
     terms = decision.terms
     by_score = terms is None or terms.rule is PackingRule.SEED_SCORE
     headings, numbers_from = (_HEADINGS, 2) if by_score else (_HEADINGS_BY_RULE, 4)
+    headings = (*headings, *(heading for heading, _ in limits))
     sections = [_Section("Candidates, best first", headings, rows, numbers_from, best_first=True)]
     if decision.gang is not None:
         groups, domains = group_rows(decision.gang, by_id), domain_rows(decision.gang)
@@ -113,18 +117,19 @@ def _sections(decision: Decision, nodes: Sequence[Node]) -> list[_Section]:
     return [*sections, _Section("Rejected", ("node", "reason", "constraint"), refused, 3)]
 
 
-def _row(candidate: Candidate, node: Node | None) -> tuple[str, ...]:
+def _row(candidate: Candidate, node: Node | None, limits: Sequence[Column]) -> tuple[str, ...]:
     terms = candidate.terms
     drawn = f"[{slots(candidate.gpu_indices, node)}]"
     if candidate.slices:
         drawn += f" {format_slices(candidate.slices)}"
     if candidate.link:
         drawn += f" {candidate.link.value}"
+    said = ["" if node is None else words(node) for _, words in limits]
     if terms.rule is not PackingRule.SEED_SCORE:
         made_of = ", ".join(f"{part.name} {part.value:+.3f}" for part in terms.parts)
-        return candidate.node_id, drawn, f"{terms.total:.3f}", made_of
+        return candidate.node_id, drawn, f"{terms.total:.3f}", made_of, *said
     numbers = (terms.total, terms.utilization, terms.fragmentation, terms.expiry, terms.provider)
-    return candidate.node_id, drawn, *(f"{number:.3f}" for number in numbers)
+    return candidate.node_id, drawn, *(f"{number:.3f}" for number in numbers), *said
 
 
 def _headline(decision: Decision) -> Text:
@@ -137,7 +142,8 @@ def _job_line(job: JobRequest, now: datetime) -> str:
     wants = [format_wish(job.gpus, job.gpu_type, job.vram_per_gpu, job.milli, job.mig)]
     if job.gang is not None:
         wants[0] += _groups(job.gang)
-    wants += [f"{job.cpus:g} cores", f"{format_gb(job.ram)} RAM"]
+    limits = format_limits(job.storage_bandwidth, job.power_per_gpu)
+    wants += [f"{job.cpus:g} cores", f"{format_gb(job.ram)} RAM{limits}"]
     if job.conformance is not None:
         wants.append(
             "a fingerprint that it allows" if job.conformance.allowed else "a known fingerprint"

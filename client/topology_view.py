@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from client.limits import limit_columns
 from client.terminal import a_table, heading
 from client.words import SIMULATED, styled
 from models.domains import DomainNode, PoolTopology
@@ -42,15 +43,21 @@ def _head(pool: PoolTopology) -> RenderableType:
 
 
 def _table(pool: PoolTopology) -> RenderableType:
-    table = a_table(_COLUMNS, right=_NUMBERS, fold=("domain", "node"))
+    nodes = [node for domain in pool.domains for node in domain.nodes]
+    limits = limit_columns([*nodes, *pool.unlabelled])
+    headings = (*_COLUMNS, *(heading for heading, _ in limits))
+    table = a_table(headings, right=_NUMBERS, fold=("domain", "node"))
     for domain in pool.domains:
         sums = (str(domain.gpus), str(domain.used), str(domain.free))
         nodes = count(len(domain.nodes), "node")
-        table.add_row(domain.domain, nodes, "", "", "", *sums, "", "", style="bold")
+        table.add_row(
+            domain.domain, nodes, "", "", "", *sums, *[""] * (2 + len(limits)), style="bold"
+        )
         for node in domain.nodes:
-            table.add_row(*_row("", node))
+            table.add_row(*_row("", node), *(words(node) for _, words in limits))
     for number, node in enumerate(pool.unlabelled):
-        table.add_row(*_row("" if number else "(none)", node))
+        first = "" if number else "(none)"
+        table.add_row(*_row(first, node), *(words(node) for _, words in limits))
     return table
 
 

@@ -60,6 +60,8 @@ class NodeInUse(NodeEntry):
             vram_per_gpu=max((gpu.vram_used for gpu in held), default=0.0),
             cpus=node.cpus_used * share,
             ram=node.ram_used * share,
+            storage=node.storage_used * share,
+            power=node.power_used * share,
             expected_end=self.ends[job],
         )
 

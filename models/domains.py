@@ -31,6 +31,12 @@ class DomainNode(Frozen):
     """Fingerprint of driver, firmware and kernel parameters; null where it has not said."""
     missing_labels: tuple[str, ...] = ()
     """Labels of the fabric that it does not name."""
+    storage_bandwidth: float | None = None
+    """GB/s; not limited when null."""
+    storage_used: float = 0.0
+    power: float | None = None
+    """Watts that its jobs may draw together; not limited when null."""
+    power_used: float = 0.0
 
 
 class DomainView(Frozen):

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints, WithJsonSchema, field_validator, 
 from models.base import Frozen, Instant, Name, Wire
 from models.mig import MigProfile, profile_gb
 from models.topology import Conformance, Gang
-from models.units import GB, Duration, format_gb
+from models.units import GB, Duration, GBPerSecond, Watts, format_gb
 
 
 class Tier(StrEnum):
@@ -148,6 +148,12 @@ class JobSpec(Frozen):
     """CPU cores, in total; the nodes of a gang share them in proportion to its GPUs there."""
     ram: GB = 1.0
     """Main memory, in total; shared as the cores are."""
+    storage_bandwidth: GBPerSecond = 0.0
+    """What it reads and writes of storage each second, in total; shared as the cores are. Counts
+    on nodes that say how much they have."""
+    power_per_gpu: Watts | None = None
+    """The most that it draws with each GPU, where that is less than the GPU may draw; of a GPU
+    that is shared, with its part. Counts on nodes with a power budget."""
     expected_duration: Duration = timedelta(hours=1)
     """How long it will probably run; a node that ends before that is not chosen."""
     gang: Gang | None = None

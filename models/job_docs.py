@@ -36,7 +36,15 @@ from models.job import (
 )
 from models.mig import MigProfile
 from models.topology import Conformance, Gang
-from models.units import GB, Duration, format_duration, format_gb
+from models.units import (
+    GB,
+    Duration,
+    GBPerSecond,
+    Watts,
+    format_duration,
+    format_gb,
+    format_gb_per_second,
+)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "job-file.md"
 
@@ -54,6 +62,8 @@ milli: 1000
 mig: null
 cpus: 64
 ram: 512GB
+storage_bandwidth: 4GB/s
+power_per_gpu: 500W
 expected_duration: 2h30m
 gang:
   group_gpus: 8
@@ -187,6 +197,8 @@ def _default(field: FieldInfo, hint: Any) -> str:
         default = field.get_default(call_default_factory=True)
     if default is None or default == {}:
         return "none when left out"
+    if hint == GBPerSecond:
+        return f"default `{format_gb_per_second(default)}`"
     if hint == GB:
         return f"default `{format_gb(default)}`"
     if isinstance(default, RetryRule):
@@ -257,6 +269,8 @@ _SECTIONS: dict[type[BaseModel], str] = {
 _TYPES: tuple[tuple[Any, str], ...] = (
     (Name, "lower-case letters, digits, dot, dash and underscore, at most 63"),
     (GB, "size"),
+    (GBPerSecond, "bandwidth"),
+    (Watts, "power"),
     (MigProfile, "profile"),
     (Duration, "duration"),
     (Tier, "`FAST` or `FLEX`"),
@@ -289,7 +303,8 @@ command: nvidia-smi -L
 ```
 
 **Sizes** are text with a unit, or a number of GB: `80GB`, `512MB`, `64GiB`, `80`. GB is 10^9
-bytes.
+bytes. **Bandwidth** is a size a second, `10GB/s` or `500MB/s`; a number is GB/s. **Power** is
+`700W` or `10.2kW`; a number is watts.
 
 **Durations** are text with units, `hours:minutes[:seconds]`, or a number of seconds: `90s`,
 `1h30m`, `2d`, `01:30:00`, `90`.

@@ -7,10 +7,11 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant, Name, Wire
+from models.host import UNLIMITED, HostAmounts
 from models.job import Tier
 from models.mig import MigPositions, MigProfile
 from models.topology import NodeTopology
-from models.units import GB
+from models.units import GB, GBPerSecond, Watts
 
 
 class NodeState(StrEnum):
@@ -107,6 +108,14 @@ class Node(Frozen):
     cpus_used: float = Field(default=0.0, ge=0)
     ram: GB
     ram_used: GB = 0.0
+    storage_bandwidth: GBPerSecond | None = None
+    """Of all storage that its jobs use; not limited when left out."""
+    storage_used: GBPerSecond = 0.0
+    power: Watts | None = None
+    """What its jobs may draw together; not limited when left out."""
+    power_used: Watts = 0.0
+    gpu_power: Watts = 0.0
+    """What one of its GPUs may draw; 0 where that is not known."""
     expires_at: Instant | None = None
     """When its block ends; never when left out."""
     state: NodeState = NodeState.READY
@@ -134,6 +143,19 @@ class Node(Frozen):
     def ram_free(self) -> float:
         return round(self.ram - self.ram_used, 6)
 
+    @property
+    def host(self) -> HostAmounts:
+        """What it has beside its GPUs."""
+        storage, power = self.storage_bandwidth, self.power
+        return HostAmounts(
+            self.cpus, self.ram,
+            UNLIMITED if storage is None else storage, UNLIMITED if power is None else power,
+        )  # fmt: skip
+
+    @property
+    def host_used(self) -> HostAmounts:
+        return HostAmounts(self.cpus_used, self.ram_used, self.storage_used, self.power_used)
+
 
 class MigInstance(Wire):
     """One MIG instance that a GPU has."""
@@ -155,6 +177,8 @@ class GPUInventory(Wire):
     """Set in MIG mode: where jobs can have instances. Of a real GPU, where they are."""
     mig_instances: tuple[MigInstance, ...] = ()
     """Those that are there; none on a simulated GPU, where every position can be had."""
+    power: Watts = 0.0
+    """The most that it may draw; 0 where that is not known."""
 
 
 class Inventory(Wire):
@@ -164,6 +188,10 @@ class Inventory(Wire):
     gpus: tuple[GPUInventory, ...]
     cpus: float = Field(gt=0)
     ram: GB
+    storage_bandwidth: GBPerSecond | None = None
+    """Of all storage that jobs use there; not limited when left out."""
+    power: Watts | None = None
+    """What jobs may draw there together; not limited when left out."""
     simulated: bool = False
     """True where the GPUs come from flags; shown wherever the node shows."""
     container_runtime: str | None = None

@@ -8,10 +8,11 @@ from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant, Name, Wire
 from models.gang import GangPacking, GangPlan
+from models.host import HostAmounts, power_of
 from models.job import JobSpec, Tier, check_part
 from models.mig import MigProfile
 from models.topology import Conformance, Gang, LinkClass
-from models.units import GB, Duration
+from models.units import GB, Duration, GBPerSecond, Watts
 
 
 class PlacementKind(StrEnum):
@@ -40,6 +41,9 @@ class RejectionCode(StrEnum):
     EXPIRY = "expires-too-soon"
     CPU = "not-enough-cpu"
     RAM = "not-enough-ram"
+    STORAGE = "not-enough-storage-bandwidth"
+    POWER = "not-enough-power"
+    """Beside the jobs there it would draw more than the node's power budget."""
     GPU_COUNT = "not-enough-gpus"
     """The node has fewer GPUs than the job wants, busy or not."""
     VRAM = "not-enough-vram"
@@ -174,12 +178,16 @@ class JobRequest(Frozen):
     """Wants one instance of this profile."""
     cpus: float = Field(default=0.0, ge=0)
     ram: GB = 0.0
+    storage_bandwidth: GBPerSecond = 0.0
+    power_per_gpu: Watts | None = None
+    """What a GPU of the node may draw when left out."""
     expected_duration: Duration = timedelta(hours=1)
     needs_container: bool = False
     submitted_at: Instant | None = None
     attempt: int = 1
     gang: Gang | None = None
-    """Set for a job that may span nodes; `gpus`, `cpus` and `ram` stay those of the whole job."""
+    """Set for a job that may span nodes; `gpus`, `cpus` and the like stay those of the whole
+    job."""
     conformance: Conformance | None = None
     """Rules nodes out by their fingerprint."""
 
@@ -199,11 +207,14 @@ class JobRequest(Frozen):
         """Whether it wants its GPUs for itself."""
         return self.milli == 1000 and self.mig is None
 
-    def share_of(self, gpus: int) -> tuple[float, float]:
-        """Return the cores, and the GB of RAM, of a node that has so many of the job's GPUs."""
-        if gpus == self.gpus:
-            return self.cpus, self.ram
-        return self.cpus * gpus / self.gpus, self.ram * gpus / self.gpus
+    def share_of(self, gpus: int, gpu_power: float = 0.0) -> HostAmounts:
+        """Return what it takes of a node that has so many of its GPUs, each of which may draw
+        `gpu_power` watts."""
+        power = power_of(gpus, self.power_per_gpu, gpu_power, self.milli, self.mig)
+        cpus, ram, storage = self.cpus, self.ram, self.storage_bandwidth
+        if gpus != self.gpus:
+            cpus, ram, storage = (whole * gpus / self.gpus for whole in (cpus, ram, storage))
+        return HostAmounts(cpus, ram, storage, power)
 
     @classmethod
     def of(cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int) -> "JobRequest":
@@ -211,6 +222,7 @@ class JobRequest(Frozen):
             id=job_id, tier=spec.tier, priority=spec.priority, gpus=spec.gpus,
             gpu_type=spec.gpu_type, vram_per_gpu=spec.vram_per_gpu, milli=spec.milli,
             mig=spec.mig, cpus=spec.cpus, ram=spec.ram,
+            storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
             expected_duration=spec.expected_duration, needs_container=spec.image is not None,
             submitted_at=submitted_at, attempt=attempt, gang=spec.gang,
             conformance=spec.conformance,
@@ -240,7 +252,15 @@ class RunningJob(Frozen):
     """Of a MIG instance, its set of slices."""
     cpus: float = Field(default=0.0, ge=0)
     ram: GB = 0.0
+    storage: GBPerSecond = 0.0
+    power: Watts = 0.0
+    """With all of its GPUs there."""
     expected_end: Instant
+
+    @property
+    def host(self) -> HostAmounts:
+        """What it holds beside its GPUs."""
+        return HostAmounts(self.cpus, self.ram, self.storage, self.power)
 
 
 class Member(Wire):

@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant, Name
+from models.host import power_of
 from models.job import Tier
 from models.money import Money
 from models.node import Node
@@ -13,7 +14,7 @@ from models.placement import JobRequest, RunningJob
 from models.preemption import BuyQuote, PreemptionPolicy, RunningWork, WorkCheckpoint
 from models.statefile import ClusterState
 from models.topology import Gang
-from models.units import GB
+from models.units import GB, GBPerSecond, Watts
 
 
 class RunningEntry(Frozen):
@@ -27,6 +28,9 @@ class RunningEntry(Frozen):
     cpus: float = Field(default=0.0, ge=0)
     """In all, shared by its nodes as its GPUs are."""
     ram: GB = 0.0
+    storage_bandwidth: GBPerSecond = 0.0
+    power_per_gpu: Watts | None = None
+    """What a GPU of its nodes may draw when left out."""
     checkpoint: WorkCheckpoint | None = None
     """Left out where it cannot save."""
     no_store: str = ""
@@ -43,7 +47,9 @@ class RunningEntry(Frozen):
         request = JobRequest(
             id=self.id, tier=there[0].tier if there else Tier.FAST, priority=self.priority,
             gpus=gpus, vram_per_gpu=max(share.vram_per_gpu for share in shares), cpus=self.cpus,
-            ram=self.ram, submitted_at=self.started_at, gang=Gang() if len(there) > 1 else None,
+            ram=self.ram, storage_bandwidth=self.storage_bandwidth,
+            power_per_gpu=self.power_per_gpu, submitted_at=self.started_at,
+            gang=Gang() if len(there) > 1 else None,
             expected_duration=max(self.expected_end - self.started_at, timedelta(0)),
         )  # fmt: skip
         return RunningWork(
@@ -59,7 +65,9 @@ class RunningEntry(Frozen):
         return RunningJob(
             job_id=self.id, node_id=node.id, gpu_indices=tuple(gpu.index for gpu in held),
             vram_per_gpu=max(gpu.vram_used for gpu in held), cpus=self.cpus * part,
-            ram=self.ram * part, expected_end=self.expected_end,
+            ram=self.ram * part, storage=self.storage_bandwidth * part,
+            power=power_of(len(held), self.power_per_gpu, node.gpu_power),
+            expected_end=self.expected_end,
         )  # fmt: skip
 
 

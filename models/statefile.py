@@ -10,7 +10,7 @@ from models.mig import SLICES, listed_models, positions_of, slices_gb
 from models.node import GPU, Block, GPUParts, Node, NodeState
 from models.placement import PackingPolicy
 from models.topology import LinkClass, NodeTopology
-from models.units import GB, format_gb
+from models.units import GB, GBPerSecond, Watts, format_gb
 
 
 class GPUUse(Frozen):
@@ -93,6 +93,14 @@ class NodeEntry(Frozen):
     cpus_used: float = Field(default=0.0, ge=0)
     ram: GB = 512.0
     ram_used: GB = 0.0
+    storage_bandwidth: GBPerSecond | None = None
+    """Not limited when left out."""
+    storage_used: GBPerSecond = 0.0
+    power: Watts | None = None
+    """What its jobs may draw together; not limited when left out."""
+    power_used: Watts = 0.0
+    gpu_power: Watts = 0.0
+    """What one of its GPUs may draw; 0 where that is not known."""
     expires_at: Instant | None = None
     state: NodeState = NodeState.READY
     container_runtime: str | None = None
@@ -146,6 +154,11 @@ class NodeEntry(Frozen):
             cpus_used=self.cpus_used,
             ram=self.ram,
             ram_used=self.ram_used,
+            storage_bandwidth=self.storage_bandwidth,
+            storage_used=self.storage_used,
+            power=self.power,
+            power_used=self.power_used,
+            gpu_power=self.gpu_power,
             expires_at=self.expires_at or (block.end if block else None),
             state=self.state,
             container_runtime=self.container_runtime,

@@ -1,8 +1,9 @@
-"""Sizes and durations as people write them: ``80GB``, ``512 MB``, ``2h``, ``1h30m``.
+"""Sizes and durations as people write them: ``80GB``, ``512 MB``, ``2h``, ``1h30m``, ``700W``.
 
-Inside Longshore memory is a float of GB (10^9 bytes, as in the specs of GPUs) and a duration
-is a ``timedelta``. The annotated types `GB` and `Duration` accept both forms and show the
-human form again in JSON Schema examples.
+Inside Longshore memory is a float of GB (10^9 bytes, as in the specs of GPUs), bandwidth one of
+GB/s, power one of watts, and a duration is a ``timedelta``. The annotated types `GB`,
+`GBPerSecond`, `Watts` and `Duration` accept both forms and show the human form again in JSON
+Schema examples.
 """
 
 import math
@@ -18,6 +19,10 @@ _SIZE_UNITS = {
     "kib": 2**10 / 1e9, "mib": 2**20 / 1e9, "gib": 2**30 / 1e9,
     "tib": 2**40 / 1e9, "pib": 2**50 / 1e9,
 }  # fmt: skip
+
+_POWER = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KM]?W)?\s*$", re.IGNORECASE)
+_POWER_UNITS = {"w": 1.0, "kw": 1e3, "mw": 1e6}
+_PER_SECOND = re.compile(r"\s*/\s*s\s*$", re.IGNORECASE)
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.IGNORECASE)
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -46,6 +51,43 @@ def format_gb(gb: float) -> str:
     return f"{round(gb, 3):g}GB"
 
 
+def parse_gb_per_second(value: object) -> float:
+    """Return GB/s from ``10``, ``"10GB/s"`` or ``"500MB/s"``; a bare number is GB/s.
+
+    Raises ValueError with the accepted forms when `value` is none of them.
+    """
+    try:
+        return parse_gb(_PER_SECOND.sub("", value) if isinstance(value, str) else value)
+    except ValueError:
+        raise ValueError(
+            f"expected a bandwidth such as 10GB/s or 500MB/s, not {value!r}"
+        ) from None
+
+
+def format_gb_per_second(rate: float) -> str:
+    """Return ``10GB/s`` or ``500MB/s``."""
+    return f"{format_gb(rate)}/s"
+
+
+def parse_watts(value: object) -> float:
+    """Return watts from ``700``, ``"700W"`` or ``"10.2kW"``; a bare number is watts.
+
+    Raises ValueError with the accepted forms when `value` is none of them.
+    """
+    if isinstance(value, bool):
+        raise ValueError("expected a power such as 700W, not true or false")
+    if isinstance(value, int | float):
+        return _finite(float(value), "power")
+    if isinstance(value, str) and (match := _POWER.match(value)):
+        return float(match.group(1)) * _POWER_UNITS[(match.group(2) or "W").lower()]
+    raise ValueError(f"expected a power such as 700W or 10.2kW, not {value!r}")
+
+
+def format_watts(watts: float) -> str:
+    """Return ``700W``, or from 10,000 W on ``10.2kW``."""
+    return f"{round(watts / 1000, 6):g}kW" if abs(watts) >= 10_000 else f"{round(watts, 3):g}W"
+
+
 def format_bytes(count: int) -> str:
     """Return a number of bytes as people say it: ``42B``, ``1.3MB``, ``70.2GB``."""
     size, unit = float(count), "B"
@@ -54,6 +96,13 @@ def format_bytes(count: int) -> str:
             break
         size, unit = size / 1000, larger
     return f"{count}B" if unit == "B" else f"{size:.1f}{unit}"
+
+
+def format_limits(storage: float, power: float | None) -> str:
+    """Return what a job wants of storage and power, ``, 4GB/s of storage, 500W a GPU``; nothing
+    where it does not say. GB/s, and watts for each GPU."""
+    wants = f", {format_gb_per_second(storage)} of storage" if storage else ""
+    return wants + (f", {format_watts(power)} a GPU" if power is not None else "")
 
 
 def parse_duration(value: object) -> timedelta:
@@ -122,6 +171,22 @@ GB = Annotated[
     BeforeValidator(parse_gb, json_schema_input_type=str | Annotated[float, Field(ge=0)]),
 ]
 """Memory in GB (10^9 bytes)."""
+
+GBPerSecond = Annotated[
+    float,
+    Field(ge=0),
+    BeforeValidator(
+        parse_gb_per_second, json_schema_input_type=str | Annotated[float, Field(ge=0)]
+    ),
+]
+"""Bandwidth in GB (10^9 bytes) a second."""
+
+Watts = Annotated[
+    float,
+    Field(ge=0),
+    BeforeValidator(parse_watts, json_schema_input_type=str | Annotated[float, Field(ge=0)]),
+]
+"""Power in watts."""
 
 Duration = Annotated[
     timedelta,

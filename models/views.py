@@ -94,6 +94,12 @@ class NodeView(Wire):
     cpus_used: float
     ram: float
     ram_used: float
+    storage_bandwidth: float | None = None
+    """GB/s; not limited when null."""
+    storage_used: float = 0.0
+    power: float | None = None
+    """Watts that its jobs may draw together; not limited when null."""
+    power_used: float = 0.0
     expires_at: Instant | None = None
     registered_at: Instant
     hostname: str = ""

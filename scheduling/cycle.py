@@ -146,7 +146,8 @@ class _Cycle:
             everything = {"candidates": candidates_of(scan), "rejections": rejections_of(scan)}
             decision = decision.model_copy(update=everything)
         chosen = scan.chosen(best[0])
-        hold = _hold_of(job, need, chosen, self.now)
+        view = self.columns.views[best[0]]
+        hold = _hold_of(job, need, view.node, chosen, self.now)
         self.columns.take(best[0], hold, chosen.vram if need.mig else need.vram)
         return decision
 
@@ -156,8 +157,10 @@ class _Cycle:
             return self._defer_gang(job, decision)
         need = Need.of(job, self.policy)
         for node_id, gpu_indices in decision.by_node:
-            hold = _hold_of_share(job, need, gpu_indices, self.now)
-            self.columns.take(self._position[node_id], hold, need.vram)
+            position = self._position[node_id]
+            node = self.columns.views[position].node
+            hold = _hold_of_share(job, need, node, gpu_indices, self.now)
+            self.columns.take(position, hold, need.vram)
         return decision
 
     def _defer_gang(self, job: JobRequest, decision: Decision) -> Decision:
@@ -170,8 +173,10 @@ class _Cycle:
         need = Need.of(job, self.policy)
         self._reserved_by_tier[job.tier] += 1
         for node_id, gpu_indices in shares:
-            hold = _hold_of_share(job, need, gpu_indices, start)
-            self.columns.reserve(self._position[node_id], hold)
+            position = self._position[node_id]
+            node = self.columns.views[position].node
+            hold = _hold_of_share(job, need, node, gpu_indices, start)
+            self.columns.reserve(position, hold)
             self.reservations.append(
                 Reservation(
                     job_id=job.id, node_id=node_id, gpu_indices=gpu_indices, start=start,
@@ -217,7 +222,7 @@ class _Cycle:
         view = self.columns.views[position]
         chosen = open_from(view, need, start, self.policy.gpu_choice)
         assert chosen is not None  # that is how `start` was found
-        hold = _hold_of(job, need, chosen, start)
+        hold = _hold_of(job, need, view.node, chosen, start)
         self.columns.reserve(position, hold)
         self._reserved_by_tier[job.tier] += 1
         reservation = Reservation(
@@ -232,21 +237,22 @@ class _Cycle:
         return reservation
 
 
-def _hold_of(job: JobRequest, need: Need, chosen: Chosen, start: datetime) -> Hold:
+def _hold_of(job: JobRequest, need: Need, node: Node, chosen: Chosen, start: datetime) -> Hold:
     part = None
     if not need.whole:
         milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
         part = Part(chosen.indices[0], milli, vram, chosen.slices)
     end = need.end_from(start)
-    return Hold(job.id, chosen.mask, need.cpus, need.ram, start, end, part)
+    return Hold(job.id, chosen.mask, need.host(node.gpu_power), start, end, part)
 
 
 def _hold_of_share(
-    job: JobRequest, whole: Need, gpu_indices: Sequence[int], start: datetime
+    job: JobRequest, whole: Need, node: Node, gpu_indices: Sequence[int], start: datetime
 ) -> Hold:
     """Return what a gang has of one node."""
     need = need_of_share(whole, len(gpu_indices))
-    return Hold(job.id, mask_of(gpu_indices), need.cpus, need.ram, start, whole.end_from(start))
+    host = need.host(node.gpu_power)
+    return Hold(job.id, mask_of(gpu_indices), host, start, whole.end_from(start))
 
 
 def _queue_key(job: JobRequest) -> tuple[int, bool, float, str, int]:

@@ -36,13 +36,14 @@ def open_from(
 def gpus_open_from(view: NodeView, need: Need, start: datetime) -> int:
     """Return the GPUs that nobody else uses from `start` until the job would end.
 
-    0 when they are too few, or when cores or RAM run short at some moment in between.
+    0 when they are too few, or when cores, RAM, storage bandwidth or power run short at some
+    moment in between.
     """
     others = _others(view, need, start)
     gpus = view.rooms.roomy(need.vram) & ~view.stuck
     for hold in others:
         gpus &= ~hold.mask
-    if gpus.bit_count() < need.gpus or not _cpus_and_ram_suffice(view, need, start, others):
+    if gpus.bit_count() < need.gpus or not _host_suffices(view, need, start, others):
         return 0
     return gpus
 
@@ -50,10 +51,10 @@ def gpus_open_from(view: NodeView, need: Need, start: datetime) -> int:
 def shares_open_from(view: NodeView, need: Need, start: datetime) -> list[Left]:
     """Return the GPUs that have the job's thousandths and memory left until it would end.
 
-    Each with the least that is left of it in that time. None when cores or RAM run short.
+    Each with the least that is left of it in that time. None when cores or the like run short.
     """
     others = _others(view, need, start)
-    if not _cpus_and_ram_suffice(view, need, start, others):
+    if not _host_suffices(view, need, start, others):
         return []
     stuck = {part.gpu: part for part in view.parts_stuck}
     moments = _moments(start, others)
@@ -74,7 +75,7 @@ def instance_open_from(
 ) -> Chosen | None:
     """Return a position of a MIG profile that nobody has from `start` until the job would end."""
     others = _others(view, need, start)
-    if not _cpus_and_ram_suffice(view, need, start, others):
+    if not _host_suffices(view, need, start, others):
         return None
     taken: dict[int, int] = {part.gpu: part.slices for part in view.parts_stuck}
     for part in (hold.part for hold in others if hold.part is not None):
@@ -134,14 +135,14 @@ def _others(view: NodeView, need: Need, start: datetime) -> list[Hold]:
     ]
 
 
-def _cpus_and_ram_suffice(
-    view: NodeView, need: Need, start: datetime, others: Sequence[Hold]
-) -> bool:
+def _host_suffices(view: NodeView, need: Need, start: datetime, others: Sequence[Hold]) -> bool:
+    wanted = view.host_stuck.plus(need.host(view.node.gpu_power))
     for moment in _moments(start, others):
-        at_once = [hold for hold in others if hold.start <= moment < hold.end]
-        cpus = view.cpus_stuck + sum(hold.cpus for hold in at_once)
-        ram = view.ram_stuck + sum(hold.ram for hold in at_once)
-        if cpus + need.cpus > view.node.cpus + EPSILON or ram + need.ram > view.node.ram + EPSILON:
+        used = wanted
+        for hold in others:
+            if hold.start <= moment < hold.end:
+                used = used.plus(hold.host)
+        if any(amount > size + EPSILON for amount, size in zip(used, view.host, strict=True)):
             return False
     return True
 

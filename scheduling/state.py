@@ -5,11 +5,12 @@ compare, so that a cycle over hundreds of jobs and nodes validates nothing twice
 while a cycle plans and never leave it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from models.host import NOTHING, HostAmounts, power_of
 from models.job import Tier
 from models.mig import slices_gb
 from models.node import GPU, GPUParts, Node
@@ -44,6 +45,10 @@ class Need(NamedTuple):
     """Whether the node must have said what driver, firmware and kernel parameters it has."""
     allowed: tuple[str, ...] = ()
     """The fingerprints of these that may serve; any when empty."""
+    storage: float = 0.0
+    """GB/s of storage bandwidth."""
+    power: float | None = None
+    """Watts for each GPU; None: what a GPU of the node may draw."""
 
     @property
     def whole(self) -> bool:
@@ -66,7 +71,14 @@ class Need(NamedTuple):
             mig=job.mig,
             known=job.conformance is not None,
             allowed=tuple(sorted(job.conformance.allowed)) if job.conformance else (),
+            storage=job.storage_bandwidth,
+            power=job.power_per_gpu,
         )
+
+    def host(self, gpu_power: float) -> HostAmounts:
+        """Return what it takes of a node beside its GPUs, each of which may draw so many watts."""
+        power = power_of(self.gpus, self.power, gpu_power, self.milli, self.mig)
+        return HostAmounts(self.cpus, self.ram, self.storage, power)
 
     def end_from(self, start: datetime) -> datetime:
         """Return when the job will probably end; never at `start` itself."""
@@ -78,8 +90,7 @@ class Hold(NamedTuple):
 
     job_id: str
     mask: int
-    cpus: float
-    ram: float
+    host: HostAmounts
     start: datetime
     end: datetime
     part: Part | None = None
@@ -96,11 +107,11 @@ class NodeView:
     """GPUs that no job holds now."""
     stuck: int
     """GPUs whose holder is not known to end."""
-    cpus_stuck: float
-    ram_stuck: float
+    host: HostAmounts
+    """What the node has beside its GPUs."""
+    host_stuck: HostAmounts
     """Used, and not known to come back."""
-    cpus_free: float
-    ram_free: float
+    host_free: HostAmounts
     vram_total: float
     vram_used: float
     holds: list[Hold]
@@ -118,8 +129,7 @@ class NodeView:
         self.free &= ~hold.mask
         if hold.part is not None:
             self.parts = with_part(self.parts, hold.part)
-        self.cpus_free -= hold.cpus
-        self.ram_free -= hold.ram
+        self.host_free = self.host_free.minus(hold.host)
         self.vram_used += vram_per_gpu * hold.mask.bit_count()
 
 
@@ -140,20 +150,22 @@ def view_nodes(
 def view_node(node: Node, running: Sequence[RunningJob], now: datetime) -> NodeView:
     """Return the view of one node; `running` are the jobs on it."""
     slots = slots_of(node, running)
-    cpus = ram = 0.0
+    held = NOTHING
     for job in running:
-        cpus += job.cpus
-        ram += job.ram
-    cpus_used, ram_used = node.cpus_used, node.ram_used
+        held = held.plus(job.host)
+    used, size = node.host_used, node.host
+    stuck, taken = NOTHING, used
+    if used != held:
+        stuck = _each(lambda all_of_it, known: max(all_of_it - known, 0.0), used, held)
+        taken = _each(max, used, held)
     return NodeView(
         node,
         slots.rooms,
         slots.free,
         slots.stuck,
-        cpus_stuck=cpus_used - cpus if cpus_used > cpus else 0.0,
-        ram_stuck=ram_used - ram if ram_used > ram else 0.0,
-        cpus_free=node.cpus - (cpus_used if cpus_used > cpus else cpus),
-        ram_free=node.ram - (ram_used if ram_used > ram else ram),
+        host=size,
+        host_stuck=stuck,
+        host_free=size.minus(taken),
         vram_total=slots.vram_total,
         vram_used=slots.vram_used,
         holds=[_hold_of(job, now) for job in running],
@@ -178,8 +190,7 @@ def with_job(node: Node, job: JobRequest, gpu_indices: Sequence[int], slices: in
     return node.model_copy(
         update={
             "gpus": gpus,
-            "cpus_used": node.cpus_used + job.cpus,
-            "ram_used": node.ram_used + job.ram,
+            **used_of(node.host_used.plus(job.share_of(len(gpu_indices), node.gpu_power))),
         }
     )
 
@@ -198,16 +209,29 @@ def without_job(node: Node, job: RunningJob) -> Node:
     return node.model_copy(
         update={
             "gpus": gpus,
-            "cpus_used": _less(node.cpus_used, job.cpus),
-            "ram_used": _less(node.ram_used, job.ram),
+            **used_of(_each(_less, node.host_used, job.host)),
         }
     )
+
+
+def used_of(host: HostAmounts) -> dict[str, float]:
+    """Return these amounts as the fields of a node that say what is used."""
+    return {
+        "cpus_used": host.cpus, "ram_used": host.ram,
+        "storage_used": host.storage, "power_used": host.power,
+    }  # fmt: skip
+
+
+def _each(
+    combine: Callable[[float, float], float], one: HostAmounts, other: HostAmounts
+) -> HostAmounts:
+    return HostAmounts(*map(combine, one, other))
 
 
 def _hold_of(job: RunningJob, now: datetime) -> Hold:
     end = job.expected_end if job.expected_end > now else now + _OVERDUE
     mask = mask_of(job.gpu_indices)
-    return Hold(job.job_id, mask, job.cpus, job.ram, now, end, part_of(job))
+    return Hold(job.job_id, mask, job.host, now, end, part_of(job))
 
 
 def _with_parts(gpu: GPU, milli: int, slices: int) -> GPUParts | None:

@@ -101,6 +101,10 @@ def _described(node: Node, *, simulated: bool) -> DomainNode:
         slowest_link=slowest_link(node.topology, [gpu.index for gpu in node.gpus]),
         conformance=node.conformance,
         missing_labels=missing_labels(node),
+        storage_bandwidth=node.storage_bandwidth,
+        storage_used=node.storage_used,
+        power=node.power,
+        power_used=node.power_used,
     )
 
 

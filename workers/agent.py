@@ -62,6 +62,10 @@ class AgentOptions(Frozen):
     simulated: SimulatedGPUs | None = None
     cpus: float | None = None
     ram: float | None = None
+    storage_bandwidth: float | None = None
+    """GB/s; not limited when left out."""
+    power: float | None = None
+    """Watts that its jobs may draw together; not limited when left out."""
     address: str | None = None
     """Where other nodes reach this one; found out when left out."""
 
@@ -76,8 +80,9 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
     stop = StopSignals()
     with locked(options.work_dir):
         inventory = await asyncio.to_thread(
-            take_inventory, options.simulated, options.cpus, options.ram
-        )
+            take_inventory, options.simulated, options.cpus, options.ram,
+            options.storage_bandwidth, options.power,
+        )  # fmt: skip
         address = options.address or await asyncio.to_thread(own_address, settings)
         inventory = inventory.model_copy(update={"address": address})
         identity = _identity(options)

@@ -3,6 +3,7 @@
 import logging
 import re
 import socket
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ from client.process import leave, run
 from models.errors import LongshoreError, SpecError
 from models.job import Tier
 from models.settings import Settings
-from models.units import parse_duration, parse_gb
+from models.units import parse_duration, parse_gb, parse_gb_per_second, parse_watts
 from workers import logs
 from workers.agent import AgentOptions, run_agent
 
@@ -62,6 +63,22 @@ def agent(
     ram: Annotated[
         str | None, typer.Option(help="Memory to offer, such as 512GB, in place of that found.")
     ] = None,
+    storage_bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            help="What its jobs may read and write of storage each second, such as 10GB/s; not "
+            "limited when left out."
+        ),
+    ] = None,
+    power: Annotated[
+        str | None,
+        typer.Option(
+            help="What its jobs may draw together, such as 5.6kW; not limited when left out."
+        ),
+    ] = None,
+    gpu_power: Annotated[
+        str | None, typer.Option(help="What each simulated GPU may draw, such as 700W.")
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(
@@ -97,9 +114,13 @@ def agent(
                 "block_id": block,
                 "expires_at": _end(expires_at, expires_in),
                 "labels": _labels(label or []),
-                "simulated": _simulated(simulate, mig),
+                "simulated": _simulated(simulate, mig, gpu_power),
                 "cpus": cpus,
-                "ram": _ram(ram),
+                "ram": _amount("--ram", ram, parse_gb),
+                "storage_bandwidth": _amount(
+                    "--storage-bandwidth", storage_bandwidth, parse_gb_per_second
+                ),
+                "power": _amount("--power", power, parse_watts),
                 "address": address,
             }
         )
@@ -120,12 +141,16 @@ def node_id_from(hostname: str) -> str:
     return name or "node"
 
 
-def _simulated(simulate: str | None, mig: str | None) -> SimulatedGPUs | None:
+def _simulated(
+    simulate: str | None, mig: str | None, gpu_power: str | None
+) -> SimulatedGPUs | None:
     if simulate:
-        return parse_simulated(simulate, mig)
-    if mig:
-        problem = "--mig is for simulated GPUs: of real ones the driver tells the mode"
-        raise SpecError("--mig", (problem,))
+        power = _amount("--gpu-power", gpu_power, parse_watts)
+        return parse_simulated(simulate, mig, power or 0.0)
+    for option, given, what in (("--mig", mig, "the mode"), ("--gpu-power", gpu_power, "it")):
+        if given:
+            problem = f"{option} is for simulated GPUs: of real ones the driver tells {what}"
+            raise SpecError(option, (problem,))
     return None
 
 
@@ -172,8 +197,8 @@ def _labels(pairs: list[str]) -> dict[str, str]:
     return labels
 
 
-def _ram(text: str | None) -> float | None:
+def _amount(option: str, text: str | None, parse: Callable[[object], float]) -> float | None:
     try:
-        return None if text is None else parse_gb(text)
+        return None if text is None else parse(text)
     except ValueError as error:
-        raise SpecError("--ram", (f"--ram: {error}",)) from None
+        raise SpecError(option, (f"{option}: {error}",)) from None

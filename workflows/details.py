@@ -1,7 +1,7 @@
 """A job as Markdown, for the card that the Temporal UI shows of a workflow."""
 
 from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
-from models.units import format_duration, format_gb
+from models.units import format_duration, format_gb, format_limits
 
 
 def job_details(status: JobStatus, spec: JobSpec, *, simulated: bool) -> str:
@@ -31,7 +31,9 @@ def _needs(spec: JobSpec) -> str:
     cores = "core" if spec.cpus == 1 else "cores"
     return (
         f"{gpus}, {spec.cpus:g} {cores}, "
-        f"{format_gb(spec.ram)} of memory for about {format_duration(spec.expected_duration)}; "
+        f"{format_gb(spec.ram)} of memory"
+        f"{format_limits(spec.storage_bandwidth, spec.power_per_gpu)} "
+        f"for about {format_duration(spec.expected_duration)}; "
         f"{spec.tier.value}, class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
     )
 

@@ -86,7 +86,8 @@ class BlockRow(SQLModel, table=True):
 
 
 class NodeRow(SQLModel, table=True):
-    """One machine. `cpu_milli_used` and `ram_mb_used` are kept by trigger from its placements."""
+    """One machine. What is used of it, `cpu_milli_used` and the like, is kept by trigger from its
+    placements."""
 
     __tablename__: ClassVar[str] = "nodes"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (Index("nodes_by_pool", "pool"),)
@@ -121,6 +122,20 @@ class NodeRow(SQLModel, table=True):
     ram_mb_used: int = Field(
         default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
     )
+    storage_mb_s: int | None = Field(default=None, sa_type=BigInteger)
+    """Storage bandwidth; null where it is not limited."""
+    storage_mb_s_used: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    milliwatts: int | None = Field(default=None, sa_type=BigInteger)
+    """Power budget; null where there is none."""
+    milliwatts_used: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    gpu_milliwatts: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    """What one of its GPUs may draw; 0 where that is not known."""
     labels: dict[str, str] = Field(sa_column=_json())
     topology: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
     conformance: str | None = Field(default=None, sa_type=Text)
@@ -241,6 +256,12 @@ class PlacementRow(SQLModel, table=True):
     gpu_indices: list[int] = Field(sa_column=Column(ARRAY(Integer), nullable=False))
     cpu_milli: int = Field(sa_type=BigInteger)
     ram_mb: int = Field(sa_type=BigInteger)
+    storage_mb_s: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    milliwatts: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
     vram_mb: int = Field(sa_type=BigInteger)
     """Per GPU."""
     milli: int = Field(default=1000, sa_column_kwargs={"server_default": text("1000")})

@@ -1,18 +1,19 @@
 """What each node could give to a gang: so many GPUs, or the constraint that fails there.
 
-Cores and RAM are the whole job's, and shared in proportion to its GPUs: a node that takes 8 of
-16 GPUs takes half of both. So they limit the GPUs that a node can give, and a plan need only
-count GPUs.
+Cores, RAM and storage bandwidth are the whole job's, and shared in proportion to its GPUs: a node
+that takes 8 of 16 GPUs takes half of them; power goes with the GPUs anyway. So they limit the GPUs
+that a node can give, and a plan need only count GPUs.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from models.host import UNLIMITED, HostAmounts
 from models.node import NodeState
 from models.placement import JobRequest, PackingPolicy, RejectionCode
 from models.topology import Gang, SameConformance
-from scheduling.placement.feasibility import conformance_failure
+from scheduling.placement.feasibility import HOST_CODES, conformance_failure
 from scheduling.reservations import gpus_open_from
 from scheduling.state import EPSILON, Need, NodeView
 from scheduling.topology import DomainKey, domain_of, flavor_of, has_flavor
@@ -94,8 +95,7 @@ def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) ->
         if gone or domain is None or code not in (None, RejectionCode.STATE):
             continue
         large = view.rooms.large(whole.vram)
-        of_cpus = _gpus_for(view.node.cpus, whole.cpus, whole.gpus)
-        gpus = min(large.bit_count(), of_cpus, _gpus_for(view.node.ram, whole.ram, whole.gpus))
+        gpus = min(large.bit_count(), *_gpus_by_amount(view.host, view, whole))
         if gpus > 0:
             offers.append(Offer(position, view, domain, gpus, large))
     return offers
@@ -104,7 +104,10 @@ def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) ->
 def need_of_share(whole: Need, gpus: int) -> Need:
     """Return what one node has to have for so many of the job's GPUs."""
     part = gpus / whole.gpus
-    return whole._replace(gpus=gpus, cpus=whole.cpus * part, ram=whole.ram * part)
+    return whole._replace(
+        gpus=gpus, cpus=whole.cpus * part, ram=whole.ram * part,
+        storage=whole.storage * part,
+    )  # fmt: skip
 
 
 def _unsuited(
@@ -137,12 +140,10 @@ def _no_time(view: NodeView, whole: Need, now: datetime) -> RejectionCode | None
 
 def _give(view: NodeView, whole: Need, now: datetime) -> tuple[int, int] | RejectionCode:
     """Return how many GPUs the node can give, and the set they are from."""
-    of_cpus = _gpus_for(view.cpus_free, whole.cpus, whole.gpus)
-    if of_cpus < 1:
-        return RejectionCode.CPU
-    of_ram = _gpus_for(view.ram_free, whole.ram, whole.gpus)
-    if of_ram < 1:
-        return RejectionCode.RAM
+    by_amount = _gpus_by_amount(view.host_free, view, whole)
+    for code, gpus in zip(HOST_CODES, by_amount, strict=True):
+        if gpus < 1:
+            return code
     if not view.rooms.count:
         return RejectionCode.GPU_COUNT
     roomy = view.rooms.roomy(whole.vram)
@@ -151,7 +152,7 @@ def _give(view: NodeView, whole: Need, now: datetime) -> tuple[int, int] | Rejec
     usable = roomy & view.free
     if not usable:
         return RejectionCode.GPUS_BUSY
-    gpus = min(usable.bit_count(), of_cpus, of_ram)
+    gpus = min(usable.bit_count(), *by_amount)
     return _beside_reserved(view, whole, gpus, now) if view.reserved else (gpus, usable)
 
 
@@ -175,9 +176,15 @@ def _open_from(view: NodeView, whole: Need, start: datetime) -> tuple[int, int] 
     return RejectionCode.GPUS_BUSY
 
 
+def _gpus_by_amount(left: HostAmounts, view: NodeView, whole: Need) -> list[int]:
+    """Return for how many of the job's GPUs each of these amounts of the node suffices."""
+    wanted = whole.host(view.node.gpu_power)
+    return [_gpus_for(amount, wish, whole.gpus) for amount, wish in zip(left, wanted, strict=True)]
+
+
 def _gpus_for(amount: float, wanted: float, gpus: int) -> int:
     """Return how many GPUs `amount` suffices for, where `gpus` of them want `wanted`."""
-    if not wanted:
+    if not wanted or amount == UNLIMITED:
         return _UNLIMITED
     # EPSILON as for jobs on one node: amounts closer than this are equal.
     return int((amount + EPSILON) * gpus / wanted)

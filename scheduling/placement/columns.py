@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from models.host import HostAmounts
 from models.job import Tier
 from models.node import Node, NodeState
 from models.placement import RejectionCode
@@ -28,6 +29,8 @@ Bools = NDArray[np.bool_]
 Numbers = NDArray[np.intp]
 
 _MICROSECOND = timedelta(microseconds=1)
+_AMOUNTS = len(HostAmounts._fields)
+_POWER = HostAmounts._fields.index("power")
 
 
 class Layout(NamedTuple):
@@ -50,8 +53,8 @@ class Make(NamedTuple):
     gpu_type: str
     """In lower case."""
     provider: str
-    cpus: float
-    ram: float
+    host: HostAmounts
+    """What it has beside its GPUs."""
     expires_at: datetime | None
     amount: float
     """GB of GPU memory; on a node that names no memory, GPUs."""
@@ -59,6 +62,8 @@ class Make(NamedTuple):
     """Whether it names no memory."""
     conformance: str
     """Empty where it has not said."""
+    gpu_power: float
+    """Watts that one of its GPUs may draw."""
 
 
 class Makes:
@@ -67,8 +72,11 @@ class Makes:
     def __init__(self, makes: Sequence[Make], now: datetime) -> None:
         self.ready = _bools([make.state is NodeState.READY for make in makes])
         self.gone = _bools([make.state is NodeState.GONE for make in makes])
-        self.cpus = _floats([make.cpus for make in makes])
-        self.ram = _floats([make.ram for make in makes])
+        self.host = np.array([make.host for make in makes], np.float64).reshape(-1, _AMOUNTS).T
+        """What each has beside its GPUs: rows are amounts, columns makes."""
+        self.limited = [row for row in range(_AMOUNTS) if not np.isinf(self.host[row]).all()]
+        """The rows that limit anything."""
+        self.gpu_power = _floats([make.gpu_power for make in makes])
         self.left = _floats([_microseconds_left(make.expires_at, now) for make in makes])
         """Microseconds until the node's time ends; infinite where it never does."""
         self.amount = _floats([make.amount for make in makes])
@@ -82,6 +90,12 @@ class Makes:
 
     def __len__(self) -> int:
         return len(self.left)
+
+    def wanted(self, need: Need, row: int) -> Floats:
+        """Return how much of one amount the need takes on nodes of each make."""
+        if row != _POWER or need.power is not None:
+            return np.full(len(self), need.host(0.0)[row])
+        return need.host(1.0).power * self.gpu_power
 
     def mismatches(self, need: Need) -> Iterator[tuple[RejectionCode, Bools]]:
         """Yield each constraint on the make of a node, with the makes where it fails."""
@@ -103,8 +117,7 @@ class NodeClass(NamedTuple):
     make: int
     layout: int
     """Numbers of its make and its layout."""
-    cpus_free: float
-    ram_free: float
+    host_free: HostAmounts
     vram_used: float
     jobs: int
     """Jobs on the node, as far as they are known; a GPU with an unknown holder counts as one."""
@@ -140,8 +153,10 @@ class Columns:
         made = [self._make_number(view) for view in views]
         self.makes = Makes(list(self._make_numbers), now)
         self.make = self.layout = np.zeros(0, np.intp)
-        self.cpus_to_be_had = self.ram_to_be_had = self.amount_used = np.zeros(0)
-        """The most that a job may want, with EPSILON; and GB of GPU memory in use."""
+        self.host_to_be_had = np.zeros((_AMOUNTS, 0))
+        """The most that a job may want, with EPSILON: rows are amounts."""
+        self.amount_used = np.zeros(0)
+        """GB of GPU memory in use."""
         self.size = np.zeros(0, np.intp)
         """How many nodes are in the class now."""
         self.first = np.zeros(0, np.intp)
@@ -204,7 +219,7 @@ class Columns:
 
     def _class_number(self, view: NodeView, make: int, position: int = -1) -> int:
         found = NodeClass(
-            make, self._layout_number(view), view.cpus_free, view.ram_free, view.vram_used,
+            make, self._layout_number(view), view.host_free, view.vram_used,
             len(view.holds) + view.stuck.bit_count(), self.version if view.reserved else 0,
         )  # fmt: skip
         number = self._class_numbers.get(found)
@@ -223,8 +238,8 @@ class Columns:
         self._members.append([])
         self.make[number] = found.make
         self.layout[number] = found.layout
-        self.cpus_to_be_had[number] = found.cpus_free + EPSILON
-        self.ram_to_be_had[number] = found.ram_free + EPSILON
+        self.host_to_be_had[:, number] = found.host_free
+        self.host_to_be_had[:, number] += EPSILON
         self.amount_used[number] = _amount_used(view)
         self.size[number] = 0
 
@@ -235,8 +250,8 @@ class Columns:
         self.layout = np.concatenate([self.layout, whole])
         self.size = np.concatenate([self.size, whole])
         self.first = np.concatenate([self.first, whole])
-        self.cpus_to_be_had = np.concatenate([self.cpus_to_be_had, real])
-        self.ram_to_be_had = np.concatenate([self.ram_to_be_had, real])
+        more = np.zeros((_AMOUNTS, spare))
+        self.host_to_be_had = np.concatenate([self.host_to_be_had, more], axis=1)
         self.amount_used = np.concatenate([self.amount_used, real])
 
     def _layout_number(self, view: NodeView) -> int:
@@ -272,8 +287,8 @@ def _make_of(node: Node, view: NodeView) -> Make:
     amount = view.vram_total or float(view.rooms.count) or np.inf
     return Make(
         node.state, node.tier, node.container_runtime is not None, node.gpu_type.casefold(),
-        node.provider, node.cpus, node.ram, node.expires_at, amount, not view.vram_total,
-        node.conformance or "",
+        node.provider, view.host, node.expires_at, amount, not view.vram_total,
+        node.conformance or "", node.gpu_power,
     )  # fmt: skip
 
 

@@ -2,14 +2,17 @@
 
 from datetime import datetime, timedelta
 
+from models.host import HostAmounts
 from models.node import Node, NodeState
 from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
 from models.topology import FLAVOR_LABEL
-from models.units import format_duration, format_gb
+from models.units import format_duration, format_gb, format_gb_per_second, format_watts
 from scheduling.placement.parts import lefts_now
 from scheduling.state import EPSILON, Need, NodeView
 from scheduling.topology import missing_labels
 
+HOST_CODES = (RejectionCode.CPU, RejectionCode.RAM, RejectionCode.STORAGE, RejectionCode.POWER)
+"""The constraint on each of a node's amounts, in the order of `HostAmounts`."""
 _FOR_GOOD = (
     RejectionCode.FLAVOR,
     RejectionCode.LABELS,
@@ -34,8 +37,7 @@ def fits_when_empty(node: Node, need: Need) -> bool:
         and (not need.gpu_type or node.gpu_type.casefold() == need.gpu_type)
         and (not need.container or node.container_runtime is not None)
         and conformance_failure(node, need) is None
-        and node.cpus + EPSILON >= need.cpus
-        and node.ram + EPSILON >= need.ram
+        and host_failure(node.host, need.host(node.gpu_power)) is None
         and _gpus_suffice(node, need)
     )
 
@@ -46,6 +48,14 @@ def conformance_failure(node: Node, need: Need) -> RejectionCode | None:
         return RejectionCode.CONFORMANCE
     if need.allowed and node.conformance not in need.allowed:
         return RejectionCode.NOT_ALLOWED
+    return None
+
+
+def host_failure(left: HostAmounts, wanted: HostAmounts) -> RejectionCode | None:
+    """Return the first of the amounts that does not suffice, None where all do."""
+    for code, amount, wish in zip(HOST_CODES, left, wanted, strict=True):
+        if amount + EPSILON < wish:
+            return code
     return None
 
 
@@ -89,15 +99,8 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
             return "has no container runtime, job runs an image"
         case RejectionCode.EXPIRY:
             return _expiry_reason(view, need, now)
-        case RejectionCode.CPU:
-            return (
-                f"has {_cores(view.cpus_free)} of {_cores(node.cpus)} cores free, "
-                f"job wants {_cores(need.cpus)}"
-            )
-        case RejectionCode.RAM:
-            return (
-                f"has {_gb(view.ram_free)} of {_gb(node.ram)} RAM free, job wants {_gb(need.ram)}"
-            )
+        case RejectionCode.CPU | RejectionCode.RAM | RejectionCode.STORAGE | RejectionCode.POWER:
+            return _host_reason(view, need, code)
         case RejectionCode.GPU_COUNT:
             return f"has {_gpus(view.rooms.count)}{_in_mig(view)}, job wants {need.gpus}"
         case RejectionCode.VRAM:
@@ -136,6 +139,25 @@ def _expiry_reason(view: NodeView, need: Need, now: datetime) -> str:
     if left <= timedelta(0):
         return f"has no time left, {wants}"
     return f"has {format_duration(_to_seconds(left))} left, {wants}"
+
+
+def _host_reason(view: NodeView, need: Need, code: RejectionCode) -> str:
+    left, size = view.host_free, view.host
+    wanted = need.host(view.node.gpu_power)
+    match code:
+        case RejectionCode.CPU:
+            free = f"{_cores(left.cpus)} of {_cores(size.cpus)} cores free"
+            return f"has {free}, job wants {_cores(wanted.cpus)}"
+        case RejectionCode.RAM:
+            free = f"{_gb(left.ram)} of {_gb(size.ram)} RAM free"
+            return f"has {free}, job wants {_gb(wanted.ram)}"
+        case RejectionCode.STORAGE:
+            free = f"{_rate(left.storage)} of {_rate(size.storage)} storage bandwidth free"
+            return f"has {free}, job wants {_rate(wanted.storage)}"
+        case _:
+            free = f"{format_watts(left.power)} of {format_watts(size.power)} power left"
+            each = f" for {_gpus(need.gpus)}" if need.whole else ""
+            return f"has {free}, job draws {format_watts(wanted.power)}{each}"
 
 
 def _vram_reason(view: NodeView, need: Need) -> str:
@@ -196,6 +218,10 @@ def _to_seconds(span: timedelta) -> timedelta:
 
 def _cores(number: float) -> str:
     return f"{round(number, 3):g}"
+
+
+def _rate(amount: float) -> str:
+    return format_gb_per_second(round(amount, 3))
 
 
 def _gb(amount: float) -> str:

@@ -99,7 +99,7 @@ class RoomKeeper:
             of = columns.classes[number]
             gpus = table.gpus_number(columns.layouts[of.layout])
             size = int(table.size_of_make[of.make])
-            key = size, gpus, of.cpus_free, of.ram_free, of.jobs
+            key = size, gpus, of.host_free.cpus, of.host_free.ram, of.jobs
             rest = self._numbers.setdefault(key, len(self._numbers))
             if rest == len(self.gpus_of) + len(new):
                 new.append(key)
@@ -179,7 +179,7 @@ class RoomLost:
             rest, after = divmod(code, _MOST_GPUS)
             of = keeper.columns.classes[first + at]
             size = int(keeper.table.size_of_make[of.make])
-            left = of.cpus_free - need.cpus, of.ram_free - need.ram
+            left = of.host_free.cpus - need.cpus, of.host_free.ram - need.ram
             self.before.append(rest)
             self.gpus_after.append(after)
             new.append((size, after, *left, of.jobs + 1))

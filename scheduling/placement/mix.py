@@ -20,7 +20,8 @@ class Kind(NamedTuple):
     """Jobs that ask alike."""
 
     need: Need
-    """Of its GPUs exactly; cores, RAM and duration are means."""
+    """Of its GPUs exactly; cores, RAM and duration are means. Storage bandwidth and power are left
+    out: few nodes limit them."""
     frequency: float
     """Its share of the jobs."""
 
@@ -87,7 +88,7 @@ def milli_of(need: Need) -> int:
 
 
 def _most_demand(kind: Kind) -> tuple[float, Need]:
-    return -kind.frequency * kind.milli, kind.need._replace(mig=kind.need.mig or "")
+    return -kind.frequency * kind.milli, kind.need._replace(mig=kind.need.mig or "", power=0.0)
 
 
 def _group(need: Need) -> tuple[object, ...]:
@@ -112,5 +113,7 @@ def _kind(members: list[tuple[int, Need]], jobs: int) -> Kind:
         ram=math.fsum(count * need.ram for count, need in members) / count,
         duration=duration,
         must_last=duration + margin,
+        storage=0.0,
+        power=None,
     )
     return Kind(need, count / jobs)

@@ -112,7 +112,7 @@ class RoomTable:
         seen: dict[tuple[float, float, bytes], int] = {}
         first: list[int] = []
         numbers: list[int] = []
-        sizes = zip(makes.cpus.tolist(), makes.ram.tolist(), suits, strict=True)
+        sizes = zip(makes.host[0].tolist(), makes.host[1].tolist(), suits, strict=True)
         for make, (cpus, ram, row) in enumerate(sizes):
             number = seen.setdefault((cpus, ram, row.tobytes()), len(seen))
             if number == len(first):
@@ -120,7 +120,7 @@ class RoomTable:
             numbers.append(number)
         self.size_of_make: NDArray[np.intp] = np.array(numbers, np.intp)
         self._suits: Bools = suits[first]
-        self._cpus_total, self._ram_total = makes.cpus[first], makes.ram[first]
+        self._cpus_total, self._ram_total = makes.host[0][first], makes.host[1][first]
 
     def _measure(self, rests: Rests) -> Room:
         found = self._found[rests.gpus]

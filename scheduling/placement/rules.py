@@ -173,14 +173,14 @@ class _Tight(_ByGPUs):
         columns = self.facts.columns
         of = columns.classes[number]
         idle = idle_milli(columns.layouts[of.layout])
-        return [("GPUs free", -idle / WHOLE), ("cores free", -of.cpus_free / 1e6)]
+        return [("GPUs free", -idle / WHOLE), ("cores free", -of.host_free.cpus / 1e6)]
 
 
 class _BestFit(_ByGPUs):
     def __init__(self, facts: Facts, policy: PackingPolicy) -> None:
         super().__init__(facts, policy)
         columns = facts.columns
-        self._most_cpus = max(float(columns.makes.cpus.max(initial=0)), 1.0)
+        self._most_cpus = max(float(columns.makes.host[0].max(initial=0)), 1.0)
         gpus = [view.rooms.count + len(view.rooms.migs) for view in columns.views]
         self._most_gpus = max(gpus, default=1) or 1
 
@@ -192,7 +192,7 @@ class _BestFit(_ByGPUs):
         if need.mig:
             taken = SLICE_MILLI * (chosen.slices.bit_count() if chosen else 0)
         gpus_left = (idle_milli(columns.layouts[of.layout]) - taken) / WHOLE
-        left = 0.5 * (of.cpus_free - need.cpus) / self._most_cpus
+        left = 0.5 * (of.host_free.cpus - need.cpus) / self._most_cpus
         left += 0.5 * gpus_left / self._most_gpus
         return [("little left", float(_points(1.0 - left)))]
 
@@ -259,14 +259,15 @@ class _KeepRoom(_Rule):
         lost = np.append(self._lost.lost(), 0.0)
         own = lost[self._lost.change_of[new]]
         idle = self._idle(first, end)
-        emptier = EMPTIER[0] * idle + EMPTIER[1] * columns.cpus_to_be_had[new]
-        own = own + emptier + EMPTIER[2] * columns.ram_to_be_had[new]
+        cpus, ram = columns.host_to_be_had[:2, new]
+        emptier = EMPTIER[0] * idle + EMPTIER[1] * cpus
+        own = own + emptier + EMPTIER[2] * ram
         return np.rint((-own / WHOLE + self.added(first, end)) * 1e9) / 1e9
 
     def parts(self, number: int) -> list[ScoreTerm]:
         of = self.facts.columns.classes[number]
         emptier = EMPTIER[0] * float(self._idle(number, number + 1)[0])
-        emptier += EMPTIER[1] * of.cpus_free + EMPTIER[2] * of.ram_free
+        emptier += EMPTIER[1] * of.host_free.cpus + EMPTIER[2] * of.host_free.ram
         lost = [*self._lost.by_kind(number), ("what is free on the node", emptier)]
         return self.with_added(number, [(name, -milli / WHOLE) for name, milli in lost])
 

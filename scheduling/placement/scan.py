@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from models.placement import Candidate, PackingPolicy, RejectionCode, ScoreTerms
 from scheduling.placement.columns import Bools, Columns, Numbers, microseconds
+from scheduling.placement.feasibility import HOST_CODES
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.keep_room import RoomKeeper
 from scheduling.placement.layouts import CODE_NUMBER, CODES, FITS, Codes, LayoutAnswers, Wish
@@ -81,6 +82,9 @@ class Scan:
         self._layouts = layouts
         self._policy = policy
         self._lasting_codes = _lasting_codes(columns, need)
+        makes = columns.makes
+        self._wanted = [(row, makes.wanted(need, row)) for row in makes.limited]
+        """Each amount that a node may be short of, with what the job takes by make."""
         self.expiry = expiry_penalty(columns, need.duration)
         self.provider = provider_bonus(columns, need.gpus)
         self._codes: Codes = np.zeros(0, np.uint8)
@@ -198,8 +202,9 @@ class Scan:
         """Positions of the nodes that could hold the job when empty and with time left."""
         columns, need = self.columns, self.need
         makes = columns.makes
-        suits = ~makes.gone & (makes.cpus + EPSILON >= need.cpus)
-        suits &= makes.ram + EPSILON >= need.ram
+        suits = ~makes.gone
+        for row in makes.limited:
+            suits &= makes.host[row] + EPSILON >= makes.wanted(need, row)
         for _, failed in makes.mismatches(need):
             suits &= ~failed
         classes = slice(columns.class_count)
@@ -272,11 +277,12 @@ class Scan:
         self._ranking = np.concatenate([self._ranking, np.zeros(spare)])
 
     def _first_failures(self, new: slice) -> Codes:
-        columns, need = self.columns, self.need
+        columns = self.columns
         layout_codes = self._layouts.codes[columns.layout[new]]
         codes = np.minimum(self._lasting_codes[columns.make[new]], layout_codes)
-        _lower(codes, columns.cpus_to_be_had[new] < need.cpus, RejectionCode.CPU)
-        _lower(codes, columns.ram_to_be_had[new] < need.ram, RejectionCode.RAM)
+        for row, wanted in self._wanted:
+            short = columns.host_to_be_had[row, new] < wanted[columns.make[new]]
+            _lower(codes, short, HOST_CODES[row])
         return codes
 
     def _ask_reserved(self, first: int) -> None:

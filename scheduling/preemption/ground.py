@@ -32,7 +32,7 @@ from scheduling.placement.parts import Part
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.placement.slots import part_of
 from scheduling.reservations import first_start, open_from
-from scheduling.state import Hold, Need, NodeView, view_node, with_job, without_job
+from scheduling.state import Hold, Need, NodeView, used_of, view_node, with_job, without_job
 
 Out = frozenset[str]
 """Ids of jobs that are taken away."""
@@ -147,7 +147,8 @@ class Ground:
             start, shares = found
             for name, indices in shares:
                 share = need_of_share(need, len(indices))
-                self._keep(name, _hold(job.id, share, mask_of(indices), start))
+                power = self._nodes[name].gpu_power
+                self._keep(name, _hold(job.id, share, power, mask_of(indices), start))
             return True
         scan = self._scan(job, NOBODY)
         first = first_start(scan.holders, scan.columns, need)
@@ -160,7 +161,8 @@ class Ground:
         if not need.whole:
             milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
             part = Part(chosen.indices[0], milli, vram, chosen.slices)
-        self._keep(view.node.id, _hold(job.id, need, chosen.mask, first[1], part))
+        hold = _hold(job.id, need, view.node.gpu_power, chosen.mask, first[1], part)
+        self._keep(view.node.id, hold)
         return True
 
     def _open(self, name: str, must_last: timedelta) -> bool:
@@ -223,23 +225,30 @@ def gains_of(decision: Decision) -> tuple[GainedGPUs, ...]:
     )
 
 
-def _hold(job_id: str, need: Need, mask: int, start: datetime, part: Part | None = None) -> Hold:
-    return Hold(job_id, mask, need.cpus, need.ram, start, need.end_from(start), part)
+def _hold(
+    job_id: str,
+    need: Need,
+    gpu_power: float,
+    mask: int,
+    start: datetime,
+    part: Part | None = None,
+) -> Hold:
+    return Hold(job_id, mask, need.host(gpu_power), start, need.end_from(start), part)
 
 
 def _with_share(node: Node, share: RunningJob) -> Node:
     """Return the node as it is once the job has this of it."""
+    gpus = len(share.gpu_indices)
     request = JobRequest(
-        id=share.job_id, gpus=len(share.gpu_indices), vram_per_gpu=share.vram_per_gpu,
-        cpus=share.cpus, ram=share.ram,
+        id=share.job_id, gpus=gpus, vram_per_gpu=share.vram_per_gpu, cpus=share.cpus,
+        ram=share.ram, storage_bandwidth=share.storage, power_per_gpu=share.power / gpus,
     )  # fmt: skip
     if part_of(share) is None:
         return with_job(node, request, share.gpu_indices)
     gpus = tuple(
         _with_part(gpu, share) if gpu.index in share.gpu_indices else gpu for gpu in node.gpus
     )
-    used = {"cpus_used": node.cpus_used + share.cpus, "ram_used": node.ram_used + share.ram}
-    return node.model_copy(update={"gpus": gpus, **used})
+    return node.model_copy(update={"gpus": gpus, **used_of(node.host_used.plus(share.host))})
 
 
 def _with_part(gpu: GPU, share: RunningJob) -> GPU:
@@ -252,12 +261,13 @@ def _with_part(gpu: GPU, share: RunningJob) -> GPU:
 
 
 def held_by(job: JobRequest, gain: GainedGPUs, end: datetime, node: Node) -> RunningJob:
-    cpus, ram = job.share_of(len(gain.gpu_indices))
+    host = job.share_of(len(gain.gpu_indices), node.gpu_power)
     vram, milli = job.vram_per_gpu, job.milli
     if gain.slices:
         gpu = next(gpu for gpu in node.gpus if gpu.index == gain.gpu_indices[0])
         vram, milli = slices_gb(gpu.vram, gain.slices), 0
     return RunningJob(
         job_id=job.id, node_id=gain.node_id, gpu_indices=gain.gpu_indices, vram_per_gpu=vram,
-        milli=milli, slices=gain.slices, cpus=cpus, ram=ram, expected_end=end,
+        milli=milli, slices=gain.slices, cpus=host.cpus, ram=host.ram, storage=host.storage,
+        power=host.power, expected_end=end,
     )  # fmt: skip

@@ -97,6 +97,7 @@ async def test_a_placement_is_not_rewritten_not_even_as_it_ends(node: Ledger):
     await node.place("a")
     for change in (
         "node_id = 'node-b'", "epoch = 2", "gpu_indices = '{1}'", "cpu_milli = 0", "ram_mb = 0",
+        "storage_mb_s = 1", "milliwatts = 1",
         "vram_mb = 0", "cycle_id = 'other'", "expected_seconds = 1", "attempt = 2",
         "job_id = 'b'", "decision = '[]'", "placed_at = now()",
     ):  # fmt: skip

@@ -26,7 +26,10 @@ async def test_ledgers_equal_the_sums_of_live_rows_after_any_sequence(ledger: Le
         for job in _JOBS:
             await ledger.finish(job, attempt=story.attempts.get(job, 1))
         assert await ledger.value("SELECT count(*) FROM leases WHERE ended_at IS NULL") == 0
-        used = "SELECT sum(cpu_milli_used) + sum(ram_mb_used) FROM nodes"
+        used = (
+            "SELECT sum(cpu_milli_used + ram_mb_used + storage_mb_s_used + milliwatts_used)"
+            " FROM nodes"
+        )
         assert await ledger.value(used) == 0
         assert await ledger.value("SELECT sum(vram_mb_used) FROM gpus") == 0
 
@@ -54,6 +57,8 @@ class _Story:
             job, attempt=self.attempts.setdefault(job, 1), gpus=self._chance.randint(1, 3),
             cpus=self._chance.choice([0, 0.125, 3]), ram=self._chance.choice([0, "250MB", 20]),
             vram_per_gpu=self._chance.choice([0, "512MB", 80]),
+            storage_bandwidth=self._chance.choice([0, "250MB/s", 3]),
+            power_per_gpu=self._chance.choice([None, 300]),
         )  # fmt: skip
 
     async def _cycle(self) -> None:
@@ -71,8 +76,10 @@ class _Story:
         self._boots += self._chance.random() < 0.5
         node = self._chance.choice(_NODES)
         await self._ledger.register(
-            node, boot=f"boot-{self._boots}", gpus=self._chance.randint(2, 5)
-        )
+            node, boot=f"boot-{self._boots}", gpus=self._chance.randint(2, 5),
+            storage_bandwidth=self._chance.choice([None, 4]),
+            power=self._chance.choice([None, 1500]),
+        )  # fmt: skip
 
     async def _drain(self) -> None:
         node = self._chance.choice(_NODES)

@@ -32,6 +32,17 @@ def test_cores_and_memory_that_are_told_count() -> None:
     assert (inventory.cpus, inventory.ram) == (3, 5)
 
 
+def test_storage_bandwidth_and_power_are_what_they_are_given_as_or_not_limited() -> None:
+    plain = take_inventory(parse_simulated("2xH100-80GB"))
+    assert (plain.storage_bandwidth, plain.power) == (None, None)
+    assert {gpu.power for gpu in plain.gpus} == {0}
+    given = take_inventory(
+        parse_simulated("2xH100-80GB", power=700), storage_bandwidth=10, power=1400
+    )
+    assert (given.storage_bandwidth, given.power) == (10, 1400)
+    assert {gpu.power for gpu in given.gpus} == {700}
+
+
 @pytest.mark.parametrize("text", ["", "H100", "8xH100", "0xH100-80GB", "8 H100 80GB", "8xH100-80"])
 def test_another_form_of_simulated_gpus_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="expected 8xH100-80GB"):
@@ -48,6 +59,7 @@ def test_without_gpus_the_error_says_what_to_do() -> None:
 def test_gpus_are_found_with_their_memory_and_uuid() -> None:
     inventory = take_inventory(None)
     assert not inventory.simulated
+    assert all(0 <= gpu.power < 5000 for gpu in inventory.gpus)
     assert all(gpu.vram > 1 and gpu.uuid.startswith("GPU-") for gpu in inventory.gpus)
 
 

@@ -45,7 +45,7 @@ def test_what_cannot_be_in_mig_mode_is_refused(gpus: str, mig: str, words: str) 
 
 def test_the_mode_of_real_gpus_is_not_a_flag() -> None:
     with pytest.raises(SpecError, match="of real ones the driver tells the mode"):
-        _simulated(None, "0")
+        _simulated(None, "0", None)
 
 
 def test_the_positions_of_a_real_gpu_are_its_instances() -> None:

@@ -74,6 +74,28 @@ def test_a_terminal_gets_tables() -> None:
     assert "Candidates, best first" in text
 
 
+def test_storage_and_power_of_the_candidates_are_shown(tmp_path: Path) -> None:
+    state, job = tmp_path / "state.yaml", tmp_path / "job.yaml"
+    state.write_text(
+        "now: 2026-11-20T12:00:00Z\n"
+        "nodes:\n"
+        "- {id: roomy, gpus: 8, storage_bandwidth: 10GB/s, storage_used: 2, power: 5.6kW,"
+        " power_used: 700, gpu_power: 700W}\n"
+        "- {id: unlimited, gpus: 8}\n"
+        "- {id: slow, gpus: 8, storage_bandwidth: 1GB/s}\n"
+        "- {id: weak, gpus: 8, power: 1kW}\n"
+    )
+    job.write_text(
+        "name: reads\ngpus: 4\nstorage_bandwidth: 3GB/s\npower_per_gpu: 500W\ncommand: x\n"
+    )
+    text = drawn(state, job, terminal=False, width=200)
+    for part in ("storage", "2GB/s of 10GB/s", "power", "700W of 5600W", "no limit"):
+        assert part in text
+    assert "3GB/s of storage, 500W a GPU" in text
+    assert "slow  has 1GB/s of 1GB/s storage bandwidth free, job wants 3GB/s" in text
+    assert "weak  has 1000W of 1000W power left, job draws 2000W for 4 GPUs" in text
+
+
 def test_slots_without_a_node_draw_what_is_known() -> None:
     assert slots((1, 2), None) == "·##"
     assert slots((), None) == ""

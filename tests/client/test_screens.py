@@ -156,6 +156,18 @@ def test_a_simulated_node_says_so(width: int) -> None:
     assert "simulated" not in "\n".join(drawn(nodes_table((a_node(None),), NOW, width), width))
 
 
+@pytest.mark.parametrize("width", [80, 140])
+def test_storage_and_power_are_shown_where_a_node_limits_them(width: int) -> None:
+    limited = a_node(None, storage_bandwidth=10, storage_used=2, power=5600, power_used=1400)
+    free = a_node(None, id="node-b")
+    text = "\n".join(drawn(nodes_table((limited, free), NOW, width), 140))
+    for part in ("storage", "2GB/s of 10GB/s", "power", "1400W of 5600W", "no limit"):
+        assert part in text
+    plain = drawn(nodes_table((free,), NOW, width), width)
+    assert "storage" not in plain[0]
+    assert "power" not in plain[0]
+
+
 def test_a_drained_node_says_why() -> None:
     node = a_node(None, state="DRAINING", state_reason="new disk", drained=True, clearing=True)
     assert "DRAINED new disk" in drawn(nodes_table((node,), NOW, 140), 140)[1]

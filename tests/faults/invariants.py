@@ -39,8 +39,9 @@ _MUST_BE_EMPTY = {
     "a job is still queued": "SELECT job_id, attempt FROM queue",
     "a job has not ended": "SELECT id FROM jobs WHERE ended_at IS NULL",
     "a node's ledger is not at zero": (
-        "SELECT id, cpu_milli_used, ram_mb_used FROM nodes"
-        " WHERE cpu_milli_used <> 0 OR ram_mb_used <> 0"
+        "SELECT id, cpu_milli_used, ram_mb_used, storage_mb_s_used, milliwatts_used FROM nodes"
+        " WHERE cpu_milli_used <> 0 OR ram_mb_used <> 0 OR storage_mb_s_used <> 0"
+        " OR milliwatts_used <> 0"
     ),
     "a GPU's ledger is not at zero": (
         "SELECT node_id, index, vram_mb_used, milli_used, slices_used, kind FROM gpus"

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.units import format_duration, format_gb, parse_duration, parse_gb
+from models.units import (
+    format_duration,
+    format_gb,
+    format_gb_per_second,
+    format_limits,
+    format_watts,
+    parse_duration,
+    parse_gb,
+    parse_gb_per_second,
+    parse_watts,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +41,53 @@ def test_sizes_are_read(text: object, gb: float) -> None:
 def test_what_is_no_size_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="expected a size"):
         parse_gb(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "shown"),
+    [
+        (10, 10, "10GB/s"),
+        ("10GB/s", 10, "10GB/s"),
+        ("500 MB / s", 0.5, "500MB/s"),
+        ("2TB/s", 2000, "2000GB/s"),
+        ("4GB", 4, "4GB/s"),
+    ],
+)
+def test_bandwidths_are_read_and_shown(text: object, rate: float, shown: str) -> None:
+    assert parse_gb_per_second(text) == pytest.approx(rate)
+    assert format_gb_per_second(rate) == shown
+
+
+@pytest.mark.parametrize("text", ["", "fast", "10GB/m", "-1GB/s", True, None, float("inf")])
+def test_what_is_no_bandwidth_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="expected a bandwidth such as 10GB/s"):
+        parse_gb_per_second(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "watts", "shown"),
+    [
+        (700, 700, "700W"),
+        ("700W", 700, "700W"),
+        ("5.6 kw", 5600, "5600W"),
+        ("10.2kW", 10_200, "10.2kW"),
+        ("1MW", 1e6, "1000kW"),
+    ],
+)
+def test_powers_are_read_and_shown(text: object, watts: float, shown: str) -> None:
+    assert parse_watts(text) == pytest.approx(watts)
+    assert format_watts(watts) == shown
+
+
+@pytest.mark.parametrize("text", ["", "W", "700V", "-1W", True, None])
+def test_what_is_no_power_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="expected a power such as 700W"):
+        parse_watts(text)
+
+
+def test_what_a_job_wants_of_storage_and_power_is_said_where_it_says_so() -> None:
+    assert format_limits(0, None) == ""
+    assert format_limits(4, 500) == ", 4GB/s of storage, 500W a GPU"
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

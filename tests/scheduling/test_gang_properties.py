@@ -1,5 +1,6 @@
 """What must hold for every gang on every set of nodes, checked without the planner's own code."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import timedelta
@@ -63,6 +64,9 @@ oddities: st.SearchStrategy[dict[str, object]] = st.sampled_from(
         {"cpus": 4},
         {"cpus": 9, "cpus_used": 3},
         {"ram": 40, "ram_used": 30},
+        {"storage_bandwidth": 8, "storage_used": 3},
+        {"power": 2100, "gpu_power": 700},
+        {"power": 1000, "power_used": 300, "gpu_power": 350},
         {"tier": Tier.FLEX},
         {"state": NodeState.DRAINING},
         {"state": NodeState.GONE},
@@ -90,6 +94,8 @@ def gangs(draw: st.DrawFn) -> JobRequest:
         gpu_type=draw(st.sampled_from([None, "H100", "H100", "h100-80gb"])),
         cpus=draw(st.sampled_from([0, 2 * gpus, 1 / 3])),
         ram=draw(st.sampled_from([0, 5 * gpus])),
+        storage_bandwidth=draw(st.sampled_from([0, gpus])),
+        power_per_gpu=draw(st.sampled_from([None, None, 300])),
         needs_container=draw(st.booleans()),
     )
 
@@ -200,16 +206,10 @@ def test_what_is_placed_can_be_held_by_the_nodes_as_they_then_are(
     by_id = {node.id: node for node in nodes}
     for member in decision.members:
         node = by_id[member.node_id]
-        share = job.model_copy(
-            update={
-                "cpus": job.cpus * len(member.gpu_indices) / job.gpus,
-                "ram": job.ram * len(member.gpu_indices) / job.gpus,
-            }
-        )
-        by_id[node.id] = with_job(node, share, member.gpu_indices)
+        by_id[node.id] = with_job(node, job, member.gpu_indices)
     for node in by_id.values():
-        assert node.cpus_used <= node.cpus + EPSILON
-        assert node.ram_used <= node.ram + EPSILON
+        for used, size in zip(node.host_used, node.host, strict=True):
+            assert used <= size + EPSILON
 
 
 def assert_groups(job: JobRequest, decision: Decision, by_id: dict[str, Node]) -> None:
@@ -298,6 +298,7 @@ def capacity(job: JobRequest, node: Node) -> int:
     if not suits(job, node):
         return 0
     usable = sum(gpu.job_id is None and gpu.vram_free >= job.vram_per_gpu for gpu in node.gpus)
+    watts = node.gpu_power if job.power_per_gpu is None else job.power_per_gpu
     return max(
         n
         for n in range(usable + 1)
@@ -305,8 +306,17 @@ def capacity(job: JobRequest, node: Node) -> int:
         or (
             job.cpus * n / job.gpus <= node.cpus_free + EPSILON
             and job.ram * n / job.gpus <= node.ram_free + EPSILON
+            and job.storage_bandwidth * n / job.gpus <= left(node)[0] + EPSILON
+            and n * watts <= left(node)[1] + EPSILON
         )
     )
+
+
+def left(node: Node) -> tuple[float, float]:
+    """Return the GB/s of storage bandwidth and the watts that are left, without limit infinite."""
+    storage = math.inf if node.storage_bandwidth is None else node.storage_bandwidth
+    power = math.inf if node.power is None else node.power
+    return storage - node.storage_used, power - node.power_used
 
 
 def rooms(job: JobRequest, nodes: Sequence[Node]) -> list[dict[object, int]]:

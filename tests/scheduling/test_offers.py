@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from models.host import HostAmounts
 from models.job import JobSpec
 from models.node import Node, NodeState
 from models.placement import JobRequest, Placement, PlacementKind, Rank, RejectionCode
@@ -21,7 +22,7 @@ from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 def kept(node: Node, gpus: int, cpus: float = 0.0, starts_in: timedelta = HOUR / 2) -> NodeView:
     """Return the view of a node of which the first GPUs are kept for a deferred job."""
     (view,) = view_nodes([node], (), NOW)
-    hold = Hold("first", (1 << gpus) - 1, cpus, 0.0, NOW + starts_in, NOW + 2 * HOUR)
+    hold = Hold("first", (1 << gpus) - 1, HostAmounts(cpus), NOW + starts_in, NOW + 2 * HOUR)
     view.reserved.append(hold)
     return view
 
@@ -85,7 +86,8 @@ def test_a_job_without_a_gang_is_not_planned_as_one():
 
 
 def test_cores_and_ram_go_with_the_gpus():
-    assert a_gang(16, cpus=32, ram=64).share_of(4) == (8, 16)
+    gang = a_gang(16, cpus=32, ram=64, storage_bandwidth=8)
+    assert gang.share_of(4, 700) == (8, 16, 2, 2800)
 
 
 def test_domains_are_summed_and_ordered_by_name():

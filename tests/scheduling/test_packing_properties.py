@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.host import NOTHING
 from models.placement import (
     CyclePlan,
     GPUChoice,
@@ -25,8 +26,7 @@ def plan_of(scene: Scene, policy: PackingPolicy = POLICY) -> CyclePlan:
 def test_capacity_is_never_exceeded(scene: Scene, choice: GPUChoice) -> None:
     made = plan_of(scene, PackingPolicy(gpu_choice=choice))
     for node in applied(scene.nodes, scene.queue, made):
-        assert node.cpus_used <= node.cpus
-        assert node.ram_used <= node.ram
+        assert all(used <= size for used, size in zip(node.host_used, node.host, strict=True))
         assert all(gpu.vram_used <= gpu.vram for gpu in node.gpus)
 
 
@@ -82,20 +82,22 @@ def test_placed_and_reserved_jobs_fit_beside_each_other_at_every_moment(scene: S
     made = plan_of(scene)
     jobs = {job.id: job for job in scene.queue}
     for node in scene.nodes:
-        # One entry for each job that is known to hold something: GPUs, cores, RAM, from, to.
+        # One entry for each job that is known to hold something: GPUs, cores and so on, from, to.
         spans = [
-            (set(r.gpu_indices), r.cpus, r.ram, NOW, r.expected_end)
+            (set(r.gpu_indices), r.host, NOW, r.expected_end)
             for r in scene.running
             if r.node_id == node.id
         ]
-        unexplained = max(node.cpus_used - sum(span[1] for span in spans), 0)
+        known = [sum(amounts) for amounts in zip(NOTHING, *(s[1] for s in spans), strict=True)]
+        unexplained = [max(u - k, 0) for u, k in zip(node.host_used, known, strict=True)]
         stuck = {g.index for g in node.gpus if g.job_id is not None}
         stuck -= {index for span in spans for index in span[0]}
         for d in made.placements:
             if d.node_id == node.id:
                 job = jobs[d.job_id]
                 end = NOW + job.expected_duration
-                spans.append((set(d.gpu_indices), job.cpus, job.ram, NOW, end))
+                host = job.share_of(job.gpus, node.gpu_power)
+                spans.append((set(d.gpu_indices), host, NOW, end))
         for r in made.reservations:
             if r.node_id == node.id:
                 job = jobs[r.job_id]
@@ -103,13 +105,15 @@ def test_placed_and_reserved_jobs_fit_beside_each_other_at_every_moment(scene: S
                 if node.expires_at is not None:
                     assert r.end + POLICY.safety_margin <= node.expires_at
                 assert not stuck & set(r.gpu_indices)
-                spans.append((set(r.gpu_indices), job.cpus, job.ram, r.start, r.end))
-        for moment in [span[3] for span in spans]:
-            at_once = [span for span in spans if span[3] <= moment < span[4]]
+                host = job.share_of(job.gpus, node.gpu_power)
+                spans.append((set(r.gpu_indices), host, r.start, r.end))
+        for moment in [span[2] for span in spans]:
+            at_once = [span for span in spans if span[2] <= moment < span[3]]
             taken = [index for span in at_once for index in span[0]]
             assert len(taken) == len(set(taken))
-            assert unexplained + sum(span[1] for span in at_once) <= node.cpus
-            assert sum(span[2] for span in at_once) <= node.ram
+            hosts = zip(unexplained, *(span[1] for span in at_once), strict=True)
+            for amounts, size in zip(hosts, node.host, strict=True):
+                assert sum(amounts) <= size
 
 
 @given(scenes(), st.data())

@@ -102,9 +102,10 @@ class Ledger:
         gpus: int = 2,
         mig: Collection[int] = (),
         delivery: int = 1,
+        **inventory: Any,
     ) -> Registered:
-        """Admit a node of 80 GB GPUs, some in MIG mode, 16 cores and 64 GB."""
-        request = registration(self.pool, node, boot=boot, gpus=gpus, mig=mig)
+        """Admit a node of 80 GB GPUs of 700 W, some in MIG mode, 16 cores and 64 GB."""
+        request = registration(self.pool, node, boot=boot, gpus=gpus, mig=mig, **inventory)
         return await self.run(self.registry.register_node, request, attempt=delivery)
 
     async def enqueue(
@@ -157,7 +158,8 @@ class Ledger:
         """Write a placement with its leases as a cycle does, unless the database refuses."""
         values = {
             "job": job, "attempt": 1, "rank": 0, "node": "node-a", "epoch": 1, "gpus": list(gpus),
-            "cpu": 1000, "ram": 1000, "vram": 1000, "milli": 1000, "slices": 0, "mig": None,
+            "cpu": 1000, "ram": 1000, "storage": 0, "power": 0, "vram": 1000, "milli": 1000,
+            "slices": 0, "mig": None,
             "cycle": f"by-hand/{uuid.uuid4().hex}", "pool": self.pool, **fields,
         }  # fmt: skip
         async with self.database.transaction() as connection:
@@ -215,24 +217,26 @@ def registration(
     token: str = TOKEN,
     block: str | None = None,
     expires_at: datetime | None = None,
+    **inventory: Any,
 ) -> Registration:
-    """Return what the agent of a node of 80 GB GPUs, 16 cores and 64 GB sends."""
+    """Return what the agent of a node of 80 GB GPUs of 700 W, 16 cores and 64 GB sends."""
     identity = NodeIdentity(
         node_id=node, agent_id=f"agent-{node}", boot_id=boot, pool=pool, block_id=block,
         expires_at=expires_at,
     )  # fmt: skip
-    inventory = Inventory(
-        gpu_type="H100", cpus=16, ram=64, simulated=True,
+    found = Inventory(
+        gpu_type="H100", cpus=16, ram=64, simulated=True, **inventory,
         gpus=tuple(
             GPUInventory(
-                index=i, model="H100", vram=80, mig=positions_of("H100", 80) if i in mig else None
+                index=i, model="H100", vram=80, power=700,
+                mig=positions_of("H100", 80) if i in mig else None,
             )
             for i in range(gpus)
         ),
     )  # fmt: skip
     issued_at = datetime.now(UTC)
     return Registration(
-        identity=identity, inventory=inventory, issued_at=issued_at,
+        identity=identity, inventory=found, issued_at=issued_at,
         proof=proof.sign(token, identity, issued_at),
     )  # fmt: skip
 
@@ -241,9 +245,10 @@ _PLACE_BY_HAND = (
     "INSERT INTO cycles (id, pool, queued, placed, refused, took_ms)"
     " VALUES (:cycle, :pool, 1, 1, 0, 0)",
     "INSERT INTO placements (job_id, attempt, rank, cycle_id, node_id, epoch, gpu_indices,"
-    " cpu_milli, ram_mb, vram_mb, milli, slices, mig_profile, expected_seconds, decision)"
-    " VALUES (:job, :attempt, :rank, :cycle, :node, :epoch, :gpus, :cpu, :ram, :vram, :milli,"
-    " :slices, :mig, 60, '{}')",
+    " cpu_milli, ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,"
+    " expected_seconds, decision)"
+    " VALUES (:job, :attempt, :rank, :cycle, :node, :epoch, :gpus, :cpu, :ram, :storage, :power,"
+    " :vram, :milli, :slices, :mig, 60, '{}')",
     "INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,"
     " mig_profile, tenant)"
     " SELECT :job, :attempt, :rank, :node, :epoch, g, :vram, :milli, :slices, :mig, 'default'"
@@ -259,6 +264,14 @@ _DRIFT = """
     SELECT n.id, NULL, n.ram_mb_used, coalesce(sum(p.ram_mb), 0)
       FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
      GROUP BY n.id HAVING n.ram_mb_used <> coalesce(sum(p.ram_mb), 0)
+    UNION ALL
+    SELECT n.id, NULL, n.storage_mb_s_used, coalesce(sum(p.storage_mb_s), 0)
+      FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
+     GROUP BY n.id HAVING n.storage_mb_s_used <> coalesce(sum(p.storage_mb_s), 0)
+    UNION ALL
+    SELECT n.id, NULL, n.milliwatts_used, coalesce(sum(p.milliwatts), 0)
+      FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
+     GROUP BY n.id HAVING n.milliwatts_used <> coalesce(sum(p.milliwatts), 0)
     UNION ALL
     SELECT g.node_id, g.index, g.vram_mb_used, coalesce(sum(l.vram_mb), 0)
       FROM gpus g LEFT JOIN leases l

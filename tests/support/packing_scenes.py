@@ -28,6 +28,14 @@ fingerprints = st.sampled_from(
 )
 
 
+host_wishes = st.fixed_dictionaries(
+    {
+        "storage_bandwidth": st.sampled_from([0, 0, 0, 1, 3]),
+        "power_per_gpu": st.sampled_from([None, None, None, 200, 600]),
+    }
+)
+
+
 @st.composite
 def requests(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = False) -> JobRequest:
     """Any job; a `mixed` one may also want a part of a GPU, a `linked` one a fingerprint."""
@@ -44,6 +52,7 @@ def requests(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = Fal
         vram_per_gpu=draw(st.sampled_from([0, 10, 40, 80])),
         cpus=draw(st.sampled_from([0, 1, 8, 32])),
         ram=draw(st.sampled_from([0, 16, 256])),
+        **draw(host_wishes),
         expected_duration=draw(minutes),
         needs_container=draw(st.sampled_from([False] * 5 + [True])),
         conformance=conformance,
@@ -66,6 +75,7 @@ def part_requests(draw: st.DrawFn, name: str, *, mig: bool) -> JobRequest:
         priority=draw(st.integers(0, 2)),
         cpus=draw(st.sampled_from([0, 1, 8])),
         ram=draw(st.sampled_from([0, 16, 128])),
+        **draw(host_wishes),
         expected_duration=draw(minutes),
         submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
         **wish,
@@ -105,6 +115,9 @@ def empty_nodes(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = 
         ),
         cpus=draw(st.sampled_from([16, 64])),
         ram=draw(st.sampled_from([128, 512])),
+        storage_bandwidth=draw(st.sampled_from([None, None, 4])),
+        power=draw(st.sampled_from([None, None, 1000, 2800])),
+        gpu_power=draw(st.sampled_from([0, 350, 700])),
         provider=draw(st.sampled_from(["own", "prime", "sfcompute"])),
         expires_at=None if expires_in is None else NOW + expires_in,
         state=draw(st.sampled_from([NodeState.READY] * 7 + [NodeState.DRAINING])),
@@ -142,8 +155,11 @@ def scenes(
     old = [draw(requests(f"old-{i}", mixed, linked)) for i in range(draw(st.integers(0, 8)))]
     started = plan(old, nodes, [], POLICY, NOW)
     nodes = applied(nodes, old, started)
+    powers = {node.id: node.gpu_power for node in nodes}
     at_work = [
-        running_job(job, decision.node_id, decision.gpu_indices, decision.slices)
+        running_job(
+            job, decision.node_id, decision.gpu_indices, decision.slices, powers[decision.node_id]
+        )
         for job in old
         for decision in started.placements
         if decision.job_id == job.id and decision.node_id and draw(st.booleans())
@@ -155,7 +171,11 @@ def scenes(
 
 
 def running_job(
-    job: JobRequest, node_id: str, gpu_indices: tuple[int, ...], slices: int = 0
+    job: JobRequest,
+    node_id: str,
+    gpu_indices: tuple[int, ...],
+    slices: int = 0,
+    gpu_power: float = 0.0,
 ) -> RunningJob:
     """Return the job as it runs; an instance is one of a GPU of 80 GB."""
     return RunningJob(
@@ -167,6 +187,8 @@ def running_job(
         slices=slices,
         cpus=job.cpus,
         ram=job.ram,
+        storage=job.storage_bandwidth,
+        power=job.share_of(job.gpus, gpu_power).power,
         expected_end=NOW + job.expected_duration,
     )
 

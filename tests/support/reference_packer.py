@@ -4,6 +4,7 @@ Every node is asked anew for every job, moment by moment and GPU by GPU: slow, a
 Decisions come without their sentence.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,11 @@ from models.topology import LinkClass, NodeTopology
 
 TINY = 1e-6
 GPUs = tuple[int, ...]
+Amounts = tuple[float, float, float, float]
+"""Cores, GB of RAM, GB/s of storage bandwidth, watts."""
+HOST_CODES = (
+    RejectionCode.CPU, RejectionCode.RAM, RejectionCode.STORAGE, RejectionCode.POWER,
+)  # fmt: skip
 
 
 @dataclass
@@ -38,8 +44,7 @@ class Span:
     """What a job has of a machine, from when until when."""
 
     gpus: GPUs
-    cpus: float
-    ram: float
+    host: Amounts
     start: datetime
     end: datetime
     milli: int = 1000
@@ -56,7 +61,7 @@ class Machine:
     now: datetime
     held: list[Span] = field(default_factory=list[Span])
     reserved: list[Span] = field(default_factory=list[Span])
-    free: set[int] = field(default_factory=set[int])
+    idle: set[int] = field(default_factory=set[int])
     stuck: set[int] = field(default_factory=set[int])
     room: dict[int, float] = field(default_factory=dict[int, float])
     """GB that a job could have on each GPU once nobody holds it; none of GPUs in MIG mode."""
@@ -66,15 +71,23 @@ class Machine:
     """GB that go with them."""
     slices_stuck: dict[int, int] = field(default_factory=dict[int, int])
     """For each GPU in MIG mode."""
-    unexplained_cpus: float = 0.0
-    unexplained_ram: float = 0.0
+    unexplained: Amounts = (0.0, 0.0, 0.0, 0.0)
     vram_used: float = 0.0
 
+    def size(self) -> list[float]:
+        node = self.node
+        limits = (node.cpus, node.ram, node.storage_bandwidth, node.power)
+        return [math.inf if limit is None else limit for limit in limits]
+
+    def free(self, number: int) -> float:
+        used = self.unexplained[number] + sum(span.host[number] for span in self.held)
+        return self.size()[number] - used
+
     def cpus_free(self) -> float:
-        return self.node.cpus - self.unexplained_cpus - sum(span.cpus for span in self.held)
+        return self.free(0)
 
     def ram_free(self) -> float:
-        return self.node.ram - self.unexplained_ram - sum(span.ram for span in self.held)
+        return self.free(1)
 
     def with_memory(self, job: JobRequest) -> set[int]:
         return {index for index, room in self.room.items() if room + TINY >= job.vram_per_gpu}
@@ -165,7 +178,7 @@ def machine_of(node: Node, jobs: Sequence[RunningJob], now: datetime) -> Machine
             if unknown:
                 machine.stuck.add(gpu.index)
             elif not here:
-                machine.free.add(gpu.index)
+                machine.idle.add(gpu.index)
             beyond = max(gpu.vram_used - sum(job.vram_per_gpu for job in here), 0)
             machine.vram_stuck[gpu.index] = beyond if unknown else 0
             machine.room[gpu.index] = gpu.vram if unknown else max(gpu.vram - beyond, 0)
@@ -178,11 +191,29 @@ def machine_of(node: Node, jobs: Sequence[RunningJob], now: datetime) -> Machine
         end = job.expected_end if job.expected_end > now else now + timedelta(minutes=1)
         vram = 0.0 if job.slices else job.vram_per_gpu
         machine.held.append(
-            Span(job.gpu_indices, job.cpus, job.ram, now, end, job.milli, vram, job.slices)
-        )
-    machine.unexplained_cpus = max(node.cpus_used - sum(job.cpus for job in jobs), 0)
-    machine.unexplained_ram = max(node.ram_used - sum(job.ram for job in jobs), 0)
+            Span(
+                job.gpu_indices, (job.cpus, job.ram, job.storage, job.power), now, end, job.milli,
+                vram, job.slices,
+            )
+        )  # fmt: skip
+    machine.unexplained = (
+        max(node.cpus_used - sum(job.cpus for job in jobs), 0),
+        max(node.ram_used - sum(job.ram for job in jobs), 0),
+        max(node.storage_used - sum(job.storage for job in jobs), 0),
+        max(node.power_used - sum(job.power for job in jobs), 0),
+    )
     return machine
+
+
+def wants(job: JobRequest, node: Node) -> Amounts:
+    """What the job takes of the node beside its GPUs."""
+    watts = node.gpu_power if job.power_per_gpu is None else job.power_per_gpu
+    if job.power_per_gpu is None and job.mig is not None:
+        # A profile has so many of eight slices, by the number before its g: 3g has 4, 7g all 8.
+        watts *= {"3": 4, "7": 8}.get(job.mig[0], int(job.mig[0])) / 8
+    elif job.power_per_gpu is None:
+        watts *= job.milli / 1000
+    return job.cpus, job.ram, job.storage_bandwidth, watts * job.gpus
 
 
 class Ranking(Protocol):
@@ -204,7 +235,7 @@ def answer(
     """The first constraint that fails, or the GPUs and the score."""
     node, now = machine.node, machine.now
     roomy = machine.with_memory(job)
-    usable = roomy & machine.free
+    usable = roomy & machine.idle
     if node.state is not NodeState.READY:
         return RejectionCode.STATE
     if node.tier is not job.tier:
@@ -217,10 +248,9 @@ def answer(
         return failed
     if expires_before(node, now + job.expected_duration + policy.safety_margin):
         return RejectionCode.EXPIRY
-    if machine.cpus_free() + TINY < job.cpus:
-        return RejectionCode.CPU
-    if machine.ram_free() + TINY < job.ram:
-        return RejectionCode.RAM
+    for number, (code, amount) in enumerate(zip(HOST_CODES, wants(job, node), strict=True)):
+        if machine.free(number) + TINY < amount:
+            return code
     if job.mig is not None:
         if not any(gpu.mig and gpu.mig.get(job.mig) for gpu in node.gpus):
             return RejectionCode.MIG_PROFILE
@@ -235,7 +265,7 @@ def answer(
             return RejectionCode.SHARES_BUSY
     elif len(usable) < job.gpus:
         return RejectionCode.GPUS_BUSY
-    found = open_part(machine, job, now, policy.gpu_choice, machine.free)
+    found = open_part(machine, job, now, policy.gpu_choice, machine.idle)
     if found is None:
         return RejectionCode.RESERVED
     gpus, slices = found
@@ -267,7 +297,7 @@ def score(
     if vram:
         utilization = min((machine.vram_used + memory_of(machine, job, gpus, slices)) / vram, 1)
     else:
-        utilization = min((len(node.gpus) - len(machine.free) + job.gpus) / len(node.gpus), 1)
+        utilization = min((len(node.gpus) - len(machine.idle) + job.gpus) / len(node.gpus), 1)
     gap = average_gap(gpus)
     expiry = 0.0
     if node.expires_at and job.expected_duration:
@@ -355,21 +385,21 @@ def memory_of(machine: Machine, job: JobRequest, gpus: GPUs, slices: int) -> flo
 
 
 def start(machine: Machine, job: JobRequest, gpus: GPUs, slices: int) -> None:
-    machine.held.append(span_of(job, gpus, slices, machine.now))
-    machine.free -= set(gpus)
+    machine.held.append(span_of(machine, job, gpus, slices, machine.now))
+    machine.idle -= set(gpus)
     machine.vram_used += memory_of(machine, job, gpus, slices)
 
 
 def with_job(machine: Machine, job: JobRequest, gpus: GPUs, slices: int) -> Machine:
-    after = replace(machine, held=list(machine.held), free=set(machine.free))
+    after = replace(machine, held=list(machine.held), idle=set(machine.idle))
     start(after, job, gpus, slices)
     return after
 
 
-def span_of(job: JobRequest, gpus: GPUs, slices: int, moment: datetime) -> Span:
+def span_of(machine: Machine, job: JobRequest, gpus: GPUs, slices: int, moment: datetime) -> Span:
     milli, vram = (0, 0.0) if job.mig else (job.milli, job.vram_per_gpu)
     end = end_of(job, moment)
-    return Span(gpus, job.cpus, job.ram, moment, end, milli, vram, slices)
+    return Span(gpus, wants(job, machine.node), moment, end, milli, vram, slices)
 
 
 def reserve(
@@ -388,7 +418,7 @@ def reserve(
     found_then = open_part(machine, job, moment, policy.gpu_choice)
     assert found_then is not None
     gpus, slices = found_then
-    span = span_of(job, gpus, slices, moment)
+    span = span_of(machine, job, gpus, slices, moment)
     machine.reserved.append(span)
     return Reservation(
         job_id=job.id, node_id=machine.node.id, gpu_indices=gpus, slices=slices, start=moment,
@@ -429,10 +459,10 @@ def open_part(
     others = [s for s in machine.held + machine.reserved if s.start < end and s.end > moment]
     for instant in instants(moment, others):
         then = [span for span in others if span.start <= instant < span.end]
-        cpus = machine.unexplained_cpus + sum(span.cpus for span in then) + job.cpus
-        ram = machine.unexplained_ram + sum(span.ram for span in then) + job.ram
-        if cpus > machine.node.cpus + TINY or ram > machine.node.ram + TINY:
-            return None
+        for number, amount in enumerate(wants(job, machine.node)):
+            used = machine.unexplained[number] + sum(span.host[number] for span in then)
+            if used + amount > machine.size()[number] + TINY:
+                return None
     if job.mig is not None:
         places = instances(machine, job, others)
         return best_instance(machine, places, others, by) if places else None

@@ -111,7 +111,7 @@ def found(machine: plain.Machine, kind: Kind) -> tuple[int, int, int]:
         slices = sum(len(bits) for bits in free.values())
         return sum(bool(bits) for bits in free.values()), 125 * slices, len(able)
     if need.milli == 1000:
-        whole = {i for i in machine.free if machine.room[i] + TINY >= need.vram}
+        whole = {i for i in machine.idle if machine.room[i] + TINY >= need.vram}
         return len(whole), 1000 * len(whole) if len(whole) >= need.gpus else 0, large
     wish = JobRequest(id="k", gpus=1, milli=need.milli, vram_per_gpu=need.vram)
     lefts = plain.left(machine, wish, machine.now, machine.held)
@@ -174,9 +174,9 @@ def unusable(machine: plain.Machine, mix: Mix) -> float:
 
 
 def pack_to_empty(machine: plain.Machine, gpus: Iterable[int]) -> float:
-    opened = machine.free & set(gpus)
-    if opened and len(machine.free) == len(machine.room):
-        return max(33 - len(machine.free), len(machine.free))
+    opened = machine.idle & set(gpus)
+    if opened and len(machine.idle) == len(machine.room):
+        return max(33 - len(machine.idle), len(machine.idle))
     if opened:
         return max(50 - len(opened), 33)
     (index,) = gpus

@@ -1,0 +1,58 @@
+"""What an agent is told of storage bandwidth and power counts when jobs are placed there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from client.api import Longshore
+from models.job import JobState
+from models.settings import Settings
+from tests.support.agent import AgentProcess
+from tests.support.control import a_spec
+from tests.support.waiting import eventually
+
+
+async def test_a_job_waits_for_storage_bandwidth_that_another_has(
+    longshore: Longshore, settings: Settings, pool: str, tmp_path: Path
+) -> None:
+    limits = ("--storage-bandwidth", "4GB/s", "--power", "2kW", "--gpu-power", "700W")
+    agent = AgentProcess(settings, tmp_path / "agent", pool, *limits)
+    agent.start()
+    try:
+        until = tmp_path / "go on"
+        command = f"until [ -e '{until}' ]; do sleep 0.05; done"
+        first = await longshore.submit(a_spec(pool, storage_bandwidth=3, command=command))
+        await eventually(lambda: _is(longshore, first.job_id, JobState.RUNNING))
+        second = await longshore.submit(a_spec(pool, storage_bandwidth=2, command="true"))
+        await eventually(lambda: _waits_for_storage(longshore, second.job_id))
+        (node,) = await longshore.nodes(pool=pool)
+        assert (node.storage_bandwidth, node.storage_used) == (4, 3)
+        assert (node.power, node.power_used) == (2000, 700)
+        until.touch()
+        assert (await longshore.wait(second.job_id)).state is JobState.SUCCEEDED
+    finally:
+        agent.end()
+
+
+def test_a_limit_that_cannot_be_read_is_named() -> None:
+    for option, value, hint in (
+        ("--storage-bandwidth", "fast", "expected a bandwidth such as 10GB/s"),
+        ("--power", "5.6kV", "expected a power such as 700W"),
+        ("--gpu-power", "700W", "--gpu-power is for simulated GPUs"),
+    ):
+        run = subprocess.run(
+            [sys.executable, "-m", "client.cli", "agent", option, value],
+            capture_output=True, text=True, timeout=60, check=False,
+            env={**os.environ, "LONGSHORE_AGENT_TOKEN": "a token of no use"},
+        )  # fmt: skip
+        assert run.returncode != 0
+        assert hint in run.stderr
+
+
+async def _is(longshore: Longshore, job_id: str, state: JobState) -> bool:
+    return (await longshore.status(job_id)).state is state
+
+
+async def _waits_for_storage(longshore: Longshore, job_id: str) -> bool:
+    return "not-enough-storage-bandwidth" in (await longshore.status(job_id)).reason
