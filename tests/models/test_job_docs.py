@@ -4,7 +4,8 @@ import yaml
 
 from models.document import load_document
 from models.job import CheckpointContract, JobSpec, RetryPolicy, RetryRule
-from models.job_docs import FULL_EXAMPLE, PAGE, page
+from models.job_docs import PAGE, page
+from models.job_examples import FULL_EXAMPLE
 from models.topology import Conformance, Gang
 
 

@@ -1,0 +1,69 @@
+"""Job files that the page about them shows."""
+
+FULL_EXAMPLE = """\
+name: train-7b
+tenant: research
+pool: default
+tier: FAST
+priority: 7
+
+gpus: 16
+gpu_type: H100
+vram_per_gpu: 40GB
+milli: 1000
+mig: null
+cpus: 64
+ram: 512GB
+storage_bandwidth: 4GB/s
+power_per_gpu: 500W
+expected_duration: 2h30m
+gang:
+  group_gpus: 8
+  allow_cross_group_spread: true
+  processes: node
+  spares_per_group: 1
+  same_conformance: require
+  unlabelled_nodes: false
+conformance: {known: true, allowed: [1f0e6b2c9d4a7e35]}
+
+command: [python, train.py, --epochs, "3"]
+image: ghcr.io/example/train:1.4
+env:
+  SEED: 7
+  WANDB_MODE: offline
+workdir: ~/train
+
+checkpoint:
+  folder: checkpoints
+  signal: SIGUSR1
+  grace: 2m
+  interval: 15m
+  save_signal: SIGUSR2
+  save_file: true
+  store: true
+  keep: 3
+retry:
+  user: {max_retries: 1, backoff: 30s, multiplier: 2, max_backoff: 10m}
+  start: {max_retries: 1, backoff: 1m}
+  out_of_memory: {max_retries: 0}
+  node: {max_retries: 10, backoff: 1s}
+  network: {max_retries: null, backoff: 5s}
+  preempted: {max_retries: null}
+preemptible: false
+queue_timeout: 12h
+stop_grace: 20s
+"""
+"""Every field once; where the examples of single fields come from, too."""
+
+OF_ONE_GPU = {"milli": 500, "mig": "1g.10gb"}
+"""Examples that cannot stand beside a gang."""
+
+WRONG_EXAMPLE = """\
+name: Train 7B
+gpus: 0
+gups: 4
+vram_per_gpu: lots
+expected_duration: -1h
+retry:
+  user: {max_retry: 3}
+"""

@@ -1,0 +1,65 @@
+"""How a pool packs: by which rule, with which weights."""
+
+from datetime import timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from models.base import Frozen
+from models.gang import GangPacking
+from models.units import Duration
+
+
+class PackingRule(StrEnum):
+    """By what a cycle ranks the nodes that could take a job. See docs/architecture.md."""
+
+    SEED_SCORE = "seed-score"
+    """GPU memory in use, gaps between the GPUs, expiry and provider, by the pool's weights."""
+    BEST_FIT = "best-fit"
+    """Least cores and GPUs left, half and half."""
+    TIGHT = "tight"
+    """Fewest GPUs free, then the fewest cores."""
+    FGD = "fgd"
+    """What is left serves the usual jobs best (fragmentation gradient descent)."""
+    PACK_TO_EMPTY = "pack-to-empty"
+    """Shared GPUs first, then nodes in use, then empty ones."""
+    KEEP_ROOM = "keep-room"
+    """What is left keeps most room for the jobs that come, where room is scarce."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether it looks at the jobs that are to be expected."""
+        return self in (PackingRule.KEEP_ROOM, PackingRule.FGD)
+
+
+class GPUChoice(StrEnum):
+    """Which of a node's free GPUs a job gets."""
+
+    CONTIGUOUS = "contiguous"
+    """The run with the fewest gaps; then the one that leaves the longest runs; then the lowest."""
+    FIRST_FREE = "first-free"
+    """The first by index, as the seed's code does; kept for comparison."""
+
+
+class ScoreWeights(Frozen):
+    """Weights of the placement score (seed document on bin packing)."""
+
+    utilization: float = 1.0
+    fragmentation: float = -0.5
+    expiry: float = -0.3
+    provider: float = 0.2
+
+
+class PackingPolicy(Frozen):
+    """How a pool packs."""
+
+    rule: PackingRule = PackingRule.SEED_SCORE
+    """By what nodes are ranked for jobs on one node."""
+    weights: ScoreWeights = ScoreWeights()
+    safety_margin: Duration = timedelta(seconds=300)
+    """A node must outlive the job's expected duration by this much."""
+    gpu_choice: GPUChoice = GPUChoice.CONTIGUOUS
+    max_reservations: int = Field(default=8, ge=0, le=1000)
+    """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake."""
+    gang_packing: GangPacking = GangPacking.BEST_FIT
+    """How domains and nodes are chosen for jobs that span nodes."""
