@@ -1,11 +1,13 @@
-"""A fleet of two nodes for all tests of a module, and the advice how to run a failed one alone."""
+"""Fleets for all tests of a module, a market, and the advice how to run a failed test alone."""
 
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 
+from tests.faults.buyers import market_with_machines, running_buyers
 from tests.faults.fleet import Fleet, running_fleet
 from tests.support.local_stack import temporary_folder
+from tests.support.market import RunningMarket
 
 
 @pytest.fixture(scope="module")
@@ -13,6 +15,19 @@ async def fleet() -> AsyncIterator[Fleet]:
     with temporary_folder() as folder:
         async with running_fleet(folder, nodes=2) as running:
             yield running
+
+
+@pytest.fixture(scope="module")
+def market() -> Iterator[RunningMarket]:
+    with temporary_folder() as folder, market_with_machines(folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def buyers(market: RunningMarket) -> AsyncIterator[Fleet]:
+    """A stack without nodes of its own, whose control worker trades at the market."""
+    async with running_buyers(market) as running:
+        yield running
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,7 @@
 """What a fleet does while something is killed: jobs are submitted, held and released."""
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -14,14 +15,33 @@ from tests.support.waiting import eventually
 T = TypeVar("T")
 
 
-async def until_answered(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a call while a server is away, as a patient user does."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                return await call()
-            except UnavailableError:
-                await asyncio.sleep(0.05)
+async def until_answered(
+    call: Callable[[], Awaitable[T]], not_yet: tuple[type[Exception], ...] = (UnavailableError,)
+) -> T:
+    """Repeat a call while a server is away, as a patient user does; return its answer."""
+    answers: list[T] = []
+
+    async def answered() -> bool:
+        try:
+            answers.append(await call())
+        except not_yet as error:
+            raise AssertionError(f"no answer for {PATIENCE:g} s: {error}") from error
+        return True
+
+    async with asyncio.timeout(2 * PATIENCE):  # a call that never comes back is none
+        await eventually(answered, timeout=PATIENCE, interval=0.05)
+    return answers[0]
+
+
+async def until_taken(command: Callable[[], Awaitable[object]]) -> None:
+    """Repeat a command while what it is for is away: a node whose agent is just starting."""
+    await until_answered(command, (UnavailableError, NotFoundError, RefusedError))
+
+
+async def tell(command: Callable[[], Awaitable[object]]) -> None:
+    """Send a command once, to something that may have ended."""
+    with contextlib.suppress(NotFoundError, RefusedError):
+        await until_answered(command)
 
 
 async def submit(fleet: Fleet, spec: JobSpec, *, held: bool = False) -> str:
@@ -78,21 +98,3 @@ async def submit_and_preempt(fleet: Fleet) -> list[str]:
 async def _held_or_over(longshore: Longshore, job_id: str) -> bool:
     status = await until_answered(lambda: longshore.status(job_id))
     return status.state is JobState.HELD or status.state.ended
-
-
-async def until_taken(command: Callable[[], Awaitable[object]]) -> None:
-    """Repeat a command while what it is for is away: a node whose agent is just starting."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                await until_answered(command)
-                return
-            except (NotFoundError, RefusedError):
-                await asyncio.sleep(0.2)
-
-
-async def tell(command: Callable[[], Awaitable[object]]) -> None:
-    try:
-        await until_answered(command)
-    except (NotFoundError, RefusedError):
-        return  # it had ended

@@ -5,9 +5,7 @@ here knows. A few of the cases run always, all of them with `make faults`.
 """
 
 import asyncio
-import os
 import uuid
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any, get_args
 
@@ -15,18 +13,16 @@ import pytest
 
 from activities.failpoints import BlockEndPoint
 from models.buying import BuyingPolicy
-from models.messages import CONTROL_TASK_QUEUE, CommandReason
+from models.messages import CONTROL_TASK_QUEUE
 from models.pool import PoolSpec
 from models.purchase import PurchaseRequest, block_workflow_id, purchase_workflow_id
-from models.settings import MarketInfo
-from simulation.market.background import Profile
-from simulation.market.nodes import AgentRoom
-from tests.buying.buyer import block_option, differences
+from tests.buying.buyer import block_option
 from tests.faults import scenes
-from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet, running_fleet
+from tests.faults.buyers import disagreements
+from tests.faults.cases import cases_of
+from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
 from tests.support.control import a_spec
-from tests.support.local_stack import temporary_folder
-from tests.support.market import RunningMarket, running_market
+from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -49,39 +45,7 @@ def _cases() -> list[object]:
         for point in get_args(BlockEndPoint)
         for victim in (CONTROL, *((POSTGRES, TEMPORAL) if point in ALSO_OF else ()))
     ]
-    assert set(cases) >= ALWAYS
-    return [
-        pytest.param(
-            *case, id="-".join(case), marks=() if case in ALWAYS else pytest.mark.exhaustive
-        )
-        for case in cases
-    ]
-
-
-@pytest.fixture(scope="module")
-def market() -> Any:
-    with temporary_folder() as folder:
-        room = AgentRoom(folder)
-        try:
-            with running_market(Profile.CALM, speed=1.0, machines=room, balance=10**12) as market:
-                market.knobs(instance_start_seconds=0, pod_start_seconds=1, spot_loss_per_hour=0)
-                yield market
-        finally:
-            room.clear()
-
-
-@pytest.fixture(scope="module")
-async def buyers(market: RunningMarket) -> AsyncIterator[Fleet]:
-    """A stack without nodes of its own, whose control worker trades at the market."""
-    os.environ["LONGSHORE_MARKET_LIST_LAG"] = "3s"
-    with temporary_folder() as folder:
-        info = MarketInfo(url=market.url, token=market.token, pid=os.getpid())
-        (folder / "market.json").write_text(info.model_dump_json())
-        try:
-            async with running_fleet(folder, nodes=0) as fleet:
-                yield fleet
-        finally:
-            del os.environ["LONGSHORE_MARKET_LIST_LAG"]
+    return cases_of(cases, ALWAYS)
 
 
 @pytest.mark.parametrize(("point", "victim"), _cases())
@@ -120,10 +84,7 @@ async def test_one_sale_or_renewal_and_no_more(
         buyers.let_go(point)
         await asyncio.to_thread(buyers.start_what_is_missing)
 
-    async def rows(statement: str) -> list[dict[str, Any]]:
-        return buyers.rows(statement)
-
-    wrong = await differences(rows, pool, before, market.state())
+    wrong = await disagreements(buyers, market, pool, before)
     assert not wrong, "\n".join(wrong)
     new = [each for each in market.state()["orders"]
            if each["id"] not in {old["id"] for old in before["orders"]}]  # fmt: skip
@@ -172,10 +133,11 @@ class _Scene:
         pool = PoolSpec(name=self._pool, buying=policy)
         # What was killed before has taken the client's connections with it.
         await scenes.until_answered(lambda: self._fleet.longshore.set_pool(pool))
-        await self._signal("wake")
+        temporal = self._fleet.longshore.temporal
+        await temporal.get_workflow_handle(block_workflow_id(self._block)).signal("wake")
 
     async def let_go(self) -> None:
-        await self._signal("let_go", CommandReason(reason="the test is over"))
+        await scenes.tell(lambda: self._fleet.longshore.let_go(self._block, "the test is over"))
 
     async def end(self) -> None:
         """Cancel what runs, and let every block of the pool go."""
@@ -183,10 +145,9 @@ class _Scene:
             await scenes.tell(lambda: self._fleet.longshore.cancel(job_id))
         for row in self._blocks():
             if row["state"] != "ENDED":
-                handle = self._fleet.longshore.temporal.get_workflow_handle(
-                    block_workflow_id(row["id"])
+                await scenes.tell(
+                    lambda block=row["id"]: self._fleet.longshore.let_go(block, "the test is over")
                 )
-                await handle.signal("let_go", CommandReason(reason="the test is over"))
 
     def is_sold_or_not(self) -> bool:
         rows = self._fleet.rows(
@@ -231,7 +192,3 @@ class _Scene:
             self._job,
         )
         return bool(rows)
-
-    async def _signal(self, name: str, *arguments: CommandReason) -> None:
-        handle = self._fleet.longshore.temporal.get_workflow_handle(block_workflow_id(self._block))
-        await handle.signal(name, *arguments)

@@ -5,24 +5,21 @@ here knows. A few of the cases run always, all of them with `make faults`.
 """
 
 import asyncio
-import os
 import uuid
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
 from activities.failpoints import BuyingPoint
-from models.messages import CONTROL_TASK_QUEUE, CommandReason
+from models.messages import CONTROL_TASK_QUEUE
 from models.purchase import PurchaseOption, PurchaseRequest, purchase_workflow_id
-from models.settings import MarketInfo
-from simulation.market.background import Profile
-from simulation.market.nodes import AgentRoom
-from tests.buying.buyer import an_offer, block_option, differences, pod_option
-from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet, running_fleet
-from tests.support.local_stack import temporary_folder
-from tests.support.market import RunningMarket, running_market
+from tests.buying.buyer import an_offer, block_option, pod_option
+from tests.faults import scenes
+from tests.faults.buyers import disagreements
+from tests.faults.cases import cases_of
+from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
+from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -52,39 +49,7 @@ def _cases() -> list[object]:
         for victim in (CONTROL, *((POSTGRES, TEMPORAL) if point in ALSO_OF else ()))
         if what == BLOCK or point.startswith(OF_A_POD)
     ]
-    assert set(cases) >= ALWAYS
-    return [
-        pytest.param(
-            *case, id="-".join(case), marks=() if case in ALWAYS else pytest.mark.exhaustive
-        )
-        for case in cases
-    ]
-
-
-@pytest.fixture(scope="module")
-def market() -> Any:
-    with temporary_folder() as folder:
-        room = AgentRoom(folder)
-        try:
-            with running_market(Profile.CALM, speed=1.0, machines=room, balance=10**12) as market:
-                market.knobs(instance_start_seconds=0, pod_start_seconds=1, spot_loss_per_hour=0)
-                yield market
-        finally:
-            room.clear()
-
-
-@pytest.fixture(scope="module")
-async def buyers(market: RunningMarket) -> AsyncIterator[Fleet]:
-    """A stack without nodes of its own, whose control worker buys at the market."""
-    os.environ["LONGSHORE_MARKET_LIST_LAG"] = "3s"
-    with temporary_folder() as folder:
-        info = MarketInfo(url=market.url, token=market.token, pid=os.getpid())
-        (folder / "market.json").write_text(info.model_dump_json())
-        try:
-            async with running_fleet(folder, nodes=0) as fleet:
-                yield fleet
-        finally:
-            del os.environ["LONGSHORE_MARKET_LIST_LAG"]
+    return cases_of(cases, ALWAYS)
 
 
 @pytest.mark.parametrize(("point", "victim", "what"), _cases())
@@ -112,10 +77,7 @@ async def test_one_purchase_and_no_more(
         buyers.let_go(point)
         await asyncio.to_thread(buyers.start_what_is_missing)
 
-    async def rows(statement: str) -> list[dict[str, Any]]:
-        return buyers.rows(statement)
-
-    wrong = await differences(rows, pool, before, market.state())
+    wrong = await disagreements(buyers, market, pool, before)
     assert not wrong, "\n".join(wrong)
     bought = "SELECT key FROM purchase_orders WHERE purchase_id = %s AND nodes > 0"
     assert len(buyers.rows(bought, purchase)) == 1
@@ -142,8 +104,7 @@ async def _kill_at(fleet: Fleet, point: BuyingPoint, victim: str) -> None:
 
 async def _let_go(fleet: Fleet, purchase: str) -> None:
     for row in fleet.rows("SELECT id FROM blocks WHERE purchase_id = %s", purchase):
-        handle = fleet.longshore.temporal.get_workflow_handle(f"block-{row['id']}")
-        await handle.signal("let_go", CommandReason(reason="the test is over"))
+        await scenes.tell(lambda id=row["id"]: fleet.longshore.let_go(id, "the test is over"))
 
 
 def _is_ready(fleet: Fleet, purchase: str) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from activities.failpoints import Point
 from tests.faults import scenes
+from tests.faults.cases import cases_of
 from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
 from tests.faults.invariants import check
 from tests.support.waiting import eventually
@@ -58,15 +59,7 @@ def _victims(point: Point) -> list[str]:
 
 def _cases() -> list[object]:
     cases = [(point, victim) for point in get_args(Point) for victim in _victims(point)]
-    assert set(cases) >= ALWAYS
-    return [
-        pytest.param(
-            *case,
-            id="-".join(case),
-            marks=() if case in ALWAYS else pytest.mark.exhaustive,
-        )
-        for case in cases
-    ]
+    return cases_of(cases, ALWAYS)
 
 
 @pytest.mark.parametrize(("point", "victim"), _cases())

@@ -12,7 +12,6 @@ any does not hold.
 
 import argparse
 import asyncio
-import os
 import random
 import sys
 import time
@@ -21,12 +20,13 @@ from datetime import UTC, datetime
 
 from benchmarks.installation import forget_environment
 from client.process import leave, run
+from tests.faults.buyers import found_in, market_with_machines
 from tests.faults.chaos.counting import Counting
 from tests.faults.chaos.faults import FAULTS
 from tests.faults.chaos.load import submit_for
 from tests.faults.chaos.scene import Scene
 from tests.faults.chaos.schedule import Moment, moments
-from tests.faults.chaos.trading import Trading, market_of
+from tests.faults.chaos.trading import Trading
 from tests.faults.fleet import running_fleet
 from tests.faults.invariants import check
 from tests.support.local_stack import temporary_folder
@@ -53,8 +53,11 @@ async def chaos(seed: int, seconds: float, names: list[str], every: float) -> in
     """Return the exit code: 0 where every invariant holds."""
     _say(f"seed {seed}: {seconds / 60:g} minutes of faults on {NODES} simulated nodes")
     planned = moments(seed, seconds, names, every)
-    os.environ["LONGSHORE_MARKET_LIST_LAG"] = "3s"
-    with temporary_folder() as folder, market_of(folder) as market:
+    with (
+        temporary_folder() as folder,
+        market_with_machines(folder / "room") as market,
+        found_in(folder, market),
+    ):
         async with running_fleet(folder, nodes=NODES) as fleet:
             scene = Scene(fleet, Counting(fleet), Trading(fleet, market))
             await scene.trading.begin()

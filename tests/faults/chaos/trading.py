@@ -4,14 +4,8 @@ In the end its ledger has to be what the market says that it was paid, to the la
 and nothing may run there that nobody here knows.
 """
 
-import asyncio
 import contextlib
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 from temporalio.service import RPCError
 
@@ -20,13 +14,10 @@ from models.job import JobSpec
 from models.messages import CommandReason
 from models.pool import PoolSpec
 from models.purchase import block_workflow_id, purchase_workflow_id
-from models.settings import MarketInfo
-from simulation.market.background import Profile
-from simulation.market.nodes import AgentRoom
-from tests.buying.buyer import differences
 from tests.faults import scenes
+from tests.faults.buyers import disagreements
 from tests.faults.fleet import PATIENCE, Fleet
-from tests.support.market import RunningMarket, running_market
+from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 
 POOL = "bought"
@@ -68,10 +59,7 @@ class Trading:
         except AssertionError as error:
             return [f"still open: {error}"]
 
-        async def rows(statement: str) -> list[dict[str, Any]]:
-            return await asyncio.to_thread(self._fleet.rows, statement)
-
-        return await differences(rows, POOL, self._before, self.market.state())
+        return await disagreements(self._fleet, self.market, POOL, self._before)
 
     async def _has_ended(self) -> bool:
         open_purchases = self._fleet.rows(
@@ -90,17 +78,3 @@ class Trading:
         handle = self._fleet.longshore.temporal.get_workflow_handle(workflow_id)
         with contextlib.suppress(RPCError):  # it has ended
             await handle.signal(signal, CommandReason(reason="the end of the run"))
-
-
-@contextmanager
-def market_of(folder: Path) -> Iterator[RunningMarket]:
-    """Yield a market whose machines are processes of this computer, for a stack in `folder`."""
-    room = AgentRoom(folder / "room")
-    try:
-        with running_market(Profile.CALM, speed=1.0, machines=room, balance=10**12) as market:
-            market.knobs(instance_start_seconds=0, pod_start_seconds=1, spot_loss_per_hour=0)
-            info = MarketInfo(url=market.url, token=market.token, pid=os.getpid())
-            (folder / "market.json").write_text(info.model_dump_json())
-            yield market
-    finally:
-        room.clear()

@@ -1,0 +1,58 @@
+"""A simulated market with real machines, and a fleet without nodes that buys there."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from models.settings import MarketInfo
+from simulation.market.background import Profile
+from simulation.market.nodes import AgentRoom
+from tests.buying.buyer import differences
+from tests.faults.fleet import Fleet, running_fleet
+from tests.support.local_stack import temporary_folder
+from tests.support.market import RunningMarket, running_market
+
+LIST_LAG = "LONGSHORE_MARKET_LIST_LAG"
+
+
+@contextmanager
+def market_with_machines(folder: Path) -> Iterator[RunningMarket]:
+    """Yield a market whose machines are processes of this computer, with files in `folder`."""
+    room = AgentRoom(folder)
+    try:
+        with running_market(Profile.CALM, speed=1.0, machines=room, balance=10**12) as market:
+            market.knobs(instance_start_seconds=0, pod_start_seconds=1, spot_loss_per_hour=0)
+            yield market
+    finally:
+        room.clear()
+
+
+@contextmanager
+def found_in(folder: Path, market: RunningMarket) -> Iterator[None]:
+    """Have the stack in `folder` find the market, whose lists lag by no more than moments."""
+    info = MarketInfo(url=market.url, token=market.token, pid=os.getpid())
+    (folder / "market.json").write_text(info.model_dump_json())
+    os.environ[LIST_LAG] = "3s"
+    try:
+        yield
+    finally:
+        del os.environ[LIST_LAG]
+
+
+@asynccontextmanager
+async def running_buyers(market: RunningMarket) -> AsyncIterator[Fleet]:
+    """Yield a fleet without nodes of its own, whose control worker trades at the market."""
+    with temporary_folder() as folder, found_in(folder, market):
+        async with running_fleet(folder, nodes=0) as fleet:
+            yield fleet
+
+
+async def disagreements(fleet: Fleet, market: RunningMarket, pool: str, before: Any) -> list[str]:
+    """Return where what a pool has booked is not what the market says, since `before`."""
+
+    async def rows(statement: str) -> list[dict[str, Any]]:
+        return fleet.rows(statement)
+
+    return await differences(rows, pool, before, market.state())
