@@ -5,7 +5,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from models.search import SEARCH_ATTRIBUTES
 from tests.faults.journal import Journal
 from tests.support.agent import supervisors_of
 from tests.support.local_stack import ROOT, running_stack, settings_in
+from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
 from workers.postgres import DATABASE, SUPERUSER
 from workers.processes import wait_until
@@ -41,7 +42,9 @@ class Fleet:
 
     def __init__(self, stack: Stack, nodes: int) -> None:
         self.stack = stack
-        self.nodes = tuple(f"node-{number}" for number in range(1, nodes + 1))
+        self.nodes = node_names(nodes)
+        self.relays: dict[str, Relay] = {}
+        """What lies between an agent and the server; empty where they talk directly."""
         self.journal = Journal(stack.folder / "journal")
         self.longshore: Longshore
         self._points = stack.folder / "failpoints"
@@ -146,8 +149,15 @@ class Fleet:
         live = "SELECT node_id FROM placements WHERE ended_at IS NULL ORDER BY placed_at"
         return [row["node_id"] for row in self.rows(live)]
 
+    def folder_of(self, node: str) -> Path:
+        """Return the work folder of a node's agent."""
+        return self.stack.folder / "agents" / node
+
+    def node_row(self, node: str) -> dict[str, Any]:
+        return self.rows("SELECT state, epoch FROM nodes WHERE id = %s", node)[0]
+
     def epoch(self, node: str) -> int:
-        return self.rows("SELECT epoch FROM nodes WHERE id = %s", node)[0]["epoch"]
+        return self.node_row(node)["epoch"]
 
     async def registered_after(self, node: str, epoch: int) -> None:
         """Wait until a node has a newer registration than `epoch`."""
@@ -178,6 +188,8 @@ class Fleet:
             "LONGSHORE_NODE_LOST_AFTER": f"{NODE_LOST_AFTER.total_seconds():g}s",
             "PYTHONPATH": str(ROOT),
         }
+        if relay := self.relays.get(name.removeprefix("agent-")):
+            env["TEMPORAL_ADDRESS"] = relay.address
         self.stack.processes.spawn(name, argv, env, cwd=ROOT)
 
     def _flags(self, name: str) -> tuple[str, ...]:
@@ -185,21 +197,32 @@ class Fleet:
         return ("--node-id", node, "--simulate", f"{GPUS_PER_NODE}xH100-80GB")
 
 
+def node_names(count: int) -> tuple[str, ...]:
+    """Return the nodes of a fleet of that size."""
+    return tuple(f"node-{number}" for number in range(1, count + 1))
+
+
 @asynccontextmanager
-async def running_fleet(folder: Path, nodes: int) -> AsyncIterator[Fleet]:
-    """Yield a fleet whose nodes are ready; gone at the end."""
+async def running_fleet(
+    folder: Path, nodes: int, *, relayed: bool = False
+) -> AsyncIterator[Fleet]:
+    """Yield a fleet whose nodes are ready, each behind a relay if wanted; gone at the end."""
     settings = settings_in(folder).model_copy(update={"node_lost_after": NODE_LOST_AFTER})
     with running_stack(settings, migrate=upgrade) as stack:
         fleet = Fleet(stack, nodes)
-        await asyncio.to_thread(fleet.start_what_is_missing)
-        fleet.longshore = await Longshore.connect(settings)
-        try:
-            await fleet.all_ready()
-            yield fleet
-        finally:
-            await fleet.longshore.close()
-            for name in (*map(agent_process, fleet.nodes), CONTROL):
-                fleet.kill(name)
+        async with AsyncExitStack() as relays:
+            for node in fleet.nodes if relayed else ():
+                relay = relay_to(stack.temporal.address)
+                fleet.relays[node] = await relays.enter_async_context(relay)
+            await asyncio.to_thread(fleet.start_what_is_missing)
+            fleet.longshore = await Longshore.connect(settings)
+            try:
+                await fleet.all_ready()
+                yield fleet
+            finally:
+                await fleet.longshore.close()
+                for name in (*map(agent_process, fleet.nodes), CONTROL):
+                    fleet.kill(name)
 
 
 def _quietly(line: str) -> None:

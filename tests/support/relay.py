@@ -15,6 +15,7 @@ class Relay:
         self._own_port = 0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._to_server, self._to_client = asyncio.Event(), asyncio.Event()
         self.heal()
 
@@ -52,8 +53,25 @@ class Relay:
         self._to_server.set()
         self._to_client.set()
 
+    async def close(self) -> None:
+        """Cut, and wait until no connection is left."""
+        self.cut()
+        self.heal()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await self._connect()
+        task = asyncio.current_task()
+        assert task
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        await self._relay(reader, writer)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await self._connect()
+        except OSError:
+            writer.close()  # nobody is there: so the client learns it
+            return
         both = {writer, far_writer}
         self._writers |= both
         try:
@@ -91,4 +109,4 @@ async def relay_to(address: str) -> AsyncIterator[Relay]:
     try:
         yield relay
     finally:
-        relay.cut()
+        await relay.close()

@@ -24,10 +24,11 @@ from tests.faults.buyers import found_in, market_with_machines
 from tests.faults.chaos.counting import Counting
 from tests.faults.chaos.faults import FAULTS
 from tests.faults.chaos.load import submit_for
+from tests.faults.chaos.machines import small_disks
 from tests.faults.chaos.scene import Scene
 from tests.faults.chaos.schedule import Moment, moments
 from tests.faults.chaos.trading import Trading
-from tests.faults.fleet import running_fleet
+from tests.faults.fleet import node_names, running_fleet
 from tests.faults.invariants import check
 from tests.support.local_stack import temporary_folder
 
@@ -57,8 +58,11 @@ async def chaos(seed: int, seconds: float, names: list[str], every: float) -> in
         temporary_folder() as folder,
         market_with_machines(folder / "room") as market,
         found_in(folder, market),
+        small_disks(folder, node_names(NODES)) as can_fill,
     ):
-        async with running_fleet(folder, nodes=NODES) as fleet:
+        if not can_fill:
+            _say("this account may not mount anything: no disk will be full")
+        async with running_fleet(folder, nodes=NODES, relayed=True) as fleet:
             scene = Scene(fleet, Counting(fleet), Trading(fleet, market))
             await scene.trading.begin()
             looking = asyncio.create_task(scene.counting.keep_looking())

@@ -24,8 +24,8 @@ now="0 {_FIRST}"
 read -r up _ < /proc/uptime
 echo "from $LONGSHORE_JOB_ID $LONGSHORE_ATTEMPT ${{now% *}} $up" >> "$JOURNAL/steps"
 save() {{
-  echo "$now" > "$state.draft"
-  mv "$state.draft" "$state" && echo "saved, step ${{now% *}}" >> "$LONGSHORE_SAVED"
+  echo "$now" > "$state.draft" && mv "$state.draft" "$state" &&
+    echo "saved, step ${{now% *}}" >> "$LONGSHORE_SAVED"
 }}
 trap 'save; exit 143' TERM
 while [ "${{now% *}}" -lt "$STEPS" ]; do

@@ -1,24 +1,20 @@
 """The faults: each does one bad thing, waits while it lasts, and mends it.
 
-What waits here waits for a span of time on purpose: how long a fault lasts is a part of it.
+What waits here waits for a span of time on purpose: how long a fault lasts is a part of it. Here
+are those of processes and of jobs, and the list of all.
 """
 
 import asyncio
 import random
 import signal
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import psutil
 
 from tests.faults import scenes
-from tests.faults.chaos.scene import Scene
-from tests.faults.chaos.trading import TROUBLES
+from tests.faults.chaos import blocks, machines, store
+from tests.faults.chaos.scene import Fault, Scene
 from tests.faults.fleet import CONTROL, NODE_LOST_AFTER, POSTGRES, TEMPORAL
 from workers.stack import agent_process
-
-Fault = Callable[[Scene, random.Random], Awaitable[str]]
-"""Does it, and says to what; empty where there was nothing to do it to."""
 
 
 async def kill_control(scene: Scene, chance: random.Random) -> str:
@@ -96,49 +92,6 @@ async def requeue(scene: Scene, chance: random.Random) -> str:
     return job_id
 
 
-async def drain(scene: Scene, chance: random.Random) -> str:
-    node = chance.choice(scene.fleet.nodes)
-    await scenes.tell(lambda: scene.fleet.longshore.drain(node, "chaos"))
-    await asyncio.sleep(chance.uniform(1, 6))
-    await scenes.until_taken(lambda: scene.fleet.longshore.uncordon(node, "chaos"))
-    return node
-
-
-async def take_store_away(scene: Scene, chance: random.Random) -> str:
-    """Put something else where the checkpoints are, and put them back."""
-    folder = _store_folder(scene)
-    if not folder.is_dir():
-        return ""  # another such fault is under way, or nothing was saved yet
-    aside = folder.with_name("checkpoints-away")
-    folder.rename(aside)
-    folder.write_text("not a folder")
-    seconds = chance.uniform(2, 12)
-    await asyncio.sleep(seconds)
-    folder.unlink()
-    aside.rename(folder)
-    return f"for {seconds:.1f} s"
-
-
-async def damage_checkpoint(scene: Scene, chance: random.Random) -> str:
-    """Change a byte of something that is stored of a job that still runs."""
-    open_jobs = set(await asyncio.to_thread(scene.unfinished))
-    jobs = [job_id for job_id in scene.counting.jobs() if job_id in open_jobs]
-    chance.shuffle(jobs)
-    for job_id in jobs:
-        files = sorted(path for path in (_store_folder(scene) / job_id).rglob("*"))
-        for path in chance.sample(files, len(files)):
-            scene.counting.damaged.add(job_id)
-            if _flip_a_byte(path, chance):
-                return f"{path.relative_to(_store_folder(scene))}"
-    return ""
-
-
-async def trouble_at_market(scene: Scene, chance: random.Random) -> str:
-    name, times = chance.choice(TROUBLES), chance.randint(1, 3)
-    await asyncio.to_thread(scene.trading.market.fault, name, times)
-    return f"{name}, {times} times"
-
-
 FAULTS: dict[str, Fault] = {
     "kill -9 the control worker": kill_control,
     "kill -9 the Temporal server": kill_temporal,
@@ -153,10 +106,17 @@ FAULTS: dict[str, Fault] = {
     "hold and release a job": hold_and_release,
     "cancel a job": cancel,
     "requeue a job": requeue,
-    "drain a node for a while": drain,
-    "take the checkpoint store away": take_store_away,
-    "damage a stored checkpoint": damage_checkpoint,
-    "trouble at the market": trouble_at_market,
+    "drain a node for a while": machines.drain,
+    "cordon a node for a while": machines.cordon,
+    "cut a node off": machines.cut_off,
+    "fill the disk of a node": machines.fill_disk,
+    "lose a machine with its disk": machines.lose,
+    "take the checkpoint store away": store.take_away,
+    "damage a stored checkpoint": store.damage,
+    "trouble at the market": blocks.trouble,
+    "take a bought machine away": blocks.take_away,
+    "take a bought machine away after a notice": blocks.take_away_after_notice,
+    "end a block early": blocks.end_early,
 }
 
 
@@ -175,22 +135,6 @@ async def _kill_one(chance: random.Random, processes: list[psutil.Process]) -> s
     except psutil.NoSuchProcess:
         return ""  # it ended by itself
     return f"process {process.pid}"
-
-
-def _store_folder(scene: Scene) -> Path:
-    return scene.fleet.stack.folder / "checkpoints"
-
-
-def _flip_a_byte(path: Path, chance: random.Random) -> bool:
-    try:
-        content = bytearray(path.read_bytes())
-        if not content:
-            return False
-        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-        path.write_bytes(content)
-    except OSError:
-        return False  # a folder, or replaced meanwhile
-    return True
 
 
 async def _freeze(scene: Scene, name: str, seconds: float) -> str:

@@ -10,7 +10,7 @@ from tests.faults.chaos.scene import Scene
 
 EVERY = 0.7
 """Seconds between two jobs, on average."""
-BUYS_EVERY = 25
+BUYS_EVERY = 15
 """Every so many jobs, one that nothing can hold before something is bought."""
 COUNTS_EVERY = 4
 """Every so many jobs, one that saves, and whose result shows whether anything was lost."""
@@ -26,6 +26,7 @@ async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
         number += 1
         wish, runs = _wish(chance), round(chance.uniform(0.1, 2.5), 2)
         if number % BUYS_EVERY == 0:
+            runs += round(chance.uniform(2, 10), 2)  # so that something can happen to the machine
             spec = scene.trading.job(f"bought-{number}", runs, chance.choice((1, 2, 8)))
             scene.submitted.append(await scenes.submit(scene.fleet, spec))
         elif number % COUNTS_EVERY == 0:

@@ -1,6 +1,8 @@
 """What a run of faults has in hand: the fleet, its jobs, and a list of what went wrong."""
 
 import asyncio
+import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from tests.faults.chaos.counting import Counting
@@ -32,3 +34,7 @@ class Scene:
         """Start again what does not run."""
         async with self.mending:
             await asyncio.to_thread(self.fleet.start_what_is_missing)
+
+
+Fault = Callable[[Scene, random.Random], Awaitable[str]]
+"""Does it, and says to what; empty where there was nothing to do it to."""

@@ -21,12 +21,6 @@ from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 
 POOL = "bought"
-TROUBLES = (
-    "slow", "dropped", "malformed_json", "rate_limited", "unavailable", "server_error", "funds",
-    "order_rejected", "order_unfilled", "cancel_race", "instance_failed", "price_spike",
-    "empty_availability", "stale_offer", "pod_cap", "pod_error", "spot_lost", "delete_error",
-)  # fmt: skip
-"""Faults of the market after which it serves again."""
 
 
 class Trading:
@@ -47,6 +41,11 @@ class Trading:
         return self._fleet.journal.job(
             name, seconds, pool=POOL, gpus=gpus, expected_duration="10m", preemptible=False
         )
+
+    def rented(self) -> list[str]:
+        """Return the machines that run at the market until somebody ends them."""
+        pods = self.market.state()["pods"]
+        return [pod["id"] for pod in pods if pod["status"] in ("ACTIVE", "PROVISIONING")]
 
     def purchases(self) -> int:
         return len(self._fleet.rows("SELECT id FROM purchases WHERE state <> 'REFUSED'"))
