@@ -123,6 +123,7 @@ class Api:
                 answer = handler(Call(request, self.market, raw))
             except ApiError as error:
                 answer = self._error(error)
+            self.market.carried_out(self.provider, route)
         return await self._sent(route, answer)
 
     def _refusal(self, route: str, request: Request) -> Answer | None:

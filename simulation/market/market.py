@@ -65,6 +65,8 @@ class Market:
         self.world.say = say  # what was traded before the market opened is not news
         self.order_keys: dict[str, tuple[str, str]] = {}
         """Order id and body by idempotency key."""
+        self.carried_out: Callable[[str, str], object] = lambda provider, route: None
+        """Told of each call after it was carried out and before it is answered: for tests."""
 
     def end_machines(self) -> None:
         """Switch every machine off: the market closes."""

@@ -1,6 +1,6 @@
 """A simulated market for tests: over real HTTP, in this process, on a clock that tests move."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,18 @@ class RunningMarket:
         self.http = httpx.Client(
             base_url=server.url, headers=self.headers, timeout=30, trust_env=False
         )
+
+    def tell_of_calls(self, told: Callable[[str], object]) -> None:
+        """Have `told` called with provider, method and path of each call of a client.
+
+        The call has been carried out then, and waits for its answer until `told` returns.
+        """
+
+        def carried_out(provider: str, route: str) -> None:
+            if provider != "simulation":
+                told(f"{provider} {route}")
+
+        self._server.market.carried_out = carried_out
 
     def settings(self, **others: Any) -> Settings:
         """Return settings under which clients use this market."""
