@@ -49,7 +49,7 @@ class Buyer:
         self.market = market
         self.pool = new_pool()
         self.purchases: list[str] = []
-        self._before = market.state()
+        self.before = market.state()
 
     def request(self, *options: PurchaseOption, **changes: Any) -> PurchaseRequest:
         fields: dict[str, Any] = {
@@ -118,12 +118,12 @@ class Buyer:
     async def agrees(self) -> None:
         """Wait until every purchase has ended, and fail where ledger and market differ."""
         await eventually(self._has_ended)
-        wrong = await differences(self.rows, self.pool, self._before, self.market.state())
+        wrong = await differences(self.rows, self.pool, self.before, self.market.state())
         assert not wrong, "\n".join(wrong)
 
     async def agrees_on_nothing(self) -> None:
         """Fail where anything was paid."""
-        wrong = await differences(self.rows, self.pool, self._before, self.market.state())
+        wrong = await differences(self.rows, self.pool, self.before, self.market.state())
         assert not wrong, "\n".join(wrong)
 
     async def _has_ended(self) -> bool:
@@ -184,7 +184,8 @@ async def differences(rows: Rows, pool: str, before: Any, after: Any) -> list[st
         and machines.get(each["id"]) in (None, "ENDED")
     ]  # fmt: skip
     wrong += [f"{row} is left of a block that ended" for row in await rows(_LEFT)]
-    wrong += [f"the ledger is off by {row}" for row in await rows(_SUM) if row["sum"]]
+    wrong += [f"still reserved, or not: {row}" for row in await rows(_RESERVED)]
+    wrong += [f"the caps count otherwise: {row}" for row in await rows(_SUMS)]
     return wrong
 
 
@@ -209,4 +210,13 @@ _LEFT = """
     SELECT b.account, b.micro FROM balances b JOIN blocks k ON b.account = 'block:' || k.id
      WHERE k.state = 'ENDED' AND b.micro <> 0
 """
-_SUM = "SELECT coalesce(sum(micro), 0)::bigint AS sum FROM balances"
+_RESERVED = """
+    SELECT id, state, committed, spent FROM purchases
+     WHERE state IN ('ENDED', 'REFUSED') AND committed <> spent
+"""
+_SUMS = """
+    SELECT s.name, s.day, s.committed, sum(p.committed) AS of_purchases
+      FROM purchase_sums s LEFT JOIN purchases p ON p.day = s.day
+     WHERE s.scope = 'day' GROUP BY s.name, s.day, s.committed
+    HAVING s.committed <> coalesce(sum(p.committed), 0)
+"""

@@ -8,22 +8,15 @@ from temporalio.client import Client
 
 from activities.database import Database
 from models.settings import Settings
-from simulation.market.background import Profile
-from simulation.market.nodes import AgentRoom
 from tests.buying.buyer import Buyer
 from tests.support.control import serving_control
-from tests.support.market import RunningMarket, running_market
+from tests.support.market import RunningMarket, market_with_machines
 
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMarket]:
-    room = AgentRoom(tmp_path_factory.mktemp("market"))
-    try:
-        with running_market(Profile.CALM, speed=1.0, machines=room) as market:
-            market.knobs(instance_start_seconds=0, pod_start_seconds=1, spot_loss_per_hour=0)
-            yield market
-    finally:
-        room.clear()
+    with market_with_machines(tmp_path_factory.mktemp("market")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")  # one worker at a time may take from the task queue

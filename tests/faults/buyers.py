@@ -1,4 +1,4 @@
-"""A simulated market with real machines, and a fleet without nodes that buys there."""
+"""A fleet without nodes that buys at a simulated market, and whether the two agree."""
 
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -7,26 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from models.settings import MarketInfo
-from simulation.market.background import Profile
-from simulation.market.nodes import AgentRoom
 from tests.buying.buyer import differences
 from tests.faults.fleet import Fleet, running_fleet
 from tests.support.local_stack import temporary_folder
-from tests.support.market import RunningMarket, running_market
+from tests.support.market import RunningMarket
 
 LIST_LAG = "LONGSHORE_MARKET_LIST_LAG"
-
-
-@contextmanager
-def market_with_machines(folder: Path) -> Iterator[RunningMarket]:
-    """Yield a market whose machines are processes of this computer, with files in `folder`."""
-    room = AgentRoom(folder)
-    try:
-        with running_market(Profile.CALM, speed=1.0, machines=room, balance=10**12) as market:
-            market.knobs(instance_start_seconds=0, pod_start_seconds=1, spot_loss_per_hour=0)
-            yield market
-    finally:
-        room.clear()
 
 
 @contextmanager

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 
-from tests.faults.buyers import market_with_machines, running_buyers
+from tests.faults.buyers import running_buyers
 from tests.faults.fleet import Fleet, running_fleet
 from tests.support.local_stack import temporary_folder
-from tests.support.market import RunningMarket
+from tests.support.market import RunningMarket, market_with_machines
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
 
 from models.job import JobState
 from models.messages import NodeStatus, job_workflow_id, node_workflow_id, pool_workflow_id
@@ -29,7 +30,7 @@ _SHARED_TOO_OFTEN = """
     HAVING sum(b.milli) > 1000 OR sum(b.vram_mb) > g.vram_mb
 """
 """Use rises only where a lease starts: at those moments all live ones are added up."""
-_MUST_BE_EMPTY = {
+MUST_BE_EMPTY = {
     "a GPU was leased twice at one time": _LEASED_TWICE,
     "a GPU was shared beyond its size": _SHARED_TOO_OFTEN,
     "a lease is open": "SELECT job_id, attempt, node_id FROM leases WHERE ended_at IS NULL",
@@ -55,11 +56,17 @@ _MUST_BE_EMPTY = {
 _LIVE = (NodeState.READY.value, NodeState.DRAINING.value)
 
 
-async def check(fleet: Fleet, jobs: Sequence[str], cancelled: Sequence[str] = ()) -> None:
+async def check(
+    fleet: Fleet,
+    jobs: Sequence[str],
+    cancelled: Sequence[str] = (),
+    patience: float = PATIENCE,
+) -> None:
     """Wait until these jobs have ended and the nodes are ready; then fail with all that is wrong.
 
     `jobs` had to succeed, `cancelled` may have been too late for that. Earlier jobs of the fleet
-    are looked at again. Raises TimeoutError where a job does not end.
+    are looked at again. Raises TimeoutError where a job does not end, AssertionError with all that
+    is wrong; what may still be changing, `patience` seconds later.
     """
     problems: list[str] = []
     async with asyncio.timeout(2 * PATIENCE):
@@ -67,12 +74,12 @@ async def check(fleet: Fleet, jobs: Sequence[str], cancelled: Sequence[str] = ()
             ends = [JobState.SUCCEEDED, *([JobState.CANCELLED] if job_id in cancelled else [])]
             problems += await _of_one_job(fleet, job_id, ends)
     await fleet.all_ready()
-    for what, statement in _MUST_BE_EMPTY.items():
+    for what, statement in MUST_BE_EMPTY.items():
         problems += [f"{what}: {row}" for row in fleet.rows(statement)]
-    problems += await _workflows_without_row(fleet)
+    problems += await _workflows_without_row(fleet, patience)
     assert not problems, "\n".join(problems)
     # A node may be ending at this very moment: first its row, then its workflow.
-    await eventually(lambda: _rows_and_workflows_agree(fleet), timeout=PATIENCE, interval=0.2)
+    await eventually(lambda: _rows_and_workflows_agree(fleet), timeout=patience, interval=0.2)
 
 
 async def _of_one_job(fleet: Fleet, job_id: str, ends: Sequence[JobState]) -> list[str]:
@@ -90,22 +97,22 @@ async def _of_one_job(fleet: Fleet, job_id: str, ends: Sequence[JobState]) -> li
 
 async def _rows_and_workflows_agree(fleet: Fleet) -> bool:
     """Fail where a row's workflow is not in the state that the row says."""
-    temporal = fleet.longshore.temporal
     problems: list[str] = []
     for row in fleet.rows("SELECT id, end_state FROM jobs"):
-        status = (await temporal.get_workflow_handle(job_workflow_id(row["id"])).describe()).status
+        status = await _status(fleet, job_workflow_id(row["id"]))
         if status is not _CLOSED[row["end_state"]]:
             problems.append(f"job {row['id']} ended {row['end_state']}, its workflow is {status}")
     for row in fleet.rows("SELECT name FROM pools"):
-        handle = temporal.get_workflow_handle(pool_workflow_id(row["name"]))
-        if (status := (await handle.describe()).status) is not WorkflowExecutionStatus.RUNNING:
+        status = await _status(fleet, pool_workflow_id(row["name"]))
+        if status is not WorkflowExecutionStatus.RUNNING:
             problems.append(f"the workflow of pool {row['name']} is {status}")
     for row in fleet.rows("SELECT id, state, epoch FROM nodes"):
-        handle = temporal.get_workflow_handle(node_workflow_id(row["id"]))
-        running = (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        workflow_id = node_workflow_id(row["id"])
+        running = await _status(fleet, workflow_id) is WorkflowExecutionStatus.RUNNING
         if running is not (row["state"] in _LIVE):
             problems.append(f"node {row}: its workflow runs: {running}")
         elif running:
+            handle = fleet.longshore.temporal.get_workflow_handle(workflow_id)
             status = await handle.query("status", result_type=NodeStatus)
             if (status.state, status.epoch) != (row["state"], row["epoch"]):
                 problems.append(f"node {row}: its workflow says {status}")
@@ -113,7 +120,18 @@ async def _rows_and_workflows_agree(fleet: Fleet) -> bool:
     return True
 
 
-async def _workflows_without_row(fleet: Fleet) -> list[str]:
+async def _status(fleet: Fleet, workflow_id: str) -> WorkflowExecutionStatus | None:
+    """Return how a workflow stands; None where there is none."""
+    try:
+        handle = fleet.longshore.temporal.get_workflow_handle(workflow_id)
+        return (await handle.describe()).status
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+
+
+async def _workflows_without_row(fleet: Fleet, patience: float) -> list[str]:
     """Workflows that nothing in the database knows; the list lags a little behind."""
     known = {job_workflow_id(row["id"]) for row in fleet.rows("SELECT id FROM jobs")}
     query = "WorkflowType = 'JobWorkflow'"
@@ -129,7 +147,10 @@ async def _workflows_without_row(fleet: Fleet) -> list[str]:
         assert not running, f"these still run: {running}"
         return True
 
-    await eventually(none_runs, timeout=PATIENCE, interval=0.2)
+    try:
+        await eventually(none_runs, timeout=patience, interval=0.2)
+    except AssertionError as error:
+        return [str(error)]
     return [f"{workflow_id} has no row" for workflow_id in found if workflow_id not in known]
 
 

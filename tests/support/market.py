@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,6 +10,7 @@ import httpx
 from models.settings import Settings
 from simulation.market.background import Profile
 from simulation.market.market import Market, Options
+from simulation.market.nodes import AgentRoom
 from simulation.market.server import MarketServer
 from simulation.market.world import MachineRoom
 
@@ -116,3 +118,15 @@ def running_market(
     finally:
         running.http.close()
         server.stop()
+
+
+@contextmanager
+def market_with_machines(folder: Path, balance: int = 10**12) -> Iterator[RunningMarket]:
+    """Yield a market at the time of day whose machines are processes with files in `folder`."""
+    room = AgentRoom(folder)
+    try:
+        with running_market(Profile.CALM, speed=1.0, machines=room, balance=balance) as market:
+            market.knobs(instance_start_seconds=0, pod_start_seconds=1, spot_loss_per_hour=0)
+            yield market
+    finally:
+        room.clear()

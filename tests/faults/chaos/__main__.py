@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 
 from benchmarks.installation import forget_environment
 from client.process import leave, run
-from tests.faults.buyers import found_in, market_with_machines
-from tests.faults.chaos.counting import Counting
+from tests.faults.buyers import found_in
+from tests.faults.chaos.counting import counting_of
 from tests.faults.chaos.faults import FAULTS
 from tests.faults.chaos.load import submit_for
 from tests.faults.chaos.machines import small_disks
@@ -31,6 +31,7 @@ from tests.faults.chaos.trading import Trading
 from tests.faults.fleet import node_names, running_fleet
 from tests.faults.invariants import check
 from tests.support.local_stack import temporary_folder
+from tests.support.market import market_with_machines
 
 NODES = 3
 EVERY = 6.0
@@ -63,7 +64,7 @@ async def chaos(seed: int, seconds: float, names: list[str], every: float) -> in
         if not can_fill:
             _say("this account may not mount anything: no disk will be full")
         async with running_fleet(folder, nodes=NODES, relayed=True) as fleet:
-            scene = Scene(fleet, Counting(fleet), Trading(fleet, market))
+            scene = Scene(fleet, counting_of(fleet), Trading(fleet, market))
             await scene.trading.begin()
             looking = asyncio.create_task(scene.counting.keep_looking())
             done, failed = await _run(scene, planned, seed, seconds)

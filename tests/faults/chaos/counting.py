@@ -47,9 +47,9 @@ def counting_job(journal: Journal, name: str, steps: int, **fields: Any) -> JobS
 class Counting:
     """What counting jobs were asked for, and what the store had of them at which time."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._steps_file = fleet.journal.folder / "steps"
-        self._store = CheckpointStore(fleet.stack.settings.resolve_checkpoint_store())
+    def __init__(self, journal: Journal, store: CheckpointStore) -> None:
+        self._steps_file = journal.folder / "steps"
+        self._store = store
         self._asked: dict[str, int] = {}
         self._stored: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
         """Seconds since boot, and the step of the newest checkpoint, when that was new."""
@@ -61,6 +61,12 @@ class Counting:
 
     def jobs(self) -> list[str]:
         return list(self._asked)
+
+    def saw(self, job_id: str, step: int, at: float) -> None:
+        """Note that the store had a checkpoint of this step, so many seconds after boot."""
+        known = self._stored[job_id]
+        if not known or known[-1][1] < step:
+            known.append((at, step))
 
     async def keep_looking(self) -> None:
         """Look what the store has, again and again, until cancelled."""
@@ -84,8 +90,8 @@ class Counting:
                     f"{max(stored)} was stored"
                 )
         for job_id, value in results.items():
-            if value != str(_result(self._asked[job_id])):
-                problems.append(f"{job_id} came to {value}, not {_result(self._asked[job_id])}")
+            if value != str(result_of(self._asked[job_id])):
+                problems.append(f"{job_id} came to {value}, not {result_of(self._asked[job_id])}")
         return problems
 
     def resumed(self) -> int:
@@ -98,16 +104,21 @@ class Counting:
                 newest = self._store.newest(job_id)
             except LongshoreError:
                 continue  # it is away: that is one of the faults
-            step = (newest.step or 0) if newest else 0
-            known = self._stored[job_id]
-            if step and (not known or known[-1][1] < step):
-                known.append((boot_clock(), step))
+            if newest and newest.step:
+                self.saw(job_id, newest.step, boot_clock())
 
     def _lines(self) -> list[str]:
         return self._steps_file.read_text().splitlines() if self._steps_file.exists() else []
 
 
-def _result(steps: int) -> int:
+def counting_of(fleet: Fleet) -> Counting:
+    """Return what watches the counting jobs of a fleet."""
+    store = CheckpointStore(fleet.stack.settings.resolve_checkpoint_store())
+    return Counting(fleet.journal, store)
+
+
+def result_of(steps: int) -> int:
+    """Return what a job comes to that counts so far and is not disturbed."""
     value = _FIRST
     for step in range(1, steps + 1):
         value = (value * _FACTOR + step) % _MODULUS
