@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from models.job import JobState
+from models.job import JobResult, JobState
 from models.messages import NodeStatus, job_workflow_id, node_workflow_id, pool_workflow_id
 from models.node import NodeState
 from tests.faults.fleet import PATIENCE, Fleet
+from tests.faults.journal import ended, violations
 from tests.support.waiting import eventually
 
 _LEASED_TWICE = """
@@ -68,11 +70,9 @@ async def check(
     are looked at again. Raises TimeoutError where a job does not end, AssertionError with all that
     is wrong; what may still be changing, `patience` seconds later.
     """
-    problems: list[str] = []
     async with asyncio.timeout(2 * PATIENCE):
-        for job_id in (*jobs, *cancelled):
-            ends = [JobState.SUCCEEDED, *([JobState.CANCELLED] if job_id in cancelled else [])]
-            problems += await _of_one_job(fleet, job_id, ends)
+        results = [await fleet.longshore.wait(job_id) for job_id in (*jobs, *cancelled)]
+    problems = _of_results(fleet, results, set(cancelled))
     await fleet.all_ready()
     for what, statement in MUST_BE_EMPTY.items():
         problems += [f"{what}: {row}" for row in fleet.rows(statement)]
@@ -82,16 +82,27 @@ async def check(
     await eventually(lambda: _rows_and_workflows_agree(fleet), timeout=patience, interval=0.2)
 
 
-async def _of_one_job(fleet: Fleet, job_id: str, ends: Sequence[JobState]) -> list[str]:
-    result = await fleet.longshore.wait(job_id)
-    rows = fleet.rows("SELECT end_state, attempts, ended_at FROM jobs WHERE id = %s", job_id)
-    problems = fleet.journal.violations(job_id)
-    if result.state not in ends:
-        problems.append(f"{job_id} ended as {result.state}: {result.message}")
-    elif result.state is JobState.SUCCEEDED and not fleet.journal.ended(job_id, result.attempts):
-        problems.append(f"{job_id} succeeded, but attempt {result.attempts} never came to its end")
-    if [(row["end_state"], row["attempts"]) for row in rows] != [(result.state, result.attempts)]:
-        problems.append(f"{job_id}: the workflow says {result}, the database {rows}")
+def _of_results(
+    fleet: Fleet, results: Sequence[JobResult], cancelled: AbstractSet[str]
+) -> list[str]:
+    """Return where what a workflow says of a job is not what row and journal say."""
+    rows = {row["id"]: row for row in fleet.rows("SELECT id, end_state, attempts FROM jobs")}
+    journal = fleet.journal.by_job()
+    problems: list[str] = []
+    for result in results:
+        job_id = result.job_id
+        lines = journal[job_id]
+        problems += violations(lines)
+        may_be = (JobState.CANCELLED,) if job_id in cancelled else ()
+        if result.state not in (JobState.SUCCEEDED, *may_be):
+            problems.append(f"{job_id} ended as {result.state}: {result.message}")
+        elif result.state is JobState.SUCCEEDED and not ended(lines, result.attempts):
+            problems.append(
+                f"{job_id} succeeded, but attempt {result.attempts} never came to its end"
+            )
+        row = rows.get(job_id)
+        if row is None or (row["end_state"], row["attempts"]) != (result.state, result.attempts):
+            problems.append(f"{job_id}: the workflow says {result}, the database {row}")
     return problems
 
 

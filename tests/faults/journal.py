@@ -6,9 +6,8 @@ another attempt, finds a lock taken, and says so. Lines are ``WORD JOB ATTEMPT R
 with seconds since the machine's boot.
 """
 
-import shlex
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,7 +88,7 @@ class Journal:
             return []
         found: list[Line] = []
         for line in text.splitlines():
-            word, job_id, attempt, rank, pid, at = shlex.split(line)
+            word, job_id, attempt, rank, pid, at = line.split()
             found.append(Line(word, job_id, int(attempt), int(rank), int(pid), float(at)))
         return found
 
@@ -98,24 +97,35 @@ class Journal:
         mine = [line.word for line in self.lines() if line.job_id == job_id]
         return bool(mine) and mine[-1] == "start"
 
-    def violations(self, job_id: str) -> list[str]:
-        """Return where two processes of a job ran at once, or an attempt was started twice."""
-        mine = [line for line in self.lines() if line.job_id == job_id]
-        problems = [f"{line} ran beside another" for line in mine if line.word == "TWICE"]
-        starts: dict[tuple[int, int], list[Line]] = defaultdict(list)
-        for line in mine:
-            if line.word == "start":
-                starts[line.attempt, line.rank].append(line)
-        problems += [f"attempt started twice: {many}" for many in starts.values() if len(many) > 1]
-        for end in (line for line in mine if line.word == "end"):
-            later = [s for many in starts.values() for s in many if s.attempt > end.attempt]
-            problems += [f"{s} began before {end}" for s in later if s.at < end.at]
-        return problems
-
-    def ended(self, job_id: str, attempt: int) -> bool:
-        """Return whether every process of an attempt came to its own end."""
-        ranks: dict[str, set[int]] = {"start": set(), "end": set()}
+    def by_job(self) -> Mapping[str, list[Line]]:
+        """Return the lines of each job; no line of any other."""
+        found: defaultdict[str, list[Line]] = defaultdict(list)
         for line in self.lines():
-            if (line.job_id, line.attempt) == (job_id, attempt) and line.word in ranks:
-                ranks[line.word].add(line.rank)
-        return bool(ranks["end"]) and ranks["end"] == ranks["start"]
+            found[line.job_id].append(line)
+        return found
+
+
+def violations(mine: Sequence[Line]) -> list[str]:
+    """Return where two processes of a job ran at once, or an attempt was started twice.
+
+    `mine` are the lines of one job, in their order.
+    """
+    problems = [f"{line} ran beside another" for line in mine if line.word == "TWICE"]
+    starts: dict[tuple[int, int], list[Line]] = defaultdict(list)
+    for line in mine:
+        if line.word == "start":
+            starts[line.attempt, line.rank].append(line)
+    problems += [f"attempt started twice: {many}" for many in starts.values() if len(many) > 1]
+    for end in (line for line in mine if line.word == "end"):
+        later = [s for many in starts.values() for s in many if s.attempt > end.attempt]
+        problems += [f"{s} began before {end}" for s in later if s.at < end.at]
+    return problems
+
+
+def ended(mine: Sequence[Line], attempt: int) -> bool:
+    """Return whether every process of an attempt of a job came to its own end."""
+    ranks: dict[str, set[int]] = {"start": set(), "end": set()}
+    for line in mine:
+        if line.attempt == attempt and line.word in ranks:
+            ranks[line.word].add(line.rank)
+    return bool(ranks["end"]) and ranks["end"] == ranks["start"]

@@ -18,7 +18,7 @@ from tests.faults import scenes
 from tests.faults.chaos.counting import Counting, counting_job, result_of
 from tests.faults.fleet import Fleet
 from tests.faults.invariants import MUST_BE_EMPTY, check
-from tests.faults.journal import Journal
+from tests.faults.journal import Journal, ended, violations
 from tests.support.control import new_pool
 from tests.support.ledger import Ledger
 from tests.support.waiting import eventually
@@ -130,16 +130,16 @@ def test_two_processes_of_a_job_are_seen_in_the_journal(
 ):
     journal = Journal(tmp_path / "journal")
     (journal.folder / "lines").write_text("\n".join(lines))
-    assert found in "\n".join(journal.violations("j"))
-    assert not journal.violations("another")
+    assert found in "\n".join(violations(journal.by_job()["j"]))
+    assert not violations(journal.by_job()["another"])
 
 
 def test_a_job_that_did_not_come_to_its_end_has_not_ended(tmp_path: Path):
     journal = Journal(tmp_path / "journal")
     lines = ["start j 1 0 5 1.0", "start j 1 1 6 1.0", "end j 1 0 5 2.0"]
     (journal.folder / "lines").write_text("\n".join(lines))
-    assert not journal.ended("j", 1)
-    assert not journal.ended("j", 2)
+    assert not ended(journal.by_job()["j"], 1)
+    assert not ended(journal.by_job()["j"], 2)
 
 
 @pytest.mark.parametrize("second", ["1", "2"])

@@ -28,10 +28,11 @@ from tests.faults.chaos.machines import small_disks
 from tests.faults.chaos.scene import Scene
 from tests.faults.chaos.schedule import Moment, moments
 from tests.faults.chaos.trading import Trading
-from tests.faults.fleet import node_names, running_fleet
+from tests.faults.fleet import PATIENCE, node_names, running_fleet
 from tests.faults.invariants import check
 from tests.support.local_stack import temporary_folder
 from tests.support.market import market_with_machines
+from tests.support.waiting import eventually
 
 NODES = 3
 EVERY = 6.0
@@ -109,13 +110,26 @@ async def _violations(scene: Scene) -> list[str]:
     _say("no more faults: waiting for the last jobs")
     await scene.mend()
     try:
+        await _all_ended(scene)
         await check(scene.fleet, scene.submitted, scene.cancelled)
     except TimeoutError:
-        left = await asyncio.to_thread(scene.unfinished)
-        return [f"did not end: {job_id}" for job_id in left] or ["did not come to rest"]
+        return ["the workflows of jobs did not answer"]
     except AssertionError as error:
         return str(error).splitlines()
     return []
+
+
+async def _all_ended(scene: Scene) -> None:
+    """Wait until every job has ended, however slow this machine is, while any ends at all."""
+    left = set(await asyncio.to_thread(scene.unfinished))
+    while left:
+
+        async def some_ended(before: frozenset[str] = frozenset(left)) -> bool:
+            left.intersection_update(await asyncio.to_thread(scene.unfinished))
+            assert left < before, "did not end: " + ", ".join(sorted(left))
+            return True
+
+        await eventually(some_ended, timeout=2 * PATIENCE, interval=1)
 
 
 def _report(
