@@ -125,10 +125,10 @@ def moments_of(
 ) -> list[Moment]:
     """Return moments spread over the whole course, each in its own part of the time.
 
-    Each is so long after a call that comes in every course: the first of its kind, or one that
-    changes something at the market. How often it is asked how things stand differs.
+    Each is so long after the first call of a kind, which comes in every course: how often it is
+    asked how things stand, and how often a sale is tried, differs.
     """
-    anchors = [(at, call) for at, call in course if not call.number or " GET " not in call.call]
+    anchors = [(at, call) for at, call in course if not call.number]
     whole = course[-1][0]
     found: list[Moment] = []
     for part in range(count):

@@ -3,9 +3,11 @@
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from models.job import JobSpec
 from tests.faults import scenes
 from tests.faults.fleet import PATIENCE, Fleet, running_fleet
 from tests.faults.invariants import check
@@ -35,6 +37,12 @@ async def relay(fleet: Fleet) -> AsyncIterator[Relay]:
 @pytest.fixture
 def pool() -> str:
     return new_pool()
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> Path:
+    """Where a file lets the jobs of a test end: they run for as long as it takes to look."""
+    return tmp_path / "go"
 
 
 @pytest.fixture
@@ -68,9 +76,10 @@ async def test_jobs_of_a_node_that_is_cut_off_run_elsewhere_and_it_comes_back(
     far: AgentProcess,
     near: AgentProcess,
     pool: str,
+    go: Path,
     silent: dict[str, bool],
 ) -> None:
-    jobs = await _run_four(fleet, pool, more_at_first=120)
+    jobs = await _run_four(fleet, pool, go)
     near.start()
     await _registered(near, 1)
     relay.fall_silent(**silent)
@@ -78,8 +87,7 @@ async def test_jobs_of_a_node_that_is_cut_off_run_elsewhere_and_it_comes_back(
     await eventually(lambda: _all_run_on(fleet, jobs, near.node_id), timeout=PATIENCE)
     relay.heal()
     await fleet.registered_after(far.node_id, 1)
-    await check(fleet, jobs)
-    await check(fleet, await _fill_both(fleet, pool, far, near))
+    await _fill_both_after(fleet, jobs, pool, go, far, near)
     for job_id in jobs:
         *lost, last = _lease_ends(fleet, job_id)
         # More than one where only the server hears: it admits the node that cannot hear of it.
@@ -88,47 +96,61 @@ async def test_jobs_of_a_node_that_is_cut_off_run_elsewhere_and_it_comes_back(
 
 @pytest.mark.exhaustive  # tests/agent has the short of it
 async def test_jobs_of_an_agent_that_freezes_run_elsewhere_and_it_comes_back(
-    fleet: Fleet, far: AgentProcess, near: AgentProcess, pool: str
+    fleet: Fleet, far: AgentProcess, near: AgentProcess, pool: str, go: Path
 ) -> None:
-    jobs = await _run_four(fleet, pool, more_at_first=120)
+    jobs = await _run_four(fleet, pool, go)
     near.start()
     await _registered(near, 1)
     far.send(signal.SIGSTOP)
     await eventually(lambda: _all_run_on(fleet, jobs, near.node_id), timeout=PATIENCE)
     far.send(signal.SIGCONT)
     await fleet.registered_after(far.node_id, 1)
-    await check(fleet, jobs)
-    await check(fleet, await _fill_both(fleet, pool, far, near))
+    await _fill_both_after(fleet, jobs, pool, go, far, near)
 
 
 async def test_a_short_cut_costs_nothing(
-    fleet: Fleet, relay: Relay, far: AgentProcess, pool: str
+    fleet: Fleet, relay: Relay, far: AgentProcess, pool: str, go: Path
 ) -> None:
-    jobs = await _run_four(fleet, pool)
+    jobs = await _run_four(fleet, pool, go)
     relay.fall_silent()
     await eventually(lambda: far.says("heartbeat not acknowledged"), timeout=PATIENCE)
     relay.heal()
+    _let_end(go)
     await check(fleet, jobs)
     assert [_lease_ends(fleet, job_id) for job_id in jobs] == [["finished"]] * 4
 
 
-async def _run_four(fleet: Fleet, pool: str, more_at_first: float = 0) -> list[str]:
+async def _run_four(fleet: Fleet, pool: str, go: Path) -> list[str]:
     """Submit four jobs of a GPU to a pool of one node, and wait until they run there."""
-    specs = [
-        fleet.journal.job(f"cut-{number}", 4.0, more_at_first, pool=pool) for number in range(4)
-    ]
+    specs = [_job(fleet, f"cut-{number}", go, pool=pool) for number in range(4)]
     jobs = [await scenes.submit(fleet, spec) for spec in specs]
     await eventually(lambda: all(map(fleet.journal.running, jobs)), timeout=PATIENCE)
     return jobs
 
 
-async def _fill_both(fleet: Fleet, pool: str, *agents: AgentProcess) -> list[str]:
-    """Submit a job as wide as a node for each agent, and wait until each runs one at a time."""
-    specs = [fleet.journal.job("wide", 3.0, pool=pool, gpus=4) for _ in agents]
-    jobs = [await scenes.submit(fleet, spec) for spec in specs]
+async def _fill_both_after(
+    fleet: Fleet, jobs: list[str], pool: str, go: Path, *agents: AgentProcess
+) -> None:
+    """Let the jobs end; then have a job as wide as a node run on each at one time."""
+    _let_end(go)
+    await check(fleet, jobs)
+    again = go.with_name("again")
+    specs = [_job(fleet, "wide", again, pool=pool, gpus=4) for _ in agents]
+    wide = [await scenes.submit(fleet, spec) for spec in specs]
     nodes = sorted(agent.node_id for agent in agents)
-    await eventually(lambda: sorted(_runs_on(fleet, job) for job in jobs) == nodes, PATIENCE)
-    return jobs
+    await eventually(lambda: sorted(_runs_on(fleet, job) for job in wide) == nodes, PATIENCE)
+    _let_end(again)
+    await check(fleet, wide)
+
+
+def _job(fleet: Fleet, name: str, go: Path, **fields: Any) -> JobSpec:
+    """Return a job that runs until a file lets it end."""
+    work = 'until [ -e "$GO" ]; do sleep 0.1; done'
+    return fleet.journal.job(name, work=work, env={"GO": str(go)}, **fields)
+
+
+def _let_end(go: Path) -> None:
+    go.touch()
 
 
 async def _registered(agent: AgentProcess, epoch: int) -> None:
