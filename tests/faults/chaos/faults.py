@@ -62,10 +62,9 @@ async def freeze_postgres(scene: Scene, chance: random.Random) -> str:
 
 
 async def hold_and_release(scene: Scene, chance: random.Random) -> str:
-    jobs = await asyncio.to_thread(scene.unfinished)
-    if not jobs:
+    job_id = await _any_job(scene, chance)
+    if not job_id:
         return ""
-    job_id = chance.choice(jobs)
     await scenes.tell(lambda: scene.fleet.longshore.hold(job_id, "chaos"))
     await asyncio.sleep(chance.uniform(0, 2))
     await scenes.tell(lambda: scene.fleet.longshore.release(job_id))
@@ -73,10 +72,9 @@ async def hold_and_release(scene: Scene, chance: random.Random) -> str:
 
 
 async def cancel(scene: Scene, chance: random.Random) -> str:
-    jobs = await asyncio.to_thread(scene.unfinished)
-    if not jobs:
+    job_id = await _any_job(scene, chance)
+    if not job_id:
         return ""
-    job_id = chance.choice(jobs)
     scene.submitted.remove(job_id)
     scene.cancelled.append(job_id)
     await scenes.tell(lambda: scene.fleet.longshore.cancel(job_id))
@@ -84,10 +82,9 @@ async def cancel(scene: Scene, chance: random.Random) -> str:
 
 
 async def requeue(scene: Scene, chance: random.Random) -> str:
-    jobs = await asyncio.to_thread(scene.unfinished)
-    if not jobs:
+    job_id = await _any_job(scene, chance)
+    if not job_id:
         return ""
-    job_id = chance.choice(jobs)
     await scenes.tell(lambda: scene.fleet.longshore.requeue(job_id, "chaos"))
     return job_id
 
@@ -118,6 +115,12 @@ FAULTS: dict[str, Fault] = {
     "take a bought machine away after a notice": blocks.take_away_after_notice,
     "end a block early": blocks.end_early,
 }
+
+
+async def _any_job(scene: Scene, chance: random.Random) -> str:
+    """Return a job that has not ended; nothing where there is none."""
+    jobs = await asyncio.to_thread(scene.unfinished)
+    return chance.choice(jobs) if jobs else ""
 
 
 async def _kill(scene: Scene, name: str) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import random
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -23,19 +23,11 @@ _LIVE = (NodeState.READY.value, NodeState.DRAINING.value)
 
 
 async def drain(scene: Scene, chance: random.Random) -> str:
-    node = chance.choice(scene.fleet.nodes)
-    await scenes.tell(lambda: scene.fleet.longshore.drain(node, "chaos"))
-    await asyncio.sleep(chance.uniform(1, 6))
-    await scenes.until_taken(lambda: scene.fleet.longshore.uncordon(node, "chaos"))
-    return node
+    return await _for_a_while(scene, chance, scene.fleet.longshore.drain)
 
 
 async def cordon(scene: Scene, chance: random.Random) -> str:
-    node = chance.choice(scene.fleet.nodes)
-    await scenes.tell(lambda: scene.fleet.longshore.cordon(node, "chaos"))
-    await asyncio.sleep(chance.uniform(1, 6))
-    await scenes.until_taken(lambda: scene.fleet.longshore.uncordon(node, "chaos"))
-    return node
+    return await _for_a_while(scene, chance, scene.fleet.longshore.cordon)
 
 
 async def cut_off(scene: Scene, chance: random.Random) -> str:
@@ -101,6 +93,17 @@ def small_disks(folder: Path, nodes: Sequence[str]) -> Iterator[bool]:
                 return
             mounted.callback(subprocess.run, ["umount", "--lazy", str(disk)], check=False)
         yield True
+
+
+async def _for_a_while(
+    scene: Scene, chance: random.Random, close: Callable[[str, str], Awaitable[object]]
+) -> str:
+    """Have a node take no more jobs, and some seconds later take them again."""
+    node = chance.choice(scene.fleet.nodes)
+    await scenes.tell(lambda: close(node, "chaos"))
+    await asyncio.sleep(chance.uniform(1, 6))
+    await scenes.until_taken(lambda: scene.fleet.longshore.uncordon(node, "chaos"))
+    return node
 
 
 def _mounts(disk: Path) -> bool:
