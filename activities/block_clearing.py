@@ -20,7 +20,6 @@ from activities.failpoints import failpoint
 from activities.handing_over import nodes_that_go_on
 from activities.retrying import reports_errors
 from models.departures import Margins, Occupant
-from models.job import JobSpec
 from models.purchase import BlockRef, Cleared, EmptyRequest
 from scheduling.departures import all_gone_by
 
@@ -88,7 +87,7 @@ async def _occupants(connection: AsyncConnection, block_id: str) -> list[Occupan
     """Return the jobs on those machines of a block that end with it."""
     rows = await connection.execute(text(_OCCUPANTS), {"id": block_id})
     return [
-        occupant_of(row.job_id, row.attempt, row.placed_at, JobSpec.model_validate(row.spec))
+        occupant_of(row.job_id, row.attempt, row.placed_at, row.spec, spare=row.spare)
         for row in rows
     ]
 
@@ -96,7 +95,7 @@ async def _occupants(connection: AsyncConnection, block_id: str) -> list[Occupan
 _MACHINES = "SELECT name FROM machines WHERE block_id = :id AND state <> 'ENDED' ORDER BY name"
 
 _OCCUPANTS = """
-    SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at, j.spec
+    SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at, j.spec, bool_and(p.spare) AS spare
       FROM placements p
       JOIN jobs j ON j.id = p.job_id
       JOIN machines m ON m.name = p.node_id AND m.block_id = :id AND m.state <> 'ENDED'

@@ -75,11 +75,11 @@ def _saves(work: RunningWork, decision: CheckpointDecision) -> Sequence[NodeSave
     """Return a request for each node of a job: a gang's checkpoint needs all of its ranks."""
     key = PlacementKey(job_id=work.id, attempt=work.request.attempt)
     request = SaveRequest(key=key, reason=decision.reason)
-    return [NodeSave(node_id=node_id, request=request) for node_id in work.nodes]
+    return [NodeSave(node_id=node_id, request=request) for node_id in work.runs_on]
 
 
 def _first_end(work: RunningWork, nodes: Sequence[Node]) -> datetime | None:
-    ends = (node.expires_at for node in nodes if node.id in work.nodes)
+    ends = (node.expires_at for node in nodes if node.id in work.runs_on)
     return min((end for end in ends if end is not None), default=None)
 
 

@@ -197,7 +197,7 @@ async def _placements(connection: AsyncConnection, cycle_id: str) -> tuple[Place
     rows = await connection.execute(
         text(_PLACED), {"cycle": cycle_id, "lost": LeaseEnd.NODE_LOST.value}
     )
-    by_job = itertools.groupby(rows.mappings(), key=lambda row: row["job_id"])
+    by_job = itertools.groupby(rows.mappings(), key=lambda row: (row["job_id"], row["attempt"]))
     return tuple(placement_of(list(group)) for _, group in by_job)
 
 
@@ -247,15 +247,18 @@ async def _insert(
 
 
 def _rows(decision: Decision, job: JobRequest, nodes: Mapping[str, Node]) -> list[dict[str, Any]]:
-    """Return a row for each node of a placement; the decision stands with the first."""
+    """Return a row for each node of a placement, its spares last; the decision stands with the
+    first."""
     rows: list[dict[str, Any]] = []
-    for rank, (node_id, gpu_indices) in enumerate(decision.by_node):
+    ranks = len(decision.by_node)
+    for rank, (node_id, gpu_indices) in enumerate(decision.held):
         host = job.share_of(len(gpu_indices), nodes[node_id].gpu_power)
         rows.append(
             {
                 "job_id": job.id,
                 "attempt": job.attempt,
                 "rank": rank,
+                "spare": rank >= ranks,
                 "node_id": node_id,
                 "epoch": nodes[node_id].epoch,
                 "gpu_indices": gpu_indices,
@@ -322,9 +325,9 @@ def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
 _PLACE = """
     WITH wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
-            job_id text, attempt integer, rank integer, node_id text, epoch integer,
-            gpu_indices integer[], cpu_milli bigint, ram_mb bigint, storage_mb_s bigint,
-            milliwatts bigint, vram_mb bigint,
+            job_id text, attempt integer, rank integer, spare boolean, node_id text,
+            epoch integer, gpu_indices integer[], cpu_milli bigint, ram_mb bigint,
+            storage_mb_s bigint, milliwatts bigint, vram_mb bigint,
             milli integer, slices integer, mig_profile text,
             expected_seconds double precision, decision jsonb)
     ), taken AS (
@@ -332,12 +335,12 @@ _PLACE = """
          WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND w.rank = 0 AND NOT q.held
         RETURNING q.job_id
     ), placed AS (
-        INSERT INTO placements (job_id, attempt, rank, cycle_id, node_id, epoch, gpu_indices,
-                                cpu_milli, ram_mb, storage_mb_s, milliwatts, vram_mb, milli,
-                                slices, mig_profile, expected_seconds, decision)
-        SELECT job_id, attempt, rank, :cycle, node_id, epoch, gpu_indices, cpu_milli, ram_mb,
-               storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile, expected_seconds,
-               decision
+        INSERT INTO placements (job_id, attempt, rank, spare, cycle_id, node_id, epoch,
+                                gpu_indices, cpu_milli, ram_mb, storage_mb_s, milliwatts,
+                                vram_mb, milli, slices, mig_profile, expected_seconds, decision)
+        SELECT job_id, attempt, rank, spare, :cycle, node_id, epoch, gpu_indices, cpu_milli,
+               ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,
+               expected_seconds, decision
           FROM wanted JOIN taken USING (job_id)
         RETURNING job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb, milli, slices,
                   mig_profile
@@ -377,14 +380,15 @@ _FORGET = """
 """Looks at those only that have come to this age since the last time, and some more."""
 
 _PLACED = """
-    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, p.gpu_indices, p.slices, p.cycle_id,
-           p.placed_at, p.decision, n.address, n.expires_at, n.simulated
+    SELECT p.job_id, p.attempt, p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.slices,
+           p.cycle_id, p.placed_at, p.decision, p.ended_at IS NOT NULL AS over, n.address,
+           n.expires_at, n.simulated
       FROM placements p JOIN nodes n ON n.id = p.node_id JOIN jobs j ON j.id = p.job_id
      WHERE p.cycle_id = :cycle
        AND EXISTS (SELECT FROM placements o
-                    WHERE o.job_id = p.job_id AND o.attempt = p.attempt
+                    WHERE o.job_id = p.job_id AND o.attempt = p.attempt AND NOT o.spare
                       AND (o.ended_at IS NULL OR o.end_reason = :lost AND j.ended_at IS NULL))
-     ORDER BY p.job_id, p.rank
+     ORDER BY p.job_id, p.attempt, p.rank
 """
 """A placement that was lost with its node before its job heard of it is told too: out of the queue
 and nowhere placed, the job would wait for ever. One that knows it already ignores it."""

@@ -3,7 +3,9 @@
 Everything here may run twice: a job hears of its attempt, and the second time changes nothing.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -24,7 +26,7 @@ from models.departures import (
     Occupant,
 )
 from models.job import JobSpec
-from models.messages import Displacement
+from models.messages import Displacement, LeaseEnd
 from models.placement import PlacementKey
 from scheduling.departures import plan_departures
 
@@ -51,6 +53,7 @@ class DepartureActivities:
                 return DeparturePlan()
             pool, expires_at = node
             plan = await self._plan(connection, request, expires_at)
+            await _give_up_spares(connection, request, plan)
             opened = await _set_cordon(connection, request.node_id, plan.cordon)
             poke = opened and await mark_poked(connection, pool)
             await failpoint("see_off.before-commit")
@@ -63,6 +66,7 @@ class DepartureActivities:
             [
                 (each.key.job_id, Displacement(attempt=each.key.attempt, reason=each.reason))
                 for each in plan.departures
+                if not each.spare
             ],
         )
         if gone:
@@ -91,7 +95,7 @@ class DepartureActivities:
             text(_OCCUPANTS), {"id": request.node_id, "epoch": request.epoch}
         )
         occupants = [
-            occupant_of(row.job_id, row.attempt, row.placed_at, JobSpec.model_validate(row.spec))
+            occupant_of(row.job_id, row.attempt, row.placed_at, row.spec, spare=row.spare)
             for row in rows
         ]
         now = datetime.now(UTC)
@@ -100,12 +104,18 @@ class DepartureActivities:
         return plan.model_copy(update={"expires_at": expires_at})
 
 
-def occupant_of(job_id: str, attempt: int, placed_at: datetime, spec: JobSpec) -> Occupant:
-    """Return what is known of a job that runs on a node."""
+def occupant_of(
+    job_id: str, attempt: int, placed_at: datetime, stored: Mapping[str, Any], *, spare: bool
+) -> Occupant:
+    """Return what is known of a job on a node; where only a spare of it is there, nothing runs."""
+    spec = JobSpec.model_validate(stored)
     return Occupant(
-        key=PlacementKey(job_id=job_id, attempt=attempt), grace=spec.grace,
-        saves=spec.checkpoint is not None, expected_end=_end_of(placed_at, spec.expected_duration),
-    )  # fmt: skip
+        key=PlacementKey(job_id=job_id, attempt=attempt),
+        grace=timedelta(0) if spare else spec.grace,
+        saves=spec.checkpoint is not None and not spare,
+        expected_end=_end_of(placed_at, spec.expected_duration),
+        spare=spare,
+    )
 
 
 def _end_of(placed_at: datetime, expected: timedelta) -> datetime:
@@ -138,6 +148,21 @@ async def _lock_node(
     return (row.pool, row.expires_at) if row else None
 
 
+async def _give_up_spares(
+    connection: AsyncConnection, request: DepartureRequest, plan: DeparturePlan
+) -> None:
+    """End the spares that leave: nothing of them runs, so nobody has to be asked."""
+    for each in plan.departures:
+        if each.spare:
+            await connection.execute(
+                text(_END_SPARE),
+                {
+                    "job": each.key.job_id, "attempt": each.key.attempt, "id": request.node_id,
+                    "moved": LeaseEnd.MOVED.value, "message": each.reason,
+                },
+            )  # fmt: skip
+
+
 async def _set_cordon(connection: AsyncConnection, node_id: str, reason: str) -> bool:
     """Write whether the node takes jobs; return True when it does again."""
     change = _CORDON if reason else _UNCORDON
@@ -146,11 +171,17 @@ async def _set_cordon(connection: AsyncConnection, node_id: str, reason: str) ->
 
 
 _OCCUPANTS = """
-    SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at, j.spec
+    SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at, j.spec, bool_and(p.spare) AS spare
       FROM placements p JOIN jobs j ON j.id = p.job_id
      WHERE p.node_id = :id AND p.epoch = :epoch AND p.ended_at IS NULL
      GROUP BY p.job_id, p.attempt, j.id
      ORDER BY p.job_id
+"""
+
+_END_SPARE = """
+    UPDATE placements
+       SET ended_at = clock_timestamp(), end_reason = :moved, end_message = :message
+     WHERE job_id = :job AND attempt = :attempt AND node_id = :id AND spare AND ended_at IS NULL
 """
 
 _CORDON = """

@@ -28,6 +28,8 @@ Point = Literal[
     "release.after-commit",
     "finish.before-commit",
     "finish.after-commit",
+    "swap.before-commit",
+    "swap.after-commit",
     "cycle.before-commit",
     "cycle.after-commit",
     "cycle.after-first-signal",

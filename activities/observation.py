@@ -267,7 +267,7 @@ _JOBS = """
             UNION SELECT job_id FROM placements WHERE ended_at IS NULL) AS open
       JOIN jobs j ON j.id = open.id
       LEFT JOIN queue q ON q.job_id = j.id
-      LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id
+      LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id AND NOT spare
                           ORDER BY attempt DESC, ended_at IS NULL, rank LIMIT 1) p ON true
      ORDER BY j.submitted_at, j.id
 """

@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import RowMapping
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from models.placement import Placement, Rank
+from models.messages import LeaseEnd
+from models.placement import Placement, PlacementKey, Rank
 
 
 def placement_of(rows: Sequence[RowMapping]) -> Placement:
     """Return a placement as it is signalled to its job, from its rows joined with their nodes'.
 
-    One row for each node, by rank.
+    One row for each node, by rank, its spares last.
     """
-    first, ranks = rows[0], tuple(_rank(row) for row in rows)
+    first = rows[0]
+    ranks = tuple(_rank(row) for row in rows if not row["spare"])
     return Placement(
         job_id=first["job_id"], attempt=first["attempt"], rank=first["rank"],
         node_id=first["node_id"], epoch=first["epoch"],
@@ -21,6 +24,7 @@ def placement_of(rows: Sequence[RowMapping]) -> Placement:
         node_expires_at=first["expires_at"],
         simulated=first["simulated"], reason=first["decision"].get("reason", ""),
         ranks=ranks if len(ranks) > 1 else (),
+        spares=tuple(_rank(row) for row in rows if row["spare"] and not row["over"]),
     )  # fmt: skip
 
 
@@ -30,3 +34,26 @@ def _rank(row: RowMapping) -> Rank:
         gpu_indices=tuple(row["gpu_indices"]), address=row["address"],
         expires_at=row["expires_at"],
     )  # fmt: skip
+
+
+async def load_placement(connection: AsyncConnection, key: PlacementKey) -> Placement | None:
+    """Return an attempt's placement, unless its leases ended otherwise than with a node."""
+    rows = await connection.execute(
+        text(_PLACEMENT),
+        {"id": key.job_id, "attempt": key.attempt, "lost": LeaseEnd.NODE_LOST.value},
+    )
+    found = rows.mappings().all()
+    return placement_of(found) if found else None
+
+
+_PLACEMENT = """
+    SELECT p.job_id, p.attempt, p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.slices,
+           p.cycle_id, p.placed_at, p.decision, p.ended_at IS NOT NULL AS over, n.address,
+           n.expires_at, n.simulated
+      FROM placements p JOIN nodes n ON n.id = p.node_id
+     WHERE p.job_id = :id AND p.attempt = :attempt
+       AND EXISTS (SELECT FROM placements o
+                    WHERE o.job_id = p.job_id AND o.attempt = p.attempt AND NOT o.spare
+                      AND (o.ended_at IS NULL OR o.end_reason = :lost))
+     ORDER BY p.rank
+"""

@@ -278,23 +278,25 @@ _RUNS_ON = """
     SELECT p.attempt, p.node_id, j.spec
       FROM placements p JOIN nodes n ON n.id = p.node_id AND n.epoch = p.epoch
       JOIN jobs j ON j.id = p.job_id
-     WHERE p.job_id = :id AND p.ended_at IS NULL AND n.state IN ('READY', 'DRAINING')
+     WHERE p.job_id = :id AND p.ended_at IS NULL AND NOT p.spare
+       AND n.state IN ('READY', 'DRAINING')
      ORDER BY p.rank
 """
 
 _PLACEMENT = """
-    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, p.gpu_indices, p.slices, p.cycle_id,
-           p.placed_at, p.decision, n.address, n.expires_at, n.simulated
+    SELECT p.job_id, p.attempt, p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.slices,
+           p.cycle_id, p.placed_at, p.decision, p.ended_at IS NOT NULL AS over, n.address,
+           n.expires_at, n.simulated
       FROM placements p JOIN nodes n ON n.id = p.node_id
      WHERE p.job_id = :id AND p.attempt = :attempt
        AND EXISTS (SELECT FROM placements o
-                    WHERE o.job_id = p.job_id AND o.attempt = p.attempt
+                    WHERE o.job_id = p.job_id AND o.attempt = p.attempt AND NOT o.spare
                       AND (o.ended_at IS NULL) = :live)
      ORDER BY p.rank
 """
 
 _LOST_NODE = """
     SELECT node_id, epoch FROM placements
-     WHERE job_id = :id AND attempt = :attempt AND end_reason = :lost
+     WHERE job_id = :id AND attempt = :attempt AND end_reason = :lost AND NOT spare
      ORDER BY rank LIMIT 1
 """

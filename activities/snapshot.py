@@ -100,6 +100,7 @@ async def load_running(connection: AsyncConnection, pool: str) -> tuple[RunningJ
             storage=row["storage_mb_s"] / 1000,
             power=row["milliwatts"] / 1000,
             expected_end=row["expected_end"],
+            spare=row["spare"],
         )
         for row in rows.mappings()
     )
@@ -190,7 +191,7 @@ _GPUS = """
 
 _RUNNING = """
     SELECT p.job_id, p.node_id, p.gpu_indices, p.vram_mb, p.milli, p.slices, p.cpu_milli,
-           p.ram_mb, p.storage_mb_s, p.milliwatts,
+           p.ram_mb, p.storage_mb_s, p.milliwatts, p.spare,
            least(p.placed_at + make_interval(secs => p.expected_seconds), d.frees_by)
            AS expected_end
       FROM placements p

@@ -189,7 +189,7 @@ _JOBS = """
            greatest(coalesce(q.attempt, 0), coalesce(p.attempt, 0)) AS attempt,
            p.node_id, coalesce(p.gpu_indices, '{}') AS gpu_indices,
            coalesce(p.slices, 0) AS slices,
-           coalesce(r.nodes, '{}') AS nodes,
+           coalesce(r.nodes, '{}') AS nodes, coalesce(r.spares, '{}') AS spares,
            coalesce(n.simulated, false) AS simulated, j.submitted_at,
            p.placed_at AS started_at, f.placed_at AS first_started_at, j.ended_at, j.failure,
            j.exit_code,
@@ -201,9 +201,12 @@ _JOBS = """
            CAST(q.decision->>'estimated_start' AS timestamptz) AS estimated_start
       FROM jobs j
       LEFT JOIN queue q ON q.job_id = j.id
-      LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id
+      LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id AND NOT spare
                           ORDER BY attempt DESC, ended_at IS NOT NULL, rank LIMIT 1) p ON true
-      LEFT JOIN LATERAL (SELECT array_agg(node_id ORDER BY rank) AS nodes FROM placements
+      LEFT JOIN LATERAL (SELECT array_agg(node_id ORDER BY rank) FILTER (WHERE NOT spare) AS nodes,
+                                array_agg(node_id ORDER BY rank)
+                                    FILTER (WHERE spare AND ended_at IS NULL) AS spares
+                           FROM placements
                           WHERE job_id = j.id AND attempt = p.attempt) r ON true
       LEFT JOIN LATERAL (SELECT placed_at FROM placements WHERE job_id = j.id
                           ORDER BY attempt LIMIT 1) f ON true

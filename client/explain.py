@@ -82,7 +82,8 @@ def explain(
 def _headline(job: JobView) -> str:
     match job.state:
         case JobState.RUNNING:
-            return f"runs: {job.reason}"
+            spares = f"; {', '.join(job.spares)} stands by" if job.spares else ""
+            return f"runs: {job.reason}{spares}"
         case JobState.RETRYING:
             return f"is between attempts: {job.reason}"
         case JobState.SUCCEEDED:

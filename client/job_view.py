@@ -163,6 +163,8 @@ def _facts(
             job.node_id, job.gpu_indices, others=job.nodes[1:], simulated=job.simulated
         )
         facts.append((label, where))
+    if job.spares:
+        facts.append(("stands by", ", ".join(job.spares)))
     running = job.state is JobState.RUNNING
     reason = job.reason if running or status is None else status.reason or job.reason
     if reason:
@@ -242,6 +244,11 @@ def _attempts_table(attempts: Sequence[AttemptRecord], now: datetime) -> Table:
 
 
 def _attempt_end(record: AttemptRecord) -> str:
+    spares = f"; {record.spares_said}" if record.spares_said else ""
+    return f"{_how_it_ended(record)}{spares}"
+
+
+def _how_it_ended(record: AttemptRecord) -> str:
     if record.ended_at is None:
         return "runs"
     if record.moved:

@@ -70,7 +70,7 @@ async def place_live(
     by_id = {node.id: node for node in nodes}
     waiting = {request.id: request for request in queue}
     for placed in found.before.placements:
-        for node_id, gpu_indices in placed.by_node:
+        for node_id, gpu_indices in placed.held:
             other = waiting[placed.job_id]
             by_id[node_id] = with_job(by_id[node_id], other, gpu_indices, placed.slices)
     ahead = Foreseen(

@@ -43,6 +43,8 @@ class Occupant(Frozen):
     saves: bool
     """It has checkpoints."""
     expected_end: Instant
+    spare: bool = False
+    """Only a spare of it is there: nothing runs."""
 
 
 class Margins(Frozen):
@@ -59,6 +61,8 @@ class Departure(Wire):
 
     key: PlacementKey
     reason: str
+    spare: bool = False
+    """Only a spare of it is there: that is given up, and the job goes on."""
 
 
 class DeparturePlan(Wire):

@@ -33,7 +33,7 @@ class PlannedGroup(Frozen):
     nodes: tuple[NodeShare, ...]
     """In the order of their ranks: the first GPU of the first node has the lowest rank."""
     spares: tuple[NodeShare, ...] = ()
-    """GPUs that would stand by; those of its own domain first. Nothing holds them."""
+    """GPUs that stand by on nodes where the gang runs nothing; those of its own domain first."""
 
 
 class DomainRoom(Frozen):

@@ -315,6 +315,10 @@ class AttemptRecord(Wire):
     placed_at: Instant
     other_nodes: tuple[str, ...] = ()
     """Of a gang, its other nodes by rank."""
+    spares: tuple[str, ...] = ()
+    """Nodes that stood by for it."""
+    spares_said: str = ""
+    """What took which place when it ended, or why nothing did."""
     ended_at: Instant | None = None
     failure: FailureClass | None = None
     failed_on: str = ""

@@ -21,7 +21,8 @@ gang:
   group_gpus: 8
   allow_cross_group_spread: true
   processes: node
-  spares_per_group: 1
+  spares_per_group: 8
+  spares_required: true
   same_conformance: require
   unlabelled_nodes: false
 conformance: {known: true, allowed: [1f0e6b2c9d4a7e35]}

@@ -57,6 +57,9 @@ class LeaseEnd(StrEnum):
     MOVED = "moved"
     """The job left this node, for a reason that lies with the node."""
     NODE_LOST = "node-lost"
+    SWAPPED = "swapped"
+    """Another node of the gang was left, and a spare took its place: the job goes on with this
+    one as its next attempt."""
     WITHDRAWN = "withdrawn"
     """Committed, but its job had moved on before it could start."""
 

@@ -97,8 +97,7 @@ class ScoreTerms(Frozen):
     expiry: float
     provider: float
     parts: tuple[ScoreTerm, ...] = ()
-    """Of a rule other than `seed-score`; those of less than a thousandth are left out. In a cycle
-    only the node that is chosen has them."""
+    """Of another rule, without those below a thousandth. In a cycle only of the node chosen."""
     total: float
 
 
@@ -156,6 +155,11 @@ class JobRequest(Frozen):
         """Whether it wants its GPUs for itself."""
         return self.milli == 1000 and self.mig is None
 
+    @property
+    def gpus_held(self) -> int:
+        """The GPUs that it holds when it runs: its own, and the spares of a gang."""
+        return self.gpus + (self.gang.spares_of(self.gpus) if self.gang else 0)
+
     def share_of(self, gpus: int, gpu_power: float = 0.0) -> HostAmounts:
         """Return what it takes of a node that has so many of its GPUs, each of which may draw
         `gpu_power` watts."""
@@ -205,6 +209,8 @@ class RunningJob(Frozen):
     power: Watts = 0.0
     """With all of its GPUs there."""
     expected_end: Instant
+    spare: bool = False
+    """It stands by for its gang; nothing runs there."""
 
     @property
     def host(self) -> HostAmounts:
@@ -241,7 +247,7 @@ class Decision(Frozen):
     candidates: tuple[Candidate, ...] = ()
     """Nodes that could take it, best first: all of them, or in a cycle the best four."""
     rejections: tuple[Rejection, ...] = ()
-    """Every node that could not, with its reason, in the order of the input; none in a cycle."""
+    """Every node that could not, and why, in the order of the input; none in a cycle."""
     rejected: dict[RejectionCode, int] = Field(default_factory=dict[RejectionCode, int])
     """How many nodes each constraint ruled out, in the order of the checks."""
     reason: str = ""
@@ -250,19 +256,29 @@ class Decision(Frozen):
     """When running jobs will have made room, where that can be known."""
     members: tuple[Member, ...] = ()
     """For a gang: its shares, in the order of ranks. Node and GPUs above are the first's."""
+    spares: tuple[Member, ...] = ()
+    """For a gang: what stands by for it, on nodes of no member."""
     gang: GangPlan | None = None
     """For a gang: its groups and what is left of each domain, or why it does not fit."""
 
     @property
+    def held(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """All that a placement holds: the nodes by rank, then those of its spares."""
+        return (*self.by_node, *_by_node(self.spares))
+
+    @property
     def by_node(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The nodes of a placement by rank, each once, with all of its GPUs; none for a job that
-        waits."""
+        """The nodes of a placement by rank, each once, with all of its GPUs."""
         if not self.members:
             return ((self.node_id, self.gpu_indices),) if self.node_id is not None else ()
-        nodes: dict[str, list[int]] = {}
-        for member in self.members:
-            nodes.setdefault(member.node_id, []).extend(member.gpu_indices)
-        return tuple((node_id, tuple(sorted(gpus))) for node_id, gpus in nodes.items())
+        return _by_node(self.members)
+
+
+def _by_node(members: tuple[Member, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    nodes: dict[str, list[int]] = {}
+    for member in members:
+        nodes.setdefault(member.node_id, []).extend(member.gpu_indices)
+    return tuple((node_id, tuple(sorted(gpus))) for node_id, gpus in nodes.items())
 
 
 class Reservation(Frozen):
@@ -312,10 +328,7 @@ class Rank(Wire):
 
 
 class Placement(Wire):
-    """A committed placement, as it is signalled to its job.
-
-    Of a gang it names the node of rank 0; `at` turns it into what another of its nodes is to hear.
-    """
+    """A committed placement, as it is signalled to its job; of a gang, with the node of rank 0."""
 
     job_id: str
     attempt: int
@@ -332,6 +345,8 @@ class Placement(Wire):
     reason: str = ""
     ranks: tuple[Rank, ...] = ()
     """All nodes of a gang, by rank; none where there is no other node."""
+    spares: tuple[Rank, ...] = ()
+    """Nodes that stand by for a gang; nothing runs there. Their numbers follow the ranks'."""
 
     @property
     def key(self) -> PlacementKey:

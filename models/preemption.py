@@ -118,6 +118,12 @@ class RunningWork(Frozen):
         return tuple(dict.fromkeys(share.node_id for share in self.shares))
 
     @property
+    def runs_on(self) -> tuple[str, ...]:
+        """Those of its nodes that do not only stand by."""
+        running = (share.node_id for share in self.shares if not share.spare)
+        return tuple(dict.fromkeys(running))
+
+    @property
     def unsaved_since(self) -> Instant:
         """From when on its work is in no checkpoint."""
         saved_at = self.checkpoint.saved_at if self.checkpoint else None

@@ -79,8 +79,11 @@ class Gang(Frozen):
     processes: Processes = Processes.NODE
     """Start one process on each node, or one for each GPU."""
     spares_per_group: int = Field(default=0, ge=0, le=1024)
-    """GPUs to stand by for each group, in its domain where possible. For now they are only
-    planned and shown: nothing holds them, and a job starts without them too."""
+    """GPUs to stand by for each group, on nodes where the gang runs nothing: when one of its nodes
+    is lost, these take its place at once. The job holds and pays them. Give as many as a node of
+    the gang has: fewer cannot stand in for it."""
+    spares_required: bool = True
+    """False: the job starts without those spares for which there is no room."""
     same_conformance: SameConformance = SameConformance.PREFER
     """Whether its nodes must have the same driver, firmware and kernel parameters."""
     unlabelled_nodes: bool = False
@@ -96,6 +99,17 @@ class Gang(Frozen):
     def per_gpu(self) -> bool:
         """Whether each GPU has a process of its own."""
         return self.processes is Processes.GPU
+
+    def spares_of(self, gpus: int) -> int:
+        """Return the GPUs that stand by for a job of so many."""
+        return self.spares_per_group * len(self.group_sizes(gpus))
+
+    def group_sizes(self, gpus: int) -> list[int]:
+        """Return the size of each group, the last possibly smaller; one where it names no size."""
+        if self.group_gpus is None:
+            return [gpus]
+        full, rest = divmod(gpus, self.group_gpus)
+        return [self.group_gpus] * full + [rest] * (rest > 0)
 
     def check_total(self, gpus: int) -> None:
         """Raise ValueError where a job of so many GPUs cannot have these groups."""

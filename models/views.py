@@ -31,6 +31,8 @@ class JobView(Wire):
     """Of a MIG instance, its set of slices."""
     nodes: tuple[str, ...] = ()
     """All nodes of the attempt, by rank: of a gang there are several."""
+    spares: tuple[str, ...] = ()
+    """Nodes that stand by for it now."""
     simulated: bool = False
     """True where it runs, or ran last, on simulated GPUs."""
     submitted_at: Instant

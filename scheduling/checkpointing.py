@@ -74,7 +74,7 @@ def risks_of(
         if any(why_not(other, job, preemption, now) is None for job in above)
     ]
     return Risks(
-        failures_per_hour=policy.failures_per_hour * len(work.nodes),
+        failures_per_hour=policy.failures_per_hour * len(work.runs_on),
         ends_at=ends_at,
         waiting_gpus=sum(job.gpus * job.milli / 1000 for job in above),
         exposed_gpus=sum(other.gpus for other in exposed),

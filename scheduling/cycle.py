@@ -156,7 +156,7 @@ class _Cycle:
         if not decision.members:
             return self._defer_gang(job, decision)
         need = Need.of(job, self.policy)
-        for node_id, gpu_indices in decision.by_node:
+        for node_id, gpu_indices in decision.held:
             position = self._position[node_id]
             node = self.columns.views[position].node
             hold = _hold_of_share(job, need, node, gpu_indices, self.now)

@@ -34,7 +34,7 @@ def plan_departures(
             continue
         moment, reason = min(moments)
         if moment <= now:
-            departures.append(Departure(key=occupant.key, reason=reason))
+            departures.append(Departure(key=occupant.key, reason=reason, spare=occupant.spare))
         else:
             looks.append(moment)
     overdue = any(
@@ -43,7 +43,7 @@ def plan_departures(
     return DeparturePlan(
         cordon=next(why, ""),
         departures=tuple(departures),
-        overdue=tuple(occupant.key for occupant in occupants) if overdue else (),
+        overdue=tuple(each.key for each in occupants if not each.spare) if overdue else (),
         next_look=min(looks, default=None),
     )
 
@@ -68,7 +68,7 @@ def _moment(
     if leaving.at_once:
         return now
     if leaving.by is None:
-        return now if occupant.saves else None
+        return now if occupant.saves or occupant.spare else None
     last_moment = leaving.by - _lead(occupant, leaving, margins)
     if not leaving.hard or occupant.expected_end <= leaving.by - margins.end:
         return last_moment

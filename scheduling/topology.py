@@ -1,6 +1,6 @@
 """The domains of a set of nodes: islands of fast fabric, with what is free in each."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from models.domains import DomainNode, DomainView, PoolTopology
@@ -114,12 +114,18 @@ def domain_of(node: Node, *, unlabelled: bool = False) -> DomainKey | None:
     With `unlabelled` such a node is a domain of its own: its GPUs are close to each other at
     least, and nothing is known of what connects it to others.
     """
-    labels = node.labels
+    return domain_of_labels(node.id, node.labels, unlabelled=unlabelled)
+
+
+def domain_of_labels(
+    node_id: str, labels: Mapping[str, str], *, unlabelled: bool = False
+) -> DomainKey | None:
+    """Return the same of a node of which only the labels are at hand."""
     region, cluster = labels.get(REGION_LABEL), labels.get(CLUSTER_LABEL)
     domain = labels.get(DOMAIN_LABEL)
     if region and cluster and domain:
         return DomainKey(region, cluster, domain)
-    return DomainKey("", "", node.id) if unlabelled else None
+    return DomainKey("", "", node_id) if unlabelled else None
 
 
 def missing_labels(node: Node) -> tuple[str, ...]:

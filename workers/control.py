@@ -31,6 +31,7 @@ from activities.reconcile import ReconcileActivities
 from activities.registry import RegistryActivities
 from activities.sales import SaleActivities
 from activities.signals import Signals
+from activities.spares import SpareActivities
 from client.connection import connect
 from client.process import leave
 from client.process import run as run_loop
@@ -93,6 +94,7 @@ def control_worker(
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )
+    spares = SpareActivities(database, signals)
     departures = DepartureActivities(database, signals, settings.margins)
     reconcile = ReconcileActivities(
         database, temporal, signals, registry, settings.liveness, metrics, settings
@@ -115,7 +117,7 @@ def control_worker(
         workflows=workflows_of(version),
         activities=[
             queue.enqueue, queue.set_hold, queue.release, queue.finish,
-            cycle.run_cycle,
+            cycle.run_cycle, spares.swap,
             checkpoints.observe_checkpoints,
             registry.register_node, registry.drain_node, registry.end_node,
             departures.see_off, departures.set_expiry,

@@ -1,8 +1,9 @@
-"""An attempt that is to give up its GPUs without having ended: preempted, or moved."""
+"""An attempt that is to give up its GPUs without having ended: preempted, moved, or swapped."""
 
 from dataclasses import dataclass
 
 from models.messages import Displacement, LeaseEnd, ProcessReport
+from models.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -24,3 +25,13 @@ class Displaced:
         return ProcessReport(
             message=f"stopped before it started ({self.reason})", stopped_for=self.reason
         )
+
+
+@dataclass
+class Swaps:
+    """Spares that are taking the places of nodes of a gang: what is known of the next attempt."""
+
+    placement: Placement | None = None
+    """None where no spare could, or before it is known."""
+    displaced: Displaced | None = None
+    """It was told to give way before it began."""

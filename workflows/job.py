@@ -13,14 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from models.job import (
-        AttemptRecord,
-        FailureClass,
-        JobResult,
-        JobState,
-        JobStatus,
-        RetryRule,
-    )
+    from models.job import FailureClass, JobResult, JobState, JobStatus, RetryRule
     from models.messages import (
         JOB_WORKFLOW,
         CommandReason,
@@ -34,15 +27,18 @@ with workflow.unsafe.imports_passed_through():
         Waiting,
     )
     from models.placement import Placement, PlacementKey
+    from models.swap import SwapRequest
     from models.units import format_duration
     from scheduling.failures import why_no_retry
-    from workflows import attributes, steps
+    from workflows import attempt_records, attributes, steps
     from workflows.attempt import Attempt
     from workflows.details import job_details
-    from workflows.displaced import Displaced
+    from workflows.displaced import Displaced, Swaps
     from workflows.naming import refuse_another_id
 
 _ATTEMPTS_SHOWN = 20
+_LEAVES_A_NODE = (LeaseEnd.NODE_LOST, LeaseEnd.MOVED)
+"""Ends after which a gang may go on with a spare."""
 _LISTED_STATES = (JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RETRYING)
 """States that the search attribute tells; a change of it is a billed action."""
 
@@ -76,6 +72,7 @@ class JobWorkflow:
         self._placement: Placement | None = None
         self._lost: list[NodeLost] = []
         self._displaced: Displaced | None = None
+        self._swaps: Swaps | None = None
         self._cancel: str | None = None
         self._result: JobResult | None = None
 
@@ -149,10 +146,12 @@ class JobWorkflow:
     async def _live(self) -> JobResult:
         """Go through attempts until one of them ends the job."""
         while True:
-            refusal = await self._enqueue()
-            if refusal:
-                return await self._fail(FailureClass.UNSATISFIABLE, refusal)
-            placement = await self._wait_for_placement()
+            placement = self._placement  # set where spares have taken the places of lost nodes
+            if placement is None:
+                refusal = await self._enqueue()
+                if refusal:
+                    return await self._fail(FailureClass.UNSATISFIABLE, refusal)
+                placement = await self._wait_for_placement()
             if self._cancel is not None:
                 return await self._end_cancelled(placement)
             if placement is None:
@@ -217,13 +216,7 @@ class JobWorkflow:
 
     async def _run_attempt(self, placement: Placement) -> ProcessReport:
         """Run its processes until they end, are stopped, or a node is lost."""
-        self._attempts.append(
-            AttemptRecord(
-                attempt=self._attempt, node_id=placement.node_id,
-                gpu_indices=placement.gpu_indices, placed_at=placement.placed_at,
-                other_nodes=tuple(rank.node_id for rank in placement.ranks[1:]),
-            )
-        )  # fmt: skip
+        self._attempts.append(attempt_records.begun(placement))
         if self._displaced is not None:  # it heard of that before the placement itself
             return self._displaced.before_start()
         self._enter(JobState.RUNNING, placement.reason or f"on {steps.where(placement)}")
@@ -246,7 +239,7 @@ class JobWorkflow:
             self._gave_way[end] += 1
             if end is not LeaseEnd.PREEMPTED:
                 self._close_attempt(None, report, moved=end is LeaseEnd.MOVED)
-                await steps.give_up_leases(self._here, end, report.stopped_for)
+                await self._give_up_or_swap(end, report.stopped_for)
                 return None
             report = report.model_copy(update={"failure": FailureClass.PREEMPTED})
         return await self._retry_or_fail(report.failure or FailureClass.NODE, report)
@@ -265,8 +258,26 @@ class JobWorkflow:
             report = report.model_copy(update={"message": f"{report.message}; {useless}"})
             return await self._finish(LeaseEnd.FAILED, JobState.FAILED, report, failure)
         self._retries[failure] = used + 1
-        await steps.give_up_leases(self._here, LeaseEnd.before_retry(failure), report.message)
+        end = LeaseEnd.before_retry(failure)
+        await self._give_up_or_swap(end, report.message, report.node_id)
+        if self._swaps is not None and self._swaps.placement is not None:
+            return None
         return await self._back_off(rule, failure, used + 1, report)
+
+    async def _give_up_or_swap(self, end: LeaseEnd, message: str, failed_on: str = "") -> None:
+        """Give up the leases; or where a gang has spares for the nodes that it lost or has to
+        leave, go on with the others as the next attempt."""
+        placement = self._placement
+        goes_on = self._cancel is None and not self._held and end in _LEAVES_A_NODE
+        if placement is None or not placement.spares or not goes_on:
+            await steps.give_up_leases(self._here, end, message)
+            return
+        self._swaps = Swaps()
+        reply = await steps.swap(
+            SwapRequest(key=self._here, end=end, message=message, failed_on=failed_on)
+        )
+        self._swaps.placement = reply.placement
+        self._attempts[-1] = attempt_records.judged(self._attempts[-1], reply.reason)
 
     async def _back_off(
         self, rule: RetryRule, failure: FailureClass, retry: int, report: ProcessReport
@@ -324,25 +335,25 @@ class JobWorkflow:
 
     def _next_attempt_or_continue_as_new(self) -> None:
         self._attempt += 1
+        swaps, self._swaps = self._swaps, None
         self._placement = self._displaced = None
+        if swaps is not None and swaps.placement is not None:
+            self._placement, self._displaced = swaps.placement, swaps.displaced
+            self._listed = None  # it may be listed with another node now
+            return
         if self._cancel is None and self._should_continue_as_new():
             history = JobHistory(
-                submitted_at=self._submitted_at,
-                attempt=self._attempt,
-                retries=self._retries,
-                attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]),
-                hold_reason=self._hold_reason,
+                submitted_at=self._submitted_at, attempt=self._attempt, retries=self._retries,
+                attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]), hold_reason=self._hold_reason,
                 gave_way=dict(self._gave_way),
-            )
+            )  # fmt: skip
             workflow.continue_as_new(
                 self._job.model_copy(update={"held": self._held, "history": history})
             )
 
     def _should_continue_as_new(self) -> bool:
-        done = self._attempt - self._first_attempt
-        return done >= self._job.max_attempts_per_run or (
-            workflow.info().is_continue_as_new_suggested()
-        )
+        full = self._attempt - self._first_attempt >= self._job.max_attempts_per_run
+        return full or workflow.info().is_continue_as_new_suggested()
 
     @property
     def _here(self) -> PlacementKey:
@@ -360,6 +371,9 @@ class JobWorkflow:
         # One is enough: the first that came is what the attempt ends by.
         if displacement.attempt == self._attempt and self._displaced is None:
             self._displaced = Displaced(end, displacement)
+        elif self._swaps is not None and displacement.attempt == self._attempt + 1:
+            # The next attempt has its leases before this workflow knows of it.
+            self._swaps.displaced = self._swaps.displaced or Displaced(end, displacement)
 
     def _loss_of(self, here: Placement) -> NodeLost | None:
         """How the node of a placement was lost, if it was."""
@@ -369,13 +383,9 @@ class JobWorkflow:
     def _close_attempt(
         self, failure: FailureClass | None, report: ProcessReport, *, moved: bool = False
     ) -> None:
-        self._attempts[-1] = self._attempts[-1].model_copy(
-            update={
-                "ended_at": workflow.now(), "failure": failure, "moved": moved,
-                "exit_code": report.exit_code, "message": report.message,
-                "failed_on": report.node_id,
-            }
-        )  # fmt: skip
+        self._attempts[-1] = attempt_records.ended(
+            self._attempts[-1], workflow.now(), report, failure, moved=moved
+        )
 
     def _enter(self, state: JobState, reason: str = "") -> None:
         self._state, self._reason, self._since = state, reason, workflow.now()

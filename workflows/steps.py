@@ -10,6 +10,7 @@ from temporalio.exceptions import ActivityError
 
 from activities.process import NodeActivities
 from activities.queue import QueueActivities
+from activities.spares import SpareActivities
 from models.job import FailureClass, JobResult, JobSpec
 from models.messages import (
     EnqueueReply,
@@ -24,6 +25,7 @@ from models.messages import (
     node_task_queue,
 )
 from models.placement import Placement, PlacementKey
+from models.swap import SwapReply, SwapRequest
 from workflows.options import (
     DATABASE_RETRY,
     DATABASE_TIMEOUT,
@@ -63,6 +65,17 @@ async def give_up_leases(key: PlacementKey, reason: LeaseEnd, message: str) -> N
         start_to_close_timeout=DATABASE_TIMEOUT,
         retry_policy=DATABASE_RETRY,
         summary=f"give up the leases: {reason.value}",
+    )
+
+
+async def swap(request: SwapRequest) -> SwapReply:
+    """Let spares take the places of lost nodes, or give up the leases."""
+    return await workflow.execute_activity_method(
+        SpareActivities.swap,
+        request,
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary=f"a spare in the place of a lost node, or {request.end.value}",
     )
 
 

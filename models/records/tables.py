@@ -249,7 +249,9 @@ class PlacementRow(SQLModel, table=True):
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
     attempt: int = Field(primary_key=True)
     rank: int = Field(default=0, primary_key=True, sa_column_kwargs={"server_default": text("0")})
-    """Of the node in its gang; 0 where there is no other."""
+    """Of the node in its gang; 0 where there is no other. Spares follow."""
+    spare: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """It stands by for the gang: nothing runs there."""
     cycle_id: str = Field(foreign_key="cycles.id", sa_type=Text)
     node_id: str = Field(foreign_key="nodes.id", sa_type=Text)
     epoch: int

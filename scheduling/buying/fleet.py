@@ -142,7 +142,7 @@ class Fleet:
         for decision in planned.placements:
             starts[decision.job_id] = now
             end = now + _lasts(wanted[decision.job_id])
-            for node_id, gpus in decision.by_node:
+            for node_id, gpus in decision.held:
                 uses.setdefault(node_id, []).append(Use(decision.job_id, len(gpus), now, end))
         for kept in planned.reservations:
             starts[kept.job_id] = kept.start

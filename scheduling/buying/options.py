@@ -135,8 +135,8 @@ def _node_counts(
 ) -> list[int]:
     """Return how many nodes: for the first job, for all jobs at once, and between."""
     of_node = source.shape.gpus
-    least = -(-first.gpus // of_node)
-    most = max(-(-sum(job.gpus for job in fitting) // of_node), least)
+    least = -(-first.gpus_held // of_node)
+    most = max(-(-sum(job.gpus_held for job in fitting) // of_node), least)
     counts = {least, least + 1, (least + most) // 2, most, most + 1}
     return sorted(n for n in counts if least <= n <= most + (most > least))[: _MOST_SIZES + 1]
 

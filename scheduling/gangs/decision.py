@@ -76,6 +76,16 @@ def _placing(
         for group in plan.groups
         for share in group.nodes
     )
+    spares = tuple(
+        Member(
+            node_id=share.node_id,
+            epoch=epochs[share.node_id],
+            gpu_indices=share.gpu_indices,
+            group=group.number,
+        )
+        for group in plan.groups
+        for share in group.spares
+    )
     return Decision(
         job_id=job.id,
         kind=PlacementKind.EXISTING_NODE,
@@ -84,6 +94,7 @@ def _placing(
         rejected=rejected,
         reason=_where(plan, members),
         members=members,
+        spares=spares,
         gang=plan,
     )
 

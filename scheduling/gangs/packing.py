@@ -19,7 +19,7 @@ def assign(
 ) -> Assigned | None:
     """Return a domain for each group, none over its `room`; None where it cannot be done."""
     room = {key: room[key] for key in sorted(room) if room[key] > 0}
-    sizes = group_sizes(gpus, gang)
+    sizes = gang.group_sizes(gpus)
     seed = packing is GangPacking.PACK_TO_EMPTY
     if not gang.allow_cross_group_spread:
         return _in_one_domain(room, sizes, sum(sizes) + gang.spares_per_group * len(sizes), seed)
@@ -31,19 +31,19 @@ def assign(
     if not gang.spares_per_group or plain is None:
         return plain
     # Domains that hold the spares as well are better, unless they are more.
+    roomy = assign_with_spares(room, gpus, gang)
+    return plain if roomy is None or _domains(roomy) > _domains(plain) else roomy
+
+
+def assign_with_spares(room: Mapping[DomainKey, int], gpus: int, gang: Gang) -> Assigned | None:
+    """Return a domain with room for its spares too for each group; None where there are none."""
     spares = gang.spares_per_group
-    roomy = _fewest_domains(room, [size + spares for size in sizes])
-    if roomy is None or _domains(roomy) > _domains(plain):
-        return plain
-    return [(key, size - spares) for key, size in roomy]
-
-
-def group_sizes(gpus: int, gang: Gang) -> list[int]:
-    """Return the size of each group, the last possibly smaller; one where it names no size."""
-    if gang.group_gpus is None:
-        return [gpus]
-    full, rest = divmod(gpus, gang.group_gpus)
-    return [gang.group_gpus] * full + [rest] * (rest > 0)
+    sizes = [size + spares for size in gang.group_sizes(gpus)]
+    if not gang.allow_cross_group_spread:
+        roomy = _in_one_domain(room, sizes, sum(sizes), seed=False)
+    else:
+        roomy = _fewest_domains(room, sizes)
+    return roomy and [(key, size - spares) for key, size in roomy]
 
 
 class Shelf:

@@ -6,20 +6,23 @@ then fewest nodes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from models.gang import DomainRoom, GangPacking, GangPlan, NodeShare, PlannedGroup
 from models.placement import JobRequest, PackingPolicy
 from models.topology import Gang, SameConformance
 from scheduling.gangs.offers import Offer, Offers, offers_from, offers_now, offers_when_empty
-from scheduling.gangs.packing import Assigned, Shelf, assign, group_sizes
-from scheduling.gangs.words import refuse
+from scheduling.gangs.packing import Assigned, Shelf, assign, assign_with_spares
+from scheduling.gangs.words import refuse, without_spares
 from scheduling.placement.links import choose_gpus
 from scheduling.state import NodeView
 from scheduling.topology import Domain, DomainKey, domains_of, rack_of
 
 Kind = tuple[str, str | None]
+
+_MOST_WAYS = 16
+"""Ways over the domains that are tried for a gang that needs all of its spares."""
 
 
 def plan_gang(
@@ -47,13 +50,21 @@ def plan_gang(
         return _plan_of(best, job, gang, domains, policy), offers
     nothing: list[Offer] = []
     most = max(sets, key=_total, default=nothing)
-    return refuse(job, gang, policy.gang_packing, most, domains, len(made)), offers
+    refused = refuse(job, gang, policy.gang_packing, most, domains, len(made))
+    alone = [filling for alike in sets for filling in _fillings(job, gang, alike, policy)]
+    if not alone:
+        return refused, offers
+    best = max(alone, key=lambda filling: filling.spares_found)
+    return without_spares(refused, best.spares_found, best.planned()[0].domain), offers
 
 
 def could_ever_hold(job: JobRequest, views: Sequence[NodeView]) -> bool:
     """Return whether the nodes could hold the gang together when empty and with time left."""
     gang = gang_of(job)
     made = sorted(offers_when_empty(job, gang, views), key=lambda offer: offer.view.node.id)
+    if gang.spares_per_group and gang.spares_required:
+        policy = PackingPolicy()
+        return any(_fill(job, gang, alike, policy) is not None for alike in _alike(made, gang))
     return any(
         assign(room_by_domain(alike), job.gpus, gang, GangPacking.BEST_FIT) is not None
         for alike in _alike(made, gang)
@@ -93,13 +104,40 @@ def _alike(offers: Sequence[Offer], gang: Gang) -> list[list[Offer]]:
 def _fill(
     job: JobRequest, gang: Gang, offers: Sequence[Offer], policy: PackingPolicy
 ) -> "_Filling | None":
-    """Return the groups and spares on these nodes, or None where they do not fit."""
-    assigned = assign(room_by_domain(offers), job.gpus, gang, policy.gang_packing)
-    if assigned is None:
-        return None
+    """Return the groups and spares on these nodes, or None where they do not fit together."""
+    wanted = gang.spares_of(job.gpus) if gang.spares_required else 0
+    found = _fillings(job, gang, offers, policy)
+    return next((filling for filling in found if filling.spares_found >= wanted), None)
+
+
+def _fillings(
+    job: JobRequest, gang: Gang, offers: Sequence[Offer], policy: PackingPolicy
+) -> "Iterator[_Filling]":
+    """Yield the groups on these nodes with the spares that are left for them, the best first.
+
+    After the first way come those for a gang that needs all of its spares: a domain that had too
+    few for its groups gets a group less, until the groups fit no more.
+    """
+    room = room_by_domain(offers)
+    needs_all = gang.spares_per_group and gang.spares_required
+    for _ in range(_MOST_WAYS if needs_all else 1):
+        ways = [assign(room, job.gpus, gang, policy.gang_packing)]
+        if needs_all:
+            ways.append(assign_with_spares(room, job.gpus, gang))
+        found = [_filled(assigned, gang, offers, policy) for assigned in ways if assigned]
+        yield from found
+        if not found or (short := found[0].short_of(gang.spares_per_group)) is None:
+            return
+        key, gpus = short
+        room[key] = gpus - 1
+
+
+def _filled(
+    assigned: Assigned, gang: Gang, offers: Sequence[Offer], policy: PackingPolicy
+) -> "_Filling":
     filling = _Filling(offers, policy)
     filling.place(assigned)
-    filling.place_spares(gang.spares_per_group)
+    filling.place_spares(gang)
     return filling
 
 
@@ -126,7 +164,7 @@ def _plan_of(
             for domain in domains
         ),
         conformance=filling.conformance(),
-        spares_wanted=gang.spares_per_group * len(group_sizes(job.gpus, gang)),
+        spares_wanted=gang.spares_of(job.gpus),
     )
 
 
@@ -168,15 +206,32 @@ class _Filling:
             self._groups.append((key, shares))
         self._spares = [[] for _ in self._groups]
 
-    def place_spares(self, spares: int) -> None:
-        """Give each group its spares as far as there are any, those of its own domain first."""
-        if not spares:
-            return
+    def place_spares(self, gang: Gang) -> None:
+        """Give each group its spares as far as there are any, those of its own domain first.
+
+        Never on a node of the gang: both would be lost together. In another domain only for a
+        group on one node, which then moves there whole: no group crosses domains.
+        """
+        used = {number for _, shares in self._groups for number, _ in shares}
         for (home, shares), found in zip(self._groups, self._spares, strict=True):
-            used = {number for number, _ in shares}
-            wanted = spares - self._spares_in(home, used, spares, found)
-            while wanted and (key := self._emptiest()) is not None:
+            wanted = gang.spares_per_group
+            wanted -= self._spares_in(home, used, wanted, found)
+            if len(shares) > 1 or not gang.allow_cross_group_spread:
+                continue
+            for key in self._emptiest_first():
                 wanted -= self._spares_in(key, used, wanted, found)
+
+    @property
+    def spares_found(self) -> int:
+        return sum(len(share.gpu_indices) for found in self._spares for share in found)
+
+    def short_of(self, wanted: int) -> tuple[DomainKey, int] | None:
+        """Return the domain of the first group that lacks spares, and the groups' GPUs there."""
+        for (key, _), found in zip(self._groups, self._spares, strict=True):
+            if sum(len(share.gpu_indices) for share in found) < wanted:
+                here = (shares for other, shares in self._groups if other == key)
+                return key, sum(len(s.gpu_indices) for shares in here for _, s in shares)
+        return None
 
     def planned(self) -> tuple[PlannedGroup, ...]:
         return tuple(
@@ -196,10 +251,9 @@ class _Filling:
         """Return what to compare with another filling; the least is best."""
         numbers = {number for _, shares in self._groups for number, _ in shares}
         mixed = gang.same_conformance is SameConformance.PREFER and self.conformance() is None
-        spares = sum(len(share.gpu_indices) for found in self._spares for share in found)
         domains = len({key for key, _ in self._groups})
         first = min(self._offers[number].view.node.id for number in numbers)
-        return domains, mixed, -spares, len(numbers), first
+        return domains, mixed, -self.spares_found, len(numbers), first
 
     def conformance(self) -> str | None:
         """Return the fingerprint that all nodes of the groups share; None where they differ."""
@@ -213,26 +267,25 @@ class _Filling:
     def _spares_in(
         self, key: DomainKey, used: set[int], wanted: int, found: list[NodeShare]
     ) -> int:
-        """Take spares in one domain: from other nodes than the group's first, and few of them."""
+        """Take spares in one domain, on few nodes, and on none that is `used`."""
 
-        def worth(number: int) -> tuple[bool, bool, int, int]:
+        def worth(number: int) -> tuple[bool, int, int]:
             left = self._left[number]
-            return number in used, left < wanted, left if left >= wanted else -left, number
+            return left < wanted, left if left >= wanted else -left, number
 
         taken = 0
-        for number in sorted(self._of_domain[key], key=worth):
+        others = (number for number in self._of_domain[key] if number not in used)
+        for number in sorted(others, key=worth):
             gpus = min(self._left[number], wanted - taken)
             if gpus > 0:
                 found.append(self._give(number, gpus))
                 taken += gpus
         return taken
 
-    def _emptiest(self) -> DomainKey | None:
-        """Return the domain that has most left, or None where nothing is left anywhere."""
+    def _emptiest_first(self) -> list[DomainKey]:
+        """Return the domains, those that have most left first."""
         left = {key: self.room[key] - self.taken[key] for key in self._of_domain}
-        return min(
-            (key for key in left if left[key]), key=lambda key: (-left[key], key), default=None
-        )
+        return sorted(left, key=lambda key: (-left[key], key))
 
     def _give(self, number: int, gpus: int) -> NodeShare:
         offer = self._offers[number]

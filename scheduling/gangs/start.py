@@ -48,6 +48,6 @@ def first_gang_start(
 def _shares(plan: GangPlan) -> Shares:
     nodes: dict[str, list[int]] = {}
     for group in plan.groups:
-        for share in group.nodes:
+        for share in (*group.nodes, *group.spares):
             nodes.setdefault(share.node_id, []).extend(share.gpu_indices)
     return tuple((node_id, tuple(sorted(gpus))) for node_id, gpus in nodes.items())

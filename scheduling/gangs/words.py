@@ -7,7 +7,6 @@ from models.gang import DomainRoom, GangPacking, GangPlan
 from models.placement import JobRequest
 from models.topology import Gang
 from scheduling.gangs.offers import Offer
-from scheduling.gangs.packing import group_sizes
 from scheduling.topology import Domain, DomainKey
 from scheduling.words import count
 
@@ -44,7 +43,7 @@ def refuse(
             )
             for domain in domains
         ),
-        spares_wanted=gang.spares_per_group * len(group_sizes(job.gpus, gang)),
+        spares_wanted=gang.spares_of(job.gpus),
     )
     if not room:
         return plan.model_copy(
@@ -63,6 +62,23 @@ def refuse(
     )
 
 
+def without_spares(refused: GangPlan, found: int, domain: str) -> GangPlan:
+    """Return the same for a gang that would fit, were it not for its spares.
+
+    `found` of them would fit too, `domain` is that of its first group.
+    """
+    wanted = refused.spares_wanted
+    return refused.model_copy(
+        update={
+            "refusal": f"its {count(refused.gpus, 'GPU')} would fit, and {found} of "
+            f"{count(wanted, 'spare')} on other nodes of their domains; "
+            "gang.spares_required: false starts it without the rest",
+            "limiting_domain": domain,
+            "missing": wanted - found,
+        }
+    )
+
+
 def _shortage(
     job: JobRequest, gang: Gang, room: Mapping[DomainKey, int]
 ) -> tuple[str, int, Mapping[DomainKey, int]]:
@@ -76,7 +92,7 @@ def _shortage(
             job.gpus - have + max(room.values()),
             room,
         )
-    sizes = group_sizes(job.gpus, gang)
+    sizes = gang.group_sizes(job.gpus)
     size = sizes[0]
     full = sum(each == size for each in sizes)
     placed = sum(gpus // size for gpus in room.values())

@@ -221,7 +221,7 @@ def gains_of(decision: Decision) -> tuple[GainedGPUs, ...]:
     """Return what a decision gives its job; nothing where the job waits."""
     return tuple(
         GainedGPUs(node_id=name, gpu_indices=indices, slices=decision.slices)
-        for name, indices in decision.by_node
+        for name, indices in decision.held
     )
 
 

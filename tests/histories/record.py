@@ -52,6 +52,7 @@ from models.purchase import (
 from models.reconcile import ReconcileRequest
 from models.settings import Settings
 from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
+from tests.histories import spares_scene
 from tests.support.control import a_spec, serving_control
 from tests.support.histories import runs
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
@@ -86,6 +87,7 @@ _RENEWED = "SELECT 1 FROM purchases WHERE renews = :name AND state = 'READY' AND
 SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
+    "spares",
 )  # fmt: skip
 
 
@@ -135,10 +137,7 @@ class Scenarios:
         """Preempt one, move one, and drain, end and take away the nodes of others."""
         save = {"folder": "c", "grace": "1s"}
         async with self._node("giving-way", pool="gives") as node:
-            for name, signal in (
-                ("preempted", JobWorkflow.preempt),
-                ("moved", JobWorkflow.move),
-            ):
+            for name, signal in (("preempted", JobWorkflow.preempt), ("moved", JobWorkflow.move)):
                 job = await self._start_job(name, pool="gives")
                 await node.started(name)
                 await job.signal(signal, Displacement(attempt=1, reason="make way"))
@@ -200,6 +199,9 @@ class Scenarios:
             await second.started("gang-node-lost")
             second.leave()
             await eventually(lambda: first.stops[-1].key.job_id == "gang-node-lost")
+
+    async def spares(self) -> None:
+        await spares_scene.play(self._start_job, self._node)
 
     async def start_failures(self) -> None:
         """What two nodes cannot start is not tried on a third."""

@@ -87,14 +87,43 @@ def test_spares_that_their_domain_lacks_come_from_another(packing: GangPacking):
     assert (decision.gang.spares_found, decision.gang.spares_wanted) == (4, 4)
 
 
-def test_spares_that_are_nowhere_do_not_keep_a_job_waiting():
-    decision = decide(a_gang(32, 32, spares_per_group=4), [in_domain("A", "a", 33)])
-    assert decision.kind is PlacementKind.EXISTING_NODE
-    assert decision.reason == "32 GPUs on 1 node of r/c/A, 1 of 4 spares found"
+def test_a_gang_waits_for_its_spares_unless_it_may_start_without():
+    nodes = [in_domain("A", "a1", 33), in_domain("A", "a2", 1)]
+    waits = decide(a_gang(32, 32, spares_per_group=4), nodes)
+    assert (waits.kind, waits.spares) == (PlacementKind.REQUEST_MORE_CAPACITY, ())
+    assert "its 32 GPUs would fit, and 1 of 4 spares on other nodes" in waits.reason
+    assert waits.gang is not None
+    assert (waits.gang.limiting_domain, waits.gang.missing) == ("r/c/A", 3)
+    starts = decide(a_gang(32, 32, spares_per_group=4, spares_required=False), nodes)
+    assert starts.kind is PlacementKind.EXISTING_NODE
+    assert starts.reason == "32 GPUs on 1 node of r/c/A, 1 of 4 spares found"
+
+
+def test_what_stands_by_is_held_beside_the_ranks():
+    nodes = [in_domain("A", name, 8) for name in ("a1", "a2", "a3")]
+    decision = decide(a_gang(16, 16, spares_per_group=8), nodes)
+    assert [node_id for node_id, _ in decision.by_node] == ["a1", "a2"]
+    assert decision.held[2:] == (("a3", tuple(range(8))),)
+    assert [(spare.node_id, spare.epoch) for spare in decision.spares] == [("a3", nodes[2].epoch)]
+
+
+def test_a_group_on_two_nodes_gets_no_spares_in_another_domain():
+    nodes = [in_domain("A", "a1", 8), in_domain("A", "a2", 8), in_domain("B", "b", 8)]
+    assert decide(a_gang(16, 16, spares_per_group=8), nodes).members == ()
+    assert decide(a_gang(16, 16, spares_per_group=8), [*nodes, in_domain("A", "a3")]).members
+
+
+def test_a_domain_whose_nodes_leave_no_spare_gives_way_to_one_that_does():
+    nodes = [in_domain("A", "a", 36), in_domain("B", "b1", 40), in_domain("B", "b2", 4)]
+    job = a_gang(32, 32, spares_per_group=4, allow_cross_group_spread=False)
+    assert taken(decide(job, nodes)) == [("B", {"b1": 32})]
 
 
 def test_a_domain_with_room_for_the_spares_is_better():
-    nodes = [in_domain("A", "a", 32), in_domain("B", "b", 36), in_domain("C", "c", 48)]
+    nodes = [
+        in_domain("A", "a", 32), in_domain("B", "b", 32), in_domain("B", "b2", 4),
+        in_domain("C", "c", 48),
+    ]  # fmt: skip
     assert taken(decide(a_gang(32, 32, spares_per_group=4), nodes)) == [("B", {"b": 32})]
     assert taken(decide(a_gang(32, 32), nodes)) == [("A", {"a": 32})]
     job = a_gang(32, 32, spares_per_group=4, allow_cross_group_spread=False)
@@ -128,14 +157,14 @@ def test_pack_to_empty_keeps_to_a_domain_in_use_though_another_is_emptier():
     assert [domain for domain, _ in taken(decision)] == ["A", "A", "B"]
 
 
-def test_spares_are_on_other_nodes_than_their_group_where_they_can_be():
+def test_spares_are_on_no_node_of_the_gang():
     nodes = [in_domain("A", "a1", 16), in_domain("A", "a2", 8)]
     decision = decide(a_gang(12, 12, spares_per_group=2), nodes)
     assert decision.gang is not None
     assert [share.node_id for share in decision.gang.groups[0].spares] == ["a2"]
-    alone = decide(a_gang(12, 12, spares_per_group=2), nodes[:1])
-    assert alone.gang is not None
-    assert [share.gpu_indices for share in alone.gang.groups[0].spares] == [(12, 13)]
+    alone = decide(a_gang(12, 12, spares_per_group=2, spares_required=False), nodes[:1])
+    assert alone.members
+    assert alone.spares == ()
 
 
 def test_pack_to_empty_takes_the_emptiest_where_best_fit_takes_the_least():

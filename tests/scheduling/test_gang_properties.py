@@ -86,6 +86,7 @@ def gangs(draw: st.DrawFn) -> JobRequest:
         size,
         allow_cross_group_spread=draw(st.sampled_from([True, True, True, False])),
         spares_per_group=draw(st.sampled_from([0, 1, 3])) if size else 0,
+        spares_required=draw(st.sampled_from([False, False, True])),
         same_conformance=draw(st.sampled_from(SameConformance)),
         conformance=draw(
             st.sampled_from([None, None, Conformance(known=True), Conformance(allowed=("old",))])
@@ -125,6 +126,7 @@ def test_a_placement_is_whole_and_keeps_every_rule(
     assert_nodes_suit(job, decision, by_id)
     assert_capacity(job, decision, by_id)
     assert_residuals(job, decision, nodes)
+    assert_spares(job, decision, by_id)
 
 
 @given(gangs(), clusters(), packings)
@@ -133,7 +135,10 @@ def test_a_gang_waits_only_where_it_cannot_fit(
 ):
     placed = decide(job, nodes, gang_packing=packing).kind is PlacementKind.EXISTING_NODE
     fits = [fewest for room in rooms(job, nodes) if (fewest := fewest_domains(job, room))]
-    assert placed == bool(fits)
+    if needs_spares(job):
+        assert fits or not placed
+    else:
+        assert placed == bool(fits)
 
 
 @given(gangs(), clusters())
@@ -141,7 +146,8 @@ def test_best_fit_uses_the_fewest_domains(job: JobRequest, nodes: list[Node]):
     decision = decide(job, nodes)
     if decision.gang and decision.gang.fits:
         fewest = [n for room in rooms(job, nodes) if (n := fewest_domains(job, room))]
-        assert decision.gang.domains_used == min(fewest)
+        used = decision.gang.domains_used
+        assert used >= min(fewest) if needs_spares(job) else used == min(fewest)
 
 
 @given(gangs(), st.data(), packings)
@@ -270,6 +276,27 @@ def assert_residuals(job: JobRequest, decision: Decision, nodes: Sequence[Node])
     assert sum(room.free for room in decision.gang.domains) == free
     assert sum(room.residual for room in decision.gang.domains) == free - job.gpus - spares
     assert spares <= decision.gang.spares_wanted
+    assert spares == decision.gang.spares_wanted or not needs_spares(job)
+
+
+def assert_spares(job: JobRequest, decision: Decision, by_id: dict[str, Node]) -> None:
+    """Spares are on nodes where no rank is, and of use: no group would cross domains by them."""
+    assert decision.gang is not None
+    assert job.gang is not None
+    ranks = {member.node_id for member in decision.members}
+    assert not ranks & {spare.node_id for spare in decision.spares}
+    for group in decision.gang.groups:
+        for share in group.spares:
+            home = domain(by_id[share.node_id], job.gang)
+            homes = {domain(by_id[node.node_id], job.gang) for node in group.nodes}
+            if len(group.nodes) > 1 or not job.gang.allow_cross_group_spread:
+                assert {home} == homes
+    stand_by = [(s.node_id, s.gpu_indices) for g in decision.gang.groups for s in g.spares]
+    assert [(s.node_id, s.gpu_indices) for s in decision.spares] == stand_by
+
+
+def needs_spares(job: JobRequest) -> bool:
+    return job.gang is not None and bool(job.gang.spares_per_group) and job.gang.spares_required
 
 
 def suits(job: JobRequest, node: Node) -> bool:

@@ -17,6 +17,7 @@ from activities.database import Database
 from activities.queue import QueueActivities, ensure_pool
 from activities.registry import RegistryActivities
 from activities.signals import Signals
+from activities.spares import SpareActivities
 from activities.views import set_pool
 from models import proof
 from models.job import JobResult, JobSpec, JobState
@@ -63,6 +64,7 @@ class Ledger:
         self.pool = pool
         self.queue = QueueActivities(database, signals)
         self.cycles = CycleActivities(database, signals)
+        self.spares = SpareActivities(database, signals)
         self.registry = RegistryActivities(
             database, signals, TOKEN, Liveness.within(timedelta(seconds=12))
         )

@@ -50,6 +50,8 @@ PATHS = {
     "job-preempted": COMPLETED,
     "job-moved": COMPLETED,
     "job-displaced-early": COMPLETED,
+    "job-gang-moved": COMPLETED,
+    "job-gang-swapped": FAILED,
     "job-queue-timeout": FAILED,
     "job-unsatisfiable": FAILED,
     "job-start-failures": FAILED,
@@ -89,8 +91,8 @@ PATHS = {
 CHANGES = {
     "job-success": (
         workflows.job,
-        "            refusal = await self._enqueue()\n",
-        "            await workflow.sleep(1)\n",
+        "                refusal = await self._enqueue()\n",
+        "                await workflow.sleep(1)\n",
     ),
     "pool-cycles": (
         workflows.pool,

@@ -1,0 +1,214 @@
+"""A spare takes the place of a lost node of a gang: the job goes on as its next attempt.
+
+In one transaction the old attempt's placements end and the next one's begin on the same GPUs, so
+nobody else can have them in between, and nothing waits in a queue.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import RowMapping, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+
+from activities.database import Database
+from activities.failpoints import failpoint
+from activities.placements import load_placement
+from activities.queue import end_attempt, mark_poked_if_waiting
+from activities.retrying import reports_errors
+from activities.signals import Signals
+from models.job import JobSpec
+from models.messages import LeaseEnd
+from models.node import NodeState
+from models.placement import Decision, PlacementKey
+from models.swap import HeldNode, Promotion, SwapReply, SwapRequest
+from scheduling.gangs.spares import decision_after, plan_promotion
+from scheduling.topology import domain_of_labels
+
+
+class SpareActivities:
+    """The activity of `JobWorkflow` for gangs with spares."""
+
+    def __init__(self, database: Database, signals: Signals) -> None:
+        self._database = database
+        self._signals = signals
+
+    @activity.defn
+    @reports_errors
+    async def swap(self, request: SwapRequest) -> SwapReply:
+        """Begin the next attempt with spares in the places of lost nodes, where they suffice.
+
+        Else the leases end, as by `release`. The processes of the attempt must have ended. A
+        repeat finds what the one before it has done.
+        """
+        async with self._database.transaction() as connection:
+            reply = await _swap(connection, request)
+            pool = await connection.scalar(
+                text("SELECT pool FROM jobs WHERE id = :id"), {"id": request.key.job_id}
+            )
+            poke = pool and await mark_poked_if_waiting(connection, pool)
+            await failpoint("swap.before-commit")
+        await failpoint("swap.after-commit")
+        # A retry cannot know whether the one before it got as far as the signal.
+        if pool and (poke or activity.info().attempt > 1):
+            await self._signals.poke_pool(pool)
+        return reply
+
+
+async def _swap(connection: AsyncConnection, request: SwapRequest) -> SwapReply:
+    key = request.key
+    following = PlacementKey(job_id=key.job_id, attempt=key.attempt + 1)
+    row = {"id": key.job_id, "attempt": key.attempt}
+    # First of all: whoever ends the job, and a second delivery of this, come before or after.
+    job = await connection.execute(text(_LOCK_JOB), row)
+    stored = job.mappings().one_or_none()
+    if placement := await load_placement(connection, following):
+        return SwapReply(placement=placement, reason=placement.reason)
+    if stored is not None and stored["ended_at"] is None:
+        await connection.execute(text(_LOCK_NODES), row)
+        rows = (await connection.execute(text(_HELD), row)).mappings().all()
+        spec = JobSpec.model_validate(stored["spec"])
+        promotion = _promotion(rows, spec, request)
+        if promotion.swaps and await _carry_out(connection, request, rows, promotion):
+            placement = await load_placement(connection, following)
+            return SwapReply(placement=placement, reason=promotion.reason)
+        why = promotion.reason
+    else:
+        why = "the job has ended"
+    await end_attempt(connection, key, request.end.value, request.message)
+    return SwapReply(reason=why)
+
+
+def _promotion(rows: Sequence[RowMapping], spec: JobSpec, request: SwapRequest) -> Promotion:
+    if spec.gang is None or not rows:
+        return Promotion(reason="it holds no nodes of a gang any more")
+    ended = [row for row in rows if row["ended_at"] and not row["spare"]]
+    if any(row["end_reason"] != LeaseEnd.NODE_LOST.value for row in ended):
+        return Promotion(reason="its leases have ended")
+    decision = Decision.model_validate(rows[0]["decision"])
+    groups: dict[int, set[str]] = {}
+    for member in decision.members:
+        groups.setdefault(member.group, set()).add(member.node_id)
+    return plan_promotion(
+        [_held(row, request.failed_on) for row in rows],
+        [frozenset(groups[number]) for number in sorted(groups)],
+        spec.gang,
+    )
+
+
+def _held(row: RowMapping, failed_on: str) -> HeldNode:
+    # A node that does not name its fabric is there because the gang lets it: a domain of its own.
+    domain = domain_of_labels(row["node_id"], row["labels"], unlabelled=True)
+    assert domain is not None
+    return HeldNode(
+        rank=row["rank"], node_id=row["node_id"], epoch=row["epoch"],
+        gpu_indices=tuple(row["gpu_indices"]), domain=domain.name, spare=row["spare"],
+        unfit=_why_unfit(row, failed_on),
+    )  # fmt: skip
+
+
+def _why_unfit(row: RowMapping, failed_on: str) -> str:
+    if row["ended_at"]:
+        return row["end_message"] or "its lease has ended"
+    if row["epoch"] != row["live_epoch"]:
+        return "its agent started anew"
+    if row["state"] != NodeState.READY.value:
+        return row["drain_reason"] or row["state_reason"] or f"it is {row['state'].lower()}"
+    return "its process failed there" if row["node_id"] == failed_on else ""
+
+
+async def _carry_out(
+    connection: AsyncConnection,
+    request: SwapRequest,
+    rows: Sequence[RowMapping],
+    promotion: Promotion,
+) -> bool:
+    """End the attempt and begin the next; return False where the database refuses that."""
+    key, by_rank = request.key, {swap.rank: swap.node for swap in promotion.swaps}
+    left = [swap.left for swap in promotion.swaps]
+    decision = decision_after(Decision.model_validate(rows[0]["decision"]), promotion)
+    stays = {node.rank for node in promotion.spares}
+    wanted: list[dict[str, Any]] = []
+    for row in rows:
+        node = by_rank.get(row["rank"])
+        if row["spare"] and row["rank"] not in stays:
+            continue
+        wanted.append(
+            {
+                "rank": row["rank"],
+                "node_id": node.node_id if node else row["node_id"],
+                "epoch": node.epoch if node else row["epoch"],
+                "gpu_indices": node.gpu_indices if node else row["gpu_indices"],
+                "decision": {} if row["rank"] else decision.model_dump(mode="json"),
+            }
+        )
+    values = {
+        "id": key.job_id, "attempt": key.attempt, "left": left, "end": request.end.value,
+        "swapped": LeaseEnd.SWAPPED.value, "message": promotion.reason[:2000],
+        "rows": json.dumps(wanted),
+    }  # fmt: skip
+    try:
+        async with connection.begin_nested():
+            await connection.execute(text(_END), values)
+            await connection.execute(text(_BEGIN), values)
+    except IntegrityError:
+        return False
+    return True
+
+
+_LOCK_JOB = "SELECT spec, ended_at FROM jobs WHERE id = :id FOR NO KEY UPDATE"
+
+_LOCK_NODES = """
+    SELECT FROM nodes n
+     WHERE id IN (SELECT node_id FROM placements WHERE job_id = :id AND attempt = :attempt)
+     ORDER BY id FOR NO KEY UPDATE
+"""
+"""So that none of them ends, or is closed, between the look and the commit."""
+
+_HELD = """
+    SELECT p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.ended_at, p.end_reason,
+           p.end_message, p.decision, n.epoch AS live_epoch, n.state, n.state_reason,
+           n.drain_reason, n.labels
+      FROM placements p JOIN nodes n ON n.id = p.node_id
+     WHERE p.job_id = :id AND p.attempt = :attempt
+     ORDER BY p.rank
+"""
+
+_END = """
+    UPDATE placements
+       SET ended_at = clock_timestamp(), end_message = :message,
+           end_reason = CASE WHEN node_id = ANY(:left) THEN :end ELSE :swapped END
+     WHERE job_id = :id AND attempt = :attempt AND ended_at IS NULL
+"""
+
+_BEGIN = """
+    WITH wanted AS (
+        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
+            rank integer, node_id text, epoch integer, gpu_indices integer[], decision jsonb)
+    ), placed AS (
+        INSERT INTO placements (job_id, attempt, rank, spare, cycle_id, node_id, epoch,
+                                gpu_indices, cpu_milli, ram_mb, storage_mb_s, milliwatts,
+                                vram_mb, milli, slices, mig_profile, expected_seconds, decision)
+        SELECT p.job_id, p.attempt + 1, w.rank, p.spare, p.cycle_id, w.node_id, w.epoch,
+               w.gpu_indices, p.cpu_milli, p.ram_mb, p.storage_mb_s,
+               s.milliwatts * cardinality(w.gpu_indices) / cardinality(s.gpu_indices),
+               p.vram_mb, p.milli, p.slices, p.mig_profile, p.expected_seconds, w.decision
+          FROM placements p
+          JOIN wanted w USING (rank)
+          JOIN placements s
+            ON s.job_id = p.job_id AND s.attempt = p.attempt AND s.node_id = w.node_id
+         WHERE p.job_id = :id AND p.attempt = :attempt
+        RETURNING job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb, milli, slices,
+                  mig_profile
+    )
+    INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,
+                        mig_profile, tenant)
+    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, g.index, p.vram_mb, p.milli, p.slices,
+           p.mig_profile, j.tenant
+      FROM placed p
+      JOIN jobs j ON j.id = p.job_id
+     CROSS JOIN LATERAL unnest(p.gpu_indices) AS g (index)
+"""
+"""What a GPU draws is its node's; all else is the rank's."""
