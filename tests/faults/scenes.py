@@ -83,6 +83,20 @@ async def submit_and_drain(fleet: Fleet) -> list[str]:
     return [*jobs, running]
 
 
+async def submit_and_swap(fleet: Fleet) -> list[str]:
+    """Submit a gang with a spare, and drain its node while it runs: the spare takes its place."""
+    whole, any_node = {"gpus": GPUS_PER_NODE}, {"unlabelled_nodes": True}
+    gang = {"group_gpus": GPUS_PER_NODE, "spares_per_group": GPUS_PER_NODE, **any_node}
+    job = await submit(fleet, fleet.journal.job("spared", 2.5, gang=gang, **whole))
+    await eventually(lambda: fleet.journal.running(job), timeout=PATIENCE)
+    on = "SELECT node_id, attempt FROM placements WHERE job_id = %s ORDER BY attempt DESC, rank"
+    node = fleet.rows(on, job)[0]["node_id"]
+    await tell(lambda: fleet.longshore.drain(node, "for a test", now=True))
+    await eventually(lambda: fleet.rows(on, job)[0]["attempt"] > 1, timeout=PATIENCE)
+    await tell(lambda: fleet.longshore.uncordon(node))
+    return [job]
+
+
 async def submit_and_preempt(fleet: Fleet) -> list[str]:
     """Fill both nodes, and submit a job of a higher class that one has to make room for."""
     whole: dict[str, Any] = {"gpus": GPUS_PER_NODE}

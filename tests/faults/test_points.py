@@ -40,6 +40,7 @@ ALWAYS = {
     ("finish.after-commit", CONTROL),
     ("finish.before-commit", POSTGRES),
     ("release.after-commit", CONTROL),
+    ("swap.after-commit", CONTROL),
     ("register.after-commit", CONTROL),
     ("end_node.after-commit", CONTROL),
     ("run_process.after-claim", AGENT),
@@ -84,6 +85,8 @@ async def test_nothing_is_lost_or_doubled(fleet: Fleet, point: Point, victim: st
 def _scene(point: Point) -> Callable[[Fleet], Coroutine[Any, Any, list[str]]]:
     if point.startswith("preempt"):
         return scenes.submit_and_preempt
+    if point.startswith("swap"):
+        return scenes.submit_and_swap
     if point.startswith(LEAVING):
         return scenes.submit_and_drain
     return scenes.submit_and_hold if point.startswith(HOLDING) else scenes.submit_some
