@@ -14,6 +14,7 @@ from temporalio import activity
 
 from activities.checkpoints import CheckpointActivities
 from activities.database import Database
+from activities.departures import NodeLooks
 from activities.failpoints import failpoint
 from activities.measuring import measure_cycle
 from activities.metrics import SILENT, Metrics
@@ -73,8 +74,10 @@ class CycleActivities:
         signals: Signals,
         metrics: Metrics = SILENT,
         checkpoints: CheckpointActivities | None = None,
+        looks: NodeLooks | None = None,
     ) -> None:
         self._metrics = metrics
+        self._looks = looks
         self._database = database
         self._signals = signals
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
@@ -95,6 +98,8 @@ class CycleActivities:
         gone = await self._signals.tell_jobs(
             "placed", [(placement.job_id, placement) for placement in placements]
         )
+        if self._looks:
+            await self._looks.after(placements)
         for placement in placements:
             if placement.job_id in gone:
                 await self._withdraw(placement.key)

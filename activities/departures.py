@@ -3,7 +3,7 @@
 Everything here may run twice: a job hears of its attempt, and the second time changes nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,8 +27,8 @@ from models.departures import (
 )
 from models.job import JobSpec
 from models.messages import Displacement, LeaseEnd
-from models.placement import PlacementKey
-from scheduling.departures import plan_departures
+from models.placement import Placement, PlacementKey
+from scheduling.departures import needs_a_look, plan_departures
 
 
 class DepartureActivities:
@@ -102,6 +102,46 @@ class DepartureActivities:
         leavings = [*request.leavings, *_end_of_time(expires_at)]
         plan = plan_departures(occupants, leavings, self._margins, now)
         return plan.model_copy(update={"expires_at": expires_at})
+
+
+class NodeLooks:
+    """Has nodes that end look again where a job came that may have to go before that."""
+
+    def __init__(self, database: Database, signals: Signals, margins: Margins) -> None:
+        self._database = database
+        self._signals = signals
+        self._margins = margins
+
+    async def after(self, placements: Sequence[Placement]) -> None:
+        """Tell the nodes of these placements: few, and none that has no end."""
+        if any(rank.node_expires_at for each in placements for rank in each.by_rank):
+            async with self._database.transaction() as connection:
+                nodes = await _to_look(connection, placements, self._margins)
+            await self._signals.look_at_nodes(nodes)
+
+
+async def _to_look(
+    connection: AsyncConnection, placements: Sequence[Placement], margins: Margins
+) -> tuple[str, ...]:
+    now = datetime.now(UTC)
+    ends = {
+        (rank.node_id, placement.job_id): rank.node_expires_at
+        for placement in placements
+        for rank in placement.by_rank
+        if rank.node_expires_at is not None
+    }
+    rows = await connection.execute(
+        text("SELECT id, spec FROM jobs WHERE id = ANY(:ids)"),
+        {"ids": sorted({job_id for _, job_id in ends})},
+    )
+    specs = {row.id: JobSpec.model_validate(row.spec) for row in rows}
+    soon = {
+        node_id
+        for (node_id, job_id), expires_at in ends.items()
+        if (spec := specs.get(job_id))
+        and needs_a_look(spec.grace, spec.checkpoint is not None, expires_at, margins, now)
+    }
+    return tuple(sorted(soon))
 
 
 def occupant_of(

@@ -15,6 +15,7 @@ from models.messages import (
     POOL_WORKFLOW,
     PoolInput,
     job_workflow_id,
+    node_workflow_id,
     pool_workflow_id,
 )
 from models.purchase import BUYING_WORKFLOW, BuyingInput, buying_workflow_id
@@ -38,6 +39,18 @@ class Signals:
             start_signal="poke",
             static_summary=f"pool {pool}: packs its queue onto its nodes",
         )
+
+    async def look_at_nodes(self, node_ids: Sequence[str]) -> None:
+        """Have nodes look again who has to leave; one that is over has nobody to see off."""
+
+        async def tell(node_id: str) -> None:
+            try:
+                await self._temporal.get_workflow_handle(node_workflow_id(node_id)).signal("look")
+            except RPCError as error:
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    raise
+
+        await asyncio.gather(*(tell(node_id) for node_id in node_ids))
 
     async def begin_buying(self, pool: str) -> None:
         """Have it decided what the pool buys, unless that is being decided now."""

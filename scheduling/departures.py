@@ -48,6 +48,18 @@ def plan_departures(
     )
 
 
+def needs_a_look(
+    grace: timedelta, saves: bool, expires_at: datetime, margins: Margins, now: datetime
+) -> bool:
+    """Return whether a job that is placed now may have to go before the node is looked at next.
+
+    The next look at a node that takes jobs is at half of the time that was left at the last one:
+    so halfway from now at the latest.
+    """
+    lead = min(grace, _LONGEST_GRACE) + (margins.publish if saves else timedelta(0)) + margins.end
+    return expires_at - lead < now + (expires_at - margins.end - now) / 2
+
+
 def all_gone_by(occupants: Sequence[Occupant], margins: Margins, now: datetime) -> datetime | None:
     """Return by when jobs that are all asked to leave now have gone; None where none is there."""
     leads = [

@@ -21,7 +21,7 @@ from activities.checkpoint_watch import CheckpointWatchActivities
 from activities.checkpoints import CheckpointActivities, keep_observing
 from activities.cycle import CycleActivities
 from activities.database import Database
-from activities.departures import DepartureActivities
+from activities.departures import DepartureActivities, NodeLooks
 from activities.machines import MachineActivities
 from activities.market_watch import MarketWatchActivities
 from activities.metrics import SILENT, Metrics
@@ -94,6 +94,7 @@ def control_worker(
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )
+    looks = NodeLooks(database, signals, settings.margins)
     spares = SpareActivities(database, signals)
     departures = DepartureActivities(database, signals, settings.margins)
     reconcile = ReconcileActivities(
@@ -109,7 +110,7 @@ def control_worker(
     buying = BuyingActivities(database, settings)
     store = CheckpointStore(settings.resolve_checkpoint_store())
     checkpoints = CheckpointActivities(database, store)
-    cycle = CycleActivities(database, signals, metrics, checkpoints)
+    cycle = CycleActivities(database, signals, metrics, checkpoints, looks)
     unsaved = CheckpointWatchActivities(database, checkpoints)
     return Worker(
         temporal,

@@ -81,6 +81,10 @@ class Clearing:
         self.drain, self._notice, self.cordon = None, None, ""
         self._changes += 1
 
+    def look_again(self) -> None:
+        """Somebody has come who may need longer to leave than was known."""
+        self._changes += 1
+
     def heard(self, notice: SpotNotice) -> None:
         """Its machine is about to be taken away, at a known moment or at any."""
         reason = notice.reason or "its machine is about to be taken away"

@@ -129,6 +129,11 @@ class NodeWorkflow:
         return self.status()
 
     @workflow.signal
+    def look(self) -> None:
+        """A job has come that may have to leave before the next look was planned."""
+        self._clearing.look_again()
+
+    @workflow.signal
     def spot_notice(self, notice: SpotNotice) -> None:
         """The machine is about to be taken away: its jobs leave at once, if they can."""
         self._clearing.heard(notice)

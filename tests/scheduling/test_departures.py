@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from models.departures import Cause, Leaving, Margins, Occupant
 from models.placement import PlacementKey
-from scheduling.departures import all_gone_by, plan_departures
+from scheduling.departures import all_gone_by, needs_a_look, plan_departures
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -166,3 +166,11 @@ def test_a_block_waits_for_the_slowest_of_its_jobs_and_for_none_where_none_runs(
     )
     endless = a_job("endless", grace=timedelta.max)
     assert all_gone_by([endless], MARGINS, NOW) is not None
+
+
+def test_who_needs_longer_than_half_of_the_time_left_asks_for_a_look():
+    ends = NOW + timedelta(hours=1)
+    for grace, looks in ((10, False), (25, False), (31, True), (90, True)):
+        assert needs_a_look(timedelta(minutes=grace), False, ends, MARGINS, NOW) is looks
+    assert needs_a_look(timedelta.max, True, NOW + timedelta(days=9), MARGINS, NOW)
+    assert not needs_a_look(timedelta(seconds=1), False, NOW + timedelta(days=9), MARGINS, NOW)

@@ -8,10 +8,12 @@ from sqlalchemy import text
 from temporalio.client import Client
 
 from activities.database import Database
+from activities.views import set_pool
 from client.api import Longshore
 from models.job import FailureClass, JobState
 from models.messages import ProcessReport
 from models.node import NodeState
+from models.pool import PoolPacking, PoolSpec
 from models.settings import Settings
 from models.views import NodeView
 from tests.support.control import a_spec, lease_ends, reaches, serving_control
@@ -262,3 +264,20 @@ async def _view(longshore: Longshore, pool: str, node_id: str | None = None) -> 
 
 async def _is_draining(longshore: Longshore, pool: str) -> bool:
     return (await _view(longshore, pool)).state is NodeState.DRAINING
+
+
+async def test_a_job_that_takes_long_to_leave_is_seen_before_the_next_planned_look(
+    longshore: Longshore, node: ScriptedNode, control: Database, pool: str
+):
+    packing = PoolPacking(safety_margin=timedelta(0))
+    async with control.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=pool, packing=packing))
+    # Looks are planned halfway: the next one is some minutes ahead.
+    await node.ends_at(datetime.now(UTC) + timedelta(minutes=10))
+    spec = a_spec(pool, expected_duration="1s", stop_grace="20m")
+    job_id = (await longshore.submit(spec)).job_id
+    await node.started(job_id)
+    await eventually(lambda: [stop.key.job_id for stop in node.stops] == [job_id])
+    await reaches(longshore, job_id, JobState.QUEUED)
+    await longshore.cancel(job_id)
+    await longshore.wait(job_id)
