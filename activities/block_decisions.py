@@ -1,7 +1,6 @@
 """Deciding what becomes of a block, and handing its machines over to the block after it."""
 
 import hashlib
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import text
@@ -13,7 +12,7 @@ from temporalio.client import Client
 from activities import purchase_rows as rows
 from activities.beating import beating
 from activities.block_scene import read_scene, with_markets
-from activities.database import Database
+from activities.database import Database, clock
 from activities.draining import extend_node, undrain_node
 from activities.failpoints import failpoint
 from activities.retrying import reports_errors
@@ -54,8 +53,8 @@ class BlockDecisionActivities:
         Where the markets cannot be asked, the block stays as it is.
         """
         async with beating():
-            now = datetime.now(UTC)
             async with self._database.transaction() as connection:
+                now = await clock(connection)
                 known = await _renewal_under_way(connection, ref.block_id)
                 if known is not None:
                     return known

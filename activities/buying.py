@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import text
@@ -14,7 +14,7 @@ from temporalio import activity
 from activities import purchase_rows as rows
 from activities.beating import beating
 from activities.buying_inputs import PoolNeed, look_at, read_need, under_way
-from activities.database import Database
+from activities.database import Database, clock
 from activities.demand import demand_of_late
 from activities.providers import registry
 from activities.retrying import reports_errors
@@ -59,7 +59,7 @@ class BuyingActivities:
                 need = await read_need(connection, request.pool)
                 coming = await under_way(connection, spec)
                 caps = await _caps_left(connection, spec)
-                now = datetime.now(UTC)
+                now = await clock(connection)
                 need = await _with_past(connection, spec, need, now)
             if not spec.buying.enabled:
                 return Bought(reason="buying is off for this pool")

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from activities.database import clock
 from activities.providers.base import Provider
 from activities.snapshot import load_nodes, load_queue, load_running
 from models.base import Frozen
@@ -90,7 +91,7 @@ async def _bought_for(connection: AsyncConnection, pool: str) -> dict[str, list[
 async def under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[CapacityUnderWay, ...]:
     """Return what was bought, or is being bought, and is no node yet."""
     found = await connection.execute(text(_UNDER_WAY), {"pool": spec.name})
-    now = datetime.now(UTC)
+    now = await clock(connection)
     coming: list[CapacityUnderWay] = []
     for row in found.mappings():
         request = PurchaseRequest.model_validate(row["request"])

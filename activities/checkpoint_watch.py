@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from activities.checkpoints import CheckpointActivities
-from activities.database import Database
+from activities.database import Database, clock
 from activities.preemption_inputs import PreemptionInputs, read_inputs
 from activities.retrying import reports_errors
 from models.checkpoint import CheckpointsRequest, SaveRequest
@@ -47,8 +47,9 @@ class CheckpointWatchActivities:
         seen = await self._checkpoints.observe_checkpoints(CheckpointsRequest(pool=pool))
         async with self._database.transaction() as connection:
             inputs = await read_inputs(connection, pool, seen.reason)
+            now = await clock(connection)
         able = [w for w in inputs.running if w.checkpoint and w.checkpoint.saves_while_running]
-        decided = [(work, _decide(work, inputs, datetime.now(UTC))) for work in able]
+        decided = [(work, _decide(work, inputs, now)) for work in able]
         async with self._database.transaction() as connection:
             await _store(connection, decided)
         decided.sort(key=lambda one: (-one[1].value, one[0].id))

@@ -4,7 +4,7 @@ import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import text
@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from activities.checkpoints import CheckpointActivities
-from activities.database import Database
+from activities.database import Database, clock
 from activities.departures import NodeLooks
 from activities.failpoints import failpoint
 from activities.measuring import measure_cycle
@@ -137,7 +137,7 @@ class CycleActivities:
             nodes = await load_nodes(connection, request.pool) if queue else ()
             running = await load_running(connection, request.pool) if queue else ()
             recent = await self._recent_jobs(connection, pool) if queue else ()
-        now = datetime.now(UTC)
+            now = await clock(connection)
         decided = plan(tuple(queue), nodes, running, pool.packing, now, recent)
         async with self._database.transaction() as connection:
             placed = await _commit(connection, request, decided, queue, nodes)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from alembic import command
@@ -69,6 +70,15 @@ def upgrade(url: str) -> str:
     finally:
         engine.dispose()
     return newest_revision()
+
+
+async def clock(connection: AsyncConnection) -> datetime:
+    """Return the database's time: the one clock of decisions about what is in it.
+
+    What it holds was stamped by that clock. A worker's own may be wrong, or jump.
+    """
+    now = await connection.scalar(text("SELECT clock_timestamp()"))
+    return now.astimezone(UTC)
 
 
 def newest_revision() -> str:

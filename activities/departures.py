@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.database import Database
+from activities.database import Database, clock
 from activities.failpoints import failpoint
 from activities.queue import mark_poked
 from activities.retrying import reports_errors
@@ -98,7 +98,7 @@ class DepartureActivities:
             occupant_of(row.job_id, row.attempt, row.placed_at, row.spec, spare=row.spare)
             for row in rows
         ]
-        now = datetime.now(UTC)
+        now = await clock(connection)
         leavings = [*request.leavings, *_end_of_time(expires_at)]
         plan = plan_departures(occupants, leavings, self._margins, now)
         return plan.model_copy(update={"expires_at": expires_at})
@@ -123,7 +123,7 @@ class NodeLooks:
 async def _to_look(
     connection: AsyncConnection, placements: Sequence[Placement], margins: Margins
 ) -> tuple[str, ...]:
-    now = datetime.now(UTC)
+    now = await clock(connection)
     ends = {
         (rank.node_id, placement.job_id): rank.node_expires_at
         for placement in placements

@@ -7,14 +7,14 @@ decides nothing anew, and the GPUs that are being freed count as coming in every
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.checkpoints import CheckpointActivities
-from activities.database import Database
+from activities.database import Database, clock
 from activities.failpoints import failpoint
 from activities.metrics import PREEMPTIONS, SILENT, Metrics
 from activities.preemption_inputs import PreemptionInputs, read_inputs
@@ -76,9 +76,9 @@ class Preempting:
             seen = await read_inputs(connection, pool, store_away)
             under_way = await _under_way(connection, seen)
             prices = await _prices(connection) if seen.spec.buying.enabled else ()
+            now = await clock(connection)
         if not seen.spec.preemption.enabled:
             return []
-        now = datetime.now(UTC)
         quotes = {
             job.id: quote
             for job in seen.queue

@@ -3,13 +3,11 @@
 Every activity here may run twice: it is idempotent by (job, attempt).
 """
 
-from datetime import UTC, datetime
-
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.database import Database
+from activities.database import Database, clock
 from activities.failpoints import failpoint
 from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.retrying import reports_errors
@@ -161,7 +159,7 @@ async def why_never(connection: AsyncConnection, job_id: str, spec: JobSpec) -> 
     if pool.growth is Growth.OPEN:
         return ""
     nodes = await load_nodes(connection, spec.pool)
-    now = datetime.now(UTC)
+    now = await clock(connection)
     if could_ever_place(JobRequest.of(job_id, spec, now, 1), nodes, now):
         return ""
     what = "no nodes together" if spec.gang else "no node"
