@@ -1,14 +1,15 @@
 """Looking at the markets: read each book, price it for two sizes, remember both."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime
 
 from sqlalchemy import text
 from temporalio import activity
 
+from activities.buying_inputs import look_at, read_need
 from activities.database import Database
 from activities.market_compaction import compact
 from activities.market_memory import MarketMemory
@@ -19,7 +20,9 @@ from activities.retrying import reports_errors
 from activities.signals import Signals
 from activities.snapshot import load_pool
 from models.addresses import without_secrets
+from models.buying import BuyingPolicy, PriceReached, Unmet, UnmetJob
 from models.errors import LongshoreError, UnavailableError
+from models.job import Tier
 from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook
 from models.market_memory import (
     LookOutcome,
@@ -29,15 +32,18 @@ from models.market_memory import (
     Recommendation,
     Source,
 )
-from models.money import dollars_of
+from models.money import dollars_of, format_dollars
 from models.price import PriceAnswer, PriceNeed
 from models.settings import Settings
+from scheduling.buying.trigger import might_reach, reached
 from scheduling.prices.price import price
 
 NODES = (1, 8)
 """Each book is priced for so many nodes of its type."""
 ANSWER_WITHIN = 20.0
 """Seconds that a market has for one book."""
+_WAKE_WITHIN = 45.0
+"""Seconds for asking the markets what waiting jobs could have: pools look for themselves too."""
 
 _log = logging.getLogger(__name__)
 
@@ -79,24 +85,54 @@ class MarketWatchActivities:
         seen = [await self._store(each, request.id) for look in looks for each in look]
         for each in seen:
             self._measure(each)
-        await self._wake_pools(seen)
+        woken: dict[str, str] = {}
+        try:
+            async with asyncio.timeout(_WAKE_WITHIN):
+                await self._wake_pools(seen, woken)
+        except TimeoutError:
+            _log.warning("no price for waiting jobs within %g s", _WAKE_WITHIN)
         now = datetime.now(UTC)
         compacted = await compact(self._database, now, self._settings.market_keep)
-        return MarketWatchReport(seen=tuple(seen), compacted=compacted)
+        return MarketWatchReport(seen=tuple(seen), compacted=compacted, woken=woken)
 
-    async def _wake_pools(self, seen: Sequence[MarketSeen]) -> None:
-        """Wake the pools whose FLEX jobs wait for a price such as these."""
-        lowest = min((each.best_ask for each in seen if each.best_ask is not None), default=None)
-        if self._signals is None or lowest is None:
+    async def _wake_pools(self, seen: Sequence[MarketSeen], woken: dict[str, str]) -> None:
+        """Wake the pools whose FLEX jobs wait for a price such as these; note why, by pool."""
+        asks = [(each.instance_type, each.best_ask) for each in seen if each.best_ask is not None]
+        if self._signals is None or not asks:
             return
         async with self._database.transaction() as connection:
-            pools = [
-                await load_pool(connection, name)
-                for name in await connection.scalars(text(_WAIT_FOR_A_PRICE))
-            ]
+            names = (await connection.scalars(text(_WAIT_FOR_A_PRICE))).all()
+            pools = [await load_pool(connection, name) for name in names]
+            needs = {pool.name: await read_need(connection, pool.name) for pool in pools}
         for pool in pools:
-            if pool.buying.enabled and lowest <= pool.buying.flex_price:
+            waiting = needs[pool.name].unmet.jobs
+            jobs = tuple(job for job in waiting if job.request.tier is Tier.FLEX)
+            there = await self._price_for(jobs, asks, pool.buying) if pool.buying.enabled else None
+            if there is not None:
                 await self._signals.poke_pool(pool.name)
+                woken[pool.name] = (
+                    f"{there.instance_type} at {there.provider} costs "
+                    f"{format_dollars(there.price)}, and {there.job_id} waits for "
+                    f"{format_dollars(there.hoped)}"
+                )
+
+    async def _price_for(
+        self, jobs: tuple[UnmetJob, ...], asks: Sequence[tuple[str, int]], policy: BuyingPolicy
+    ) -> PriceReached | None:
+        """Return the price that one of the jobs waits for, where a market has it for its window.
+
+        The markets are asked for those windows only where an ask for the next hour is low enough.
+        """
+        now = datetime.now(UTC)
+        if not any(might_reach(kind, ask, jobs, policy, now) for kind, ask in asks):
+            return None
+        async with AsyncExitStack() as stack:
+            markets = [
+                await stack.enter_async_context(aclosing(market))
+                for market in registry.connect_all(self._settings).values()
+            ]
+            views = await look_at(markets, Unmet(jobs=jobs), policy, now)
+        return reached(jobs, views, policy, now)
 
     async def _look_at(self, name: str) -> list[OrderBook | MarketSeen]:
         """Return the book of each type, or why there is none."""
@@ -105,7 +141,7 @@ class MarketWatchActivities:
             provider = registry.connect(self._settings, name)
         except LongshoreError as error:
             return [_trouble(name, instance_type, error) for instance_type in types]
-        async with contextlib.aclosing(provider):
+        async with aclosing(provider):
             return [await _read(provider, instance_type) for instance_type in types]
 
     async def _store(self, look: OrderBook | MarketSeen, look_id: str) -> MarketSeen:

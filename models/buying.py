@@ -133,6 +133,17 @@ class BuyingPolicy(Frozen):
         return self
 
 
+class PriceReached(Frozen):
+    """A price that a waiting FLEX job hopes for is there: prices for a GPU-hour."""
+
+    job_id: str
+    provider: str
+    instance_type: str
+    price: int
+    """Of what would have to be bought for it, on average."""
+    hoped: int
+
+
 class BoughtFor(Frozen):
     """A purchase that cost something and was made for a job that still waits."""
 

@@ -199,6 +199,8 @@ class MarketWatchReport(Wire):
 
     seen: tuple[MarketSeen, ...] = ()
     compacted: Compacted = Compacted()
+    woken: dict[str, str] = Field(default_factory=dict[str, str])
+    """Pools whose FLEX jobs have waited for a price of now, and which one."""
 
     def __str__(self) -> str:
         if not self.seen:

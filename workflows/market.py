@@ -32,5 +32,6 @@ class MarketWatchWorkflow:
             summary="read, price and store the books",
         )
         lines = [f"- {seen}" for seen in report.seen] or ["No market is configured."]
+        lines += [f"- woke pool {pool}: {why}" for pool, why in sorted(report.woken.items())]
         workflow.set_current_details("\n".join(lines))
         return report

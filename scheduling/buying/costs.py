@@ -192,6 +192,16 @@ def presses(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> bool:
     return start_by(job, policy, now) - policy.startup_limit <= now
 
 
+def hoped_price(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> int:
+    """Return the price of a GPU-hour that a FLEX job hopes for, in micro-dollars.
+
+    It rises from its submission to its latest start.
+    """
+    since, latest = job.request.submitted_at or now, start_by(job, policy, now)
+    waited = (now - since) / (latest - since) if latest > since else 1.0
+    return int(policy.flex_price * (1 + policy.flex_rise * min(max(waited, 0.0), 1.0)))
+
+
 def warm_target(wanted: int, policy: BuyingPolicy, usual: float = 0.0) -> int:
     """Return how many FAST GPUs there should be when so many are queued and used.
 
@@ -245,15 +255,7 @@ def _delay_of(job: UnmetJob, start: datetime | None, scene: Scene) -> int:
     if presses(job, policy, now):
         waited = UNSERVED if start is None else start - max(latest, now)
         return _priced(policy.fast_delay_price, request.gpus, waited)
-    return _priced(_hoped(job, latest, scene), request.gpus, request.expected_duration)
-
-
-def _hoped(job: UnmetJob, latest: datetime, scene: Scene) -> int:
-    """Return the price that a FLEX job hopes for: it rises from submission to latest start."""
-    policy = scene.policy
-    since = job.request.submitted_at or scene.now
-    waited = (scene.now - since) / (latest - since) if latest > since else 1.0
-    return int(policy.flex_price * (1 + policy.flex_rise * min(max(waited, 0.0), 1.0)))
+    return _priced(hoped_price(job, policy, now), request.gpus, request.expected_duration)
 
 
 def _leftover(
