@@ -15,6 +15,7 @@ from activities.block_scene import read_scene, with_markets
 from activities.database import Database, clock
 from activities.draining import extend_node, undrain_node
 from activities.failpoints import failpoint
+from activities.leaving import let_go_before, mark_let_go
 from activities.retrying import reports_errors
 from models.block_end import (
     BlockDecision,
@@ -34,7 +35,7 @@ from models.purchase import (
     PurchaseRequest,
 )
 from models.settings import Settings
-from scheduling.buying.block_end import decide_block
+from scheduling.buying.block_end import decide_block, kept, lines_of
 
 
 class BlockDecisionActivities:
@@ -58,6 +59,8 @@ class BlockDecisionActivities:
                 known = await _renewal_under_way(connection, ref.block_id)
                 if known is not None:
                     return known
+                if reason := await let_go_before(connection, ref.block_id):
+                    return BlockVerdict(kind=BlockOptionKind.LET_GO, reason=reason)
                 scene = await read_scene(connection, ref.block_id, now)
                 block = await _block(connection, ref.block_id)
             try:
@@ -109,8 +112,10 @@ class BlockDecisionActivities:
     async def _store(
         self, scene: BlockScene, block: rows.Row, decision: BlockDecision
     ) -> BlockVerdict:
-        verdict = BlockVerdict(kind=decision.kind, reason=decision.reason)
         async with self._database.transaction() as connection:
+            if decision.kind is BlockOptionKind.LET_GO:
+                why = await mark_let_go(connection, block["id"], decision.reason, scene.now)
+                decision = kept(decision, BlockOptionKind.LET_GO, why) if why else decision
             await connection.execute(
                 text(_DECIDED),
                 {
@@ -122,6 +127,9 @@ class BlockDecisionActivities:
             number = await connection.scalar(
                 text("SELECT count(*) FROM sales WHERE block_id = :id"), {"id": block["id"]}
             )
+        verdict = BlockVerdict(
+            kind=decision.kind, reason=decision.reason, considered=lines_of(decision)
+        )
         if decision.kind is BlockOptionKind.SELL:
             terms = scene.terms
             sales = tuple(

@@ -1,7 +1,5 @@
 """Reading what was decided about a block, and what of its time was sold, for people."""
 
-from typing import Any
-
 from sqlalchemy import text
 
 from activities.database import Database
@@ -47,16 +45,11 @@ class BlockEndViews:
         """Return a block with its last decision and its sales. Raises NotFoundError."""
         block = await PurchaseDetails(self._database).block(block_id)
         async with self._database.transaction() as connection:
-            decision: dict[str, Any] | None = await connection.scalar(
-                text("SELECT decision FROM blocks WHERE id = :id"), {"id": block_id}
-            )
             sales = (await connection.execute(text(_SALES), {"id": block_id})).mappings().all()
             renewed_by = await connection.scalar(text(_RENEWAL), {"id": block_id})
         return BlockEndView(
             block=block,
-            decision=BlockDecision.model_validate({**decision, "block_id": block_id})
-            if decision
-            else None,
+            decision=block.decision,
             sales=tuple(SaleView.model_validate(dict(row)) for row in sales),
             renewed_by=renewed_by,
         )

@@ -44,12 +44,14 @@ async def read_scene(connection: AsyncConnection, block_id: str, now: datetime) 
     need = await read_need(connection, block["pool"])
     machines = await connection.execute(text(_MACHINES), {"id": block_id})
     jobs = await connection.execute(text(_JOBS), {"id": block_id})
+    billed = await connection.execute(text(_BILLED), {"pool": block["pool"]})
     samples = await demand_of_late(connection, block["pool"], policy.smoothing, now)
     return BlockScene(
         block=_facts(block),
         machines=tuple(BlockMachine.model_validate(dict(row)) for row in machines.mappings()),
         jobs=tuple(_job(row, now) for row in jobs.mappings()),
         pool=need.releases,
+        billed={row.id: row.hourly for row in billed},
         queue=need.unmet.jobs,
         under_way=await under_way(connection, spec),
         demand=usual_demand(samples, Tier(block["tier"]), now),
@@ -189,6 +191,14 @@ _MACHINES = """
     SELECT m.name, m.sale_key IS NULL AND n.state = 'READY' AS takes_work
       FROM machines m JOIN nodes n ON n.id = m.name
      WHERE m.block_id = :id AND m.state = 'READY' ORDER BY m.name
+"""
+
+_BILLED = """
+    SELECT n.id, b.price_micro_per_gpu_hour * b.gpus_per_node AS hourly
+      FROM nodes n
+      JOIN blocks b ON b.id = n.block_id
+      JOIN purchase_orders o ON o.key = b.id AND o.is_machine
+     WHERE n.pool = :pool AND n.state = 'READY'
 """
 
 _JOBS = """

@@ -1,7 +1,8 @@
 """Deciding what a pool buys now, and storing it: the intents exist before anything is ordered."""
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from datetime import datetime, timedelta
 from typing import Any
@@ -31,6 +32,7 @@ from models.pool import PoolSpec
 from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
 from models.settings import Settings
 from scheduling.buying.plan import decide
+from scheduling.buying.words import best_options, line_of
 
 _SHORTEST = timedelta(minutes=1)
 
@@ -66,10 +68,13 @@ class BuyingActivities:
             # Most decisions are that nothing lacks: the markets are not asked for those.
             decision = decide(need.unmet, coming, need.releases, (), spec.buying, caps, now)
             if all(option.kind is OptionKind.AGAIN for option in decision.options):
+                await self._note(spec.name, decision)
                 return Bought(reason=decision.reason)
             views = await self._look(need, spec, now)
             decision = decide(need.unmet, coming, need.releases, views, spec.buying, caps, now)
-            return await self._store(prefix, spec, need, decision)
+            bought = await self._store(prefix, spec, need, decision)
+            await self._note(spec.name, decision.model_copy(update={"reason": bought.reason}))
+            return bought
 
     async def _look(self, need: PoolNeed, spec: PoolSpec, now: datetime) -> Sequence[MarketView]:
         async with AsyncExitStack() as stack:
@@ -99,7 +104,18 @@ class BuyingActivities:
                     await rows.insert_purchase(connection, purchase_id, made, refused=refused)
                 continue
             requests[purchase_id] = made
-        return Bought(reason=reason, purchases=requests)
+        considered = tuple(map(line_of, best_options(decision.options)))
+        return Bought(reason=reason, considered=considered, purchases=requests)
+
+    async def _note(self, pool: str, decision: BuyDecision) -> None:
+        """Keep what was decided last, for whoever asks why a job waits."""
+        best = decision.model_copy(update={"options": best_options(decision.options)})
+        serves = dict.fromkeys(job_id for plan in decision.plans for job_id in plan.serves)
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text(_NOTE),
+                {"pool": pool, "record": json.dumps(_record(best, serves))},
+            )
 
 
 def option_of(plan: PurchasePlan, now: datetime) -> PurchaseOption:
@@ -133,17 +149,17 @@ def _request(
         pool=spec.name, tenant=max(sorted(set(tenants)), key=tenants.count), tier=plan.tier,
         nodes=plan.nodes, options=(option,),
         ready_within=spec.buying.startup_limit + timedelta(minutes=5),
-        decision=_record(decision, plan),
+        decision=_record(decision, plan.serves),
     )  # fmt: skip
 
 
-def _record(decision: BuyDecision, plan: PurchasePlan) -> dict[str, Any]:
-    """Return what is kept of a decision: every option, its cost, why not."""
+def _record(decision: BuyDecision, serves: Iterable[str]) -> dict[str, Any]:
+    """Return what is kept of a decision: its options, their costs, why not. A `BuyingRecord`."""
     return {
         "at": decision.at.isoformat(),
         "rule": decision.rule.value,
         "reason": decision.reason,
-        "serves": list(plan.serves),
+        "serves": list(serves),
         "options": [
             {
                 "title": option.title, "kind": option.kind.value, "tier": option.tier.value,
@@ -212,6 +228,8 @@ async def _with_past(
         update={"unmet": need.unmet.model_copy(update={"last_bought_at": last, "demand": demand})}
     )
 
+
+_NOTE = "UPDATE pools SET buying_decision = CAST(:record AS jsonb) WHERE name = :pool"
 
 _SUMS = """
     SELECT scope, name, committed FROM purchase_sums

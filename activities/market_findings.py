@@ -31,22 +31,31 @@ async def market_findings(
     Nothing is mended: an account may be used by others too. A market that is away is logged, and
     is no finding. Raises UnavailableError for the database alone.
     """
-    names = registry.configured(settings)
-    async with AsyncExitStack() as stack:
-        markets: list[Provider] = []
-        for name in names:
-            try:
-                market = registry.connect(settings, name)
-            except LongshoreError as error:
-                _log.warning("%s was not compared: %s", name, error)
-                continue
-            markets.append(await stack.enter_async_context(aclosing(market)))
-        found = await compare(database, markets, datetime.now(UTC))
-    _measure(names, found, metrics)
+    found = await differences(database, settings)
+    _measure(registry.configured(settings), found, metrics)
     for each in found:
         if each.kind is Mismatch.AWAY:
             _log.warning("%s was not compared: %s", each.provider, each.detail)
     return tuple(_finding(each) for each in found if each.kind is not Mismatch.AWAY)
+
+
+async def differences(database: Database, settings: Settings) -> tuple[MarketFinding, ...]:
+    """Return what differs at the configured markets; one that cannot be asked is a difference.
+
+    Raises UnavailableError for the database alone.
+    """
+    found: list[MarketFinding] = []
+    async with AsyncExitStack() as stack:
+        markets: list[Provider] = []
+        for name in registry.configured(settings):
+            try:
+                market = registry.connect(settings, name)
+            except LongshoreError as error:
+                found.append(MarketFinding(provider=name, kind=Mismatch.AWAY, id="",
+                                           detail=str(error)))  # fmt: skip
+                continue
+            markets.append(await stack.enter_async_context(aclosing(market)))
+        return (*found, *await compare(database, markets, datetime.now(UTC)))
 
 
 def _measure(names: tuple[str, ...], found: tuple[MarketFinding, ...], metrics: Metrics) -> None:
@@ -58,10 +67,10 @@ def _measure(names: tuple[str, ...], found: tuple[MarketFinding, ...], metrics: 
 
 def _finding(each: MarketFinding) -> Finding:
     named = f" ({each.name})" if each.name else ""
-    problem = f"it is to be running{named}, and the market does not list it"
-    if each.kind is not Mismatch.MISSING:
-        cost = f"it has cost {format_dollars(each.micro)} so far"
-        problem = f"the market lists it{named}, and nobody here knows it: {each.detail}; {cost}"
+    cost = f"it has cost {format_dollars(each.micro)} so far"
+    problem = f"the market lists it{named}, and nobody here knows it: {each.detail}; {cost}"
+    if each.kind is Mismatch.MISSING:
+        problem = f"it is to be running{named}, and the market does not list it: {each.detail}"
     return Finding(
         kind=_KINDS[each.kind], subject=f"{each.kind.value} {each.id} at {each.provider}",
         problem=problem, done="look at `longshore market orphans`",

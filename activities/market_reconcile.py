@@ -15,6 +15,7 @@ from activities.providers.base import Provider
 from models.base import Instant, Wire
 from models.errors import LongshoreError
 from models.market import Machine, Order, Side
+from models.money import format_dollars
 from models.purchase import worst_cost
 from scheduling.prices.fills import cost
 
@@ -40,8 +41,8 @@ class MarketFinding(Wire):
     id: str
     name: str = ""
     micro: int = 0
-    """What it has cost so far, in micro-dollars, by what the market says of it; below zero for a
-    sale."""
+    """What it has cost so far, in micro-dollars: by what the market says of it, below zero for a
+    sale; of a machine that is missing, what was paid for its block."""
     since: Instant | None = None
     detail: str = ""
 
@@ -72,9 +73,9 @@ async def compare(
         ]  # fmt: skip
         listed = {machine.id for machine in machines}
         found += [
-            MarketFinding(provider=market.name, kind=Mismatch.MISSING, id=machine_id, name=name)
-            for machine_id, name in (await _running(database, market.name, now - margin)).items()
-            if machine_id not in listed
+            missing
+            for missing in await _running(database, market.name, now - margin)
+            if missing.id not in listed
         ]
     return tuple(found)
 
@@ -123,12 +124,20 @@ async def _known(database: Database, provider: str) -> set[str]:
         return {word for row in rows for word in row if word}
 
 
-async def _running(database: Database, provider: str, before: datetime) -> dict[str, str]:
+async def _running(database: Database, provider: str, before: datetime) -> Sequence[MarketFinding]:
+    """Return the machines that are to run at a market, each as what it is if it is missing."""
     async with database.transaction() as connection:
         rows = await connection.execute(
             text(_RUNNING), {"provider": provider, "before": before.astimezone(UTC)}
         )
-        return {row.machine_id: row.name for row in rows}
+        return [
+            MarketFinding(
+                provider=provider, kind=Mismatch.MISSING, id=row.machine_id, name=row.name,
+                micro=row.spent, since=row.created_at,
+                detail=f"its block {row.block_id} has cost {format_dollars(row.spent)} so far",
+            )
+            for row in rows
+        ]  # fmt: skip
 
 
 _KNOWN = """
@@ -140,7 +149,8 @@ _KNOWN = """
 """
 
 _RUNNING = """
-    SELECT machine_id, name FROM machines
-     WHERE provider = :provider AND state = 'READY' AND machine_id IS NOT NULL
-       AND created_at < :before
+    SELECT m.machine_id, m.name, m.block_id, m.created_at, o.spent
+      FROM machines m JOIN purchase_orders o ON o.key = m.block_id
+     WHERE m.provider = :provider AND m.state = 'READY' AND m.machine_id IS NOT NULL
+       AND m.created_at < :before
 """

@@ -150,6 +150,7 @@ def _block(row: Row, machines: Iterable[Row], uses: Iterable[Row], now: datetime
                 for each in uses
                 if each["block_id"] == row["id"]
             ],
+            "decision": row["decision"] and {**row["decision"], "block_id": row["id"]},
             "measured_at": now,
         }
     )
@@ -206,6 +207,7 @@ _BLOCKS = """
     SELECT b.id, b.purchase_id, b.pool, b.provider, b.instance_type, b.state, b.reason, b.nodes,
            b.gpus_per_node, b.starts_at, b.ends_at, b.ended_at,
            b.price_micro_per_gpu_hour AS price, b.simulated, o.spent AS cost, o.is_machine,
+           b.decision,
            coalesce((SELECT sum(micro) FROM ledger WHERE block_id = b.id
                         AND debit LIKE 'job:%'), 0)::bigint AS used,
            coalesce((SELECT sum(CASE WHEN debit LIKE 'idle:%' THEN micro ELSE -micro END)

@@ -6,6 +6,7 @@ it. Every step may run twice.
 """
 
 from contextlib import aclosing
+from datetime import UTC, datetime
 
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -18,6 +19,7 @@ from activities.beating import beating
 from activities.database import Database
 from activities.draining import drain_node, undrain_node
 from activities.failpoints import failpoint
+from activities.leaving import check_leaves
 from activities.providers import registry
 from activities.retrying import reports_errors
 from models.block_end import SaleIntent, SaleRef, SaleSeen
@@ -60,6 +62,8 @@ class SaleActivities:
         try:
             async with self._database.transaction() as connection:
                 if not await sales.is_known(connection, intent.key):
+                    now = datetime.now(UTC)
+                    await check_leaves(connection, intent.block_id, intent.machine, now)
                     await sales.insert(connection, intent)
                 await failpoint("intend_sale.before-commit")
         except (DBAPIError, StaleError) as error:

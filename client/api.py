@@ -20,6 +20,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.buying_reasons import BuyingReasons
 from activities.checkpoints import StoredCheckpoints, checkpoints_of
 from activities.database import Database
 from activities.logstore import LogStore, Stream
@@ -299,8 +300,10 @@ class Longshore(NodeControl):
         last, row = await self._views().last_decision(job.id)
         gave_way = await self._views().gave_way(job.id)
         saving = await self._views().saving(job.id)
+        reasons = BuyingReasons(self._db())
         if row is None:
-            return explain(job, gave_way=gave_way, saving=saving)
+            on = await reasons.blocks_of_job(job.id)
+            return explain(job, gave_way=gave_way, saving=saving, blocks=on)
         async with self._db().transaction() as connection:
             pool = await load_pool(connection, job.pool)
             nodes = await load_nodes(connection, job.pool)
@@ -312,6 +315,7 @@ class Longshore(NodeControl):
             job, alone=alone, last=last, decided_at=row["decided_at"], position=row["position"],
             nodes=len(nodes), growth=pool.growth, making_room=making_room,
             gave_way=gave_way, saving=saving,
+            buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
         )  # fmt: skip
 
     async def _same_content_or_raise(self, job_id: str, digest: str) -> None:

@@ -3,11 +3,13 @@
 from collections import Counter
 from datetime import datetime
 
+from models.block_end import BlockDecision
 from models.checkpointing import CheckpointDecision
 from models.job import JobState
 from models.placement import Decision, PlacementKind, RejectionCode
 from models.pool import Growth
 from models.preemption import PreemptionPlan
+from models.spending import BuyingRecord
 from models.views import Explanation, JobView
 
 _HINTS = {
@@ -56,10 +58,13 @@ def explain(
     making_room: PreemptionPlan | None = None,
     gave_way: PreemptionPlan | None = None,
     saving: CheckpointDecision | None = None,
+    buying: BuyingRecord | None = None,
+    blocks: tuple[BlockDecision, ...] = (),
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
-    that give way to it; `gave_way` and `saving` are as in the explanation."""
+    that give way to it; `gave_way`, `saving`, `buying` and `blocks` are as in the
+    explanation."""
     queued = position is not None
     headline = _queued_headline(job, alone, last, nodes) if queued else _headline(job)
     if queued and making_room is not None and job.state is not JobState.HELD:
@@ -75,6 +80,8 @@ def explain(
         making_room=making_room,
         gave_way=gave_way,
         saving=saving,
+        buying=buying,
+        blocks=blocks,
         hints=_hints(job, alone, nodes, growth) if queued else (),
     )
 

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from client.bought_view import buying_parts
 from client.checkpoint_view import checkpoint_facts, saving_facts
 from client.live import progress_bar
 from client.terminal import WIDE, a_table, heading, pairs
@@ -99,6 +100,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
             heading(f"Nodes of pool {job.pool} now, for this job alone"),
             _verdicts_table(explanation.decision),
         ]
+    parts += list(buying_parts(explanation, now))
     if explanation.hints:
         parts += [Text(), heading("What could help")]
         parts += [_bullet(hint) for hint in explanation.hints]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from client.market_group import market
-from client.terminal import JSON, a_table, note, now, print_json, show
+from client.terminal import JSON, a_table, note, print_json, show
 from models.money import format_dollars, micro_of
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def block(
 ) -> None:
     """Show a block: what was decided about it last, with every option in dollars; its sales."""
     from activities.block_end_views import BlockEndViews
+    from client.bought_view import block_options_table
 
     found = _ask(lambda db: BlockEndViews(db).of_block(name))
     if as_json:
@@ -93,13 +94,7 @@ def block(
         note("Nothing was decided about it yet: its pool does not buy, or there was no need.")
     else:
         print(f"{decision.at:%m-%d %H:%M:%S} UTC: {decision.reason}")
-        table = a_table(("", "option", "gain", "terms", "why not"), right=("gain",),
-                        fold=("terms", "why not"))  # fmt: skip
-        for each in decision.options:
-            terms = ", ".join(f"{what} {_dollars(amount)}" for what, amount in each.terms.items())
-            table.add_row(">" if each.chosen else "", each.title, _dollars(each.gain), terms,
-                          each.lost)  # fmt: skip
-        show(table)
+        show(block_options_table(decision.options))
     if found.sales:
         table = a_table(("sale", "node", "state", "from", "until", "proceeds", "fee", "why"),
                         right=("proceeds", "fee"), fold=("why",))  # fmt: skip
@@ -240,15 +235,10 @@ def orphans(as_json: JSON = False) -> None:
 
     Nothing is changed. Ends with code 1 where there is a difference.
     """
-    from activities.market_reconcile import compare
-    from client.markets import open_markets
+    from activities.market_findings import differences
     from models.settings import Settings
 
-    async def look(database: Database):
-        async with open_markets(Settings()) as markets:
-            return await compare(database, markets, now())
-
-    found = _ask(look)
+    found = _ask(lambda db: differences(db, Settings()))
     if as_json:
         print_json(found)
     elif not found:

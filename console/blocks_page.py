@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 from nicegui import ui
 from starlette.requests import Request
 
+from activities.block_end_views import BlockEndView
 from console import blocks_view as view
 from console import lanes
 from console.bought import Bought
@@ -14,7 +15,6 @@ from console.layout import Badge, Card, frame, toggle
 from console.live import follow
 from console.parts import chip, empty, updated
 from models.errors import LongshoreError, NotFoundError
-from models.spending import BlockDetail
 
 PATH = view.PATH
 SHOWN = 40
@@ -97,7 +97,10 @@ class BlockPage:
             self._live = ui.html("", sanitize=False).classes("live")
         with ui.element("section").classes("card").props('aria-label="Block"'):
             self._head = ui.html(_READING, sanitize=False)
-        self._cards = [Card("Jobs on nodes over time"), Card("Jobs"), Card("Machines")]
+        self._cards = [
+            Card("Jobs on nodes over time"), Card("What was decided about it last"),
+            Card("Sales of its time"), Card("Jobs"), Card("Machines"),
+        ]  # fmt: skip
         self._parts: list[ui.html] = []
         for card in self._cards:
             with card:
@@ -108,7 +111,7 @@ class BlockPage:
     async def refresh(self) -> None:
         """Read the block and show it."""
         try:
-            found = await self._bought.block(self._id)
+            found = await self._bought.block_end(self._id)
         except NotFoundError:
             self._show_instead(
                 empty("There is no such block", "`longshore blocks --all` lists them.")
@@ -119,8 +122,8 @@ class BlockPage:
         else:
             self._show(found)
 
-    def _show(self, found: BlockDetail) -> None:
-        now = datetime.now(UTC)
+    def _show(self, end: BlockEndView) -> None:
+        now, found = datetime.now(UTC), end.block
         self._badge.show(self._simulated or found.simulated)
         self._live.content = updated(now)
         self._title.content = f"<h1>{escape(found.id)} {chip(found.state.value)}</h1>"
@@ -129,6 +132,8 @@ class BlockPage:
         shown = (
             f'<div class="timeline alone">{lanes.ruler_html(axis)}'
             f"{lanes.lanes_html(found, axis)}</div>",
+            view.decision_html(end),
+            view.sales_html(end.sales),
             view.uses_html(found),
             view.machines_html(found),
         )
@@ -136,6 +141,11 @@ class BlockPage:
             part.content = html
         for card in self._cards:
             card.show(True)
+        if end.decision is not None:
+            self._cards[1].remark(
+                f"{end.decision.at:%d %b %H:%M:%S} UTC; dollars against leaving it as it is"
+            )
+        self._cards[2].show(bool(end.sales))
 
     def _show_instead(self, html: str) -> None:
         self._head.content = html

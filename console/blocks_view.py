@@ -1,13 +1,14 @@
 """The pages of blocks as HTML: all on one time axis, and one with its jobs and its money."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from html import escape
 from urllib.parse import quote
 
+from activities.block_end_views import BlockEndView, SaleView
 from console import lanes
-from console.formats import price, some
-from console.parts import amount, chip, facts, how_long, mark, number, table, when
+from console.formats import price, some, with_code
+from console.parts import CHOSEN, PICKED, amount, chip, facts, how_long, mark, number, table, when
 from console.purchases_view import link as purchase_link
 from models.purchase import BlockState
 from models.spending import BlockDetail
@@ -105,6 +106,46 @@ def machines_html(block: BlockDetail) -> str:
     )
 
 
+def decision_html(end: BlockEndView) -> str:
+    """Return what was decided last about a block: the answer, and every option in dollars."""
+    decision = end.decision
+    if decision is None:
+        return (
+            '<p class="quiet padded">Nothing yet: its pool does not buy, or there was no need.</p>'
+        )
+    by = end.renewed_by
+    renewed = by and f'<p class="padded">The time after it is bought by {purchase_link(by)}.</p>'
+    return f'<p class="padded">{escape(decision.reason)}</p>{renewed or ""}' + table(
+        "Options for the block",
+        ("Option", "Gain", "Made of", "Why not"),
+        (
+            f'<tr{PICKED if each.chosen else ""}><td class="fold">{escape(each.title)}'
+            f"{CHOSEN if each.chosen else ''}</td>{number(amount(each.gain))}"
+            f'<td class="fold">{_terms(each.terms)}</td>'
+            f'<td class="fold quiet">{with_code(each.lost)}</td></tr>'
+            for each in decision.options
+        ),
+        numbers=("Gain",),
+    )
+
+
+def sales_html(sales: Iterable[SaleView]) -> str:
+    """Return the sales of a block's time."""
+    return table(
+        "Sales",
+        ("State", "Node", "From", "Until", "Proceeds", "Fee"),
+        (
+            f'<tr><td>{chip(each.state)}</td><td><span class="id">{escape(each.machine)}</span>'
+            f"</td><td>{when(each.starts_at)}</td><td>{when(each.ends_at)}</td>"
+            f"{number(amount(each.proceeds))}{number(amount(each.fee))}</tr>"
+            + (f'<tr class="under"><td colspan="6">{escape(each.refused)}</td></tr>'
+               if each.refused else "")
+            for each in sales
+        ),
+        numbers=("Proceeds", "Fee"),
+    )  # fmt: skip
+
+
 def nearest_end(blocks: Iterable[BlockDetail]) -> str:
     """Return in words when the next block expires; nothing when none runs."""
     ends = [
@@ -148,6 +189,10 @@ def _meter(block: BlockDetail) -> str:
         f'<span class="meter" title="{share} % of its GPU-time so far was held by jobs">'
         f'<i style="width:{share}%"></i></span><span>{share} %</span>'
     )
+
+
+def _terms(terms: Mapping[str, int]) -> str:
+    return ", ".join(f"{escape(what)} {amount(micro)}" for what, micro in terms.items())
 
 
 def _attempt(attempt: int) -> str:

@@ -4,8 +4,11 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
+from activities.block_end_views import BlockEndView, BlockEndViews
 from activities.buying_switch import BuyingSwitch, SwitchState
 from activities.database import Database
+from activities.market_findings import differences
+from activities.market_reconcile import MarketFinding
 from activities.purchase_details import PurchaseDetails
 from activities.purchase_views import PurchaseViews
 from console.sharing import Shared
@@ -15,6 +18,8 @@ from models.spending import BlockDetail, BlockView, CostView, PurchaseDetail, Pu
 
 KEPT = 1.0
 """Seconds for which the same answer is given to everybody."""
+COMPARED = 60.0
+"""Seconds for which a comparison with the markets is: they are asked for all that they list."""
 _CONNECTIONS = 4
 
 T = TypeVar("T")
@@ -29,6 +34,7 @@ class Bought:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._database: Database | None = None
+        self._compared: Shared[Hashable, Any] = Shared(COMPARED)
         self._answers: Shared[Hashable, Any] = Shared(KEPT)
 
     async def purchases(
@@ -77,6 +83,12 @@ class Bought:
             ("block", block_id), lambda: PurchaseDetails(self._base()).block(block_id)
         )
 
+    async def block_end(self, block_id: str) -> BlockEndView:
+        """Return one block with what was decided about it, and its sales. Raises NotFoundError."""
+        return await self._shared(
+            ("block end", block_id), lambda: BlockEndViews(self._base()).of_block(block_id)
+        )
+
     async def blocks_in_use(
         self, *, ended: bool = False, limit: int = 24
     ) -> Sequence[BlockDetail]:
@@ -104,6 +116,15 @@ class Bought:
     async def switch(self) -> SwitchState:
         """Return whether anything may be bought, and the caps."""
         return await self._shared(("switch",), lambda: BuyingSwitch(self._base()).state())
+
+    async def differences(self) -> Sequence[MarketFinding]:
+        """Return what the markets list and nobody here knows, and the other way, with its cost."""
+        return cast(
+            Sequence[MarketFinding],
+            await self._compared.get(
+                "differences", lambda: differences(self._base(), self._settings)
+            ),
+        )
 
     async def stop(self, reason: str) -> SwitchState:
         """Stop buying, and return the switch."""

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from activities.buying_switch import SwitchState
+from activities.market_reconcile import MarketFinding
 from console.api import PROBLEMS, ForPrograms
 from console.bought import Bought
 from console.problems import ApiError, Problem
@@ -65,6 +66,12 @@ class CostsResponse(Frozen):
     since: Instant | None = None
     until: Instant | None = None
     costs: tuple[CostView, ...]
+
+
+class OrphansResponse(Frozen):
+    """Every difference between the markets and the ledger. Amounts are micro-dollars."""
+
+    orphans: tuple[MarketFinding, ...]
 
 
 class StopRequest(Frozen):
@@ -153,6 +160,16 @@ def _add_one(routes: APIRouter, bought: Bought) -> None:
 
 
 def _add_switch(routes: APIRouter, bought: Bought) -> None:
+    @routes.get("/market/orphans", summary="Where the markets and the ledger differ")
+    async def orphans() -> OrphansResponse:
+        """Orders and machines that a market lists and nobody here knows, and machines that are to
+        be running and are not listed: each with what it has cost so far, in micro-dollars.
+
+        A market that does not answer is an entry of the kind `away`. The markets are asked once a
+        minute at most. Each entry is one of `longshore market orphans --json`.
+        """
+        return OrphansResponse(orphans=tuple(await bought.differences()))
+
     @routes.get("/market/switch", summary="Whether anything may be bought")
     async def switch() -> SwitchState:
         """The stop-buying switch, and the caps that `longshore market caps` sets."""

@@ -92,3 +92,8 @@ def how_long(length: timedelta) -> str:
 
 _NUMBER = ' class="n"'
 _UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
+PICKED = ' class="pick" aria-current="true"'
+"""Attributes of the row that was chosen."""
+CHOSEN = '<span class="chip">chosen</span>'

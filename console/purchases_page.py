@@ -53,6 +53,10 @@ class PurchasesPage:
         self._card = Card("The newest first")
         with self._card:
             self._list = ui.html(_READING, sanitize=False)
+        self._orphans_card = Card("Differences from the markets")
+        with self._orphans_card:
+            self._orphans = ui.html("", sanitize=False)
+        self._orphans_card.show(False)
         follow(self.refresh)
 
     async def refresh(self) -> None:
@@ -73,6 +77,17 @@ class PurchasesPage:
         self._sums.content = view.sums_html(found)
         self._card.remark(some(len(found), "purchase"))
         self._list.content = view.list_html(found) if found else self._nothing()
+        await self._compare()
+
+    async def _compare(self) -> None:
+        """Show where the markets and the ledger differ; nothing where they do not."""
+        try:
+            differences = await self._bought.differences()
+        except LongshoreError:
+            return  # the next refresh says that the database is away
+        self._orphans_card.show(bool(differences))
+        self._orphans_card.remark(view.COMPARED)
+        self._orphans.content = view.orphans_html(differences)
 
     async def _changed(self) -> None:
         ui.navigate.history.replace(f"{PATH}?{urlencode({'show': self._which.value})}")

@@ -6,11 +6,19 @@ from itertools import groupby
 from urllib.parse import quote
 
 from activities.buying_switch import Cap, SwitchState
+from activities.market_reconcile import MarketFinding, Mismatch
 from console.formats import price, some, with_code
-from console.parts import amount, chip, facts, mark, number, table, when
+from console.parts import CHOSEN, PICKED, amount, chip, facts, mark, number, table, when
 from models.spending import Happened, OptionRecord, PurchaseDetail, PurchaseView
 
 PATH = "/purchases"
+COMPARED = "what a market lists and nobody here knows, and the other way; compared every minute"
+_MEANS = {
+    Mismatch.ORDER: "nobody here knows it",
+    Mismatch.MACHINE: "nobody here knows it",
+    Mismatch.MISSING: "it is to be running, and is not listed",
+    Mismatch.AWAY: "not compared",
+}
 
 
 def link(purchase_id: str) -> str:
@@ -130,6 +138,23 @@ def options_html(options: Sequence[OptionRecord]) -> str:
     )
 
 
+def orphans_html(found: Iterable[MarketFinding]) -> str:
+    """Return what a market lists and nobody here knows, and the other way."""
+    return table(
+        "Differences from the markets",
+        ("What", "Market", "There", "Cost so far", "Since", "What is known"),
+        (
+            f"<tr><td>{chip(each.kind.value)}</td><td>{escape(each.provider)}</td>"
+            f'<td><span class="id">{escape(each.id or "–")}</span>'
+            f"<small>{escape(each.name)}</small></td>"
+            f"{number(amount(each.micro) if each.id else '–')}<td>{when(each.since)}</td>"
+            f'<td class="fold quiet">{_MEANS[each.kind]}: {escape(each.detail)}</td></tr>'
+            for each in found
+        ),
+        numbers=("Cost so far",),
+    )
+
+
 def _row(each: PurchaseView) -> str:
     nodes = f"{len(each.nodes)} running" if each.nodes else "–"
     return (
@@ -179,8 +204,8 @@ def _options(tier: str, options: list[OptionRecord]) -> str:
         f"Options for {tier}",
         ("Option", "Money", "Delay", "Left over", "In all", "Why not"),
         (
-            f'<tr{_PICKED if each.chosen else ""}><td class="fold">{escape(each.title)}'
-            f"{_CHOSEN if each.chosen else ''}</td>{number(amount(each.committed))}"
+            f'<tr{PICKED if each.chosen else ""}><td class="fold">{escape(each.title)}'
+            f"{CHOSEN if each.chosen else ''}</td>{number(amount(each.committed))}"
             f"{number(amount(each.delay))}"
             f"{number(amount(each.committed + each.delay - each.total))}"
             f'{number(f"<b>{amount(each.total)}</b>")}<td class="fold quiet">'
@@ -189,7 +214,3 @@ def _options(tier: str, options: list[OptionRecord]) -> str:
         ),
         numbers=("Money", "Delay", "Left over", "In all"),
     )
-
-
-_PICKED = ' class="pick" aria-current="true"'
-_CHOSEN = '<span class="chip">chosen</span>'

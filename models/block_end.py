@@ -131,6 +131,8 @@ class BlockScene(Frozen):
     jobs: tuple[BlockJob, ...] = ()
     pool: tuple[Release, ...] = ()
     """Every node of its pool, and what runs there."""
+    billed: dict[str, int] = Field(default_factory=dict[str, int])
+    """What an hour of each of these nodes costs that are billed as they run."""
     queue: tuple[UnmetJob, ...] = ()
     under_way: tuple[CapacityUnderWay, ...] = ()
     """What the pool has bought and is no node yet."""

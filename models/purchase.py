@@ -323,6 +323,8 @@ class BlockVerdict(Wire):
 
     kind: BlockOptionKind
     reason: str
+    considered: tuple[str, ...] = ()
+    """Every option, a line for each."""
     sales: tuple[SaleIntent, ...] = ()
     purchase_id: str = ""
     renewal: PurchaseRequest | None = None
@@ -380,5 +382,7 @@ class Bought(Wire):
     """What was decided, and the purchases that are to be begun."""
 
     reason: str
+    considered: tuple[str, ...] = ()
+    """The best options of each tier, a line for each."""
     purchases: dict[str, PurchaseRequest] = Field(default_factory=dict[str, PurchaseRequest])
     """By id. Their intents are stored."""

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from models.base import Instant, Wire
+from models.block_end import BlockDecision
 from models.purchase import BlockState, PurchaseState
 
 
@@ -96,6 +97,19 @@ class OptionRecord(Wire):
     chosen: bool = False
     lost: str = ""
     """Why it was not chosen."""
+
+
+class BuyingRecord(Wire):
+    """What a pool decided about buying: a purchase keeps it, and the pool its last one."""
+
+    at: Instant
+    rule: str = ""
+    reason: str
+    """The answer in one sentence."""
+    serves: tuple[str, ...] = ()
+    """Jobs that something is bought for."""
+    options: tuple[OptionRecord, ...] = ()
+    """All that was looked at; of a pool's last decision the best of each tier."""
 
 
 class OrderView(Wire):
@@ -194,6 +208,8 @@ class BlockDetail(BlockView):
     machines: tuple[MachineView, ...] = ()
     uses: tuple[BlockUse, ...] = ()
     """By node and time."""
+    decision: BlockDecision | None = None
+    """What was decided about it last, with every option; none where there was no need yet."""
     utilisation: float | None = None
     """Share of the GPU-time so far that jobs held; none before it began."""
     idle: int = 0

@@ -1,12 +1,14 @@
 """What people are shown of jobs, nodes and pools, read from the capacity database."""
 
 from models.base import Instant, Wire
+from models.block_end import BlockDecision
 from models.checkpointing import CheckpointDecision
 from models.job import FailureClass, JobState, Tier
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
 from models.preemption import PreemptionPlan
+from models.spending import BuyingRecord
 
 
 class JobView(Wire):
@@ -141,6 +143,11 @@ class Explanation(Wire):
     """The plan by which the job itself gave way last, or does now."""
     saving: CheckpointDecision | None = None
     """What was decided last about a save while it ran."""
+    buying: BuyingRecord | None = None
+    """For a queued job: what its pool decided last about buying, with the best options."""
+    blocks: tuple[BlockDecision, ...] = ()
+    """For a running job: what was decided last about the bought nodes that it runs on, with every
+    option in micro-dollars."""
     hints: tuple[str, ...] = ()
     """What could be done about it."""
 

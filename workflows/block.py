@@ -92,7 +92,10 @@ class BlockWorkflow:
     async def _decide(self) -> bool:
         """Decide what becomes of the block, and do it; return whether to look again at once."""
         verdict = await steps.decide_block(self._ref())
-        workflow.set_current_details(f"### {verdict.kind.value}\n\n{verdict.reason}")
+        lines = [f"### {verdict.kind.value}", "", verdict.reason, ""]
+        workflow.set_current_details(
+            "\n".join([*lines, *(f"- {line}" for line in verdict.considered)])
+        )
         if verdict.kind is BlockOptionKind.RENEW:
             await block_end.renew(verdict)
         for intent in verdict.sales:

@@ -50,7 +50,9 @@ class BuyingWorkflow:
                 parent_close_policy=ParentClosePolicy.ABANDON,
                 static_summary=f"{request.nodes} nodes for pool {buying.pool}",
             )
-        workflow.set_current_details(bought.reason)
+        workflow.set_current_details(
+            "\n".join([bought.reason, "", *(f"- {line}" for line in bought.considered)])
+        )
         left = buying.at_least - (workflow.now() - began)
         if left > timedelta(0):
             await workflow.sleep(left, summary="the next decision")

@@ -44,6 +44,8 @@ class PoolRow(SQLModel, table=True):
     spec: dict[str, Any] = Field(sa_column=_json())
     poked: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     """Somebody has signalled the pool's workflow since its last cycle began."""
+    buying_decision: dict[str, Any] | None = Field(default=None, sa_column=_json(nullable=True))
+    """What was decided last about buying for it."""
     created_at: datetime = Field(sa_column=_time(default=True))
 
 

@@ -19,10 +19,10 @@ from models.block_end import (
 from models.buying import MarketView, PurchasePlan
 from models.job import Tier
 from models.market import Capabilities, Level, NoQuote, NoQuoteReason, OrderBook, Window
-from models.node import NodeState
 from models.units import format_duration
-from scheduling.buying.costs import SHORTEST_RESALE, UNSERVED, warm_target
-from scheduling.buying.fleet import Fleet, fleet_of, shape_of
+from scheduling.buying.costs import SHORTEST_RESALE, UNSERVED
+from scheduling.buying.fleet import Fleet, shape_of
+from scheduling.buying.leaving import MOST_QUEUED, fleet_of_scene, kept_for, may_leave
 from scheduling.buying.prices import BlockSource, round_up, whole_quarters
 from scheduling.buying.words import about
 from scheduling.prices.price import in_place
@@ -34,7 +34,6 @@ TRY_AGAIN = timedelta(minutes=15)
 MOST_SALES = 8
 """Nodes of one block that are sold at a time."""
 _HOUR = timedelta(hours=1)
-_MOST_QUEUED = 256
 _NO_BOOK = NoQuote(reason=NoQuoteReason.EMPTY, detail="nobody sells the time after it there")
 
 
@@ -59,6 +58,31 @@ def decide_block(scene: BlockScene) -> BlockDecision:
         options=marked,
         sales=sales if chosen.kind is BlockOptionKind.SELL else (),
         renewal=renewal if chosen.kind is BlockOptionKind.RENEW else None,
+    )
+
+
+def kept(decision: BlockDecision, kind: BlockOptionKind, why: str) -> BlockDecision:
+    """Return the decision to leave a block as it is, where what was chosen may not be done."""
+    options = tuple(
+        option.model_copy(update={"chosen": False, "lost": why}) if option.kind is kind
+        else option.model_copy(update={"chosen": True, "lost": ""})
+        if option.kind is BlockOptionKind.KEEP else option
+        for option in decision.options
+    )  # fmt: skip
+    chosen = next(each for each in options if each.chosen)
+    return decision.model_copy(
+        update={
+            "kind": chosen.kind, "options": options, "sales": (), "renewal": None,
+            "reason": _sentence(chosen, options),
+        }
+    )  # fmt: skip
+
+
+def lines_of(decision: BlockDecision) -> tuple[str, ...]:
+    """Return each option in a line: ``leave it as it is: gains $0.00 (chosen)``."""
+    return tuple(
+        f"{each.title}: gains {about(each.gain)} ({'chosen' if each.chosen else each.lost})"
+        for each in decision.options
     )
 
 
@@ -102,7 +126,7 @@ def _sales(scene: BlockScene) -> tuple[NodeSale, ...]:
         return ()
     kept = _kept_value(scene, window)
     found: list[NodeSale] = []
-    free = _spare(scene)[:MOST_SALES]
+    free = may_leave(scene)[:MOST_SALES]
     for machine, price in zip(free, _bids(scene, window), strict=False):
         proceeds = price * block.gpus_per_node * (window.length // timedelta(seconds=1)) // 3600
         fee = scene.terms.fee(proceeds, window.length)
@@ -132,32 +156,6 @@ def _sale(scene: BlockScene, sales: Sequence[NodeSale]) -> BlockOption | None:
     )
 
 
-def _spare(scene: BlockScene) -> list[str]:
-    """Return the block's nodes that no job uses, is to use, or that the warm target wants."""
-    fleet = _fleet(scene)
-    held = {job.node_id for job in fleet.running} | {job.node_id for job in scene.jobs}
-    wanted = [job.request for job in scene.queue[:_MOST_QUEUED]]
-    reserved = fleet.outlook(wanted, scene.policy, scene.now).uses
-    ready = {node.id for node in fleet.nodes if node.state is NodeState.READY}
-    spare = [
-        machine.name for machine in scene.machines
-        if machine.takes_work and machine.name in ready
-        and machine.name not in held and not reserved.get(machine.name)
-    ]  # fmt: skip
-    return sorted(spare)[: _beyond_warm(scene, fleet) // scene.block.gpus_per_node]
-
-
-def _beyond_warm(scene: BlockScene, fleet: Fleet) -> int:
-    """Return how many GPUs of the pool's READY nodes are beyond its warm target."""
-    tier = scene.block.tier
-    there = fleet.gpus_of(tier)
-    if tier is not Tier.FAST:
-        return there
-    queued = sum(job.request.gpus for job in scene.queue if job.request.tier is tier)
-    target = warm_target(queued + fleet.used_of(tier), scene.policy, scene.demand)
-    return max(there - target, 0)
-
-
 def _bids(scene: BlockScene, window: Window) -> list[int]:
     """Return what each node would bring for a GPU-hour, the dearest first: whole nodes only."""
     book = scene.rest.answer if scene.rest else None
@@ -179,7 +177,7 @@ def _holds(bid: Level, book: OrderBook, window: Window) -> bool:
 
 def _kept_value(scene: BlockScene, window: Window) -> int:
     """Return what the rest of one node is worth to jobs to come, by the demand of late."""
-    total = max(_fleet(scene).gpus_of(scene.block.tier), 1)
+    total = max(fleet_of_scene(scene).gpus_of(scene.block.tier), 1)
     likely = min(scene.demand / total, 1.0)
     whole = scene.block.price * scene.block.gpus_per_node * (window.length / _HOUR)
     return int(whole * scene.policy.reuse_share * likely)
@@ -282,7 +280,7 @@ def _left_over(
     used = sum((min(j.expected_end, window.end) - window.start) / _HOUR * j.gpus for j in jobs)
     whole = window.length / _HOUR * plan.gpus
     queued = sum(job.request.gpus for job in scene.queue if job.request.tier is scene.block.tier)
-    total = max(_fleet(scene).gpus_of(scene.block.tier), 1)
+    total = max(fleet_of_scene(scene).gpus_of(scene.block.tier), 1)
     likely = min(max(scene.demand, float(queued)) / total, 1.0)
     paid = plan.expected_cost / max(whole, 1e-9)
     return int(max(whole - used, 0.0) * paid * scene.policy.reuse_share * likely)
@@ -296,10 +294,10 @@ def _beyond(scene: BlockScene) -> list[BlockJob]:
     """
     ends_at, margin = scene.block.ends_at, scene.policy.safety_margin
     running = [job for job in scene.jobs if job.expected_end + margin > ends_at]
-    wanted = {job.request.id: job.request for job in scene.queue[:_MOST_QUEUED]}
+    wanted = {job.request.id: job.request for job in scene.queue[:MOST_QUEUED]}
     if not wanted:
         return running
-    fleet, now = _fleet(scene), scene.now
+    fleet, now = fleet_of_scene(scene), scene.now
     starts = fleet.outlook(wanted.values(), scene.policy, now).starts
     lacking = [wanted[name] for name, start in starts.items() if start is None]
     mine = {machine.name for machine in scene.machines if machine.takes_work}
@@ -338,17 +336,12 @@ def _let_go(scene: BlockScene) -> BlockOption | None:
         gain=hourly,
         terms={"an hour of it": hourly},
     )
-    if _beyond_warm(scene, _fleet(scene)) < block.gpus_per_node:
-        return option.model_copy(update={"lost": "the pool's warm target wants it"})
-    return option
+    if may_leave(scene):
+        return option
+    return option.model_copy(update={"lost": kept_for(scene)})
 
 
 # --- all ----------------------------------------------------------------------------------
-
-
-def _fleet(scene: BlockScene) -> Fleet:
-    """Return what the pool has, and what is coming."""
-    return fleet_of(scene.pool, scene.under_way, scene.policy).of_tier(scene.block.tier)
 
 
 def _tried_of_late(scene: BlockScene) -> bool:

@@ -11,6 +11,8 @@ from scheduling.buying.again import BOUGHT_ONCE
 
 _MOST = 3
 """Kinds of machine that are named."""
+_MOST_SHOWN = 6
+"""Options of a tier."""
 
 
 def sentence(options: Sequence[Option], missing: Sequence[NoQuote]) -> str:
@@ -36,6 +38,25 @@ def title_of(plans: Sequence[PurchasePlan]) -> str:
     if len(pods) > _MOST:
         parts.append(f"{len(pods) - _MOST} kinds more")
     return " + ".join([*parts, *(_block(plan) for plan in plans if plan.window is not None)])
+
+
+def best_options(options: Sequence[Option]) -> tuple[Option, ...]:
+    """Return the few options that a reader looks for first: what was chosen, to wait, the best."""
+    found: list[Option] = []
+    for tier in dict.fromkeys(option.tier for option in options):
+        mine = [option for option in options if option.tier is tier]
+        first = [o for o in mine if o.chosen or o.kind in (OptionKind.WAIT, OptionKind.AGAIN)]
+        others = sorted((o for o in mine if o not in first), key=lambda o: (_by_cap(o), o.total))
+        found += [*first, *others][:_MOST_SHOWN]
+    return tuple(found)
+
+
+def line_of(option: Option) -> str:
+    """Return an option in a line: ``wait: $304.00 in all (costs $214.70 more)``."""
+    if option.kind is OptionKind.AGAIN:
+        return f"{option.tier}, {option.title}: {option.lost}"
+    why = "chosen" if option.chosen else option.lost
+    return f"{option.tier}, {option.title}: {about(option.total)} in all ({why})"
 
 
 def cost_of_difference(more: int) -> str:

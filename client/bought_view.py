@@ -1,0 +1,59 @@
+"""How decisions about buying look beside a job, and about a block by itself."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from client.terminal import a_table, heading
+from client.words import ago
+from models.block_end import BlockOption
+from models.spending import OptionRecord
+from models.views import Explanation
+from scheduling.buying.words import about
+
+
+def buying_parts(explanation: Explanation, now: datetime) -> Iterator[RenderableType]:
+    """Yield what was decided about buying for a job that waits, and about the blocks of one that
+    runs."""
+    bought = explanation.buying
+    if bought is not None:
+        yield Text()
+        yield heading(
+            f"What pool {explanation.job.pool} decided about buying, {ago(bought.at, now)}"
+        )
+        yield Text(bought.reason)
+        if bought.options:
+            yield _options_table(bought.options)
+    for decision in explanation.blocks:
+        yield Text()
+        yield heading(
+            f"What was decided about its block {decision.block_id}, {ago(decision.at, now)}"
+        )
+        yield Text(decision.reason)
+        yield block_options_table(decision.options)
+
+
+def block_options_table(options: Sequence[BlockOption]) -> Table:
+    """Return every option of a decision about a block, with what its gain is made of."""
+    table = a_table(("", "option", "gain", "terms", "why not"), right=("gain",),
+                    fold=("option", "terms", "why not"))  # fmt: skip
+    for each in options:
+        terms = ", ".join(f"{what} {about(amount)}" for what, amount in each.terms.items())
+        table.add_row(_mark(each.chosen), each.title, about(each.gain), terms, each.lost)
+    return table
+
+
+def _options_table(options: Sequence[OptionRecord]) -> Table:
+    table = a_table(("", "tier", "option", "money", "delay", "in all", "why not"),
+                    right=("money", "delay", "in all"), fold=("option", "why not"))  # fmt: skip
+    for each in options:
+        amounts = (each.committed, each.delay, each.total)
+        table.add_row(_mark(each.chosen), each.tier, each.title, *map(about, amounts), each.lost)
+    return table
+
+
+def _mark(chosen: bool) -> str:
+    return "→" if chosen else ""

@@ -1,0 +1,10 @@
+"""What a pool decided last about buying, also where that was to buy nothing."""
+
+from alembic import op
+
+revision = "0011"
+down_revision = "0010"
+
+
+def upgrade() -> None:
+    op.execute("ALTER TABLE pools ADD COLUMN buying_decision jsonb")

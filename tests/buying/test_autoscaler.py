@@ -1,0 +1,252 @@
+"""A pool grows with what it wants and no more, waits for a price or a deadline, and shrinks."""
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from activities.database import Database
+from activities.market_watch import MarketWatchActivities
+from activities.signals import Signals
+from client.api import Longshore
+from models.buying import BuyingPolicy
+from models.job import JobState
+from models.market_memory import MarketLookRequest
+from models.pool import PoolSpec
+from models.settings import Settings
+from tests.buying.buyer import Buyer, block_option, pod_option
+from tests.buying.test_pool_buys import bought
+from tests.support.control import a_spec, reaches
+from tests.support.waiting import eventually
+
+OFTEN = timedelta(seconds=1)
+
+
+@pytest.fixture
+async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
+    client = Longshore(temporal, settings)
+    yield client
+    await client.close()
+
+
+async def buys_by(
+    buyer: Buyer, longshore: Longshore, interval: timedelta = OFTEN, **policy: Any
+) -> None:
+    """Let the pool buy by a policy, and look so often while jobs wait."""
+    buying = BuyingPolicy.model_validate({"enabled": True, **policy})
+    await longshore.set_pool(PoolSpec(name=buyer.pool, interval=interval, buying=buying))
+
+
+async def test_the_safety_factor_has_spare_gpus_bought_beside_those_in_use(
+    buyer: Buyer, longshore: Longshore
+):
+    await buyer.buy(block_option())
+    job = await longshore.submit(a_job(buyer))
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    await buys_by(buyer, longshore, fast_safety_factor=2.0)
+
+    async def has_sixteen() -> list[dict[str, Any]]:
+        nodes = await ready_nodes(buyer)
+        assert sum(node["gpus"] for node in nodes) >= 16
+        return nodes
+
+    assert sum(node["gpus"] for node in await eventually(has_sixteen)) == 16
+    extra = [row for row in await bought(buyer) if row["decision"]]
+    assert all(row["decision"]["serves"][0].startswith("(warm") for row in extra)
+    # Twice what is used is there: the next decision adds nothing.
+    before = await decisions(buyer)
+    await eventually(lambda: _more(buyer, before), interval=1)
+    assert len(await bought(buyer)) == len(extra) + 1
+    await finish(buyer, longshore, job.job_id)
+
+
+async def test_nothing_is_bought_within_the_cooldown_and_something_after_it(
+    buyer: Buyer, longshore: Longshore
+):
+    await buys_by(buyer, longshore, cooldown="10m")
+    first = await longshore.submit(a_job(buyer))
+    await reaches(longshore, first.job_id, JobState.RUNNING)
+    assert len(await bought(buyer)) == 1
+    second = await longshore.submit(a_job(buyer))
+    await eventually(lambda: _says(buyer, "within the cooldown"), interval=1)
+    assert len(await bought(buyer)) == 1
+    await buys_by(buyer, longshore, cooldown="0s")
+    await reaches(longshore, second.job_id, JobState.RUNNING)
+    assert len(await bought(buyer)) == 2
+    await finish(buyer, longshore, first.job_id, second.job_id)
+
+
+async def test_a_flex_job_is_bought_for_when_its_deadline_nears_and_not_before(
+    buyer: Buyer, longshore: Longshore
+):
+    """The price that it hopes for never comes."""
+    await buys_by(
+        buyer, longshore, flex_price="$0.50", flex_deadline="40s", startup_limit="10s",
+        usual_startup="1s",
+    )  # fmt: skip
+    job = await longshore.submit(a_spec(buyer.pool, gpus=8, tier="FLEX", expected_duration="1m"))
+    await eventually(lambda: _says(buyer, "wait"), interval=1)
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    (purchase,) = await bought(buyer)
+    submitted = (await longshore.status(job.job_id)).submitted_at
+    waited = purchase["created_at"] - submitted
+    assert timedelta(seconds=30) <= waited
+    (chosen,) = [each for each in purchase["decision"]["options"] if each["chosen"]]
+    assert chosen["tier"] == "FLEX"
+    await finish(buyer, longshore)
+
+
+async def test_a_flex_job_runs_as_soon_as_a_look_at_the_markets_sees_its_price(
+    buyer: Buyer, longshore: Longshore, buying: Database
+):
+    await buys_by(buyer, longshore, timedelta(minutes=10), flex_price="$1.50")
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=8, gpu_type="H100", tier="FLEX", expected_duration="3h")
+    )
+    await eventually(lambda: _says(buyer, "wait"), interval=1)
+    buyer.market.book({"side": "sell", "dollars_per_gpu_hour": "1.20", "nodes": 8})
+    watch = MarketWatchActivities(
+        buying, buyer.market.settings(market_watch=("8xH100",)), signals=Signals(buyer.temporal)
+    )
+    looks = 0
+
+    async def has_bought() -> list[dict[str, Any]]:
+        # One that comes while a decision is being made changes nothing: looks never cease.
+        nonlocal looks
+        looks += 1
+        await watch.watch_markets(MarketLookRequest(id=f"{buyer.pool}-{looks}"))
+        return await bought(buyer)
+
+    await eventually(has_bought, interval=2)
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    (purchase,) = await bought(buyer)
+    assert purchase["decision"]["serves"] == [job.job_id]
+    await finish(buyer, longshore)
+
+
+async def test_a_low_price_for_what_no_waiting_job_can_use_wakes_nobody(
+    buyer: Buyer, longshore: Longshore, buying: Database
+):
+    await buys_by(buyer, longshore, timedelta(minutes=10), flex_price="$1.50")
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=8, gpu_type="A100", tier="FLEX", expected_duration="3h")
+    )
+    await eventually(lambda: _says(buyer, "wait"), interval=1)
+    buyer.market.book({"side": "sell", "dollars_per_gpu_hour": "1.20", "nodes": 8})
+    watch = MarketWatchActivities(
+        buying, buyer.market.settings(market_watch=("8xH100",)), signals=Signals(buyer.temporal)
+    )
+    report = await watch.watch_markets(MarketLookRequest(id=f"other-{buyer.pool}"))
+    assert buyer.pool not in report.woken
+    await longshore.cancel(job.job_id)
+    await longshore.wait(job.job_id)
+    await finish(buyer, longshore)
+
+
+async def test_machines_that_are_billed_as_they_run_leave_before_time_that_is_paid_for(
+    buyer: Buyer, longshore: Longshore
+):
+    """Either alone would be beyond the warm target of one GPU; both together are not."""
+    buyer.market.book(
+        {"side": "sell", "dollars_per_gpu_hour": "2.10", "nodes": 8},
+        {"side": "buy", "dollars_per_gpu_hour": "1.90", "nodes": 8},
+    )
+    block = await buyer.buy(block_option(length=timedelta(hours=4)))
+    pod = await buyer.buy(pod_option(await buyer.an_offer()))
+    await buys_by(buyer, longshore, fast_warm_gpus=1, idle_after="1ms")
+    await asyncio.gather(*(wake(buyer, key) for key in (*block.orders, *pod.orders)))
+    assert "nothing has run" in (await buyer.ended(pod.orders[0])).reason
+    await eventually(lambda: _decided(buyer, block.orders[0], "keep"), interval=0.5)
+    assert [node["id"] for node in await ready_nodes(buyer)] == list(block.nodes)
+    assert await buyer.rows("SELECT 1 FROM sales WHERE block_id = :id", id=block.orders[0]) == []
+    await finish(buyer, longshore)
+
+
+async def test_of_two_machines_that_are_idle_at_one_moment_the_one_that_is_wanted_stays(
+    buyer: Buyer, longshore: Longshore
+):
+    offer = await buyer.an_offer()
+    pods = [await buyer.buy(pod_option(offer)) for _ in range(2)]
+    await buys_by(buyer, longshore, fast_warm_gpus=1, idle_after="1ms")
+    await asyncio.gather(*(wake(buyer, pod.orders[0]) for pod in pods))
+
+    async def one_has_ended() -> list[str]:
+        rows = await buyer.rows("SELECT id FROM blocks WHERE pool = :pool AND state <> 'ENDED'",
+                                pool=buyer.pool)  # fmt: skip
+        assert len(rows) == 1
+        return [row["id"] for row in rows]
+
+    (stays,) = await eventually(one_has_ended)
+    await eventually(lambda: _decided(buyer, stays, "keep"), interval=0.5)
+    assert len(await ready_nodes(buyer)) == 1
+    assert len(await bought(buyer)) == 2
+    await finish(buyer, longshore)
+
+
+def a_job(buyer: Buyer) -> Any:
+    return a_spec(
+        buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="30m"
+    )
+
+
+async def ready_nodes(buyer: Buyer) -> list[dict[str, Any]]:
+    return await buyer.rows(
+        "SELECT n.id, n.block_id, count(g.*) AS gpus FROM nodes n JOIN gpus g ON g.node_id = n.id"
+        " WHERE n.pool = :pool AND n.state = 'READY' GROUP BY n.id ORDER BY n.id",
+        pool=buyer.pool,
+    )
+
+
+async def finish(buyer: Buyer, longshore: Longshore, *jobs: str) -> None:
+    """End the jobs, buy no more, let all go, and compare the ledger with the market."""
+    await longshore.set_pool(PoolSpec(name=buyer.pool))
+    for job in jobs:
+        await longshore.cancel(job)
+        await longshore.wait(job)
+    purchases = await bought(buyer)
+    await buyer.let_all_go()
+    if purchases:
+        await buyer.agrees()
+
+
+async def decisions(buyer: Buyer) -> list[str]:
+    """Return the runs of the pool's decisions about buying that have ended."""
+    query = f"WorkflowId = 'buying-{buyer.pool}' AND ExecutionStatus = 'Completed'"
+    return [run.run_id async for run in buyer.temporal.list_workflows(query)]
+
+
+async def _more(buyer: Buyer, before: list[str]) -> bool:
+    await Signals(buyer.temporal).poke_pool(buyer.pool)
+    return len(set(await decisions(buyer)) - set(before)) >= 2
+
+
+async def _says(buyer: Buyer, words: str) -> str:
+    """Fail unless the pool's last decision about buying says this."""
+    handle = buyer.temporal.get_workflow_handle(f"buying-{buyer.pool}")
+    try:
+        description = await handle.describe()
+    except RPCError as error:
+        raise AssertionError("none has been begun yet") from error
+    assert description.status is WorkflowExecutionStatus.COMPLETED
+    result: Any = await handle.result()
+    assert words in result["reason"], result["reason"]
+    return result["reason"]
+
+
+async def _decided(buyer: Buyer, block: str, kind: str) -> bool:
+    """Wake a block, and fail unless this is what was decided about it last."""
+    await wake(buyer, block)
+    (row,) = await buyer.rows("SELECT decision FROM blocks WHERE id = :id", id=block)
+    assert row["decision"] is not None
+    assert row["decision"]["kind"] == kind, row["decision"]["reason"]
+    return True
+
+
+async def wake(buyer: Buyer, block: str) -> None:
+    """Have a block looked at now, unless it has ended by itself."""
+    with contextlib.suppress(RPCError):
+        await buyer.temporal.get_workflow_handle(f"block-{block}").signal("wake")
