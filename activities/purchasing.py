@@ -23,15 +23,10 @@ from activities.providers.base import Provider
 from activities.queue import ensure_pool
 from activities.requoting import requoted
 from activities.retrying import reports_errors
+from activities.sending import Sending
 from models.errors import (
-    AnswerError,
-    CredentialsError,
     GoneError,
     LongshoreError,
-    MarketAwayError,
-    NotFoundError,
-    RefusedError,
-    UnavailableError,
 )
 from models.market import Order, OrderRequest, Window
 from models.purchase import (
@@ -49,13 +44,9 @@ from models.purchase import (
 )
 from models.settings import Settings
 
-TRIES = 4
-"""An order that cannot have arrived is given up after so many tries: there are other markets."""
 _LOOK_EVERY = 1.0
 _ON_THE_WAY = timedelta(seconds=5)
 """An order takes so long to its market: time that has begun by then is refused there."""
-_SAYS_NOTHING_OF_AN_ORDER = (CredentialsError, RefusedError, NotFoundError, AnswerError)
-"""Whoever may not ask does not learn whether an order arrived before."""
 
 
 class PurchasingActivities:
@@ -65,6 +56,7 @@ class PurchasingActivities:
         self._database = database
         self._temporal = temporal
         self._settings = settings
+        self._sending = Sending(database, settings, "purchase_orders", rows.lock_order)
 
     @activity.defn
     @reports_errors
@@ -137,14 +129,14 @@ class PurchasingActivities:
         part of the answer. Raises MarketAwayError while it is not known whether it arrived.
         """
         async with beating():
-            row, sent_before = await self._mark_sent(ref.key)
+            row, sent_before = await self._sending.mark(ref.key)
             if row["state"] != "INTENT":
                 return await self._seen(ref.key)
             try:
                 async with aclosing(registry.connect(self._settings, row["provider"])) as market:
                     order = await self._ordered(market, row, sent_before)
             except LongshoreError as error:
-                if not await self._is_final(row, error, sent_before):
+                if not await self._sending.is_final(row, error, sent_before):
                     raise
                 await self._refuse(ref.key, str(error))
                 return (await self._seen(ref.key)).model_copy(update={"late": _is_late(row)})
@@ -157,15 +149,13 @@ class PurchasingActivities:
     async def look_at_order(self, ref: OrderRef) -> OrderSeen:
         """Read an order at its market, and book what it has bought since the last look."""
         async with beating():
-            row = await self._order_row(ref.key)
+            row = await self._sending.row(ref.key)
             if row["state"] == "CLOSED" or row["order_id"] is None:
                 return await self._seen(ref.key)
-            async with aclosing(registry.connect(self._settings, row["provider"])) as market:
-                try:
-                    order = await market.order_by_id(row["order_id"])
-                except GoneError as error:
-                    await self._refuse(ref.key, str(error))
-                    return await self._seen(ref.key)
+            order = await self._sending.read(row)
+            if isinstance(order, GoneError):
+                await self._refuse(ref.key, str(order))
+                return await self._seen(ref.key)
             await failpoint("look_at_order.after-call")
             await self._record(ref.key, order)
         await failpoint("look_at_order.after-commit")
@@ -176,11 +166,10 @@ class PurchasingActivities:
     async def cancel_order(self, ref: OrderRef) -> None:
         """Ask for the end of an order. It may fill on until a look finds it over."""
         async with beating():
-            row = await self._order_row(ref.key)
+            row = await self._sending.row(ref.key)
             if row["state"] == "CLOSED" or row["order_id"] is None:
                 return
-            async with aclosing(registry.connect(self._settings, row["provider"])) as market:
-                await market.cancel_order(row["order_id"])
+            await self._sending.cancel(row)
 
     @activity.defn
     @reports_errors
@@ -224,18 +213,6 @@ class PurchasingActivities:
             )
         return PurchaseRequest.model_validate(request).options[number]
 
-    async def _mark_sent(self, key: str) -> tuple[rows.Row, bool]:
-        """Note that an order is being sent; return its row, and whether it was before."""
-        async with self._database.transaction() as connection:
-            row = await rows.lock_order(connection, key)
-            if row["sent_at"] is not None or row["state"] != "INTENT":
-                return row, True
-            await connection.execute(
-                text("UPDATE purchase_orders SET sent_at = clock_timestamp() WHERE key = :key"),
-                {"key": key},
-            )
-            return row, False
-
     async def _ordered(self, market: Provider, row: rows.Row, sent_before: bool) -> Order:
         request = OrderRequest.model_validate(row["request"])
         if row["is_machine"]:
@@ -273,23 +250,6 @@ class PurchasingActivities:
             )
         return f"longshore-{pool}"
 
-    async def _is_final(self, row: rows.Row, error: LongshoreError, sent_before: bool) -> bool:
-        """Return whether an error means that there is no such order and will be none."""
-        if isinstance(error, MarketAwayError):
-            if error.uncertain or sent_before:
-                return False
-            async with self._database.transaction() as connection:
-                await connection.execute(
-                    text("UPDATE purchase_orders SET sent_at = NULL WHERE key = :key"),
-                    {"key": row["key"]},
-                )
-            return activity.info().attempt >= TRIES
-        if isinstance(error, UnavailableError):
-            return False
-        if sent_before and isinstance(error, _SAYS_NOTHING_OF_AN_ORDER):
-            raise MarketAwayError(row["provider"], str(error), uncertain=True) from error
-        return True
-
     async def _refuse(self, key: str, reason: str) -> None:
         async with self._database.transaction() as connection:
             row = await rows.lock_order(connection, key)
@@ -306,10 +266,6 @@ class PurchasingActivities:
                 await rows.record_machine_order(connection, row, order)
             else:
                 await rows.record_order(connection, row, order)
-
-    async def _order_row(self, key: str) -> rows.Row:
-        async with self._database.transaction() as connection:
-            return await rows.lock_order(connection, key)
 
     async def _seen(self, key: str) -> OrderSeen:
         async with self._database.transaction() as connection:

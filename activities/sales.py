@@ -8,12 +8,10 @@ it. Every step may run twice.
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from temporalio import activity
 from temporalio.client import Client
 
-from activities import purchase_rows as rows
 from activities import sale_rows as sales
 from activities.beating import beating
 from activities.database import Database
@@ -22,25 +20,15 @@ from activities.failpoints import failpoint
 from activities.leaving import check_leaves
 from activities.providers import registry
 from activities.retrying import reports_errors
+from activities.sending import Sending
 from models.block_end import SaleIntent, SaleRef, SaleSeen
 from models.errors import (
-    AnswerError,
-    CredentialsError,
     GoneError,
     LongshoreError,
-    MarketAwayError,
-    NotFoundError,
-    RefusedError,
     StaleError,
-    UnavailableError,
 )
 from models.market import OrderRequest
 from models.settings import Settings
-
-TRIES = 4
-"""A sale that cannot have arrived is given up after so many tries: the time is used again."""
-_SAYS_NOTHING = (CredentialsError, RefusedError, NotFoundError, AnswerError)
-"""Whoever may not ask does not learn whether an order arrived before."""
 
 
 class SaleActivities:
@@ -50,6 +38,8 @@ class SaleActivities:
         self._database = database
         self._temporal = temporal
         self._settings = settings
+        # Only markets that remember keys are sold at: one that knew the order would have given it.
+        self._sending = Sending(database, settings, "sales", sales.lock)
 
     @activity.defn
     @reports_errors
@@ -86,7 +76,7 @@ class SaleActivities:
         part of the answer. Raises MarketAwayError while it is not known whether it arrived.
         """
         async with beating():
-            row, sent_before = await self._mark_sent(ref.key)
+            row, sent_before = await self._sending.mark(ref.key)
             if row["state"] != "INTENT":
                 return await self._seen(ref.key)
             request = OrderRequest.model_validate(row["request"])
@@ -95,7 +85,7 @@ class SaleActivities:
                 async with aclosing(registry.connect(self._settings, row["provider"])) as market:
                     order = await market.order(request)
             except LongshoreError as error:
-                if not await self._is_final(row, error, sent_before):
+                if not await self._sending.is_final(row, error, sent_before):
                     raise
                 async with self._database.transaction() as connection:
                     await sales.close(connection, ref.key, refused=str(error))
@@ -111,16 +101,14 @@ class SaleActivities:
     async def look_at_sale(self, ref: SaleRef) -> SaleSeen:
         """Read a sale at its market, and book what it has brought since the last look."""
         async with beating():
-            row = await self._row(ref.key)
+            row = await self._sending.row(ref.key)
             if row["state"] == "UNSOLD" or row["order_id"] is None:
                 return await self._seen(ref.key)
-            async with aclosing(registry.connect(self._settings, row["provider"])) as market:
-                try:
-                    order = await market.order_by_id(row["order_id"])
-                except GoneError as error:
-                    async with self._database.transaction() as connection:
-                        await sales.close(connection, ref.key, refused=str(error))
-                    return await self._seen(ref.key)
+            order = await self._sending.read(row)
+            if isinstance(order, GoneError):
+                async with self._database.transaction() as connection:
+                    await sales.close(connection, ref.key, refused=str(order))
+                return await self._seen(ref.key)
             await failpoint("look_at_sale.after-call")
             async with self._database.transaction() as connection:
                 await sales.record(connection, ref.key, order)
@@ -131,11 +119,10 @@ class SaleActivities:
     async def cancel_sale(self, ref: SaleRef) -> None:
         """Ask for the end of a sale. It may fill on until a look finds it over."""
         async with beating():
-            row = await self._row(ref.key)
+            row = await self._sending.row(ref.key)
             if row["state"] in ("UNSOLD", "INTENT"):
                 return
-            async with aclosing(registry.connect(self._settings, row["provider"])) as market:
-                await market.cancel_order(row["order_id"])
+            await self._sending.cancel(row)
 
     @activity.defn
     @reports_errors
@@ -151,41 +138,6 @@ class SaleActivities:
         await failpoint("settle_sale.after-commit")
         if cordoned:
             await undrain_node(self._temporal, row["machine"], "its time found no buyer")
-
-    async def _mark_sent(self, key: str) -> tuple[rows.Row, bool]:
-        """Note that a sale is being sent; return its row, and whether it was before."""
-        async with self._database.transaction() as connection:
-            row = await sales.lock(connection, key)
-            if row["sent_at"] is not None or row["state"] != "INTENT":
-                return row, True
-            await connection.execute(
-                text("UPDATE sales SET sent_at = clock_timestamp() WHERE key = :key"),
-                {"key": key},
-            )
-            return row, False
-
-    async def _is_final(self, row: rows.Row, error: LongshoreError, sent_before: bool) -> bool:
-        """Return whether an error means that there is no such order and will be none.
-
-        Only markets that remember keys are sold at: one that knew the order would have given it.
-        """
-        if isinstance(error, MarketAwayError):
-            if error.uncertain or sent_before:
-                return False
-            async with self._database.transaction() as connection:
-                await connection.execute(
-                    text("UPDATE sales SET sent_at = NULL WHERE key = :key"), {"key": row["key"]}
-                )
-            return activity.info().attempt >= TRIES
-        if isinstance(error, UnavailableError):
-            return False
-        if sent_before and isinstance(error, _SAYS_NOTHING):
-            raise MarketAwayError(row["provider"], str(error), uncertain=True) from error
-        return True
-
-    async def _row(self, key: str) -> rows.Row:
-        async with self._database.transaction() as connection:
-            return await sales.lock(connection, key)
 
     async def _seen(self, key: str) -> SaleSeen:
         async with self._database.transaction() as connection:

@@ -39,52 +39,37 @@ class Recurring:
     schedule: str
     workflow: str
     workflow_id: str
-    arguments: Sequence[BaseModel]
-    every: timedelta
     says: str
     """What runs, in a word or two."""
     summary: str
-    longest: timedelta
-    """A run is ended after this, or after `every` where that is longer."""
+    arguments: Sequence[BaseModel] = ()
+    longest: timedelta = timedelta(minutes=10)
+    """A run is ended after this, or when the next is due where that is later."""
 
 
-def reconciling(every: timedelta) -> Recurring:
-    return Recurring(
-        schedule=RECONCILE_SCHEDULE,
-        workflow=RECONCILE_WORKFLOW,
-        workflow_id="reconcile",
-        arguments=(ReconcileRequest(),),
-        every=every,
-        says="reconcile",
-        summary="compare database, workflows and agents",
-        longest=timedelta(minutes=15),
-    )
-
-
-def watching_markets(every: timedelta) -> Recurring:
-    return Recurring(
-        schedule=MARKET_WATCH_SCHEDULE,
-        workflow=MARKET_WATCH_WORKFLOW,
-        workflow_id="market-watch",
-        arguments=(),
-        every=every,
-        says="the watch of the markets",
-        summary="look at the markets",
-        longest=timedelta(minutes=10),
-    )
-
-
-def watching_checkpoints(every: timedelta) -> Recurring:
-    return Recurring(
-        schedule=CHECKPOINT_WATCH_SCHEDULE,
-        workflow=CHECKPOINT_WATCH_WORKFLOW,
-        workflow_id="checkpoint-watch",
-        arguments=(),
-        every=every,
-        says="the watch of unsaved work",
-        summary="ask running jobs to save where that is worth it",
-        longest=timedelta(minutes=10),
-    )
+RECONCILE = Recurring(
+    schedule=RECONCILE_SCHEDULE,
+    workflow=RECONCILE_WORKFLOW,
+    workflow_id="reconcile",
+    arguments=(ReconcileRequest(),),
+    says="reconcile",
+    summary="compare database, workflows and agents",
+    longest=timedelta(minutes=15),
+)
+MARKET_WATCH = Recurring(
+    schedule=MARKET_WATCH_SCHEDULE,
+    workflow=MARKET_WATCH_WORKFLOW,
+    workflow_id="market-watch",
+    says="the watch of the markets",
+    summary="look at the markets",
+)
+CHECKPOINT_WATCH = Recurring(
+    schedule=CHECKPOINT_WATCH_SCHEDULE,
+    workflow=CHECKPOINT_WATCH_WORKFLOW,
+    workflow_id="checkpoint-watch",
+    says="the watch of unsaved work",
+    summary="ask running jobs to save where that is worth it",
+)
 
 
 async def ensure_schedules(temporal: Client, settings: Settings) -> tuple[str, ...]:
@@ -93,20 +78,20 @@ async def ensure_schedules(temporal: Client, settings: Settings) -> tuple[str, .
     Raises RefusedError and UnavailableError.
     """
     wanted = (
-        reconciling(settings.reconcile_every),
-        watching_markets(settings.market_watch_every),
-        watching_checkpoints(settings.checkpoint_watch_every),
+        (RECONCILE, settings.reconcile_every),
+        (MARKET_WATCH, settings.market_watch_every),
+        (CHECKPOINT_WATCH, settings.checkpoint_watch_every),
     )
-    return tuple([await ensure_schedule(temporal, each) for each in wanted])
+    return tuple([await ensure_schedule(temporal, *each) for each in wanted])
 
 
-async def ensure_schedule(temporal: Client, recurring: Recurring) -> str:
+async def ensure_schedule(temporal: Client, recurring: Recurring, every: timedelta) -> str:
     """Make or update one schedule; return what was done. A pause is kept.
 
     Raises RefusedError and UnavailableError.
     """
-    schedule = _schedule(recurring)
-    words = f"{recurring.says} runs every {format_duration(recurring.every)}"
+    schedule = _schedule(recurring, every)
+    words = f"{recurring.says} runs every {format_duration(every)}"
     try:
         await temporal.create_schedule(recurring.schedule, schedule, rpc_timeout=_PATIENCE)
     except ScheduleAlreadyRunningError:
@@ -137,19 +122,17 @@ async def _update(temporal: Client, recurring: Recurring, schedule: Schedule, wo
     return "; ".join(said)
 
 
-def _schedule(recurring: Recurring) -> Schedule:
+def _schedule(recurring: Recurring, every: timedelta) -> Schedule:
     return Schedule(
         action=ScheduleActionStartWorkflow(
             recurring.workflow,
             args=recurring.arguments,
             id=recurring.workflow_id,
             task_queue=CONTROL_TASK_QUEUE,
-            execution_timeout=max(recurring.every, recurring.longest),
+            execution_timeout=max(every, recurring.longest),
             static_summary=recurring.summary,
         ),
         # Several installations on one cluster should not all ask at the same moment.
-        spec=ScheduleSpec(
-            intervals=[ScheduleIntervalSpec(every=recurring.every)], jitter=recurring.every / 10
-        ),
+        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)], jitter=every / 10),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=_CATCH_UP),
     )

@@ -25,7 +25,7 @@ from tests.support.home import PROGRAM
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
-from workers.schedules import ensure_schedule, reconciling, watching_markets
+from workers.schedules import MARKET_WATCH, RECONCILE, ensure_schedule
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +85,10 @@ async def test_a_job_can_be_found_by_its_attributes_after_setup(
 
 async def test_the_schedule_skips_what_overlaps_and_follows_the_setting(temporal: Client):
     schedule = temporal.get_schedule_handle(RECONCILE_SCHEDULE)
-    said = await ensure_schedule(temporal, reconciling(timedelta(minutes=7)))
+    said = await ensure_schedule(temporal, RECONCILE, timedelta(minutes=7))
     assert said == f"reconcile runs every 7m; the schedule {RECONCILE_SCHEDULE} was changed"
     await schedule.pause(note="by the test")
-    said = await ensure_schedule(temporal, reconciling(timedelta(minutes=7)))
+    said = await ensure_schedule(temporal, RECONCILE, timedelta(minutes=7))
     assert said == "reconcile runs every 7m; it is paused, and stays so"
     found = (await schedule.describe()).schedule
     assert found.spec.intervals[0].every == timedelta(minutes=7)
@@ -107,7 +107,7 @@ async def test_the_schedule_runs_reconcile(control: Database, temporal: Client):
 async def test_the_schedule_of_the_markets_runs_a_look(
     settings: Settings, control: Database, temporal: Client
 ):
-    said = await ensure_schedule(temporal, watching_markets(settings.market_watch_every))
+    said = await ensure_schedule(temporal, MARKET_WATCH, settings.market_watch_every)
     assert said == "the watch of the markets runs every 1m"
     workflow_id = await _triggered(temporal, MARKET_WATCH_SCHEDULE)
     handle = temporal.get_workflow_handle(workflow_id, result_type=MarketWatchReport)
