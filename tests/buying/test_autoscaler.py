@@ -55,7 +55,8 @@ async def test_the_safety_factor_has_spare_gpus_bought_beside_those_in_use(
         assert sum(node["gpus"] for node in nodes) >= 16
         return nodes
 
-    nodes = await eventually(has_sixteen)
+    await eventually(has_sixteen)
+    nodes = await ready_nodes(buyer)
     assert sum(node["gpus"] for node in nodes) == 16
     extra = [row for row in await bought(buyer) if row["decision"]]
     assert all(row["decision"]["serves"][0].startswith("(warm") for row in extra)

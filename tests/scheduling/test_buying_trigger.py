@@ -1,6 +1,7 @@
 """A price wakes a pool when a job that waits could use what is sold at it."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ HOUR = timedelta(hours=1)
 POLICY = BuyingPolicy.model_validate({"enabled": True, "flex_price": "$2.00", "flex_rise": 0.5})
 
 
-def flex(gpus: int = 8, hours: float = 1, **fields: object) -> UnmetJob:
+def flex(gpus: int = 8, hours: float = 1, **fields: Any) -> UnmetJob:
     return a_job("waits", gpus, hours, tier=Tier.FLEX, **fields)
 
 
@@ -42,7 +43,7 @@ def test_the_price_counts_for_all_that_has_to_be_bought():
 @pytest.mark.parametrize(
     "fields", [{"gpu_type": "A100"}, {"vram_per_gpu": 141.0}], ids=["type", "memory"]
 )
-def test_a_price_for_what_the_job_cannot_use_is_none(fields: dict[str, object]):
+def test_a_price_for_what_the_job_cannot_use_is_none(fields: dict[str, Any]):
     job = flex(**fields)
     assert price_of(job, exchange(("1.00", 8))) is None
     assert price_of(job, cloud(("1.00", 8))) is None
