@@ -10,20 +10,19 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.block_scene import read_scene
+from activities.database import clock
 from models.block_end import BlockOptionKind
 from models.errors import StaleError
 from scheduling.buying.leaving import kept_for, may_leave
 
 
-async def check_leaves(
-    connection: AsyncConnection, block_id: str, machine: str, now: datetime
-) -> None:
+async def check_leaves(connection: AsyncConnection, block_id: str, machine: str) -> None:
     """Raise StaleError unless a node of a block may leave its pool now.
 
     Nobody else marks a node of the pool until the end of the transaction.
     """
     await connection.execute(text(_ONE_AT_A_TIME), {"id": block_id})
-    scene = await read_scene(connection, block_id, now)
+    scene = await read_scene(connection, block_id, await clock(connection))
     if machine not in may_leave(scene):
         raise StaleError(f"node {machine} stays: {kept_for(scene)}")
 

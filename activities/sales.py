@@ -6,7 +6,6 @@ it. Every step may run twice.
 """
 
 from contextlib import aclosing
-from datetime import UTC, datetime
 
 from sqlalchemy.exc import DBAPIError
 from temporalio import activity
@@ -52,8 +51,7 @@ class SaleActivities:
         try:
             async with self._database.transaction() as connection:
                 if not await sales.is_known(connection, intent.key):
-                    now = datetime.now(UTC)
-                    await check_leaves(connection, intent.block_id, intent.machine, now)
+                    await check_leaves(connection, intent.block_id, intent.machine)
                     await sales.insert(connection, intent)
                 await failpoint("intend_sale.before-commit")
         except (DBAPIError, StaleError) as error:
