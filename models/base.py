@@ -1,15 +1,38 @@
 """What every travelling model has in common."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+
+_put = object.__setattr__
+
+
+@cache
+def _fields_of(model: type[BaseModel]) -> set[str]:
+    """Return the names of all fields; frozen models share the set, since nobody adds to it."""
+    return set(model.model_fields)
 
 
 class Frozen(BaseModel):
     """A value that travels: immutable, and strict about names that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def trusted(cls, **values: Any) -> Self:
+        """Return the model with these values, all of its fields, without a look at them.
+
+        For thousands at a time, of values that are right already; `model_construct` takes twice
+        as long as a validation, since it looks for aliases and defaults.
+        """
+        made = object.__new__(cls)
+        _put(made, "__dict__", values)
+        _put(made, "__pydantic_fields_set__", _fields_of(cls))
+        _put(made, "__pydantic_extra__", None)
+        _put(made, "__pydantic_private__", None)
+        return made
 
 
 class Wire(BaseModel):

@@ -22,10 +22,19 @@ from models.placement import (
     Reservation,
     RunningJob,
 )
+from scheduling import bulk
 from scheduling.gangs.decision import place_gang
 from scheduling.gangs.offers import need_of_share
 from scheduling.gangs.start import first_gang_start
-from scheduling.packer import ALTERNATIVES, candidates_of, placing, rejections_of, waiting
+from scheduling.packer import (
+    ALTERNATIVES,
+    NO_START_KNOWN,
+    behind_reservations,
+    candidates_of,
+    placing,
+    rejections_of,
+    waiting,
+)
 from scheduling.placement.columns import Columns
 from scheduling.placement.gpus import Chosen, mask_of
 from scheduling.placement.mix import Mix, mix_of
@@ -44,6 +53,8 @@ def plan(
     policy: PackingPolicy,
     now: datetime,
     recent: Iterable[RecentJobs] = (),
+    *,
+    compiled: bool | None = None,
 ) -> CyclePlan:
     """Return a decision for every job of `queue`, in queue order.
 
@@ -51,13 +62,15 @@ def plan(
     what is held now will probably come back; capacity in use that it does not explain never does.
     `recent` are the jobs placed lately: with the queue they say what to keep room for, where the
     policy's rule looks at that. The same arguments give the same plan, whatever the order of
-    `queue`, `running` and `recent`.
+    `queue`, `running` and `recent`. So does a `compiled` pass (`scheduling.bulk`), which is taken
+    where that is sooner, or as this says.
     """
     ordered, running = queue_order(queue), sorted(running, key=_running_order)
     mix = mix_of(ordered, recent, len(running), policy)
     cycle = _Cycle(nodes, running, policy, mix, now)
-    decisions = tuple(cycle.decide(job) for job in ordered)
-    return CyclePlan(decisions=decisions, reservations=tuple(cycle.reservations))
+    return CyclePlan.trusted(
+        decisions=cycle.decide_all(ordered, compiled), reservations=tuple(cycle.reservations)
+    )
 
 
 def queue_order(queue: Iterable[JobRequest]) -> list[JobRequest]:
@@ -125,8 +138,28 @@ class _Cycle:
         self._position = {view.node.id: i for i, view in enumerate(self.columns.views)}
         self._scanner = Scanner(self.columns, policy, mix)
         self._reserved_by_tier: Counter[Tier] = Counter()
-        self._no_start: dict[Need, int] = {}
-        """Needs that can start at no known time, with the version of the columns."""
+        self._no_start: set[Need] = set()
+        """Needs that can start at no known time: a plan takes, and never gives back."""
+        self._holders: dict[Need, int] = {}
+        """Nodes that could hold jobs with these needs, which wait."""
+
+    def decide_all(
+        self, jobs: Sequence[JobRequest], compiled: bool | None = None
+    ) -> tuple[Decision, ...]:
+        """Decide for the jobs, in order: compiled where that is sooner or asked for."""
+        if compiled is None:
+            compiled = bulk.is_worth(len(jobs))
+        if not compiled or not bulk.is_for(self.columns, self.policy):
+            return tuple(self.decide(job) for job in jobs)
+        run = bulk.run_of(jobs, self.columns, self.policy, self._scanner.keeper, self.now)
+        while (at := run.forward()) < len(jobs):
+            job, need = jobs[at], run.needs[at]
+            run.hand_over(self._take)
+            decision = self.decide(job)
+            waits = need is not None and decision.node_id is None
+            holders = self._holders[need] if need is not None and waits else None
+            run.take_back(decision, holders, need in self._no_start, self._is_full)
+        return run.decisions()
 
     def decide(self, job: JobRequest, *, explain: bool = False) -> Decision:
         """Decide for the next job; with `explain` name every candidate and rejection."""
@@ -145,11 +178,13 @@ class _Cycle:
         if explain:
             everything = {"candidates": candidates_of(scan), "rejections": rejections_of(scan)}
             decision = decision.model_copy(update=everything)
-        chosen = scan.chosen(best[0])
-        view = self.columns.views[best[0]]
-        hold = _hold_of(job, need, view.node, chosen, self.now)
-        self.columns.take(best[0], hold, chosen.vram if need.mig else need.vram)
+        self._take(job, need, best[0], scan.chosen(best[0]))
         return decision
+
+    def _take(self, job: JobRequest, need: Need, position: int, chosen: Chosen) -> None:
+        node = self.columns.views[position].node
+        hold = _hold_of(job, need, node, chosen, self.now)
+        self.columns.take(position, hold, chosen.vram if need.mig else need.vram)
 
     def _decide_gang(self, job: JobRequest, explain: bool) -> Decision:
         decision = place_gang(job, self.columns.views, self.policy, self.now, explain=explain)
@@ -164,7 +199,7 @@ class _Cycle:
         return decision
 
     def _defer_gang(self, job: JobRequest, decision: Decision) -> Decision:
-        if self._reserved_by_tier[job.tier] >= self.policy.max_reservations:
+        if self._is_full(job.tier):
             return decision
         found = first_gang_start(job, self.columns.views, self.policy, self.now)
         if found is None:
@@ -189,14 +224,14 @@ class _Cycle:
         )
 
     def _defer(self, job: JobRequest, scan: Scan) -> Decision:
+        self._holders[scan.need] = len(scan.holders)
         if not len(scan.holders):
             return waiting(job, scan)
-        if self._reserved_by_tier[job.tier] >= self.policy.max_reservations:
-            ahead = f"{self.policy.max_reservations} {job.tier} jobs before it have reservations"
-            return waiting(job, scan, f"its start is not known while {ahead}")
+        if self._is_full(job.tier):
+            return waiting(job, scan, behind_reservations(job, self.policy))
         found = self._first_start(scan)
         if found is None:
-            return waiting(job, scan, "what runs there is not known to end in time for it")
+            return waiting(job, scan, NO_START_KNOWN)
         position, start = found
         reservation = self._reserve(job, scan.need, position, start)
         what = format_gpus(reservation.gpu_indices)
@@ -210,13 +245,16 @@ class _Cycle:
 
     def _first_start(self, scan: Scan) -> tuple[int, datetime] | None:
         """Return the node where the job can start first, and when; ties keep the order."""
-        version = self.columns.version
-        if self._no_start.get(scan.need) == version:
+        if scan.need in self._no_start:
             return None
         first = first_start(scan.holders, self.columns, scan.need)
         if first is None:
-            self._no_start[scan.need] = version
+            self._no_start.add(scan.need)
         return first
+
+    def _is_full(self, tier: Tier) -> bool:
+        """Whether no more starts are kept for jobs of a tier."""
+        return self._reserved_by_tier[tier] >= self.policy.max_reservations
 
     def _reserve(self, job: JobRequest, need: Need, position: int, start: datetime) -> Reservation:
         view = self.columns.views[position]

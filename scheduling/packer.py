@@ -13,6 +13,7 @@ from models.placement import (
     PlacementKind,
     RecentJobs,
     Rejection,
+    RejectionCode,
 )
 from scheduling.gangs.decision import place_gang
 from scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
@@ -34,6 +35,8 @@ from scheduling.words import (
 
 ALTERNATIVES = 3
 """Candidates that a decision keeps beside the best one when it need not explain itself fully."""
+NO_START_KNOWN = "what runs there is not known to end in time for it"
+"""What a job is told that nothing known makes room for."""
 
 
 def place(
@@ -86,22 +89,38 @@ def placing(job: JobRequest, scan: Scan, best: Sequence[int]) -> Decision:
     """Return the decision for the first of the `best` options, with the others beside it."""
     chosen = scan.candidate(best[0], in_words=True)
     candidates = (chosen, *[scan.candidate(position) for position in best[1:]])
+    return placed_on(job, candidates, scan.rejected, scan.option_count)
+
+
+def placed_on(
+    job: JobRequest,
+    candidates: tuple[Candidate, ...],
+    rejected: dict[RejectionCode, int],
+    options: int,
+) -> Decision:
+    """Return the decision for the first of these candidates, of so many that there are."""
+    chosen = candidates[0]
     where = format_gpus(chosen.gpu_indices) + format_link(chosen.link)
     if not job.whole:
         where = format_part(job, chosen.gpu_indices[0], chosen.slices)
-    return Decision(
+    return Decision.trusted(
         job_id=job.id,
         kind=PlacementKind.EXISTING_NODE,
         node_id=chosen.node_id,
         gpu_indices=chosen.gpu_indices,
         slices=chosen.slices,
         terms=chosen.terms,
+        provider_hint=None,
         candidates=candidates,
-        rejected=scan.rejected,
+        rejections=(),
+        rejected=rejected,
         reason=(
             f"{chosen.node_id}, {where}: the best of "
-            f"{count(scan.option_count, 'candidate')}{format_terms(chosen.terms)}"
+            f"{count(options, 'candidate')}{format_terms(chosen.terms)}"
         ),
+        estimated_start=None,
+        members=(),
+        gang=None,
     )
 
 
@@ -112,15 +131,40 @@ def waiting(
 
     `outlook` is what else is known of its start; `start` the estimate, where there is one.
     """
+    return waits(job, scan.rejected, len(scan.holders), outlook, start)
+
+
+def waits(
+    job: JobRequest,
+    rejected: dict[RejectionCode, int],
+    holders: int,
+    outlook: str = "",
+    start: datetime | None = None,
+) -> Decision:
+    """Return the same where so many nodes were rejected, and so many could hold it when empty."""
     fast = job.tier is Tier.FAST
-    return Decision(
+    return Decision.trusted(
         job_id=job.id,
         kind=PlacementKind.REQUEST_MORE_CAPACITY if fast else PlacementKind.QUEUE_FOR_FLEX,
+        node_id=None,
+        gpu_indices=(),
+        slices=0,
+        terms=None,
         provider_hint=provider_for(job.gpus),
-        rejected=scan.rejected,
-        reason=_why_waiting(scan, outlook),
+        candidates=(),
+        rejections=(),
+        rejected=rejected,
+        reason=_why_waiting(rejected, holders, outlook),
         estimated_start=start,
+        members=(),
+        gang=None,
     )
+
+
+def behind_reservations(job: JobRequest, policy: PackingPolicy) -> str:
+    """Return what a job is told that comes after as many reservations as there may be."""
+    ahead = f"{policy.max_reservations} {job.tier} jobs before it have reservations"
+    return f"its start is not known while {ahead}"
 
 
 def candidates_of(scan: Scan) -> tuple[Candidate, ...]:
@@ -137,13 +181,11 @@ def rejections_of(scan: Scan) -> tuple[Rejection, ...]:
     )
 
 
-def _why_waiting(scan: Scan, outlook: str) -> str:
-    summary = format_rejected(scan.rejected)
-    if not len(scan.columns):
+def _why_waiting(rejected: dict[RejectionCode, int], holders: int, outlook: str) -> str:
+    summary = format_rejected(rejected)
+    if not rejected:
         return f"no node can take it now; {summary}"
-    if not len(scan.holders):
+    if not holders:
         return f"no known node could ever hold it ({summary})"
-    outlook = outlook or (
-        f"{count(len(scan.holders), 'node')} could hold it when empty and with time left"
-    )
+    outlook = outlook or f"{count(holders, 'node')} could hold it when empty and with time left"
     return f"no node can take it now ({summary}); {outlook}"

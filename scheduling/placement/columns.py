@@ -144,7 +144,8 @@ class Columns:
         """Classes of nodes with reservations, each with the position of its node."""
         self.left_class: list[int] = []
         self.joined_class: list[int] = []
-        """The moves of nodes between classes, in order."""
+        self.moved: list[int] = []
+        """The moves of nodes between classes, in order, and the positions of these nodes."""
         self._layout_numbers: dict[Layout, int] = {}
         self._class_numbers: dict[NodeClass, int] = {}
         self._members: list[list[int]] = []
@@ -216,6 +217,7 @@ class Columns:
         self.class_of[position] = new
         self.left_class.append(old)
         self.joined_class.append(new)
+        self.moved.append(position)
 
     def _class_number(self, view: NodeView, make: int, position: int = -1) -> int:
         found = NodeClass(
@@ -255,7 +257,10 @@ class Columns:
         self.amount_used = np.concatenate([self.amount_used, real])
 
     def _layout_number(self, view: NodeView) -> int:
-        layout = Layout(view.rooms, view.free, view.parts, view.node.topology)
+        return self.number_of(Layout(view.rooms, view.free, view.parts, view.node.topology))
+
+    def number_of(self, layout: Layout) -> int:
+        """Return the number of a layout, a new one where no node ever had it."""
         number = self._layout_numbers.get(layout)
         if number is None:
             number = self._layout_numbers[layout] = len(self.layouts)

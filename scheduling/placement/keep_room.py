@@ -81,12 +81,20 @@ class RoomKeeper:
         nodes = columns.size[: len(rests)] * columns.makes.ready[columns.make[: len(rests)]]
         usable = nodes @ self.room.now[rests]
         idle = int(nodes @ self.table.idle[self.gpus_of[rests]])
+        self.look(usable, idle, columns.version)
+
+    def look(self, usable: Floats, idle: int, version: int) -> int:
+        """Make the outlook, by what each kind could use now and what is idle, in thousandths.
+
+        Returns the version of the columns at which it is due again.
+        """
         pressure = pressure_of(self.mix.kinds, usable, idle, self.mix.churn)
         self.outlook = self.outlook._replace(pressure=pressure)
         self.worth = self.outlook.worth(self.room)
         typical = sum(kind.frequency * kind.milli for kind in self.mix.kinds)
-        self._due = columns.version + max(1, int(idle / (8 * (typical or 1000.0))))
+        self._due = version + max(1, int(idle / (8 * (typical or 1000.0))))
         self.version += 1
+        return self._due
 
     def _learn(self) -> None:
         """Measure the classes that are new since the last call."""

@@ -67,12 +67,10 @@ class LayoutAnswers:
 
     def _ask(self, number: int, layout: Layout) -> None:
         wish = self._wish
+        found = found_in(layout, wish, self._choice)
         if wish.mig is not None:
-            found = _instance(layout, wish.mig, self._choice)
             fits_empty = any(gpu.of(wish.mig) for gpu in layout.rooms.migs)
         else:
-            share = wish.milli < WHOLE
-            found = (_share if share else _whole)(layout, wish, self._choice)
             fits_empty = layout.rooms.large(wish.vram).bit_count() >= wish.gpus
         chosen = found if isinstance(found, Chosen) else None
         self.codes[number] = FITS if isinstance(found, Chosen) else CODE_NUMBER[found]
@@ -80,6 +78,13 @@ class LayoutAnswers:
         self.added[number] = chosen.vram if chosen else 0.0
         self.fits_empty[number] = fits_empty
         self._chosen.append(chosen)
+
+
+def found_in(layout: Layout, wish: Wish, choice: GPUChoice) -> Chosen | RejectionCode:
+    """Return the GPUs that a job with a wish gets, or the first constraint that fails."""
+    if wish.mig is not None:
+        return _instance(layout, wish.mig, choice)
+    return (_share if wish.milli < WHOLE else _whole)(layout, wish, choice)
 
 
 def _whole(layout: Layout, wish: Wish, choice: GPUChoice) -> Chosen | RejectionCode:

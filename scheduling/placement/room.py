@@ -69,13 +69,14 @@ class RoomTable:
     ) -> None:
         self._needs = [kind.need for kind in kinds]
         self._wishes = [Wish(need.gpus, need.vram, need.milli, need.mig) for need in self._needs]
-        self._per_milli = max(cpus_per_milli, _TINY), max(ram_per_milli, _TINY)
+        self.per_milli = max(cpus_per_milli, _TINY), max(ram_per_milli, _TINY)
         self._wide = _floats([need.gpus for need in self._needs])
         self._cpus = _floats([need.cpus for need in self._needs])
         self._ram = _floats([need.ram for need in self._needs])
         self._gpus_seen: dict[tuple[Found | int, ...], int] = {}
         self._gpus_of_layout: dict[Layout, int] = {}
-        self._found = np.zeros((0, len(kinds), len(Found._fields)), np.intp)
+        self.found = np.zeros((0, len(kinds), len(Found._fields)), np.intp)
+        """What each kind finds, by number of what jobs find on the GPUs."""
         self.idle: NDArray[np.intp] = np.zeros(0, np.intp)
         """Idle thousandths, by number of what jobs find on the GPUs."""
         self._take_sizes(makes)
@@ -90,7 +91,7 @@ class RoomTable:
             self._gpus_of_layout[layout] = number
             if number == len(self.idle):
                 row = np.array(found, np.intp).reshape(1, len(self._wishes), len(Found._fields))
-                self._found = np.concatenate([self._found, row])
+                self.found = np.concatenate([self.found, row])
                 self.idle = np.append(self.idle, idle)
         return number
 
@@ -119,17 +120,17 @@ class RoomTable:
                 first.append(make)
             numbers.append(number)
         self.size_of_make: NDArray[np.intp] = np.array(numbers, np.intp)
-        self._suits: Bools = suits[first]
-        self._cpus_total, self._ram_total = makes.host[0][first], makes.host[1][first]
+        self.suits: Bools = suits[first]
+        self.cpus_total, self.ram_total = makes.host[0][first], makes.host[1][first]
 
     def _measure(self, rests: Rests) -> Room:
-        found = self._found[rests.gpus]
-        suits = self._suits[rests.size]
+        found = self.found[rests.gpus]
+        suits = self.suits[rests.size]
         enough = (rests.cpus[:, None] + EPSILON >= self._cpus) & (
             rests.ram[:, None] + EPSILON >= self._ram
         )
         idle = self.idle[rests.gpus]
-        served = np.minimum(rests.cpus / self._per_milli[0], rests.ram / self._per_milli[1])
+        served = np.minimum(rests.cpus / self.per_milli[0], rests.ram / self.per_milli[1])
         return Room(
             now=np.where(enough & suits, found[:, :, 1], 0.0),
             lasting=self._lasting(rests, found[:, :, 0], found[:, :, 2] * suits),
@@ -146,7 +147,7 @@ class RoomTable:
         most = int((total // self._wide).max(initial=0))
         copies = np.arange(1, most + 1, dtype=np.float64)
         gpus, cpus, ram = (copies * need[:, None] for need in (self._wide, self._cpus, self._ram))
-        cpus_total, ram_total = self._cpus_total[rests.size], self._ram_total[rests.size]
+        cpus_total, ram_total = self.cpus_total[rests.size], self.ram_total[rests.size]
         possible = gpus <= total[:, :, None]
         possible &= cpus <= (cpus_total + EPSILON)[:, None, None]
         possible &= ram <= (ram_total + EPSILON)[:, None, None]

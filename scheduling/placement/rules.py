@@ -125,14 +125,8 @@ class _Rule:
     def with_added(self, number: int, parts: list[tuple[str, float]]) -> list[ScoreTerm]:
         """Return parts in words, with expiry and provider."""
         make = self.facts.columns.classes[number].make
-        parts = [
-            *parts,
-            ("time left", self.weights.expiry * float(self.facts.expiry[make])),
-            ("provider", self.weights.provider * float(self.facts.provider[make])),
-        ]
-        named = [(name, round(value, 6)) for name, value in parts if abs(value) >= _SMALLEST_PART]
-        named.sort(key=lambda part: (-abs(part[1]), part[0]))
-        return [ScoreTerm(name=name, value=value) for name, value in named]
+        expiry = self.weights.expiry * float(self.facts.expiry[make])
+        return in_words(parts, expiry, self.weights.provider * float(self.facts.provider[make]))
 
 
 class _SeedScore(_Rule):
@@ -274,6 +268,14 @@ class _KeepRoom(_Rule):
     def _idle(self, first: int, end: int) -> Floats:
         keeper = self._keeper
         return keeper.table.idle[keeper.gpus_of[keeper.rest_of[first:end]]].astype(np.float64)
+
+
+def in_words(parts: list[tuple[str, float]], expiry: float, provider: float) -> list[ScoreTerm]:
+    """Return the parts of a value with what expiry and provider add: the largest first."""
+    parts = [*parts, ("time left", expiry), ("provider", provider)]
+    named = [(name, round(value, 6)) for name, value in parts if abs(value) >= _SMALLEST_PART]
+    named.sort(key=lambda part: (-abs(part[1]), part[0]))
+    return [ScoreTerm.trusted(name=name, value=value) for name, value in named]
 
 
 def _points(share: Floats | float) -> Floats:

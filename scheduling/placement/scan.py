@@ -23,7 +23,7 @@ from scheduling.placement.scoring import expiry_penalty, provider_bonus, utiliza
 from scheduling.reservations import open_from
 from scheduling.state import EPSILON, Need
 
-_MAX_SCANS = 64
+MAX_SCANS = 64
 """Needs whose answers are kept at one time: bounds memory, not results."""
 _RULED_OUT = -np.inf
 _NO_FAILURE = np.uint8(FITS)
@@ -36,18 +36,18 @@ class Scanner:
     def __init__(self, columns: Columns, policy: PackingPolicy, mix: Mix) -> None:
         self.columns = columns
         self._policy = policy
-        self._keeper = RoomKeeper(columns, mix) if policy.rule.learns else None
-        self._rankers = Rankers(policy, columns, self._keeper)
+        self.keeper = RoomKeeper(columns, mix) if policy.rule.learns else None
+        self._rankers = Rankers(policy, columns, self.keeper)
         self._scans: dict[Need, Scan] = {}
         self._layouts: dict[Wish, LayoutAnswers] = {}
 
     def scan(self, need: Need) -> "Scan":
         """Return the answers of all nodes as they are now."""
-        if self._keeper is not None:
-            self._keeper.refresh()
+        if self.keeper is not None:
+            self.keeper.refresh()
         scan = self._scans.get(need)
         if scan is None:
-            if len(self._scans) >= _MAX_SCANS:
+            if len(self._scans) >= MAX_SCANS:
                 self._scans.clear()
                 self._layouts.clear()
             scan = Scan(need, self.columns, self._layouts_for(need), self._policy, self._rankers)
@@ -81,7 +81,7 @@ class Scan:
         self.columns = columns
         self._layouts = layouts
         self._policy = policy
-        self._lasting_codes = _lasting_codes(columns, need)
+        self._lasting_codes = lasting_codes(columns, need)
         makes = columns.makes
         self._wanted = [(row, makes.wanted(need, row)) for row in makes.limited]
         """Each amount that a node may be short of, with what the job takes by make."""
@@ -187,7 +187,7 @@ class Scan:
         if known and known[0] == number:
             return known[1]
         chosen = self.chosen(position)
-        candidate = Candidate(
+        candidate = Candidate.trusted(
             node_id=self.columns.views[position].node.id,
             gpu_indices=chosen.indices,
             slices=chosen.slices,
@@ -224,7 +224,7 @@ class Scan:
         terms = self._terms.get((number, in_words))
         if terms is None:
             make = self.columns.classes[number].make
-            terms = self._terms[number, in_words] = ScoreTerms(
+            terms = self._terms[number, in_words] = ScoreTerms.trusted(
                 rule=self._policy.rule,
                 utilization=float(self.used[number]),
                 fragmentation=float(self.gaps[number]),
@@ -311,7 +311,7 @@ class Scan:
         self._ranking[moved] = np.where(lived_in, self._totals[moved], _RULED_OUT)
 
 
-def _lasting_codes(columns: Columns, need: Need) -> Codes:
+def lasting_codes(columns: Columns, need: Need) -> Codes:
     """Return the first failure of each make among what no placement changes."""
     makes = columns.makes
     codes = np.full(len(makes), FITS, dtype=np.uint8)

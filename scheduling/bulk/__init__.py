@@ -1,0 +1,63 @@
+"""A whole queue decided in one compiled pass over classes of nodes.
+
+The same decisions as one by one (`scheduling.cycle`), at a small part of the time. But loading numba
+takes a second, and compiling on a fresh machine half a minute: so a process that plans long queues
+calls `warm.warm` beside its work, as `activities.warming` does, and others go without.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from models.placement import JobRequest, PackingPolicy, PackingRule
+from scheduling.placement.columns import Columns
+from scheduling.placement.keep_room import RoomKeeper
+
+if TYPE_CHECKING:
+    from scheduling.bulk.run import Run
+
+FEWEST = 24
+"""Jobs for which the arrays of a pass pay, once it is loaded, and"""
+FEWEST_COLD = 20_000
+"""those for which loading it pays."""
+_RULES = (PackingRule.SEED_SCORE, PackingRule.KEEP_ROOM)
+_MOST_GPUS = 62
+"""GPUs of a node whose sets are one integer there."""
+_loaded = False
+
+
+def is_worth(jobs: int) -> bool:
+    """Return whether so many jobs are decided sooner by a pass."""
+    return jobs >= (FEWEST if _loaded else FEWEST_COLD)
+
+
+def is_loaded() -> bool:
+    """Return whether a pass can begin at once in this process."""
+    return _loaded
+
+
+def loaded() -> None:
+    """Note that a pass can begin at once: for `warm`."""
+    global _loaded
+    _loaded = True
+
+
+def is_for(columns: Columns, policy: PackingPolicy) -> bool:
+    """Return whether a pass knows the rule and the nodes."""
+    return policy.rule in _RULES and not any(
+        layout.rooms.all_gpus >> _MOST_GPUS or any(m.gpu >= _MOST_GPUS for m in layout.rooms.migs)
+        for layout in columns.layouts
+    )
+
+
+def run_of(
+    jobs: Sequence[JobRequest],
+    columns: Columns,
+    policy: PackingPolicy,
+    keeper: RoomKeeper | None,
+    now: datetime,
+) -> "Run":
+    """Return a pass over these jobs, in order."""
+    from scheduling.bulk.run import Run  # loads numba
+
+    return Run(jobs, columns, policy, keeper, now)

@@ -1,0 +1,228 @@
+"""Runs the compiled pass for a cycle: answers its questions, keeps the columns in step."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from models.job import Tier
+from models.placement import Decision, JobRequest, PackingPolicy, PackingRule, RejectionCode
+from scheduling.bulk import kernel as compiled
+from scheduling.bulk import rests as compiled_rests
+from scheduling.bulk.arrays import CLASSES, MOVES, NEED, POOL, SUBJECT, answers_for
+from scheduling.bulk.questions import (
+    ASK_ALONE,
+    ASK_LAYOUT,
+    DONE,
+    FULL,
+    KEEP_ROOM,
+    LOOK_ANEW,
+    MAY_START,
+    NEVER,
+    NO_START,
+    PLACED,
+    SEED_SCORE,
+)
+from scheduling.bulk.sentences import Sentences
+from scheduling.bulk.tables import HOST_CODES, Tables
+from scheduling.placement.columns import Columns
+from scheduling.placement.gpus import Chosen
+from scheduling.placement.keep_room import RoomKeeper
+from scheduling.placement.layouts import CODE_NUMBER, FITS
+from scheduling.reservations import open_from
+from scheduling.state import Need
+
+kernel: Any = compiled
+rests: Any = compiled_rests
+_RULES = {PackingRule.SEED_SCORE: SEED_SCORE, PackingRule.KEEP_ROOM: KEEP_ROOM}
+_RESERVED = CODE_NUMBER[RejectionCode.RESERVED]
+
+
+class Run:
+    """One pass over the jobs of a plan, in order.
+
+    `forward` answers jobs until one is for the caller. For such a job `hand_over` brings the
+    columns up to date, and `take_back` takes in what the caller did to them.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[JobRequest],
+        columns: Columns,
+        policy: PackingPolicy,
+        keeper: RoomKeeper | None,
+        now: datetime,
+    ) -> None:
+        self.jobs = jobs
+        self._columns = columns
+        self._policy = policy
+        self._keeper = keeper
+        self._now = now
+        self._rule = _RULES[policy.rule]
+        weights = policy.weights
+        self._weights = np.array(
+            [weights.utilization, weights.fragmentation, weights.expiry, weights.provider]
+        )
+        self.needs = [None if job.gang else Need.of(job, policy) for job in jobs]
+        distinct = len(set(self.needs) - {None})
+        self.tables = Tables(columns, policy, keeper, max(distinct, 1), len(jobs))
+        self.slots = np.full(len(jobs), -1, np.int32)
+        self._loaded = 0
+        """Jobs whose needs are, or were, in hand."""
+        self._at = 0
+        self._seen = 0
+        """Moves in the columns that are known here, and"""
+        self._begun = 0
+        """the first job whose placement they do not know."""
+        self._exhausted = np.zeros(len(Tier), np.bool_)
+        names = len(keeper.names) + 2 if keeper else 0
+        self.answers = answers_for(len(jobs), names)
+        self._decisions: list[Decision | None] = [None] * len(jobs)
+        self._explained = 0
+        self._sentences = Sentences(self, columns, policy, keeper)
+        kernel.index_classes(self.tables.c)
+
+    def forward(self) -> int:
+        """Answer the next jobs; return the first that is for the caller."""
+        at = self._at
+        while at < len(self.jobs):
+            if at == self._loaded:
+                self._load()
+            t = self.tables
+            at, question = kernel.run(
+                self._rule, self._weights, HOST_CODES, t.c, t.lay, t.n, t.r, self.answers,
+                self.slots, self._exhausted, at, self._loaded,
+            )  # fmt: skip
+            if question == ASK_LAYOUT:
+                t.ask_layout(int(t.c.numbers[NEED]), int(t.c.numbers[SUBJECT]))
+            elif question == ASK_ALONE:
+                self._answer_alone(int(t.c.numbers[NEED]), int(t.c.numbers[SUBJECT]))
+            elif question == LOOK_ANEW:
+                self._look_anew()
+            elif question == FULL:
+                self._grow()
+            elif question != DONE:
+                break
+        self._at = at
+        return at
+
+    def hand_over(self, take: Callable[[JobRequest, Need, int, Chosen], None]) -> None:
+        """Call `take` for each placement that the columns do not know yet."""
+        at = self._at
+        placed = np.flatnonzero(self.answers.kind[self._begun : at] == PLACED) + self._begun
+        for j in placed.tolist():
+            need, chosen = self._taken(j)
+            take(self.jobs[j], need, int(self.answers.node[j, 0]), chosen)
+        self._begun = at + 1
+        self._seen = len(self._columns.moved)
+        assert self._seen == self.tables.c.numbers[MOVES]
+
+    def take_back(
+        self,
+        decision: Decision,
+        holders: int | None,
+        no_start: bool,
+        is_full: Callable[[Tier], bool],
+    ) -> None:
+        """Take in what the caller decided for its job, and what jobs like it are to be told.
+
+        Where the job waits, `holders` are the nodes that could hold it when empty, and `no_start`
+        says that no start is known; `is_full` whether any more are kept for a tier.
+        """
+        at, self._at = self._at, self._at + 1
+        self._decisions[at] = decision
+        for tier in Tier:
+            self._exhausted[tier is Tier.FLEX] = is_full(tier)
+        if holders is not None:
+            row = int(self.slots[at])
+            self._sentences.holders[row] = holders
+            outlook = NEVER if not holders else NO_START if no_start else MAY_START
+            self.tables.n.outlook[row] = outlook
+        columns = self._columns
+        for move in range(self._seen, len(columns.moved)):
+            self._grow_ahead()
+            self.tables.put_class(columns.classes[columns.joined_class[move]])
+            kernel.move_to_known(self.tables.c, columns.moved[move])
+        self._seen = len(columns.moved)
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return a decision for each job; all are answered."""
+        self._explain(len(self.jobs))
+        return tuple(decision for decision in self._decisions if decision is not None)
+
+    def _load(self) -> None:
+        """Take in hand the needs of the next jobs."""
+        self._explain(self._loaded)
+        rows: dict[Need, int] = {}
+        at = self._loaded
+        while at < len(self.jobs):
+            need = self.needs[at]
+            if need is not None:
+                if need not in rows and len(rows) == self.tables.rows:
+                    break
+                self.slots[at] = rows.setdefault(need, len(rows))
+            at += 1
+        self.tables.load(list(rows))
+        self._sentences.holders.clear()
+        self._loaded = at
+
+    def _taken(self, j: int) -> tuple[Need, Chosen]:
+        need = self.needs[j]
+        assert need is not None
+        chosen = self._sentences.chosen.get(j)
+        return need, chosen or self.tables.chosen(
+            int(self.slots[j]), int(self.answers.group[j, 0])
+        )
+
+    def _answer_alone(self, row: int, group: int) -> None:
+        t, columns = self.tables, self._columns
+        position = int(t.c.pool[t.c.heap_at[group]])
+        view, need = columns.views[position], t.needs[row]
+        assert need is not None
+        found = open_from(view, need, self._now, self._policy.gpu_choice, free=view.free)
+        gap, after, added, code = 0.0, -1, 0.0, _RESERVED
+        if found is not None:
+            after = t.beside_reservations(row, group, found)
+            gap, added, code = found.gap, found.vram, FITS
+            t = self.tables
+        # What a MIG instance adds is looked up by layout, as in a scan.
+        added = float(t.lay.added[t.n.wish[row], t.c.layout[group]])
+        full = kernel.answer_alone(
+            self._rule, self._weights, t.c, t.lay, t.n, t.r, row, group, code, gap, after, added
+        )
+        if full == FULL:
+            self._grow()
+
+    def _look_anew(self) -> None:
+        t, keeper = self.tables, self._keeper
+        assert keeper is not None
+        usable = np.zeros(len(keeper.mix.kinds))
+        idle = rests.idle_of_pool(t.c, t.lay, t.r, self._columns.makes.ready, usable)
+        if idle < 0:
+            self._grow()
+            return
+        due = keeper.look(usable, int(idle), int(t.c.numbers[MOVES]))
+        t.look(keeper.outlook.pressure, due)
+        rests.value_rests(t.c, t.r)
+        kernel.look_anew(self._weights, t.c, t.n, t.r, t.rows)
+
+    def _grow(self) -> None:
+        self.tables.grow()
+        self.tables.c.buckets.fill(-1)
+        self.tables.r.buckets.fill(-1)
+        kernel.index_classes(self.tables.c)
+        rests.index_rests(self.tables.c, self.tables.r)
+
+    def _grow_ahead(self) -> None:
+        c = self.tables.c
+        nearly = int(c.numbers[CLASSES]) + 2 >= len(c.make)
+        nearly |= int(c.numbers[MOVES]) + 2 >= len(c.moved_to)
+        if nearly or int(c.numbers[POOL]) + 2 * len(c.class_of) + 8 > len(c.pool):
+            self._grow()
+
+    def _explain(self, end: int) -> None:
+        """Make the decisions of the jobs before `end`."""
+        if self._explained < end:
+            self._sentences.explain(self._explained, end, self._decisions)
+        self._explained = end

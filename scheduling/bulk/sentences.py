@@ -1,0 +1,130 @@
+"""Decisions in full, with candidates and reasons, made of the arrays of a pass."""
+
+from typing import TYPE_CHECKING, Any
+
+from models.placement import (
+    Candidate,
+    Decision,
+    JobRequest,
+    PackingPolicy,
+    RejectionCode,
+    ScoreTerm,
+    ScoreTerms,
+)
+from scheduling.bulk.questions import NEVER, NO_START, PLACED, RESERVED_ALL
+from scheduling.packer import NO_START_KNOWN, behind_reservations, placed_on, waits
+from scheduling.placement.columns import Columns
+from scheduling.placement.gpus import Chosen
+from scheduling.placement.keep_room import RoomKeeper
+from scheduling.placement.layouts import CODES
+from scheduling.placement.links import slowest_link
+from scheduling.placement.parts import WHOLE
+from scheduling.placement.rules import in_words
+
+if TYPE_CHECKING:
+    from scheduling.bulk.run import Run
+
+
+class Sentences:
+    """Makes the decisions of one pass."""
+
+    def __init__(
+        self, run: "Run", columns: Columns, policy: PackingPolicy, keeper: RoomKeeper | None
+    ) -> None:
+        self._run = run
+        self._columns = columns
+        self._policy = policy
+        self._names = [] if keeper is None else [
+            *keeper.names, "GPUs left without cores or RAM", "what is free on the node",
+        ]  # fmt: skip
+        self.holders: dict[int, int] = {}
+        """By row of a need that waits: nodes that could hold it when empty."""
+        self.chosen: dict[int, Chosen] = {}
+        """By job that was placed, as far as decisions are made."""
+        self._terms: dict[tuple[int, int, float], ScoreTerms] = {}
+
+    def explain(self, begin: int, end: int, decisions: list[Decision | None]) -> None:
+        """Put the decisions of these jobs into the list, where the caller has not decided."""
+        self._terms.clear()  # rows are of other needs now
+        answers, slots = self._run.answers, self._run.slots[begin:end].tolist()
+        kinds = answers.kind[begin:end].tolist()
+        counts = answers.counts[begin:end].tolist()
+        shown = zip(
+            *(
+                column[begin:end].tolist()
+                for column in (answers.node, answers.group, answers.total, answers.used,
+                               answers.gap, answers.expiry, answers.provider)
+            ),
+            strict=True,
+        )  # fmt: skip
+        rows = zip(range(begin, end), slots, kinds, counts, shown, strict=True)
+        for j, slot, kind, count, facts in rows:
+            job = self._run.jobs[j]
+            if kind == PLACED:
+                decisions[j] = self._placed(j, job, slot, count, facts)
+            elif kind in (NEVER, NO_START, RESERVED_ALL):
+                decisions[j] = self._waits(job, kind, slot, count)
+
+    def _placed(
+        self, j: int, job: JobRequest, slot: int, counts: list[int], facts: tuple[list[Any], ...]
+    ) -> Decision:
+        nodes, groups, totals, *terms_of = facts
+        candidates: list[Candidate] = []
+        views, tables = self._columns.views, self._run.tables
+        for i, group in enumerate(groups):
+            if group < 0:
+                break
+            node = views[int(nodes[i])].node
+            chosen = tables.chosen(slot, group)
+            if not i:
+                self.chosen[j] = chosen
+            topology = node.topology
+            candidates.append(
+                Candidate.trusted(
+                    node_id=node.id,
+                    gpu_indices=chosen.indices,
+                    slices=chosen.slices,
+                    link=slowest_link(topology, chosen.indices) if topology else None,
+                    terms=self._terms_for(j, slot, group, i, totals[i], terms_of),
+                )
+            )
+        return placed_on(job, tuple(candidates), rejected_of(counts), counts[-1])
+
+    def _terms_for(
+        self, j: int, slot: int, group: int, i: int, total: float, of: list[list[float]]
+    ) -> ScoreTerms:
+        used, gap, expiry, provider = of
+        in_full = not i and bool(self._names)
+        known = None if in_full else self._terms.get((slot, group, total))
+        if known is None:
+            known = ScoreTerms.trusted(
+                rule=self._policy.rule,
+                utilization=used[i],
+                fragmentation=gap[i],
+                expiry=expiry[i],
+                provider=provider[i],
+                parts=self._parts(j, expiry[i], provider[i]) if in_full else (),
+                total=total,
+            )
+            if not in_full:
+                self._terms[slot, group, total] = known
+        return known
+
+    def _parts(self, j: int, expiry: float, provider: float) -> tuple[ScoreTerm, ...]:
+        lost = self._run.answers.parts[j].tolist()
+        parts = [(name, -milli / WHOLE) for name, milli in zip(self._names, lost, strict=True)]
+        weights = self._policy.weights
+        return tuple(in_words(parts, weights.expiry * expiry, weights.provider * provider))
+
+    def _waits(self, job: JobRequest, kind: int, slot: int, counts: list[int]) -> Decision:
+        outlook = ""
+        if kind == RESERVED_ALL:
+            outlook = behind_reservations(job, self._policy)
+        elif kind == NO_START:
+            outlook = NO_START_KNOWN
+        return waits(job, rejected_of(counts), self.holders[slot], outlook)
+
+
+def rejected_of(counts: list[int]) -> dict[RejectionCode, int]:
+    """Return the number of nodes that each constraint ruled out, in the order of the checks."""
+    return {code: count for code, count in zip(CODES, counts, strict=False) if count}

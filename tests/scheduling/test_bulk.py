@@ -1,0 +1,105 @@
+"""The compiled pass against the plan made job by job: the same plan, whatever the scene."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models.placement import (
+    CyclePlan,
+    GPUChoice,
+    PackingPolicy,
+    PackingRule,
+    PlacementKind,
+    RecentJobs,
+    RejectionCode,
+    ScoreWeights,
+)
+from models.topology import Gang, labels_of_bought
+from scheduling.bulk import tables
+from scheduling.cycle import plan
+from tests.scheduling.test_reference import crowded, crowded_in_parts
+from tests.support.packing import NOW
+from tests.support.packing_scenes import Scene, requests, scenes
+from tests.support.reference_packer import reference_plan
+
+policies = st.builds(
+    PackingPolicy,
+    rule=st.sampled_from([PackingRule.SEED_SCORE, PackingRule.KEEP_ROOM]),
+    gpu_choice=st.sampled_from(GPUChoice),
+    max_reservations=st.sampled_from([0, 1, 8]),
+    weights=st.sampled_from([ScoreWeights(), ScoreWeights(utilization=-1, fragmentation=0)]),
+)
+lately = st.lists(
+    st.builds(RecentJobs, request=requests("r", True), count=st.integers(1, 9),
+              ended=st.integers(0, 9)),
+    max_size=4,
+)  # fmt: skip
+
+
+def both_ways(
+    scene: Scene, policy: PackingPolicy, recent: list[RecentJobs]
+) -> tuple[CyclePlan, CyclePlan]:
+    """Return the plan of the compiled pass, and that made job by job."""
+    arguments = scene.queue, scene.nodes, scene.running, policy, NOW, recent
+    return plan(*arguments, compiled=True), plan(*arguments, compiled=False)
+
+
+@given(scenes(max_jobs=25, mixed=True, linked=True), policies, lately)
+def test_a_compiled_plan_is_that_made_job_by_job(
+    scene: Scene, policy: PackingPolicy, recent: list[RecentJobs]
+) -> None:
+    compiled, one_by_one = both_ways(scene, policy, recent)
+    assert compiled == one_by_one
+
+
+@given(scenes(max_jobs=25, mixed=True, linked=True), policies, st.integers(1, 3))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_compiled_plan_is_the_same_with_few_needs_in_hand(
+    scene: Scene, policy: PackingPolicy, rows: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "_MOST_CELLS", 1)
+        patch.setattr(tables, "_FEWEST_NEEDS", rows)
+        compiled, one_by_one = both_ways(scene, policy, [])
+    assert compiled == one_by_one
+
+
+@given(scenes(mixed=True, linked=True), st.sampled_from([0, 1, 8]))
+def test_a_compiled_plan_is_that_of_the_reference(scene: Scene, most: int) -> None:
+    policy = PackingPolicy(max_reservations=most)
+    compiled, _ = both_ways(scene, policy, [])
+    expected = reference_plan(scene.queue, scene.nodes, scene.running, policy, NOW)
+    wordless = tuple(d.model_copy(update={"reason": ""}) for d in compiled.decisions)
+    assert compiled.model_copy(update={"decisions": wordless}) == expected
+
+
+@pytest.mark.parametrize("rule", [PackingRule.SEED_SCORE, PackingRule.KEEP_ROOM])
+def test_long_queues_with_gangs_on_crowded_nodes_are_planned_alike(rule: PackingRule) -> None:
+    kinds: Counter[PlacementKind] = Counter()
+    codes: set[RejectionCode] = set()
+    gangs = beside = 0
+    for seed in range(8):
+        make = (crowded, crowded_in_parts)[seed % 2]
+        scene = make(random.Random(seed))
+        scene.queue[::10] = [
+            job.model_copy(update={"gang": Gang(), "mig": None, "milli": 1000})
+            for job in scene.queue[::10]
+        ]
+        labels = labels_of_bought("market", None, "island")
+        scene.nodes[:] = [node.model_copy(update={"labels": labels}) for node in scene.nodes]
+        compiled, one_by_one = both_ways(scene, PackingPolicy(rule=rule), [])
+        assert compiled == one_by_one
+        reserved = {reservation.node_id for reservation in compiled.reservations}
+        kinds.update(decision.kind for decision in compiled.decisions)
+        codes.update(code for decision in compiled.decisions for code in decision.rejected)
+        gangs += sum(bool(decision.members) for decision in compiled.placements)
+        beside += sum(decision.node_id in reserved for decision in compiled.placements)
+    # The comparison means something only where all of these happen.
+    assert kinds[PlacementKind.EXISTING_NODE] > 100
+    assert kinds[PlacementKind.REQUEST_MORE_CAPACITY] > 50
+    assert RejectionCode.RESERVED in codes
+    assert gangs > 3
+    assert beside > 3
