@@ -32,6 +32,7 @@ from activities.snapshot import (
     to_mb,
     to_milli,
 )
+from activities.warming import Warming
 from models.messages import CycleReply, CycleRequest, LeaseEnd, Waiting
 from models.mig import slices_gb
 from models.node import Node
@@ -82,6 +83,7 @@ class CycleActivities:
         self._signals = signals
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
         """Jobs placed lately in each pool, with when they were read."""
+        self._warming = Warming()
         self._preempting = Preempting(database, signals, checkpoints, metrics)
 
     @activity.defn
@@ -138,7 +140,9 @@ class CycleActivities:
             running = await load_running(connection, request.pool) if queue else ()
             recent = await self._recent_jobs(connection, pool) if queue else ()
             now = await clock(connection)
+        planning = time.perf_counter()
         decided = plan(tuple(queue), nodes, running, pool.packing, now, recent)
+        self._warming.after(time.perf_counter() - planning)
         async with self._database.transaction() as connection:
             placed = await _commit(connection, request, decided, queue, nodes)
             told = await _explain_waiting(connection, decided, now)

@@ -1,8 +1,8 @@
 """A whole queue decided in one compiled pass over classes of nodes.
 
-The same decisions as one by one (`scheduling.cycle`), at a small part of the time. But loading numba
-takes a second, and compiling on a fresh machine half a minute: so a process that plans long queues
-calls `warm.warm` beside its work, as `activities.warming` does, and others go without.
+The same decisions as one by one (`scheduling.cycle`), at a small part of the time. But loading
+numba takes a second, and compiling on a fresh machine half a minute: so a process that plans long
+queues calls `warm.warm` beside its work, as `activities.warming` does, and others go without.
 """
 
 from collections.abc import Sequence

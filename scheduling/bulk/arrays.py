@@ -1,7 +1,7 @@
 """What the compiled pass works on: arrays, in groups by what has a row in them.
 
-`K` needs, `C` classes of nodes, `L` layouts of GPUs, `W` wishes for GPUs, `M` makes, `R` amounts of
-a host (cores, RAM and so on), `Q` kinds of jobs to expect. Classes and layouts have spare rows.
+`K` needs, `C` classes of nodes, `L` layouts of GPUs, `W` wishes for GPUs, `M` makes, `R` amounts
+of a host (cores, RAM and so on), `Q` kinds of jobs to expect. Classes and layouts have spare rows.
 """
 
 from typing import NamedTuple

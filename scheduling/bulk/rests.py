@@ -22,8 +22,8 @@ def rest_of_class(c, lay, r, g):
     """Return the number of the rest of a class; -1 where the arrays are full."""
     if c.rest[g] < 0:
         c.rest[g] = rest_for(
-            c.numbers, r, r.make_size[c.make[g]], lay.gpus[c.layout[g]], c.free[g, 0], c.free[g, 1],
-            c.jobs[g],
+            c.numbers, r, r.make_size[c.make[g]], lay.gpus[c.layout[g]], c.free[g, 0],
+            c.free[g, 1], c.jobs[g],
         )  # fmt: skip
     return c.rest[g]
 
