@@ -1,6 +1,6 @@
 """Decisions per second: Longshore's cycle beside the plain loop of the packing document.
 
-    python -m benchmarks.decisions [--json] [--large] [--long]
+    python -m benchmarks.decisions [--json] [--large]
 
 One decision is the answer to one job of a queue: the node and the GPUs that it gets, as the jobs
 before it have left them, or that no node can take it. Both sides answer the same queue on the
@@ -14,11 +14,10 @@ included; it also says why, with the best alternatives. `shipped` is that call w
 score, contiguous GPUs, and reservations for jobs that wait; `keep-room` is the call by the rules
 of a pool that names none.
 
-`place` and `one job` are the milliseconds of a single `place(explain=False)`, and of a cycle with
-one job in its queue. With `--long` queues of thousands of jobs follow, on up to 100,000 nodes,
-without the plain loop, which would take hours: `a decision` is what one costs beyond reading the
-nodes, (whole call - call with one job) / (jobs - 1). All times are the processor's; the sides take
-turns, and medians count.
+`scan` is the plain loop as one writes it with numpy, over all nodes for each job
+(`benchmarks/plain_scan.py`); it answers the same too. `place` and `one job` are the milliseconds
+of a single `place(explain=False)`, and of a cycle with one job in its queue. All times are the
+processor's; the sides take turns, and medians count. Long queues: `benchmarks.long_queues`.
 """
 
 import argparse
@@ -33,8 +32,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+from benchmarks.plain_scan import PlainScan
 from models.node import GPU, Node
 from models.placement import CyclePlan, GPUChoice, JobRequest, PackingPolicy, PackingRule
+from scheduling.bulk.warm import warm
 from scheduling.cycle import plan
 from scheduling.packer import place
 
@@ -44,11 +45,11 @@ KEEP_ROOM = PackingPolicy(rule=PackingRule.KEEP_ROOM)
 PLAIN_RULES = PackingPolicy(gpu_choice=GPUChoice.FIRST_FREE, max_reservations=0)
 SIZES = ((100, 400), (1_000, 500))
 LARGE = (10_000, 100)
-LONG = ((1_000, 1_000), (10_000, 5_000), (100_000, 5_000))
 REPEATS = {100: 21, 1_000: 7, 10_000: 3}
 """By nodes: what is over soon is disturbed most, and measured most often."""
 SEED = 20261120
 
+Scene = tuple[list[Node], list[JobRequest]]
 Answer = tuple[str, str | None, tuple[int, ...]]
 """A job, its node if it got one, and its GPUs there."""
 
@@ -64,6 +65,7 @@ class Row:
     """Share of the GPUs in use."""
     load_after: float
     plain_per_s: float
+    scan_per_s: float
     cycle_per_s: float
     ratio: float
     """cycle / plain, for the same decisions."""
@@ -79,11 +81,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--large", action="store_true", help="also measure 10,000 nodes")
-    parser.add_argument("--long", action="store_true", help="also measure queues of thousands")
     arguments = parser.parse_args()
     sizes = (*SIZES, LARGE) if arguments.large else SIZES
+    warm()
     rows = [measure(node_count, job_count) for node_count, job_count in sizes]
-    long = [row for size in LONG if arguments.long for row in measure_long(*size)]
     if arguments.json:
         ratio = next(row.ratio for row in rows if row.nodes == 1_000)
         print(
@@ -91,14 +92,13 @@ def main() -> None:
                 {
                     "results": [asdict(row) for row in rows],
                     "ratio": ratio,
-                    "long": [asdict(row) for row in long],
                 },
                 indent=2,
             )
         )
         return
     print(
-        f"{'nodes':>6} {'jobs':>5} {'placed':>6} {'GPUs in use':>11} {'plain/s':>8} "
+        f"{'nodes':>6} {'jobs':>5} {'placed':>6} {'GPUs in use':>11} {'plain/s':>8} {'scan/s':>8} "
         f"{'cycle/s':>8} {'ratio':>6} {'shipped/s':>9} {'ratio':>6} "
         f"{'keep-room':>9} {'place':>8} {'one job':>8}"
     )
@@ -106,29 +106,27 @@ def main() -> None:
         print(
             f"{row.nodes:>6} {row.jobs:>5} {row.placed:>6} "
             f"{row.load_before:>4.0%} to {row.load_after:>3.0%} {row.plain_per_s:>8.0f} "
-            f"{row.cycle_per_s:>8.0f} {row.ratio:>6.1f} {row.shipped_per_s:>9.0f} "
-            f"{row.shipped_ratio:>6.1f} {row.keep_room_per_s:>9.0f} {row.place_ms:>5.1f} ms "
-            f"{row.one_job_ms:>5.1f} ms"
-        )
-    for row in long:
-        print(
-            f"{row.nodes:>6} nodes {row.jobs:>5} jobs {row.rule}: {row.per_s:.0f}/s, one job "
-            f"{row.one_job_ms:.0f} ms, a decision {row.decision_us:.0f} us"
+            f"{row.scan_per_s:>8.0f} {row.cycle_per_s:>8.0f} {row.ratio:>6.1f} "
+            f"{row.shipped_per_s:>9.0f} {row.shipped_ratio:>6.1f} "
+            f"{row.keep_room_per_s:>9.0f} {row.place_ms:>5.1f} ms {row.one_job_ms:>5.1f} ms"
         )
 
 
 def measure(node_count: int, job_count: int) -> Row:
     """Return what each way takes, as medians. Ends the program when the answers differ."""
-    nodes, queue = _scene(node_count, job_count)
+    nodes, queue = equal_scene(node_count, job_count)
     made = plan(queue, nodes, [], PLAIN_RULES, NOW)
-    if _answers(made) != plain_loop(queue, _plain(nodes)):
-        sys.exit(f"{node_count} nodes: the two sides decided differently")
+    expected = plain_loop(queue, _plain(nodes))
+    if _answers(made) != expected or scan_all(queue, PlainScan(nodes, NOW)) != expected:
+        sys.exit(f"{node_count} nodes: the sides decided differently")
 
     repeats = REPEATS[node_count]
     copies = [_plain(nodes) for _ in range(repeats)]
+    scans = [PlainScan(nodes, NOW) for _ in range(repeats)]
     times = _medians(
         repeats,
         {
+            "scan": lambda: scan_all(queue, scans.pop()),
             "plain": lambda: plain_loop(queue, copies.pop()),
             "cycle": lambda: plan(queue, nodes, [], PLAIN_RULES, NOW),
             "shipped": lambda: plan(queue, nodes, [], SHIPPED, NOW),
@@ -146,6 +144,7 @@ def measure(node_count: int, job_count: int) -> Row:
         load_before=before / (8 * node_count),
         load_after=(before + taken) / (8 * node_count),
         plain_per_s=job_count / times["plain"],
+        scan_per_s=job_count / times["scan"],
         cycle_per_s=job_count / times["cycle"],
         ratio=times["plain"] / times["cycle"],
         shipped_placed=len(plan(queue, nodes, [], SHIPPED, NOW).placements),
@@ -157,41 +156,8 @@ def measure(node_count: int, job_count: int) -> Row:
     )
 
 
-@dataclass(frozen=True)
-class LongRow:
-    """What a long queue took by one rule."""
-
-    nodes: int
-    jobs: int
-    rule: str
-    per_s: float
-    one_job_ms: float
-    decision_us: float
-
-
-def measure_long(node_count: int, job_count: int) -> list[LongRow]:
-    """Return what each rule takes for a long queue, as the least of three turns."""
-    nodes, queue = _scene(node_count, job_count)
-    rows: list[LongRow] = []
-    for policy in (SHIPPED, KEEP_ROOM):
-        turns = [
-            (
-                _seconds(lambda policy=policy: plan(queue, nodes, [], policy, NOW)),
-                _seconds(lambda policy=policy: plan(queue[:1], nodes, [], policy, NOW)),
-            )
-            for _ in range(3)
-        ]
-        whole, one = (min(times) for times in zip(*turns, strict=True))
-        rows.append(
-            LongRow(
-                nodes=node_count, jobs=job_count, rule=policy.rule.value, per_s=job_count / whole,
-                one_job_ms=1_000 * one, decision_us=1e6 * (whole - one) / (job_count - 1),
-            )
-        )  # fmt: skip
-    return rows
-
-
-def _scene(node_count: int, job_count: int) -> tuple[list[Node], list[JobRequest]]:
+def equal_scene(node_count: int, job_count: int) -> Scene:
+    """Return nodes of one make, half of them partly in use, and jobs of 48 needs."""
     chance = random.Random(SEED)
     nodes = [_node(f"node-{i:05}", chance) for i in range(node_count)]
     queue = [_job(f"job-{i:05}", chance) for i in range(job_count)]
@@ -267,6 +233,11 @@ def plain_loop(queue: list[JobRequest], nodes: list[PlainNode]) -> list[Answer]:
         node.ram_used += job.ram
         answers.append((job.id, node.id, tuple(gpu.index for gpu in taken)))
     return answers
+
+
+def scan_all(queue: list[JobRequest], nodes: PlainScan) -> list[Answer]:
+    """Return the answers of the plain loop, by numpy; the nodes are changed."""
+    return [nodes.place(job) for job in queue]
 
 
 def plain_filter(node: PlainNode, job: JobRequest) -> list[PlainGPU] | None:

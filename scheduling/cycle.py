@@ -23,6 +23,7 @@ from models.placement import (
     RunningJob,
 )
 from scheduling import bulk
+from scheduling.bulk.collector import paused
 from scheduling.gangs.decision import place_gang
 from scheduling.gangs.offers import need_of_share
 from scheduling.gangs.start import first_gang_start
@@ -151,6 +152,10 @@ class _Cycle:
             compiled = bulk.is_worth(len(jobs))
         if not compiled or not bulk.is_for(self.columns, self.policy):
             return tuple(self.decide(job) for job in jobs)
+        with paused():
+            return self._decide_compiled(jobs)
+
+    def _decide_compiled(self, jobs: Sequence[JobRequest]) -> tuple[Decision, ...]:
         run = bulk.run_of(jobs, self.columns, self.policy, self._scanner.keeper, self.now)
         while (at := run.forward()) < len(jobs):
             job, need = jobs[at], run.needs[at]

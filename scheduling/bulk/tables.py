@@ -172,7 +172,8 @@ class Tables:
         n.lasting[row] = lasting_codes(columns, need)
         n.expiry[row] = expiry_penalty(columns, need.duration)
         n.provider[row] = provider_bonus(columns, need.gpus)
-        n.wanted[row] = np.array([need.host(power) for power in self._powers])[self._power_of_make]
+        wanted = np.array([need.host(power) for power in self._powers], np.float64)
+        n.wanted[row] = wanted.reshape(-1, len(HOST_CODES))[self._power_of_make]
 
     def _take(self, row: int, wish: int, layouts: Iterable[int]) -> None:
         """Find what these layouts are once the job is there."""
