@@ -35,7 +35,7 @@ from scheduling.cycle import plan, queue_order
 from scheduling.placement.columns import Columns
 from scheduling.placement.keep_room import RoomKeeper
 from scheduling.placement.mix import mix_of
-from scheduling.state import view_nodes
+from scheduling.state import Need, view_nodes
 
 SIZES = ((100, 400), (1_000, 1_000), (10_000, 5_000), (100_000, 5_000))
 MOST_ONE_BY_ONE = 10_000
@@ -116,7 +116,7 @@ def measure(name: str, scene: Scene, policy: PackingPolicy, turns: int) -> Row:
         scene=name,
         nodes=len(nodes),
         jobs=len(queue),
-        needs=len({job.model_copy(update={"id": ""}) for job in queue}),
+        needs=len({Need.of(job, policy) for job in queue}),
         rule=policy.rule.value,
         placed=len(made.placements),
         read_ms=1_000 * min(read),

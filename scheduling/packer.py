@@ -110,17 +110,12 @@ def placed_on(
         gpu_indices=chosen.gpu_indices,
         slices=chosen.slices,
         terms=chosen.terms,
-        provider_hint=None,
         candidates=candidates,
-        rejections=(),
         rejected=rejected,
         reason=(
             f"{chosen.node_id}, {where}: the best of "
             f"{count(options, 'candidate')}{format_terms(chosen.terms)}"
         ),
-        estimated_start=None,
-        members=(),
-        gang=None,
     )
 
 
@@ -146,18 +141,10 @@ def waits(
     return Decision.trusted(
         job_id=job.id,
         kind=PlacementKind.REQUEST_MORE_CAPACITY if fast else PlacementKind.QUEUE_FOR_FLEX,
-        node_id=None,
-        gpu_indices=(),
-        slices=0,
-        terms=None,
         provider_hint=provider_for(job.gpus),
-        candidates=(),
-        rejections=(),
         rejected=rejected,
         reason=_why_waiting(rejected, holders, outlook),
         estimated_start=start,
-        members=(),
-        gang=None,
     )
 
 

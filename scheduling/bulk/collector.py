@@ -2,15 +2,15 @@
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 
 
 @contextlib.contextmanager
-def paused() -> Iterator[None]:
+def paused() -> Generator[None]:
     """Have no garbage collected meanwhile.
 
-    A plan of thousands of jobs makes many models, none of them in a cycle; the collector would look
-    at all nodes of the pool again and again, which takes longer than the decisions.
+    A plan of thousands of jobs makes many models, none of them in a cycle; the collector would
+    look at all nodes of the pool again and again, which takes longer than the decisions.
     """
     if not gc.isenabled():
         yield
