@@ -60,8 +60,6 @@ _RECENT_FOR = 20.0
 """Seconds that the jobs placed lately are kept: what to expect changes slowly."""
 _TELL_AT_MOST = 50
 """Jobs that hear of their reason in one cycle; the others read it in the database."""
-
-
 Outcome = tuple[CycleReply, tuple[Placement, ...]]
 """What a cycle did, and the placements that its jobs are to hear of."""
 
@@ -140,9 +138,7 @@ class CycleActivities:
             running = await load_running(connection, request.pool) if queue else ()
             recent = await self._recent_jobs(connection, pool) if queue else ()
             now = await clock(connection)
-        planning = time.perf_counter()
         decided = plan(tuple(queue), nodes, running, pool.packing, now, recent)
-        self._warming.after(time.perf_counter() - planning)
         async with self._database.transaction() as connection:
             placed = await _commit(connection, request, decided, queue, nodes)
             told = await _explain_waiting(connection, decided, now)
@@ -161,6 +157,7 @@ class CycleActivities:
             if placed:
                 await failpoint("cycle.before-commit")
         seconds = time.perf_counter() - began
+        self._warming.after(seconds)
         measure_cycle(self._metrics, pool.name, entries, decided, placed, seconds)
         await self._signals.tell_jobs("waiting", told)
         return _reply(pool, len(queue), len(placed)), placements

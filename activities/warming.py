@@ -1,4 +1,4 @@
-"""Loads the compiled pass beside the work of a control worker, once its plans take long."""
+"""Loads the compiled pass beside the work of a control worker, once its cycles take long."""
 
 import asyncio
 import logging
@@ -6,20 +6,20 @@ import sys
 
 from scheduling import bulk
 
-_LONG = 0.1
-"""Seconds of a plan: small pools never load numba."""
+_LONG = 0.3
+"""Seconds of a cycle: small pools never load numba."""
 
 logger = logging.getLogger(__name__)
 
 
 class Warming:
-    """Has the compiled pass loaded after the first plan that took long."""
+    """Has the compiled pass loaded after the first cycle that took long."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
     def after(self, seconds: float) -> None:
-        """Note how long a plan took; until the pass is loaded, plans are made without it."""
+        """Note how long a cycle took; until the pass is loaded, plans are made without it."""
         if seconds >= _LONG and self._task is None and not bulk.is_loaded():
             self._task = asyncio.create_task(_warm())
 
