@@ -3,11 +3,16 @@
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 
+from pydantic import SecretStr
+
 from activities.market_findings import market_findings
 from activities.market_reconcile import MarketFinding, Mismatch, compare
 from activities.metrics import SILENT
 from activities.providers import registry
+from console.bought import Bought
+from console.purchases_view import orphans_html
 from models.reconcile import FindingKind
+from models.settings import Settings
 from tests.buying.buyer import Buyer, an_offer, pod_option
 from tests.support.market_shop import Shop
 
@@ -49,6 +54,28 @@ async def test_a_machine_that_has_gone_is_reported_missing(buyer: Buyer):
     assert [(each.id, each.name) for each in found] == [(row["machine_id"], bought.nodes[0])]
     await buyer.let_go(bought.orders[0])
     assert [e for e in await findings(buyer) if e.kind is Mismatch.MISSING] == []
+
+
+async def test_the_page_shows_what_differs_with_what_it_has_cost(buyer: Buyer, settings: Settings):
+    bought = await buyer.buy(pod_option(await an_offer(buyer.market)))
+    name = bought.nodes[0]
+    (row,) = await buyer.rows("SELECT machine_id FROM machines WHERE name = :name", name=name)
+    buyer.market.http.delete(f"/api/v1/pods/{row['machine_id']}").raise_for_status()
+    await buyer.rows("UPDATE machines SET created_at = created_at - interval '1 hour'"
+                     " WHERE name = :name", name=name)  # fmt: skip
+    url = SecretStr(settings.resolve_database_url())
+    shown = Bought(buyer.market.settings(database_url=url))
+    try:
+        (found,) = [each for each in await shown.differences() if each.name == name]
+    finally:
+        await shown.close()
+    (order,) = await buyer.rows("SELECT spent FROM purchase_orders WHERE key = :key",
+                                key=bought.orders[0])  # fmt: skip
+    assert (found.kind, found.micro) == (Mismatch.MISSING, order["spent"])
+    html = orphans_html([found])
+    assert row["machine_id"] in html
+    assert "is not listed" in html
+    await buyer.let_go(bought.orders[0])
 
 
 async def test_a_market_that_is_away_hides_no_other(buyer: Buyer):

@@ -102,6 +102,10 @@ async def test_what_a_job_uses_is_kept_and_the_node_beside_it_is_sold(
     assert (sale["state"], sale["machine"] != holds["node_id"]) == ("SOLD", True)
     await eventually(lambda: _has_ended(buyer, sale["machine"]))
     assert (await longshore.status(job.job_id)).state is JobState.RUNNING
+    (why,) = (await longshore.explain(job.job_id)).blocks
+    assert (why.block_id, [each.kind.value for each in why.options if each.gain]) == (
+        block, ["sell"],
+    )  # fmt: skip
     await longshore.cancel(job.job_id)
     await longshore.wait(job.job_id)
     await buyer.let_go(block)
