@@ -54,7 +54,7 @@ class BlockDecisionActivities:
         Where the markets cannot be asked, the block stays as it is.
         """
         async with beating():
-            async with self._database.transaction() as connection:
+            async with self._database.snapshot() as connection:
                 now = await clock(connection)
                 known = await _renewal_under_way(connection, ref.block_id)
                 if known is not None:

@@ -53,7 +53,7 @@ class BuyingActivities:
         """
         prefix = _prefix(request.decision_id)
         async with beating():
-            async with self._database.transaction() as connection:
+            async with self._database.snapshot() as connection:
                 known = await _stored(connection, prefix)
                 if known:
                     return Bought(reason="decided before", purchases=known)

@@ -48,6 +48,19 @@ class Database:
                 raise UnavailableError(f"the capacity database went away: {error.orig}") from error
             raise
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[AsyncConnection]:
+        """Yield a connection that only reads, and whose statements all see one moment.
+
+        For decisions: what is read in two statements could else be true at no time, as a machine
+        that is no longer under way and not yet a node. Raises UnavailableError as `transaction`.
+        """
+        async with self.transaction() as connection:
+            await connection.execute(
+                text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            )
+            yield connection
+
     async def close(self) -> None:
         await self._engine.dispose()
 

@@ -71,7 +71,7 @@ async def observe(
     Costs a list of the running workflows, a query for each node and a call for each agent; more
     is asked only where rows and list disagree. Raises UnavailableError and RPCError.
     """
-    async with database.transaction() as connection:
+    async with database.snapshot() as connection:
         seen = await _rows(connection, node_lost_after)
     seen = seen.model_copy(update={"workflows": await _running(temporal)})
     described = await _for_each(to_describe(seen, request), lambda id: describe(temporal, id))
@@ -99,8 +99,6 @@ async def observe(
 
 
 async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Observed:
-    # All statements see one moment: what is compared below was true together.
-    await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     at = await connection.scalar(text("SELECT now()"))
     jobs = (await connection.execute(text(_JOBS))).mappings()
     pools = (await connection.execute(text(_POOLS))).mappings()

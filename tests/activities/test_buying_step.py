@@ -1,0 +1,76 @@
+"""A decision about buying is made from one moment of the database."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from activities import purchase_rows as rows
+from activities.buying import BuyingActivities
+from activities.views import set_pool
+from models.buying import BuyingPolicy
+from models.pool import PoolSpec
+from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
+from models.settings import Settings
+from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
+from tests.support.waiting import eventually
+
+_STARTING = (
+    "UPDATE purchases SET state = 'STARTING' WHERE id = 'p-1'",
+    "INSERT INTO purchase_orders (key, purchase_id, number, option, provider, request, state,"
+    " is_machine, gpus_per_node, nodes, committed)"
+    " VALUES ('p-1.1', 'p-1', 1, 0, 'sfcompute', '{}', 'PLACED', false, 8, 1, 0)",
+    "INSERT INTO blocks (id, provider, instance_type, tier, starts_at, ends_at,"
+    " price_micro_per_gpu_hour, purchase_id, pool, nodes)"
+    " VALUES ('p-1.1', 'sfcompute', '8xH100', 'FAST', now(), now() + interval '2 hours', 0, 'p-1',"
+    " :pool, 1)",
+    "INSERT INTO machines (name, purchase_id, block_id, provider, state)"
+    " VALUES ('p-1.1.m1', 'p-1', 'p-1.1', 'sfcompute', 'STARTING')",
+)
+_NODE = (
+    "INSERT INTO nodes (id, pool, block_id, provider, tier, state, state_reason, epoch, agent_id,"
+    " boot_id, hostname, agent_version, simulated, gpu_type, cpu_milli, ram_mb, labels)"
+    " VALUES ('p-1.1.m1', :pool, 'p-1.1', 'sfcompute', 'FAST', 'READY', '', 1, 'a', 'b', 'h', '1',"
+    " true, 'H100', 64000, 64000, '{}')",
+    "INSERT INTO gpus (node_id, index, model, uuid, vram_mb)"
+    " SELECT 'p-1.1.m1', g, 'H100', '', 80000 FROM generate_series(0, 7) AS g",
+)
+
+
+@pytest.fixture
+async def waiting(ledger: Ledger) -> Ledger:
+    """A pool that may buy, a job that waits, and a machine that was bought for it and starts."""
+    spec = PoolSpec(name=ledger.pool, buying=BuyingPolicy(enabled=True))
+    option = PurchaseOption(
+        provider="sfcompute", instance_type="8xH100", gpus_per_node=8, length=timedelta(hours=2),
+        limit=2_000_000,
+    )  # fmt: skip
+    request = PurchaseRequest(
+        pool=ledger.pool, options=(option,), ready_within=timedelta(minutes=5)
+    )
+    async with ledger.database.transaction() as connection:
+        await set_pool(connection, spec)
+        await rows.insert_purchase(connection, "p-1", request)
+        for statement in _STARTING:
+            await connection.execute(text(statement), {"pool": ledger.pool})
+    await ledger.enqueue("a", gpus=8, expected_duration="10m")
+    return ledger
+
+
+async def test_a_machine_that_becomes_a_node_while_is_decided_is_not_bought_again(waiting: Ledger):
+    """It is one or the other in each moment; read in two moments it would be neither."""
+    async with waiting.database.transaction() as other:
+        await other.execute(text("LOCK TABLE blocks IN ACCESS EXCLUSIVE MODE"))
+        deciding = asyncio.create_task(_decide(waiting))
+        # It has read the nodes, and is about to read what is under way.
+        await eventually(lambda: waiting.value(WAITING_FOR_LOCKS))
+        for statement in _NODE:
+            await other.execute(text(statement), {"pool": waiting.pool})
+    assert await deciding == Bought(reason="nothing is lacking")
+
+
+async def _decide(ledger: Ledger) -> Bought:
+    steps = BuyingActivities(ledger.database, Settings(market="off"))
+    request = BuyingRequest(pool=ledger.pool, decision_id="now")
+    return await ledger.run(steps.decide_buying, request)
