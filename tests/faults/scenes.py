@@ -58,6 +58,12 @@ async def submit_some(fleet: Fleet) -> list[str]:
     return [await submit(fleet, spec) for spec in [*specs, fleet.journal.job("long", 1.0)]]
 
 
+async def submit_some_longer(fleet: Fleet) -> list[str]:
+    """Submit as `submit_some`, and a job that at first runs on until somebody has killed it."""
+    jobs = await submit_some(fleet)
+    return [*jobs, await submit(fleet, fleet.journal.job("until-killed", more_at_first=20))]
+
+
 async def submit_and_hold(fleet: Fleet) -> list[str]:
     """Submit as `submit_some`, and hold one job while it runs and one before; release both."""
     jobs = await submit_some(fleet)

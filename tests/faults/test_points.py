@@ -4,11 +4,12 @@ A few of the cases run always, all of them with `make faults`.
 """
 
 import asyncio
-import os
+import contextlib
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, get_args
 
+import psutil
 import pytest
 
 from activities.failpoints import Point
@@ -87,6 +88,8 @@ def _scene(point: Point) -> Callable[[Fleet], Coroutine[Any, Any, list[str]]]:
         return scenes.submit_and_preempt
     if point.startswith("swap"):
         return scenes.submit_and_swap
+    if point == "run_process.after-spawn":
+        return scenes.submit_some_longer
     if point.startswith(LEAVING):
         return scenes.submit_and_drain
     return scenes.submit_and_hold if point.startswith(HOLDING) else scenes.submit_some
@@ -110,14 +113,21 @@ async def _kill_at(fleet: Fleet, point: Point, victim: str) -> None:
     """Wait until a process has stopped at the point, and kill the victim exactly then."""
     pid = await fleet.reached(point)
     if victim == SUPERVISOR:
-        # Not seen at times: it is being forked, or another ends while they are looked for.
-        supervisors = await eventually(fleet.supervisors)
-        os.kill(supervisors[0].pid, signal.SIGKILL)
+        # Not seen at times: it is being forked, or ends while they are looked for.
+        await eventually(lambda: _kill_a_supervisor(fleet), timeout=PATIENCE)
     elif victim == AGENT:
         await _kill_an_agent(fleet, point, pid)
     else:
         await asyncio.to_thread(fleet.kill, victim)
     fleet.let_go(point)
+
+
+def _kill_a_supervisor(fleet: Fleet) -> bool:
+    for supervisor in fleet.supervisors():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            supervisor.kill()
+            return True
+    return False
 
 
 async def _kill_an_agent(fleet: Fleet, point: Point, stopped: int) -> None:
