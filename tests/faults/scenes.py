@@ -91,9 +91,9 @@ async def submit_and_drain(fleet: Fleet) -> list[str]:
 
 async def submit_and_swap(fleet: Fleet) -> list[str]:
     """Submit a gang with a spare, and drain its node while it runs: the spare takes its place."""
-    whole, any_node = {"gpus": GPUS_PER_NODE}, {"unlabelled_nodes": True}
-    gang = {"group_gpus": GPUS_PER_NODE, "spares_per_group": GPUS_PER_NODE, **any_node}
-    job = await submit(fleet, fleet.journal.job("spared", 2.5, gang=gang, **whole))
+    whole = GPUS_PER_NODE
+    gang = {"group_gpus": whole, "spares_per_group": whole, "unlabelled_nodes": True}
+    job = await submit(fleet, fleet.journal.job("spared", 2.5, gang=gang, gpus=whole))
     await eventually(lambda: fleet.journal.running(job), timeout=PATIENCE)
     on = "SELECT node_id, attempt FROM placements WHERE job_id = %s ORDER BY attempt DESC, rank"
     node = fleet.rows(on, job)[0]["node_id"]
