@@ -47,6 +47,17 @@ class Views:
             )  # fmt: skip
             return tuple(_job(row) for row in rows.mappings())
 
+    async def id_of(self, ref: str) -> str:
+        """Return the id of the job with this id, or of the newest of this name.
+
+        Raises NotFoundError.
+        """
+        async with self._database.transaction() as connection:
+            job_id = await connection.scalar(text(_ID_OF), {"ref": ref})
+        if job_id is None:
+            raise NotFoundError(f"no job {ref!r}: `longshore jobs --all` lists them")
+        return job_id
+
     async def job(self, ref: str) -> JobView:
         """Return the job with this id, or the newest of this name. Raises NotFoundError."""
         found = await self.jobs(ids=(ref,)) or await self.jobs(name=ref, limit=1)
@@ -220,6 +231,11 @@ _JOBS_WHERE = """
        AND (CAST(:ids AS text[]) IS NULL OR id = ANY(CAST(:ids AS text[])))
        AND (CAST(:states AS text[]) IS NULL OR state = ANY(CAST(:states AS text[])))
      ORDER BY submitted_at DESC, id LIMIT :limit
+"""
+
+_ID_OF = """
+    SELECT id FROM jobs WHERE id = :ref OR name = :ref
+     ORDER BY id = :ref DESC, submitted_at DESC, id LIMIT 1
 """
 
 _QUEUE_PLACE = """

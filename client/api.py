@@ -6,6 +6,7 @@ database. All times are UTC.
 
 import asyncio
 import hashlib
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Self, TypeVar
@@ -39,6 +40,7 @@ from models.errors import (
     ConflictError,
     NotFoundError,
     RefusedError,
+    UnavailableError,
 )
 from models.job import JobResult, JobSpec, JobState, JobStatus
 from models.messages import (
@@ -82,6 +84,8 @@ class Longshore(NodeControl):
         self._on_back = on_back or (lambda: None)
         self._away = False
         self._database: Database | None = None
+        self._submitted: deque[str] = deque(maxlen=1000)
+        """Ids that need no look into the database."""
 
     @classmethod
     async def connect(
@@ -131,6 +135,7 @@ class Longshore(NodeControl):
             return Submission(job_id=job_id, created=False)
         except RPCError as error:
             raise as_ours(error, f"job {job_id}") from error
+        self._submitted.append(job_id)
         return Submission(job_id=job_id, created=True, warnings=warnings)
 
     async def status(self, ref: str) -> JobStatus:
@@ -368,9 +373,14 @@ class Longshore(NodeControl):
 
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest."""
-        if GENERATED_ID.search(ref):
+        if ref in self._submitted:
             return ref
-        return (await self._views().job(ref)).id
+        try:
+            return await self._views().id_of(ref)
+        except (NotFoundError, UnavailableError):
+            if GENERATED_ID.search(ref):
+                return ref  # not in the queue yet, or the database is away
+            raise
 
     def _job(self, job_id: str) -> JobHandle:
         return self.temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))

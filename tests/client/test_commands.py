@@ -73,6 +73,12 @@ async def test_hold_why_release_cancel(longshore: Command, pool: str) -> None:
     assert (again.code, again.err) == (77, f"error: job {job_id} has ended already\n")
 
 
+async def test_a_name_that_ends_like_an_id_is_a_name(longshore: Command, pool: str) -> None:
+    job_id = await submitted(longshore, pool, "--hold", name=f"{pool}-processing")
+    await is_listed(longshore, pool, job_id, "HELD")
+    assert (await longshore("release", f"{pool}-processing")).out.startswith(job_id)
+
+
 async def test_jobs_lists_what_has_not_ended(longshore: Command, pool: str) -> None:
     first, second = [await submitted(longshore, pool, name=name) for name in ("one", "two")]
     for job_id in (first, second):
