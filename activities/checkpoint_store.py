@@ -20,13 +20,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import fsspec
 from pydantic import ValidationError
 
 from activities.checkpoint_files import files_of, new_folder, remove, replace
 from activities.failpoints import blocking_failpoint
-from activities.storage import is_local, put_whole
-from models.addresses import without_secrets
+from activities.storage import GivenUp, connect, is_local, make_folder, put_whole, speaking
 from models.base import Frozen
 from models.checkpoint import Manifest, ManifestName, StoredFile
 from models.errors import DamagedError, StoreError
@@ -37,10 +35,6 @@ AT_ONCE = 4
 CHUNK = 4 * 2**20
 
 _JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
-
-
-class GivenUp(Exception):
-    """Nobody waits for this any more."""
 
 
 class Restored(Frozen):
@@ -110,7 +104,7 @@ class CheckpointStore:
             there = f"{self._files(draft.job_id)}/{prefix}"
             blocking_failpoint("publish.before-files")
             files = [file for file in files_of(folder) if wanted(file)]
-            self._fs.makedirs(there, exist_ok=True)
+            make_folder(self._fs, there)
             try:
                 stored = _in_parallel(
                     lambda index: self._put_file(
@@ -304,8 +298,7 @@ class CheckpointStore:
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
-        fs, root = fsspec.url_to_fs(self.url)
-        return fs, root.rstrip("/")
+        return connect(self.url)
 
     @property
     def _fs(self) -> Any:
@@ -328,24 +321,13 @@ class CheckpointStore:
 
     def _ls(self, folder: str) -> list[str]:
         try:
-            self._fs.invalidate_cache(folder)
             entries = self._fs.ls(folder, detail=False)
         except FileNotFoundError:
             return []
         return sorted(entry.rstrip("/").rpartition("/")[2] for entry in entries)
 
-    @contextlib.contextmanager
-    def _speaking(self, done: str) -> Iterator[None]:
-        """Turn whatever a store raises into a StoreError."""
-        try:
-            yield
-        except (StoreError, DamagedError, GivenUp, GeneratorExit):
-            raise
-        except Exception as error:  # a store may raise anything
-            why = without_secrets(f"{type(error).__name__}: {error}")
-            raise StoreError(
-                f"the checkpoint store {without_secrets(self.url)} cannot be {done}: {why}"
-            ) from error
+    def _speaking(self, done: str) -> contextlib.AbstractContextManager[None]:
+        return speaking("checkpoint store", self.url, done)
 
 
 def _sealed(body: bytes) -> bytes:

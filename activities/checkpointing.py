@@ -15,10 +15,11 @@ from pathlib import Path
 
 from activities import checkpoint_files
 from activities.checkpoint_marker import read_marker, write_marker
-from activities.checkpoint_store import CheckpointStore, GivenUp, Restored
+from activities.checkpoint_store import CheckpointStore, Restored
 from activities.launch import SAVE_REQUEST, SAVED
 from activities.publishing import FIRST_WAIT, LONGEST_WAIT, Moment, Publisher, in_thread
 from activities.saved_lines import SavedLines
+from activities.storage import GivenUp
 from activities.system import boot_clock
 from models.checkpoint import CheckpointInfo, LocalCheckpoint, Manifest, SavedLine, StoredFile
 from models.errors import DamagedError, RefusedError, StoreError, UnavailableError

@@ -13,13 +13,12 @@ contradict each other.
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import fsspec
-
-from activities.storage import put_whole
+from activities.storage import connect, put_whole, speaking
 
 Stream = Literal["stdout", "stderr"]
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
@@ -44,9 +43,10 @@ class LogStore:
     """Logs under one fsspec URL. Its methods block, but for `follow`. Safe to use from threads."""
 
     def __init__(self, url: str) -> None:
-        fs, root = fsspec.url_to_fs(url)
+        fs, root = connect(url)
+        self._url = url
         self._fs: Any = fs
-        self._root: str = root.rstrip("/")
+        self._root: str = root
 
     def read(
         self,
@@ -59,23 +59,23 @@ class LogStore:
     ) -> LogPiece:
         """Return about `limit` bytes from `from_offset` on; of the latest attempt without one.
 
-        Of a gang `node_id` says whose.
-
-        Raises OSError when the store cannot be read.
+        Of a gang `node_id` says whose. Raises StoreError when the store cannot be read.
         """
         attempt = self.latest_attempt(job_id) if attempt is None else attempt
         folder = self._node_folder(job_id, attempt, node_id) if attempt is not None else None
         if folder is None:
             return LogPiece(b"", from_offset, attempt, ended=False)
         # The end marker is looked for first: what it promises is then in the list of parts.
-        ended = bool(self._fs.exists(f"{folder}/{END}"))
+        with self._reading():
+            ended = bool(self._fs.exists(f"{folder}/{END}"))
         data, position = bytearray(), from_offset
         for offset, size, path in self._parts(folder, stream):
             if offset + size <= position:
                 continue
             if len(data) >= limit:
                 return LogPiece(bytes(data), position, attempt, ended=False)
-            content: bytes = self._fs.cat_file(path)
+            with self._reading():
+                content: bytes = self._fs.cat_file(path)
             data += content[max(position - offset, 0) :]
             position = offset + len(content)
         return LogPiece(bytes(data), position, attempt, ended)
@@ -125,7 +125,7 @@ class LogStore:
     def write(
         self, job_id: str, attempt: int, node_id: str, stream: Stream, offset: int, data: bytes
     ) -> None:
-        """Store one part as a whole. Raises OSError (or what the store raises) when it cannot."""
+        """Store one part as a whole. Raises what the store raises when it cannot."""
         self._put(self._path(job_id, attempt, node_id, f"{stream}.{offset:012}"), data)
 
     def write_end(self, job_id: str, attempt: int, node_id: str) -> None:
@@ -156,11 +156,14 @@ class LogStore:
         return [Path(entry["name"]).name for entry in self._list(folder)]
 
     def _list(self, folder: str) -> list[dict[str, Any]]:
-        try:
-            self._fs.invalidate_cache(folder)
-            return self._fs.ls(folder, detail=True)
-        except FileNotFoundError:
-            return []
+        with self._reading():
+            try:
+                return self._fs.ls(folder, detail=True)
+            except FileNotFoundError:
+                return []
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return speaking("log store", self._url, "read")
 
     def _put(self, path: str, data: bytes) -> None:
         put_whole(self._fs, path, data)

@@ -9,7 +9,7 @@ from typing import Any
 
 from activities import orphans
 from activities.about import about
-from activities.checkpoint_store import CheckpointStore, GivenUp
+from activities.checkpoint_store import CheckpointStore
 from activities.checkpointing import Keeper, signal_number
 from activities.failpoints import failpoint
 from activities.fence import Fence
@@ -20,6 +20,7 @@ from activities.outcome import never_started, never_to_start, report_of, stopped
 from activities.progress import read_progress
 from activities.runs import RunRecord, RunStore
 from activities.shipping import Shipper
+from activities.storage import GivenUp
 from activities.supervision import Nursery, Plan, Supervised
 from models.checkpoint import CheckpointInfo, SaveRequest
 from models.errors import NotFoundError, RefusedError, StoreError

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from activities import checkpoint_files
-from activities.checkpoint_store import CheckpointStore, GivenUp
+from activities.checkpoint_store import CheckpointStore
+from activities.storage import GivenUp
 from activities.system import boot_clock
 from models.checkpoint import Manifest, StoredFile
 from models.errors import DamagedError, StoreError

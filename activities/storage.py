@@ -1,16 +1,67 @@
 """What every store under an fsspec URL needs: objects that are there whole or not at all."""
 
+import contextlib
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 from fsspec.implementations.local import LocalFileSystem
+
+from models.addresses import without_secrets
+from models.errors import DamagedError, StoreError
+
+_WITHOUT_FOLDERS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "memory"})
+
+
+class GivenUp(Exception):
+    """Nobody waits for this any more."""
+
+
+def connect(url: str) -> tuple[Any, str]:
+    """Return the file system of an fsspec URL, and the path of the store in it.
+
+    What others have written is seen at once: listings are not kept. Raises StoreError when
+    the package of such a store is not installed, or nobody knows the scheme.
+    """
+    try:
+        fs, root = fsspec.url_to_fs(url, use_listings_cache=False)
+    except (ImportError, ValueError) as error:
+        raise StoreError(
+            f"the store {without_secrets(url)} cannot be opened: {error}. Install what it needs "
+            "in Longshore's environment (for s3:// `pip install -e '.[s3]'`), or correct the "
+            "setting log_store or checkpoint_store"
+        ) from error
+    return fs, root.rstrip("/")
+
+
+def make_folder(fs: Any, path: str) -> None:
+    """Make a folder where a store has folders. Raises what the store raises.
+
+    An object store has none: it would make a bucket of a mistyped name instead.
+    """
+    protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+    if not protocols & _WITHOUT_FOLDERS:
+        fs.makedirs(path, exist_ok=True)
 
 
 def is_local(fs: Any) -> bool:
     """Return whether a store is a folder of this machine."""
     return isinstance(fs, LocalFileSystem)
+
+
+@contextlib.contextmanager
+def speaking(name: str, url: str, done: str) -> Iterator[None]:
+    """Turn whatever a store raises into a StoreError: this store cannot be `done`."""
+    try:
+        yield
+    except (StoreError, DamagedError, GivenUp, GeneratorExit):
+        raise
+    except Exception as error:  # a store may raise anything
+        why = without_secrets(f"{type(error).__name__}: {error}")
+        raise StoreError(f"the {name} {without_secrets(url)} cannot be {done}: {why}") from error
 
 
 def put_whole(fs: Any, path: str, data: bytes, *, durable: bool = False) -> None:

@@ -12,7 +12,7 @@ from client.job_view import explanation_screen, job_screen, jobs_table
 from client.terminal import JSON, note, now, out, print_json, show
 from models.checkpoint import CheckpointInfo
 from models.checkpointing import CheckpointDecision
-from models.errors import LongshoreError, UnavailableError
+from models.errors import LongshoreError
 from models.job import JobSpec, JobState, JobStatus
 from models.messages import Progress
 from models.views import Explanation, JobView
@@ -122,12 +122,7 @@ def logs(
             await known_job(api, ref)  # a job that does not exist is another answer than no logs
         return written
 
-    try:
-        written = call(copy)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UnavailableError(f"the log store cannot be read: {error}") from error
+    written = call(copy)
     if not written:
         of = f" of attempt {attempt}" if attempt else ""
         other = "" if stderr else "; --stderr for the other stream"

@@ -8,10 +8,10 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import httpx
 from temporalio.envconfig import ClientConfig
 
+from activities.storage import connect, make_folder
 from models.addresses import host_and_port, url_of, without_secrets
 from models.settings import Settings
 from models.settings_file import find_settings_file
@@ -65,9 +65,9 @@ def _store(settings: Settings, name: str, setting: str, url: str, without: str) 
         return ok(name, f"will be made as {shown}")
     probe = os.urandom(16)
     try:
-        fs, root = fsspec.url_to_fs(url)
-        path = f"{root.rstrip('/')}/doctor-{uuid.uuid4().hex}"
-        fs.makedirs(root, exist_ok=True)
+        fs, root = connect(url)
+        path = f"{root}/doctor-{uuid.uuid4().hex}"
+        make_folder(fs, root)
         fs.pipe_file(path, probe)
         same = fs.cat_file(path) == probe
         fs.rm_file(path)

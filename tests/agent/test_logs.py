@@ -12,6 +12,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from activities.logstore import LogStore, Stream
 from activities.outcome import AGENT_STOPPED
+from models.addresses import without_secrets
+from models.errors import StoreError
 from tests.agent.conftest import LocalNode
 from tests.support.waiting import eventually
 
@@ -118,6 +120,14 @@ def test_half_written_parts_are_not_seen(tmp_path: Path) -> None:
     _store(store, (0, b"abc"))
     (tmp_path / "job-a" / "1" / "box" / ".stdout.000000000003.1234").write_bytes(b"de")
     assert store.read("job-a").data == b"abc"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/logs", "nosuch://key:hunter2@bucket/logs"])
+def test_a_store_that_cannot_be_read_says_which(url: str) -> None:
+    with pytest.raises(StoreError) as raised:
+        LogStore(url).read("job-a")
+    assert without_secrets(url) in str(raised.value)
+    assert "hunter2" not in str(raised.value)
 
 
 async def test_a_full_store_never_hurts_the_job(tmp_path: Path, full_disk: type[FullDisk]) -> None:

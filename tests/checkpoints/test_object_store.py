@@ -1,0 +1,96 @@
+"""The stores on an object store: `TEST_OBJECT_STORE=s3://bucket/tests` names one.
+
+The package of that store (s3fs) and its credentials have to be there, as for an agent; one from
+`moto_server` on this machine will do. Without that variable nothing of this runs.
+"""
+
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from activities.checkpoint_store import CheckpointStore
+from activities.logstore import LogStore
+from activities.storage import GivenUp, connect
+from models.errors import DamagedError, StoreError
+from tests.support.checkpoints import JOB, a_draft, publish, restore, tree_of, write_tree
+
+SERVER = os.environ.get("TEST_OBJECT_STORE", "")
+
+pytestmark = pytest.mark.skipif(not SERVER, reason="TEST_OBJECT_STORE names no object store")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    url = f"{SERVER}/{uuid.uuid4().hex}"
+    yield url
+    fs, root = connect(url)
+    if fs.exists(root):
+        fs.rm(root, recursive=True)
+
+
+def test_what_is_published_comes_back_and_the_newest_stay(url: str, tmp_path: Path) -> None:
+    store = CheckpointStore(url)
+    assert (store.jobs(), store.newest(JOB)) == ((), None)
+    # More than s3fs sends in one piece, so that it comes in parts.
+    tree = {"a": b"1", "d/b": b"", "big": os.urandom(60_000_000)}
+    publish(store, write_tree(tmp_path / "saved", tree))
+    restored = restore(store, tmp_path / "back")
+    assert restored
+    assert tree_of(tmp_path / "back") == tree
+    for number in (2, 3, 4):
+        publish(store, write_tree(tmp_path / str(number), {"a": b"%d" % number}), 1, number)
+    assert store.prune(JOB, store.names(JOB)[-1], keep=2) == 2
+    fs, root = connect(url)
+    assert len(fs.find(root)) == 4  # two manifests with a file each
+    store.delete(JOB)
+    assert (store.jobs(), fs.find(root)) == ((), [])
+
+
+def test_what_others_store_is_seen_at_once(url: str, tmp_path: Path) -> None:
+    """No listing is kept from before."""
+    fs, _ = connect(url)
+    store = CheckpointStore(url)
+    assert store.names(JOB) == ()
+    manifest = publish(store, write_tree(tmp_path / "saved", {"a": b"1"}))
+    assert [name.number for name in store.names(JOB)] == [1]
+    fs.pipe_file(
+        f"{url.partition('://')[2]}/{JOB}/files/{manifest.prefix}/000000", b"2"
+    )  # as long as before
+    with pytest.raises(DamagedError, match="is damaged"):
+        restore(store, tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+def test_an_upload_that_is_given_up_leaves_nothing_that_counts(url: str, tmp_path: Path) -> None:
+    store, given_up = CheckpointStore(url), threading.Event()
+    given_up.set()
+    folder = write_tree(tmp_path / "saved", {"a": b"1"})
+    with pytest.raises(GivenUp):
+        store.publish(folder, a_draft(), given_up)
+    assert store.names(JOB) == ()
+
+
+def test_logs_arrive_part_by_part(url: str) -> None:
+    store = LogStore(url)
+    assert store.read(JOB).attempt is None
+    store.write(JOB, 1, "box", "stdout", 0, b"one ")
+    assert store.read(JOB).data == b"one "
+    store.write(JOB, 1, "box", "stdout", 4, b"two")
+    store.write_end(JOB, 1, "box")
+    piece = store.read(JOB)
+    assert (piece.data, piece.ended, store.stored(JOB, 1, "box", "stdout")) == (
+        b"one two",
+        True,
+        7,
+    )
+
+
+def test_no_bucket_is_made_of_a_mistyped_name(tmp_path: Path) -> None:
+    scheme = SERVER.partition("://")[0]
+    store = CheckpointStore(f"{scheme}://longshore-{uuid.uuid4().hex}/checkpoints")
+    with pytest.raises(StoreError, match="cannot be written"):
+        publish(store, write_tree(tmp_path / "saved", {"a": b"1"}))
