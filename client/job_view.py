@@ -266,6 +266,8 @@ def _next_step(job: JobView, state: JobState) -> str:
         return f"longshore logs -f {job.id}, or longshore watch {job.id}"
     if state is JobState.HELD:
         return f"longshore release {job.id}"
+    if state is JobState.FAILED:
+        return f"longshore logs --stderr {job.id}, or longshore logs {job.id}"
     if state.ended:
         return f"longshore logs {job.id}"
     return f"longshore why {job.id}"
