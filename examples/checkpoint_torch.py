@@ -6,6 +6,7 @@ next attempt goes on from there, on whatever node. On a GPU where it sees one, e
 """
 
 import argparse
+import hashlib
 import os
 import signal
 import sys
@@ -51,7 +52,8 @@ def main() -> int:
         if stop.is_set():
             return STOPPED
         stop.wait(arguments.step_seconds)
-    print(f"loss {loss.item():.4f} after {step} steps on {device}", flush=True)
+    print(f"loss {loss.item():.4f} after {step} steps on {device}")
+    print(f"sha256 of the weights: {digest(model)}", flush=True)
     return 0
 
 
@@ -86,6 +88,14 @@ def save(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) ->
     if saved := os.environ.get("LONGSHORE_SAVED"):
         with Path(saved).open("a") as said:
             said.write(f"saved, step {step}, took {time.monotonic() - began:.3f}s\n")
+
+
+def digest(model: torch.nn.Module) -> str:
+    """Return the same for the same weights, to the last bit."""
+    weights = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        weights.update(tensor.cpu().numpy().tobytes())
+    return weights.hexdigest()
 
 
 def asked_to_save() -> bool:
