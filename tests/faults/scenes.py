@@ -95,11 +95,10 @@ async def submit_and_swap(fleet: Fleet) -> list[str]:
     gang = {"group_gpus": whole, "spares_per_group": whole, "unlabelled_nodes": True}
     job = await submit(fleet, fleet.journal.job("spared", 2.5, gang=gang, gpus=whole))
     await eventually(lambda: fleet.journal.running(job), timeout=PATIENCE)
-    on = "SELECT node_id, attempt FROM placements WHERE job_id = %s ORDER BY attempt DESC, rank"
-    node = fleet.rows(on, job)[0]["node_id"]
-    await tell(lambda: fleet.longshore.drain(node, "for a test", now=True))
-    await eventually(lambda: fleet.rows(on, job)[0]["attempt"] > 1, timeout=PATIENCE)
-    await tell(lambda: fleet.longshore.uncordon(node))
+    node = (await until_answered(lambda: fleet.longshore.status(job))).attempts[-1].node_id
+    await until_taken(lambda: fleet.longshore.drain(node, "for a test", now=True))
+    await eventually(lambda: _is_past(fleet.longshore, job, 1), timeout=PATIENCE)
+    await until_taken(lambda: fleet.longshore.uncordon(node))
     return [job]
 
 
@@ -113,6 +112,10 @@ async def submit_and_preempt(fleet: Fleet) -> list[str]:
     await eventually(lambda: all(map(fleet.journal.running, low)), timeout=PATIENCE)
     high = await submit(fleet, fleet.journal.job("high", priority=8, **whole))
     return [*low, high]
+
+
+async def _is_past(longshore: Longshore, job_id: str, attempt: int) -> bool:
+    return (await until_answered(lambda: longshore.status(job_id))).attempt > attempt
 
 
 async def _held_or_over(longshore: Longshore, job_id: str) -> bool:
