@@ -134,9 +134,14 @@ class Buyer:
 
 async def an_offer(market: RunningMarket) -> Offer:
     """Return the cheapest offer of one H100 that is kept and not prepaid."""
+    return (await steady_offers(market))[0]
+
+
+async def steady_offers(market: RunningMarket) -> list[Offer]:
+    """Return the offers of one H100 that are kept and not prepaid, the cheapest first."""
     async with aclosing(registry.connect(market.settings(), "prime")) as provider:
         offers = await provider.offers(InstanceType.parse("1xH100"))
-    return next(offer for offer in offers if not offer.spot and not offer.prepaid)
+    return [offer for offer in offers if not offer.spot and not offer.prepaid]
 
 
 def block_option(**changes: Any) -> PurchaseOption:

@@ -14,7 +14,7 @@ import pytest
 from activities.failpoints import BuyingPoint
 from models.messages import CONTROL_TASK_QUEUE
 from models.purchase import PurchaseOption, PurchaseRequest, purchase_workflow_id
-from tests.buying.buyer import an_offer, block_option, pod_option
+from tests.buying.buyer import block_option, pod_option, steady_offers
 from tests.faults import scenes
 from tests.faults.buyers import disagreements
 from tests.faults.cases import cases_of
@@ -59,11 +59,13 @@ async def test_one_purchase_and_no_more(
     market.book({"side": "sell", "dollars_per_gpu_hour": "2.10", "nodes": 8})
     before = market.state()
     pool = f"buys-{uuid.uuid4().hex[:8]}"
-    option = block_option() if what == BLOCK else pod_option(await an_offer(market))
+    # An offer may be gone when it is taken: then the next one is.
+    pods = [pod_option(offer) for offer in (await steady_offers(market))[:3]]
+    options = [block_option()] if what == BLOCK else pods
     if not point.startswith(LATER):
         buyers.arm(point)
     try:
-        purchase = await _start(buyers, pool, option)
+        purchase = await _start(buyers, pool, options)
         if not point.startswith(LATER):
             await _kill_at(buyers, point, victim)
         await eventually(lambda: _is_ready(buyers, purchase), timeout=PATIENCE, interval=0.2)
@@ -84,9 +86,11 @@ async def test_one_purchase_and_no_more(
     assert len(buyers.rows("SELECT name FROM machines WHERE purchase_id = %s", purchase)) == 1
 
 
-async def _start(fleet: Fleet, pool: str, option: PurchaseOption) -> str:
+async def _start(fleet: Fleet, pool: str, options: list[PurchaseOption]) -> str:
     purchase = f"p-{uuid.uuid4().hex[:8]}"
-    request = PurchaseRequest(pool=pool, options=(option,), ready_within=timedelta(seconds=60))
+    request = PurchaseRequest(
+        pool=pool, options=tuple(options), ready_within=timedelta(seconds=60)
+    )
     await fleet.longshore.temporal.start_workflow(
         "PurchaseWorkflow", request, id=purchase_workflow_id(purchase),
         task_queue=CONTROL_TASK_QUEUE,
