@@ -111,7 +111,7 @@ def decision_html(end: BlockEndView) -> str:
     decision = end.decision
     if decision is None:
         return (
-            '<p class="quiet padded">Nothing yet: its pool does not buy, or there was no need.</p>'
+            '<p class="quiet padded">Nothing: its pool does not buy, or there was no need.</p>'
         )
     by = end.renewed_by
     renewed = by and f'<p class="padded">The time after it is bought by {purchase_link(by)}.</p>'
