@@ -110,9 +110,7 @@ def decision_html(end: BlockEndView) -> str:
     """Return what was decided last about a block: the answer, and every option in dollars."""
     decision = end.decision
     if decision is None:
-        return (
-            '<p class="quiet padded">Nothing: its pool does not buy, or there was no need.</p>'
-        )
+        return '<p class="quiet padded">Nothing: its pool does not buy, or there was no need.</p>'
     by = end.renewed_by
     renewed = by and f'<p class="padded">The time after it is bought by {purchase_link(by)}.</p>'
     return f'<p class="padded">{escape(decision.reason)}</p>{renewed or ""}' + table(
