@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, linprog, milp
 from scipy.sparse import coo_array, csr_array, vstack
 
+from benchmarks.buying_cuts import Work, broken
 from benchmarks.buying_world import SIZES, START, STEP, Ask, World, start_by
 from models.job import Tier
 from models.placement import JobRequest
@@ -42,6 +43,9 @@ SHORTEST = timedelta(hours=1)
 _LONGEST = timedelta(hours=24)
 _NODE = 8
 _LADDER = 0.01
+_ROUNDS = 12
+"""Of inequalities for whole machines, at most."""
+_WORTH_A_ROUND = 0.0005
 _STEPS_AN_HOUR = int(timedelta(hours=1) / STEP)
 
 
@@ -89,11 +93,7 @@ class _Program:
         self.least_of.append(least)
         self.most_of.append(most)
 
-    def solve(self, seconds: float) -> Bound:
-        relaxed = self._relaxed()
-        return self._whole(seconds, relaxed) if seconds else Bound(relaxed, np.inf)
-
-    def _relaxed(self) -> float:
+    def relaxed(self) -> tuple[float, Floats]:
         """Return the optimum where everything may be cut; interior points are fast here."""
         matrix, least, most = self._matrix()
         equal, above = least == most, np.isinf(most)
@@ -108,9 +108,9 @@ class _Program:
         )
         if not found.success:
             raise RuntimeError(f"the linear program has no optimum: {found.message}")
-        return float(found.fun)
+        return float(found.fun), found.x
 
-    def _whole(self, seconds: float, relaxed: float) -> Bound:
+    def in_whole(self, seconds: float, relaxed: float) -> Bound:
         matrix, least, most = self._matrix()
         found = milp(
             np.array(self.cost),
@@ -139,36 +139,50 @@ def _of_tier(world: World, tier: Tier, within: timedelta, seconds: float) -> Bou
     if not jobs:
         return Bound(0.0, 0.0)
     program = _Program()
-    wanted = _wanted(program, jobs, within)
-    steps = 1 + max(step for _, step in wanted)
+    works = list(_works(program, jobs, within))
+    steps = 1 + max(step for work in works for step in work.running)
     up: Terms = defaultdict(list)
     _nodes(program, up, world, len(jobs), steps)
     _pods(program, up, world, steps)
     for step in range(steps):
         for size in SIZES:
             larger = [s for s in SIZES if s >= size]
-            needs = [(c, -v) for s in larger for c, v in wanted.get((s, step), ())]
-            if wanted.get((size, step)):
+            needs = [
+                (column, -float(work.gpus))
+                for work in works
+                if work.gpus >= size
+                for column in work.running.get(step, ())
+            ]
+            if needs:
                 has = [pair for s in larger for pair in up.get((s, step), ())]
                 program.row([*has, *needs], 0.0)
-    return program.solve(seconds)
+    relaxed, found = program.relaxed()
+    for _ in range(_ROUNDS):
+        cuts = broken(works, up, found)
+        for cut in cuts:
+            program.row(cut.terms, cut.least)
+        before = relaxed
+        relaxed, found = program.relaxed()
+        if relaxed <= before * (1 + _WORTH_A_ROUND):
+            break
+    return program.in_whole(seconds, relaxed) if seconds else Bound(relaxed, np.inf)
 
 
-def _wanted(program: _Program, jobs: Iterable[JobRequest], within: timedelta) -> Terms:
-    """Add when each job starts; return what then is held at each step, by the job's size."""
-    wanted: Terms = defaultdict(list)
+def _works(program: _Program, jobs: Iterable[JobRequest], within: timedelta) -> Iterator[Work]:
+    """Add when each job starts; yield when it then runs."""
     for job in jobs:
         assert job.submitted_at is not None
         latest = job.submitted_at + within if job.tier is Tier.FAST else start_by(job)
         lasts = job.expected_duration // STEP
+        running: dict[int, list[int]] = defaultdict(list)
         starts: list[tuple[int, float]] = []
         for start in range(_step(job.submitted_at), _step(latest) + 1):
             column = program.variable(most=1, whole=True)
             starts.append((column, 1.0))
             for step in range(start, start + lasts):
-                wanted[job.gpus, step].append((column, float(job.gpus)))
+                running[step].append(column)
         program.row(starts, 1.0, 1.0)
-    return wanted
+        yield Work(job.gpus, running)
 
 
 def _nodes(program: _Program, up: Terms, world: World, most: int, steps: int) -> None:

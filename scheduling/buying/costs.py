@@ -80,27 +80,11 @@ def waiting(scene: Scene, title: str = "wait") -> Option:
 
 def costed(scene: Scene, candidate: Candidate) -> Option:
     """Return a candidate with all that it costs; what no job would use is not bought."""
-    tentative = [
-        (source, source.plan(scene.now + UNSERVED, scene.tier, scene.policy, scene.now))
-        for source in candidate.pods
-    ]
-    machines: list[tuple[Source, PurchasePlan]] = [*candidate.blocks, *tentative]
-    # Of machines that come at one time the packer fills the first: small jobs go to small ones.
-    machines.sort(key=lambda machine: machine[1].gpus_per_node)
-    fleet = scene.fleet
-    for number, (_, plan) in enumerate(machines):
-        ends_at = plan.window.end if plan.window else None
-        fleet = fleet.with_bought(plan, _name(scene, number), ends_at)
-    tried = {
-        job.request.id: why
-        for job in scene.jobs
-        if (why := tried_before(job, {isinstance(source, PodSource) for source, _ in machines}))
-    }
-    outlook = scene.outlook_without(tried, fleet) if tried else scene.outlook(fleet)
+    machines, outlook, tried = foreseen(scene, candidate)
     plans: list[PurchasePlan] = []
     leftover = 0
     for number, (source, plan) in enumerate(machines):
-        names = names_of(plan, _name(scene, number))
+        names = names_of(plan, name_in(scene, number))
         served = dict.fromkeys(use.job_id for name in names for use in outlook.uses.get(name, ()))
         if not served:
             continue
@@ -127,6 +111,31 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
     return option.model_copy(update={"lost": lost})
 
 
+def foreseen(
+    scene: Scene, candidate: Candidate
+) -> tuple[list[tuple[Source, PurchasePlan]], Outlook, Mapping[str, str]]:
+    """Return the machines of a candidate, smallest first, what runs there, and by job why it is
+    left out. The nodes of a machine are named by `names_of` and `name_in`."""
+    tentative = [
+        (source, source.plan(scene.now + UNSERVED, scene.tier, scene.policy, scene.now))
+        for source in candidate.pods
+    ]
+    machines: list[tuple[Source, PurchasePlan]] = [*candidate.blocks, *tentative]
+    # Of machines that come at one time the packer fills the first: small jobs go to small ones.
+    machines.sort(key=lambda machine: machine[1].gpus_per_node)
+    fleet = scene.fleet
+    for number, (_, plan) in enumerate(machines):
+        ends_at = plan.window.end if plan.window else None
+        fleet = fleet.with_bought(plan, name_in(scene, number), ends_at)
+    tried = {
+        job.request.id: why
+        for job in scene.jobs
+        if (why := tried_before(job, {isinstance(source, PodSource) for source, _ in machines}))
+    }
+    outlook = scene.outlook_without(tried, fleet) if tried else scene.outlook(fleet)
+    return machines, outlook, tried
+
+
 def over_a_cap(scene: Scene, option: Option) -> str:
     """Return which cap an option is over; empty for none."""
     left = scene.caps
@@ -150,7 +159,7 @@ def after(scene: Scene, option: Option) -> Scene:
     fleet = scene.fleet
     for number, plan in enumerate(option.plans):
         ends_at = plan.ends_at(scene.now)
-        fleet = fleet.with_bought(plan, f"{_name(scene, number)}-taken", ends_at)
+        fleet = fleet.with_bought(plan, f"{name_in(scene, number)}-taken", ends_at)
     left = scene.caps
     tenants = dict(left.tenants)
     for tenant, amount in shares(scene.jobs, option.plans).items():
@@ -225,7 +234,8 @@ def usual_demand(samples: Sequence[DemandSample], tier: Tier, now: datetime) -> 
     return sum(n * span for n, span in zip(wanted, spans, strict=True)) / sum(spans)
 
 
-def _name(scene: Scene, number: int) -> str:
+def name_in(scene: Scene, number: int) -> str:
+    """Return the name of the purchase of a candidate that has this number."""
     return f"new-{scene.round}-{number}"
 
 

@@ -73,11 +73,11 @@ def window_lengths(
 ) -> tuple[timedelta, ...]:
     """Return how long a window may be: for the first job, the longest, and twice and more."""
     overhead = policy.usual_startup + policy.safety_margin + timedelta(minutes=1)
-    least = whole_quarters(first.expected_duration + overhead)
+    least = first.expected_duration + overhead
     longest = max((job.expected_duration for job in jobs), default=first.expected_duration)
     wanted = {
         least,
-        whole_quarters(longest + overhead),
+        longest + overhead,
         2 * least,
         4 * least,
         policy.longest_window,

@@ -35,6 +35,7 @@ from scheduling.buying.prices import (
     block_sources,
     pod_sources,
 )
+from scheduling.buying.shorter import shortened
 from scheduling.buying.seed_rule import seed_options, shortfall
 from scheduling.buying.words import cost_of_difference, sentence
 from scheduling.cycle import queue_order
@@ -193,6 +194,7 @@ def _compared(
 ) -> list[Option]:
     """Return what might be bought with its costs: what stands alone, then what goes together."""
     found = [(c, costed(scene, c)) for c in candidates(scene, lacking, blocks, pods)]
+    found += [(c, costed(scene, c)) for c in shortened(scene, found)]
     partial = [
         (candidate, rest)
         for candidate, option in sorted(found, key=lambda pair: pair[1].total)

@@ -1,0 +1,87 @@
+"""Windows that end with what runs in them.
+
+How long so many nodes are needed depends on how the packer fills them. So the queue is packed
+into a window that is long enough for anything, and each node is then bought for as long as it is
+in use, and the margin: one node that runs ten jobs in a row, or two of unlike length.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from models.buying import Option, PurchasePlan
+from models.market import NoQuote, Window
+from scheduling.buying.costs import Candidate, Scene, foreseen, name_in
+from scheduling.buying.fleet import Outlook, names_of
+from scheduling.buying.prices import BlockSource, Taken, round_up, taken_by
+
+MOST_SHORTENED = 12
+_MINUTE = timedelta(minutes=1)
+
+
+def shortened(scene: Scene, found: Iterable[tuple[Candidate, Option]]) -> Iterator[Candidate]:
+    """Yield candidates of one window again where nodes of them are idle before its end.
+
+    For each number of nodes the longest window, then the cheapest others; at most 12.
+    """
+    with_window = [(c, option) for c, option in found if len(c.blocks) == 1 and not c.pods]
+    by_end = sorted(with_window, key=lambda pair: _end(pair[0]), reverse=True)
+    longest: dict[tuple[int, int], Candidate] = {}
+    for candidate, _ in by_end:
+        source, plan = candidate.blocks[0]
+        longest.setdefault((id(source), plan.nodes), candidate)
+    cheapest = [c for c, _ in sorted(with_window, key=lambda pair: pair[1].total)]
+    chosen = dict.fromkeys([*longest.values(), *cheapest])
+    for candidate in list(chosen)[:MOST_SHORTENED]:
+        shorter = _shorter(scene, candidate)
+        if shorter is not None:
+            yield shorter
+
+
+def _end(candidate: Candidate) -> datetime:
+    window = candidate.blocks[0][1].window
+    assert window is not None
+    return window.end
+
+
+def _shorter(scene: Scene, candidate: Candidate) -> Candidate | None:
+    """Return a candidate with an order for each end of its nodes; None where there is no other."""
+    source, plan = candidate.blocks[0]
+    assert plan.window is not None
+    ends = _ends(scene, source, plan, foreseen(scene, candidate)[1])
+    if all(end == plan.window.end for end in ends):
+        return None
+    orders: list[PurchasePlan] = []
+    taken: Taken = scene.taken
+    for end in sorted(set(ends), reverse=True):
+        window = Window(start=plan.window.start, end=end)
+        order = source.plan(
+            ends.count(end), window, scene.tier, scene.policy, scene.now, taken
+        )
+        if isinstance(order, NoQuote):
+            return None
+        orders.append(order)
+        taken = taken_by([order], taken)
+    return replace(candidate, blocks=tuple((source, order) for order in orders))
+
+
+def _ends(
+    scene: Scene, source: BlockSource, plan: PurchasePlan, outlook: Outlook
+) -> Sequence[datetime]:
+    """Return until when each node is needed; nodes that nobody uses are left out.
+
+    The nodes of a gang share one order and so one end: fast fabric does not reach beyond it.
+    """
+    assert plan.window is not None
+    policy = scene.policy
+    grain = max(source.market.capabilities.grain, _MINUTE)
+    least = plan.window.start + policy.shortest_window
+    ends: list[datetime] = []
+    for name in names_of(plan, name_in(scene, 0)):
+        last = outlook.ends_on(name)
+        if last is not None:
+            needed = round_up(max(last + policy.safety_margin, least), grain)
+            ends.append(min(needed, plan.window.end))
+    if ends and any(job.request.gang is not None for job in scene.jobs):
+        return [max(ends)] * len(ends)
+    return ends
