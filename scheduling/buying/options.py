@@ -17,7 +17,7 @@ from models.market import NoQuote, Window
 from models.placement import JobRequest
 from scheduling.buying.costs import Candidate, Scene
 from scheduling.buying.fleet import holds
-from scheduling.buying.prices import BlockSource, PodSource, taken_by, whole_quarters, window_from
+from scheduling.buying.prices import BlockSource, PodSource, taken_by, window_from
 
 MOST_OPTIONS = 96
 MOST_EXTENDED, MOST_EXTENSIONS = 6, 6

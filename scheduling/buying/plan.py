@@ -35,8 +35,8 @@ from scheduling.buying.prices import (
     block_sources,
     pod_sources,
 )
-from scheduling.buying.shorter import shortened
 from scheduling.buying.seed_rule import seed_options, shortfall
+from scheduling.buying.shorter import shortened
 from scheduling.buying.words import cost_of_difference, sentence
 from scheduling.cycle import queue_order
 

@@ -55,9 +55,7 @@ def _shorter(scene: Scene, candidate: Candidate) -> Candidate | None:
     taken: Taken = scene.taken
     for end in sorted(set(ends), reverse=True):
         window = Window(start=plan.window.start, end=end)
-        order = source.plan(
-            ends.count(end), window, scene.tier, scene.policy, scene.now, taken
-        )
+        order = source.plan(ends.count(end), window, scene.tier, scene.policy, scene.now, taken)
         if isinstance(order, NoQuote):
             return None
         orders.append(order)
