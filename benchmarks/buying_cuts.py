@@ -1,12 +1,14 @@
 """Inequalities that every plan in whole machines keeps, and that a relaxed one may not.
 
 At a step, let the jobs of a set want ``D`` GPUs together, on machines of their size at least. Then
-``sum(size * machines) + sum(gpus of those that do not run) >= D``, and all counts are whole. Rounded
-by ``d`` with the rest ``r = D mod d`` (mixed-integer rounding; Wolsey, *Integer Programming*, 8.7):
+``sum(size * machines) + sum(gpus of those that do not run) >= D``, and all counts are whole.
+Rounded by ``d``, where ``r = D mod d`` is left over (mixed-integer rounding; Wolsey, *Integer
+Programming*, 8.7):
 
-    sum(f(size) * machines) + sum(f(gpus) * not running) >= r * ceil(D / d),  f(n) = r * (n // d) + min(n mod d, r)
+    sum(f(size) * machines) + sum(f(gpus) * not running) >= r * ceil(D / d)
+    f(n) = r * (n // d) + min(n mod d, r)
 
-So a job of 1 GPU needs a whole machine of 8 where there is no smaller one, and not an eighth of it.
+So a job of 1 GPU needs a whole machine of 8 where there is no smaller one, and not an eighth.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -95,6 +95,8 @@ class BuyingPolicy(Frozen):
 
     shortest_window: Duration = timedelta(hours=1)
     longest_window: Duration = timedelta(hours=24)
+    window_step: Duration = Field(default=timedelta(minutes=15), ge=timedelta(minutes=1))
+    """Windows are whole multiples of it: what is rounded up is room for a late start-up."""
     seed_window: Duration = timedelta(hours=24)
     """What the seed rule buys, at a market of fixed windows."""
     prime_max_gpus: int = Field(default=8, ge=1, le=1024)

@@ -17,7 +17,7 @@ from models.market import NoQuote, Window
 from models.placement import JobRequest
 from scheduling.buying.costs import Candidate, Scene
 from scheduling.buying.fleet import holds
-from scheduling.buying.prices import BlockSource, PodSource, taken_by, window_from
+from scheduling.buying.prices import BlockSource, PodSource, taken_by, whole_steps, window_from
 
 MOST_OPTIONS = 96
 MOST_EXTENDED, MOST_EXTENSIONS = 6, 6
@@ -73,11 +73,11 @@ def window_lengths(
 ) -> tuple[timedelta, ...]:
     """Return how long a window may be: for the first job, the longest, and twice and more."""
     overhead = policy.usual_startup + policy.safety_margin + timedelta(minutes=1)
-    least = first.expected_duration + overhead
+    least = whole_steps(first.expected_duration + overhead, policy.window_step)
     longest = max((job.expected_duration for job in jobs), default=first.expected_duration)
     wanted = {
         least,
-        longest + overhead,
+        whole_steps(longest + overhead, policy.window_step),
         2 * least,
         4 * least,
         policy.longest_window,

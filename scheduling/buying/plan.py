@@ -24,7 +24,15 @@ from models.buying import (
 from models.job import Tier
 from models.placement import JobRequest
 from scheduling.buying.again import bought_before, not_again
-from scheduling.buying.costs import Scene, after, costed, usual_demand, waiting, warm_target
+from scheduling.buying.costs import (
+    Candidate,
+    Scene,
+    after,
+    costed,
+    usual_demand,
+    waiting,
+    warm_target,
+)
 from scheduling.buying.fleet import Fleet, fleet_of
 from scheduling.buying.options import MOST_EXTENDED, candidates, extended
 from scheduling.buying.prices import (
@@ -194,21 +202,29 @@ def _compared(
 ) -> list[Option]:
     """Return what might be bought with its costs: what stands alone, then what goes together."""
     found = [(c, costed(scene, c)) for c in candidates(scene, lacking, blocks, pods)]
-    found += [(c, costed(scene, c)) for c in shortened(scene, found)]
-    partial = [
-        (candidate, rest)
-        for candidate, option in sorted(found, key=lambda pair: pair[1].total)
-        if not option.lost and (rest := _left(lacking, option, scene))
-    ]
-    options = [option for _, option in found]
+    shorter = [(c, costed(scene, c)) for c in shortened(scene, found)]
+    options = [option for _, option in (*found, *shorter)]
+    partial = _partial(scene, lacking, found)
     of_pods = [pair for pair in partial if not pair[0].blocks][: MOST_EXTENDED // 2]
     of_blocks = [pair for pair in partial if pair[0].blocks][: MOST_EXTENDED // 2]
-    for first, rest in (*of_pods, *of_blocks):
+    of_shorter = _partial(scene, lacking, shorter)[: MOST_EXTENDED // 3]
+    for first, rest in (*of_pods, *of_blocks, *of_shorter):
         options += [costed(scene, c) for c in extended(scene, first, rest, blocks, pods)]
     by_title: dict[str, Option] = {}
     for option in options:
         by_title.setdefault(option.title, option)
     return list(by_title.values())
+
+
+def _partial(
+    scene: Scene, lacking: Sequence[UnmetJob], found: Iterable[tuple[Candidate, Option]]
+) -> list[tuple[Candidate, list[UnmetJob]]]:
+    """Return the candidates that leave jobs without a machine, the cheapest first, with these."""
+    return [
+        (candidate, rest)
+        for candidate, option in sorted(found, key=lambda pair: pair[1].total)
+        if not option.lost and (rest := _left(lacking, option, scene))
+    ]
 
 
 def _left(lacking: Sequence[UnmetJob], option: Option, scene: Scene) -> list[UnmetJob]:

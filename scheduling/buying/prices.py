@@ -262,9 +262,14 @@ def round_up(moment: datetime, grain: timedelta) -> datetime:
     return _EPOCH + -(-(moment - _EPOCH) // grain) * grain
 
 
+def whole_steps(length: timedelta, step: timedelta) -> timedelta:
+    """Return a length rounded up to multiples of a step."""
+    return -(-length // step) * step
+
+
 def whole_quarters(length: timedelta) -> timedelta:
     """Return a length rounded up to quarters of an hour."""
-    return -(-length // _QUARTER) * _QUARTER
+    return whole_steps(length, _QUARTER)
 
 
 def is_allowed(instance_type: str, policy: BuyingPolicy) -> bool:

@@ -13,9 +13,11 @@ from models.buying import Option, PurchasePlan
 from models.market import NoQuote, Window
 from scheduling.buying.costs import Candidate, Scene, foreseen, name_in
 from scheduling.buying.fleet import Outlook, names_of
-from scheduling.buying.prices import BlockSource, Taken, round_up, taken_by
+from scheduling.buying.prices import BlockSource, Taken, round_up, taken_by, whole_steps
 
 MOST_SHORTENED = 12
+_WORTH_IT = timedelta(minutes=10)
+"""A window that might end less early than that is left as it is."""
 _MINUTE = timedelta(minutes=1)
 
 
@@ -49,7 +51,7 @@ def _shorter(scene: Scene, candidate: Candidate) -> Candidate | None:
     source, plan = candidate.blocks[0]
     assert plan.window is not None
     ends = _ends(scene, source, plan, foreseen(scene, candidate)[1])
-    if all(end == plan.window.end for end in ends):
+    if all(plan.window.end - end < _WORTH_IT for end in ends):
         return None
     orders: list[PurchasePlan] = []
     taken: Taken = scene.taken
@@ -71,15 +73,15 @@ def _ends(
     The nodes of a gang share one order and so one end: fast fabric does not reach beyond it.
     """
     assert plan.window is not None
-    policy = scene.policy
+    policy, start = scene.policy, plan.window.start
     grain = max(source.market.capabilities.grain, _MINUTE)
-    least = plan.window.start + policy.shortest_window
     ends: list[datetime] = []
     for name in names_of(plan, name_in(scene, 0)):
         last = outlook.ends_on(name)
         if last is not None:
-            needed = round_up(max(last + policy.safety_margin, least), grain)
-            ends.append(min(needed, plan.window.end))
+            needed = max(last + policy.safety_margin + _MINUTE - start, policy.shortest_window)
+            end = round_up(start + whole_steps(needed, policy.window_step), grain)
+            ends.append(min(end, plan.window.end))
     if ends and any(job.request.gang is not None for job in scene.jobs):
         return [max(ends)] * len(ends)
     return ends

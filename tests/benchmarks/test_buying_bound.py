@@ -100,6 +100,13 @@ def test_the_bound_is_below_the_best_of_all_plans_and_near_it(tiny: Tiny):
     assert whole.proven <= whole.reached * (1 + 1e-6)
 
 
+def test_a_small_job_pays_for_a_whole_node_where_nothing_smaller_is_sold():
+    tiny = Tiny((a_job("a", 1, 2, 18),), (an_ask(0, 2.0, (0, 9)),), rows(prices=[1.0]))
+    # It comes up for a step, runs for 18, and the last one is the margin: no eighth of it.
+    assert lower_bound(cast(World, tiny)).proven == pytest.approx(8 * 2.0 * 20 / HOUR, rel=0.011)
+    assert lower_bound(cast(World, tiny)).proven <= exhaustive(tiny) + 1e-6
+
+
 def test_waiting_longer_never_costs_more():
     tiny = cast(World, WORLDS["a price that falls just after"])
     at_once, later = (
