@@ -179,8 +179,7 @@ def test_time_that_is_sold_again_counts_at_a_share_of_the_bid_less_the_fee():
     only = Window(start=NOW, end=NOW + 5 * HOUR)
     quote = book.quotes[0].model_copy(update={"window": only})
     market = book.model_copy(update={"quotes": (quote,)})
-    whole = {"shortest_window": 5 * HOUR}
-    decision = decided([job], market, resale_share=0.5, resale_fee=0.1, **whole)
+    decision = decided([job], market, resale_share=0.5, resale_fee=0.1, shortest_window=5 * HOUR)
     (option,) = chosen(decision)
     # It comes up at 12:05, is used until 13:05: 3 h 55 min of 8 GPUs at half of $1.60 less 10 %.
     assert option.leftover == pytest.approx(micro_of("0.72") * 8 * 235 / 60, rel=1e-6)
