@@ -79,7 +79,7 @@ def _ends(
     for name in names_of(plan, name_in(scene, 0)):
         last = outlook.ends_on(name)
         if last is not None:
-            needed = max(last + policy.safety_margin + _MINUTE - start, policy.shortest_window)
+            needed = max(last + policy.safety_margin - start, policy.shortest_window)
             end = round_up(start + whole_steps(needed, policy.window_step), grain)
             ends.append(min(end, plan.window.end))
     if ends and any(job.request.gang is not None for job in scene.jobs):

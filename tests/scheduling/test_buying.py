@@ -343,7 +343,7 @@ def test_windows_end_with_what_runs_in_them():
     assert plan.window.length == 6.25 * HOUR
     (exact,) = decided(row, exchange(("1.00", 8)), window_step=timedelta(minutes=1)).plans
     assert exact.window is not None
-    assert exact.window.length == timedelta(hours=6, minutes=11)
+    assert exact.window.length == timedelta(hours=6, minutes=10)
 
 
 def test_nodes_of_a_gang_share_one_order():
