@@ -9,6 +9,7 @@ this process or another. Without the variable a point costs one comparison.
 import asyncio
 import os
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
@@ -99,6 +100,21 @@ BlockEndPoint = Literal[
 """Steps of the sale of a block's time, and of the block after it."""
 
 _folder = os.environ.get(VARIABLE)
+
+
+def wall_clock() -> datetime:
+    """Return the time by this machine's clock.
+
+    Where a test of faults names a folder, the clock of this process has jumped by as many seconds
+    as the file `clock.PID` there says.
+    """
+    now = datetime.now(UTC)
+    if _folder is None:
+        return now
+    try:
+        return now + timedelta(seconds=float((Path(_folder) / f"clock.{os.getpid()}").read_text()))
+    except (FileNotFoundError, ValueError):
+        return now
 
 
 def blocking_failpoint(point: CheckpointPoint) -> None:

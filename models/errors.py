@@ -12,6 +12,7 @@
     │   └── StoreError         the checkpoint store cannot be read or written
     ├── RefusedError           the database or an authority said no
     │   ├── TokenError         an agent's proof does not match the join token
+    │   │   └── ClockError     its clock is too far from the server's
     │   ├── NodeTakenError     another live agent holds this node id
     │   └── StaleError         an old attempt or epoch spoke (fencing)
     ├── DamagedError           a stored checkpoint is not what its manifest says
@@ -78,6 +79,10 @@ class RefusedError(LongshoreError):
 
 
 class TokenError(RefusedError):
+    pass
+
+
+class ClockError(TokenError):
     pass
 
 

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 from datetime import datetime, timedelta
 
-from models.errors import TokenError
+from models.errors import ClockError, TokenError
 from models.node import NodeIdentity
 
 MAX_AGE = timedelta(minutes=10)
@@ -23,14 +23,15 @@ def sign(token: str, identity: NodeIdentity, issued_at: datetime) -> str:
 def check(
     token: str, identity: NodeIdentity, issued_at: datetime, proof: str, now: datetime
 ) -> None:
-    """Raise TokenError unless `proof` was made with `token` within the last ten minutes."""
+    """Raise TokenError unless `proof` was made with `token`, ClockError unless within the last ten
+    minutes."""
     if not hmac.compare_digest(sign(token, identity, issued_at), proof):
         raise TokenError(
             f"node {identity.node_id}: wrong join token. Give the agent the one that the control "
             "worker has (LONGSHORE_AGENT_TOKEN, or the file `agent-token` in the state folder)."
         )
     if abs(now - issued_at) > MAX_AGE:
-        raise TokenError(
+        raise ClockError(
             f"node {identity.node_id}: the clocks of agent and control worker are "
             f"{abs(now - issued_at)} apart; they must agree within {MAX_AGE}."
         )

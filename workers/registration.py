@@ -4,7 +4,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 from temporalio.client import (
@@ -18,11 +18,12 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.runtime import Runtime
 
+from activities.failpoints import wall_clock
 from activities.fence import Fence
 from activities.system import boot_clock
 from client.connection import connect
 from models import proof
-from models.errors import LongshoreError, NodeTakenError, TokenError, UnavailableError
+from models.errors import ClockError, LongshoreError, NodeTakenError, TokenError, UnavailableError
 from models.messages import (
     CONTROL_TASK_QUEUE,
     NODE_WORKFLOW,
@@ -41,7 +42,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _REFUSALS: dict[str, type[LongshoreError]] = {
-    error.__name__: error for error in (TokenError, NodeTakenError)
+    error.__name__: error for error in (TokenError, ClockError, NodeTakenError)
 }
 
 
@@ -68,14 +69,25 @@ class Registrar:
     async def register(self, fence: Fence, *, cut_off: bool = False) -> Registered:
         """Register until it is answered, and open the fence for the new epoch.
 
-        `cut_off` tells why there is another registration: the server had been silent.
+        `cut_off` tells why there is another registration: the server had been silent. A node that
+        was admitted before and whose clock has jumped since waits until it is set right.
         Raises TokenError or NodeTakenError when the node is refused.
         """
-        # A registration after a cut is one of a new life: it must get a new epoch.
-        identity = self._identity.model_copy(update={"boot_id": uuid.uuid4().hex})
-        # Counted from the first call, as that may be the one that the server answers.
-        sent_at = boot_clock()
-        registered = await _patiently(lambda: self._call(identity, cut_off=cut_off))
+        while True:
+            # A registration after a cut is one of a new life: it must get a new epoch. And one
+            # that was refused stays so: the server remembers its answer to a boot id.
+            identity = self._identity.model_copy(update={"boot_id": uuid.uuid4().hex})
+            # Counted from the first call, as that may be the one that the server answers.
+            sent_at = boot_clock()
+            try:
+                call = partial(self._call, identity, cut_off=cut_off)
+                registered = await _patiently(call)
+                break
+            except ClockError as error:
+                if not cut_off:
+                    raise
+                _log.warning("%s Trying again in %g s.", error, LONGEST_WAIT)
+                await asyncio.sleep(LONGEST_WAIT)
         fence.open(registered.epoch, registered.liveness.fence_after.total_seconds(), sent_at)
         _log.info("registered as node %s, epoch %d", registered.node_id, registered.epoch)
         return registered
@@ -89,7 +101,7 @@ class Registrar:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             static_summary=f"node {identity.node_id}",
         )
-        issued_at = datetime.now(UTC)
+        issued_at = wall_clock()
         registration = Registration(
             identity=identity,
             inventory=self._inventory,
