@@ -16,6 +16,7 @@ from activities.checkpoints import CheckpointActivities
 from activities.database import Database, clock
 from activities.departures import NodeLooks
 from activities.failpoints import failpoint
+from activities.locality import forget_data, note_data, with_locality
 from activities.measuring import measure_cycle
 from activities.metrics import SILENT, Metrics
 from activities.placements import placement_of
@@ -138,9 +139,14 @@ class CycleActivities:
             running = await load_running(connection, request.pool) if queue else ()
             recent = await self._recent_jobs(connection, pool) if queue else ()
             now = await clock(connection)
+            queue, nodes = await with_locality(
+                connection, request.pool, pool.packing, queue, nodes
+            )
         decided = plan(tuple(queue), nodes, running, pool.packing, now, recent)
         async with self._database.transaction() as connection:
             placed = await _commit(connection, request, decided, queue, nodes)
+            asked = [entry.request for entry in entries]
+            await note_data(connection, asked, decided, placed)
             told = await _explain_waiting(connection, decided, now)
             await connection.execute(
                 text(
@@ -176,6 +182,7 @@ class CycleActivities:
 
     async def _forget_idle_cycles(self, pool: str) -> None:
         async with self._database.transaction() as connection:
+            await forget_data(connection, pool)
             await connection.execute(
                 text(_FORGET), {"pool": pool, "keep": _KEEP_CYCLES, "some": 2 * _FORGET_EVERY}
             )

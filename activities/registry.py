@@ -162,6 +162,14 @@ class RegistryActivities:
             await connection.execute(
                 text("DELETE FROM gpus WHERE node_id = :id"), {"id": identity.node_id}
             )
+            # Another machine by the name of the old one does not have its disk.
+            await connection.execute(
+                text(
+                    "DELETE FROM node_data d USING nodes n"
+                    " WHERE d.node_id = :id AND n.id = d.node_id AND n.agent_id <> :agent"
+                ),
+                {"id": identity.node_id, "agent": identity.agent_id},
+            )
         epoch = await connection.scalar(
             text(_ADMIT),
             {

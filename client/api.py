@@ -24,6 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.buying_reasons import BuyingReasons
 from activities.checkpoints import StoredCheckpoints, checkpoints_of
 from activities.database import Database
+from activities.locality import with_locality
 from activities.logstore import LogStore, Stream
 from activities.signals import Signals
 from activities.snapshot import load_nodes, load_pool, load_recent
@@ -313,8 +314,11 @@ class Longshore(NodeControl):
             pool = await load_pool(connection, job.pool)
             nodes = await load_nodes(connection, job.pool)
             recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
+            request = JobRequest.model_validate(row["request"])
+            (request,), nodes = await with_locality(
+                connection, job.pool, pool.packing, [request], nodes
+            )
         making_room = await self._views().making_room(job.id)
-        request = JobRequest.model_validate(row["request"])
         alone = place(request, nodes, pool.packing, datetime.now(UTC), recent=recent)
         return explain(
             job, alone=alone, last=last, decided_at=row["decided_at"], position=row["position"],

@@ -4,6 +4,7 @@ from datetime import datetime
 from pathlib import Path
 
 from activities.database import Database
+from activities.locality import with_locality
 from activities.snapshot import (
     load_nodes,
     load_pool,
@@ -62,10 +63,13 @@ async def place_live(
             running = await load_running(connection, pool)
             recent = await load_recent(connection, pool) if packing.rule.learns else ()
             simulated = await load_simulated(connection, pool)
+            job = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
+            queue = [entry.request for entry in entries if not entry.held]
+            (*queue, job), nodes = await with_locality(
+                connection, pool, packing, [*queue, job], nodes
+            )
     finally:
         await database.close()
-    job = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
-    queue = [entry.request for entry in entries if not entry.held]
     found = foresee(job, queue, nodes, running, packing, now, recent)
     by_id = {node.id: node for node in nodes}
     waiting = {request.id: request for request in queue}

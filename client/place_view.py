@@ -103,10 +103,13 @@ def _sections(decision: Decision, nodes: Sequence[Node]) -> list[_Section]:
     by_id = {node.id: node for node in nodes}
     options = decision.candidates
     limits = limit_columns(node for node in nodes if any(o.node_id == node.id for o in options))
-    rows = [_row(option, by_id.get(option.node_id), limits) for option in options]
+    beside = any(option.terms.parts for option in options)
+    rows = [_row(option, by_id.get(option.node_id), limits, beside=beside) for option in options]
     terms = decision.terms
     by_score = terms is None or terms.rule is PackingRule.SEED_SCORE
     headings, numbers_from = (_HEADINGS, 2) if by_score else (_HEADINGS_BY_RULE, 4)
+    if by_score and beside:
+        headings = (*headings, "beside")
     headings = (*headings, *(heading for heading, _ in limits))
     sections = [_Section("Candidates, best first", headings, rows, numbers_from, best_first=True)]
     if decision.gang is not None:
@@ -117,18 +120,21 @@ def _sections(decision: Decision, nodes: Sequence[Node]) -> list[_Section]:
     return [*sections, _Section("Rejected", ("node", "reason", "constraint"), refused, 3)]
 
 
-def _row(candidate: Candidate, node: Node | None, limits: Sequence[Column]) -> tuple[str, ...]:
+def _row(
+    candidate: Candidate, node: Node | None, limits: Sequence[Column], *, beside: bool
+) -> tuple[str, ...]:
     terms = candidate.terms
     drawn = f"[{slots(candidate.gpu_indices, node)}]"
     if candidate.slices:
         drawn += f" {format_slices(candidate.slices)}"
     if candidate.link:
         drawn += f" {candidate.link.value}"
+    made_of = ", ".join(f"{part.name} {part.value:+.3f}" for part in terms.parts)
     said = ["" if node is None else words(node) for _, words in limits]
     if terms.rule is not PackingRule.SEED_SCORE:
-        made_of = ", ".join(f"{part.name} {part.value:+.3f}" for part in terms.parts)
         return candidate.node_id, drawn, f"{terms.total:.3f}", made_of, *said
     numbers = (terms.total, terms.utilization, terms.fragmentation, terms.expiry, terms.provider)
+    said = [made_of, *said] if beside else said
     return candidate.node_id, drawn, *(f"{number:.3f}" for number in numbers), *said
 
 

@@ -18,7 +18,7 @@ from models.errors import UnavailableError, UnsatisfiableError
 from models.job import JobSpec, format_wish
 from models.node import Node
 from models.placement import JobRequest
-from models.units import format_gb
+from models.units import format_gb, format_gb_per_second, format_watts
 from scheduling.packer import could_ever_place
 
 _SUFFIX = 10
@@ -60,6 +60,10 @@ def details_of(spec: JobSpec) -> str:
 def _value_of(name: str, value: object) -> str:
     if name in ("vram_per_gpu", "ram") and isinstance(value, float):
         return format_gb(value)
+    if name == "storage_bandwidth" and isinstance(value, float):
+        return format_gb_per_second(value)
+    if name == "power_per_gpu" and isinstance(value, float):
+        return format_watts(value)
     if isinstance(value, dict):
         return yaml.safe_dump(
             value, default_flow_style=True, width=10_000, sort_keys=False

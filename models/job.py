@@ -4,7 +4,14 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from models.base import Frozen, Instant, Name, Wire
 from models.mig import MigProfile, profile_gb
@@ -119,6 +126,17 @@ EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvValue = Annotated[str, WithJsonSchema({"type": ["string", "number"]})]
 
 
+DataName = Annotated[str, StringConstraints(pattern=r"^\S{1,200}$")]
+
+
+def data_of(value: object) -> object:
+    """Return a list of names as names whose sizes are not known; another value as it is."""
+    if isinstance(value, list | tuple):
+        names: list[object] = [*value]  # pyright: ignore[reportUnknownVariableType]
+        return dict.fromkeys(names, 0.0)
+    return value
+
+
 class JobSpec(Frozen):
     """A job file: what to run, what it needs, and how patient it is."""
 
@@ -162,6 +180,13 @@ class JobSpec(Frozen):
     """Which nodes may serve, by driver, firmware and kernel parameters; any when left out.
     Nothing is bought for a job that says so: what a machine has is known when it is there. See
     docs/topology.md."""
+
+    data: Annotated[
+        dict[DataName, GB],
+        BeforeValidator(data_of, json_schema_input_type=dict[str, GB] | list[str]),
+    ] = Field(default_factory=dict[str, float])
+    """What it reads, by name, with the size of each; or a list of names. A node where jobs used
+    data of that name lately is preferred. Longshore copies nothing: the job sees to its data."""
 
     command: str | tuple[str, ...] | None = None
     """What to run: a list is run as it is, a text by `sh -c`."""

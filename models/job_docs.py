@@ -25,6 +25,7 @@ from models.document import load_document
 from models.errors import LongshoreError, SpecError
 from models.job import (
     CheckpointContract,
+    DataName,
     EnvName,
     EnvValue,
     FailureClass,
@@ -100,6 +101,8 @@ def _type(hint: Any) -> str:
     if isinstance(hint, type) and issubclass(hint, BaseModel):
         return f"mapping, see [{_SECTIONS[hint]}](#{_SECTIONS[hint].lower().replace(' ', '-')})"
     args = get_args(hint)
+    if args and args[0] == dict[DataName, GB]:
+        return "list of names, or mapping of names to sizes"
     if args and isinstance(args[0], type) and issubclass(args[0], str):
         return f"text that matches `{args[1].pattern}`"
     raise TypeError(f"no words for the type {hint}")

@@ -25,6 +25,7 @@ gang:
   spares_required: true
   same_conformance: require
   unlabelled_nodes: false
+data: {imagenet: 150GB, tokenizer: 10MB}
 conformance: {known: true, allowed: [1f0e6b2c9d4a7e35]}
 
 command: [python, train.py, --epochs, "3"]

@@ -127,6 +127,8 @@ class Node(Frozen):
     """What connects its GPUs, where that is known."""
     conformance: str | None = None
     """Fingerprint of driver, firmware and kernel parameters, where they are known."""
+    data: tuple[str, ...] = ()
+    """Names of data that jobs have used there lately, as far as anybody asks for them."""
 
     @model_validator(mode="after")
     def _indices_differ(self) -> Self:

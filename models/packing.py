@@ -48,6 +48,9 @@ class ScoreWeights(Frozen):
     fragmentation: float = -0.5
     expiry: float = -0.3
     provider: float = 0.2
+    locality: float = Field(default=0.2, ge=0)
+    """For a node that holds all data that the job reads: in the scale of the rule, with
+    `keep-room` in GPUs."""
 
 
 class PackingPolicy(Frozen):

@@ -87,8 +87,9 @@ class ScoreTerm(Frozen):
 class ScoreTerms(Frozen):
     """The value of one node, the higher the better, and what it is made of.
 
-    By `seed-score` the total is the sum of weight x term over the four named terms. By another
-    rule it is the sum of `parts`; expiry and provider are among them.
+    By `seed-score` the total is the sum of weight x term over the four named terms, and of `parts`
+    where there are any. By another rule it is the sum of `parts`; expiry and provider are among
+    them.
     """
 
     rule: PackingRule = PackingRule.SEED_SCORE
@@ -97,7 +98,8 @@ class ScoreTerms(Frozen):
     expiry: float
     provider: float
     parts: tuple[ScoreTerm, ...] = ()
-    """Of another rule, without those below a thousandth. In a cycle only of the node chosen."""
+    """What data is there already; of another rule than `seed-score` all parts, without those below
+    a thousandth. In a cycle only of the node chosen."""
     total: float
 
 
@@ -138,6 +140,9 @@ class JobRequest(Frozen):
     job."""
     conformance: Conformance | None = None
     """Rules nodes out by their fingerprint."""
+    data: dict[str, GB] = Field(default_factory=dict[str, float])
+    """What it reads, by name, with the size where that is known; a checkpoint too that it goes on
+    from."""
 
     @model_validator(mode="after")
     def _groups_fit_the_total(self) -> Self:
@@ -178,7 +183,7 @@ class JobRequest(Frozen):
             storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
             expected_duration=spec.expected_duration, needs_container=spec.image is not None,
             submitted_at=submitted_at, attempt=attempt, gang=spec.gang,
-            conformance=spec.conformance,
+            conformance=spec.conformance, data=spec.data,
         )  # fmt: skip
 
 

@@ -110,6 +110,8 @@ class NodeEntry(Frozen):
     """What connects its GPUs."""
     conformance: str | None = Field(default=None, min_length=1)
     """Equal on nodes with the same driver, firmware and kernel parameters."""
+    data: tuple[str, ...] = ()
+    """Names of data that the node holds."""
 
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
@@ -165,6 +167,7 @@ class NodeEntry(Frozen):
             labels=self.labels,
             topology=self.links.topology() if self.links else None,
             conformance=self.conformance,
+            data=self.data,
         )
 
     def _gpus_in_full(self, count: int) -> tuple[GPU, ...]:

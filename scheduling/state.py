@@ -5,7 +5,8 @@ compare, so that a cycle over hundreds of jobs and nodes validates nothing twice
 while a cycle plans and never leave it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -49,6 +50,8 @@ class Need(NamedTuple):
     """GB/s of storage bandwidth."""
     power: float | None = None
     """Watts for each GPU; None: what a GPU of the node may draw."""
+    data: tuple[tuple[str, float], ...] = ()
+    """What it reads, with the part of all that each is; empty where the pool does not care."""
 
     @property
     def whole(self) -> bool:
@@ -73,6 +76,7 @@ class Need(NamedTuple):
             allowed=tuple(sorted(job.conformance.allowed)) if job.conformance else (),
             storage=job.storage_bandwidth,
             power=job.power_per_gpu,
+            data=_shares_of(job.data) if job.data and policy.weights.locality else (),
         )
 
     def host(self, gpu_power: float) -> HostAmounts:
@@ -220,6 +224,13 @@ def used_of(host: HostAmounts) -> dict[str, float]:
         "cpus_used": host.cpus, "ram_used": host.ram,
         "storage_used": host.storage, "power_used": host.power,
     }  # fmt: skip
+
+
+def _shares_of(data: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """Return what part of all data each is; what names no size counts as 1 GB."""
+    sizes = {name: data[name] or 1.0 for name in sorted(data)}
+    total = math.fsum(sizes.values())
+    return tuple((name, size / total) for name, size in sizes.items())
 
 
 def _each(

@@ -170,6 +170,16 @@ class GpuRow(SQLModel, table=True):
     """In MIG mode: the set of slices that are leased."""
 
 
+class NodeDataRow(SQLModel, table=True):
+    """Data that jobs named and used on a node, and when last."""
+
+    __tablename__: ClassVar[str] = "node_data"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    node_id: str = Field(primary_key=True, foreign_key="nodes.id", sa_type=Text)
+    name: str = Field(primary_key=True, sa_type=Text)
+    used_at: datetime = Field(sa_column=_time(default=True))
+
+
 class JobRow(SQLModel, table=True):
     """The record of a job: what was asked, and how it ended. What it does now, Temporal knows."""
 

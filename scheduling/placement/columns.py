@@ -8,6 +8,7 @@ suit, is asked once for each layout.
 A placement moves one node from its class to another. No class ever changes.
 """
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -64,6 +65,8 @@ class Make(NamedTuple):
     """Empty where it has not said."""
     gpu_power: float
     """Watts that one of its GPUs may draw."""
+    data: frozenset[str]
+    """Names of the data that it holds."""
 
 
 class Makes:
@@ -83,6 +86,7 @@ class Makes:
         self.unnamed = _bools([make.unnamed for make in makes])
         self.some_unnamed = bool(self.unnamed.any())
         self.providers = _Names([make.provider for make in makes])
+        self._data = [make.data for make in makes]
         self._fast = _bools([make.tier is Tier.FAST for make in makes])
         self._container = _bools([make.container for make in makes])
         self._gpu_types = _Names([make.gpu_type for make in makes])
@@ -96,6 +100,14 @@ class Makes:
         if row != _POWER or need.power is not None:
             return np.full(len(self), need.host(0.0)[row])
         return need.host(1.0).power * self.gpu_power
+
+    def held(self, need: Need) -> Floats:
+        """Return which part of the job's data nodes of each make hold, 0 to 1."""
+        if not need.data:
+            return np.zeros(len(self))
+        return _floats(
+            [math.fsum(part for name, part in need.data if name in held) for held in self._data]
+        )
 
     def mismatches(self, need: Need) -> Iterator[tuple[RejectionCode, Bools]]:
         """Yield each constraint on the make of a node, with the makes where it fails."""
@@ -293,7 +305,7 @@ def _make_of(node: Node, view: NodeView) -> Make:
     return Make(
         node.state, node.tier, node.container_runtime is not None, node.gpu_type.casefold(),
         node.provider, view.host, node.expires_at, amount, not view.vram_total,
-        node.conformance or "", node.gpu_power,
+        node.conformance or "", node.gpu_power, frozenset(node.data),
     )  # fmt: skip
 
 

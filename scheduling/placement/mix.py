@@ -115,5 +115,6 @@ def _kind(members: list[tuple[int, Need]], jobs: int) -> Kind:
         must_last=duration + margin,
         storage=0.0,
         power=None,
+        data=(),
     )
     return Kind(need, count / jobs)

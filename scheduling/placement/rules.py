@@ -34,6 +34,7 @@ class Facts(Protocol):
     """By class."""
     expiry: Floats
     provider: Floats
+    locality: Floats
     """By make, before their weights."""
 
     def chosen_for(self, number: int) -> Chosen | None:
@@ -109,7 +110,8 @@ class _Rule:
         self.weights = policy.weights
         weighted = self.weights.expiry * facts.expiry
         self._beside = weighted + self.weights.provider * facts.provider
-        """What expiry and provider add, by make."""
+        self._beside = self._beside + self.weights.locality * facts.locality
+        """What expiry, provider and data add, by make."""
 
     @property
     def version(self) -> int:
@@ -119,14 +121,18 @@ class _Rule:
         """Nothing to look at in advance."""
 
     def added(self, first: int, end: int) -> Floats:
-        """Return what expiry and provider add."""
+        """Return what expiry, provider and data add."""
         return self._beside[self.facts.columns.make[first:end]]
 
     def with_added(self, number: int, parts: list[tuple[str, float]]) -> list[ScoreTerm]:
-        """Return parts in words, with expiry and provider."""
+        """Return parts in words, with expiry, provider and data."""
         make = self.facts.columns.classes[number].make
         expiry = self.weights.expiry * float(self.facts.expiry[make])
-        return in_words(parts, expiry, self.weights.provider * float(self.facts.provider[make]))
+        provider = self.weights.provider * float(self.facts.provider[make])
+        return in_words([*parts, self.data_there(make)], expiry, provider)
+
+    def data_there(self, make: int) -> tuple[str, float]:
+        return "data on the node", self.weights.locality * float(self.facts.locality[make])
 
 
 class _SeedScore(_Rule):
@@ -134,17 +140,19 @@ class _SeedScore(_Rule):
         super().__init__(facts, policy)
         self._expiry = self.weights.expiry * facts.expiry
         self._provider = self.weights.provider * facts.provider
+        self._locality = self.weights.locality * facts.locality
 
     def values(self, first: int, end: int) -> Floats:
         facts, new = self.facts, slice(first, end)
         make = facts.columns.make[new]
         return totals(
             facts.used[new], facts.gaps[new], self._expiry[make], self._provider[make],
-            self.weights,
+            self.weights, self._locality[make],
         )  # fmt: skip
 
     def parts(self, number: int) -> list[ScoreTerm]:
-        return []
+        make = self.facts.columns.classes[number].make
+        return in_words([self.data_there(make)], 0.0, 0.0)
 
 
 class _ByGPUs(_Rule, ABC):

@@ -87,6 +87,7 @@ class Scan:
         """Each amount that a node may be short of, with what the job takes by make."""
         self.expiry = expiry_penalty(columns, need.duration)
         self.provider = provider_bonus(columns, need.gpus)
+        self.locality = columns.makes.held(need)
         self._codes: Codes = np.zeros(0, np.uint8)
         self.gaps = self.used = self._totals = self._ranking = np.zeros(0)
         """By class, as far as they are asked: the value is -inf for what is no option, and in

@@ -53,13 +53,15 @@ def totals(
     weighted_expiry: Floats,
     weighted_provider: Floats,
     weights: ScoreWeights,
+    weighted_locality: Floats | float = 0.0,
 ) -> Floats:
-    """Return the score of each class; two of the terms come with their weights already."""
+    """Return the score of each class; three of the terms come with their weights already."""
     total = (
         weights.utilization * used
         + weights.fragmentation * gaps
         + weighted_expiry
         + weighted_provider
+        + weighted_locality
     )
     # To nine digits: nodes that differ by the rounding of fractions alone must tie.
     return np.rint(total * 1e9) / 1e9

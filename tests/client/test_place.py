@@ -96,6 +96,19 @@ def test_storage_and_power_of_the_candidates_are_shown(tmp_path: Path) -> None:
     assert "weak  has 1000W of 1000W power left, job draws 2000W for 4 GPUs" in text
 
 
+def test_what_data_is_there_counts_and_is_shown(tmp_path: Path) -> None:
+    state, job = tmp_path / "state.yaml", tmp_path / "job.yaml"
+    state.write_text(
+        "now: 2026-11-20T12:00:00Z\n"
+        "nodes:\n- {id: a, gpus: 8}\n- {id: b, gpus: 8, data: [imagenet]}\n"
+    )
+    job.write_text("name: reads\ndata: {imagenet: 30GB, other: 10GB}\ncommand: x\n")
+    _, _, decision = run_place(state, job, NOW)
+    assert decision.node_id == "b"
+    text = drawn(state, job, terminal=False, width=200)
+    assert "data on the node +0.150" in text
+
+
 def test_slots_without_a_node_draw_what_is_known() -> None:
     assert slots((1, 2), None) == "·##"
     assert slots((), None) == ""

@@ -32,6 +32,7 @@ host_wishes = st.fixed_dictionaries(
     {
         "storage_bandwidth": st.sampled_from([0, 0, 0, 1, 3]),
         "power_per_gpu": st.sampled_from([None, None, None, 200, 600]),
+        "data": st.sampled_from([{}, {}, {}, {"a": 10}, {"a": 10, "b": 30}, {"b": 0, "c": 0}]),
     }
 )
 
@@ -118,6 +119,7 @@ def empty_nodes(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = 
         storage_bandwidth=draw(st.sampled_from([None, None, 4])),
         power=draw(st.sampled_from([None, None, 1000, 2800])),
         gpu_power=draw(st.sampled_from([0, 350, 700])),
+        data=draw(st.sampled_from([(), (), ("a",), ("b", "a"), ("c",)])),
         provider=draw(st.sampled_from(["own", "prime", "sfcompute"])),
         expires_at=None if expires_in is None else NOW + expires_in,
         state=draw(st.sampled_from([NodeState.READY] * 7 + [NodeState.DRAINING])),

@@ -274,6 +274,7 @@ def answer(
         after = with_job(machine, job, gpus, slices)
         total = ranking.value(machine, after, gpus, job)
         total += policy.weights.expiry * terms.expiry + policy.weights.provider * terms.provider
+        total += policy.weights.locality * held(job, node)
         terms = terms.model_copy(update={"rule": policy.rule, "total": round(total, 9)})
     link = link_of(gpus, node.topology)
     return Candidate(node_id=node.id, gpu_indices=gpus, slices=slices, link=link, terms=terms)
@@ -310,6 +311,7 @@ def score(
         + weights.fragmentation * gap
         + weights.expiry * expiry
         + weights.provider * bonus
+        + weights.locality * held(job, node)
     )
     return ScoreTerms(
         utilization=utilization,
@@ -318,6 +320,13 @@ def score(
         provider=bonus,
         total=round(total, 9),
     )
+
+
+def held(job: JobRequest, node: Node) -> float:
+    """The part of the job's data that is on the node; what names no size counts as 1 GB."""
+    sizes = {name: size or 1 for name, size in job.data.items()}
+    there = sum(size for name, size in sizes.items() if name in node.data)
+    return there / sum(sizes.values()) if sizes else 0.0
 
 
 def choice(
