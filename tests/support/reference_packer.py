@@ -25,6 +25,7 @@ from models.placement import (
     RejectionCode,
     Reservation,
     RunningJob,
+    ScoreTerm,
     ScoreTerms,
     ScoreWeights,
 )
@@ -117,6 +118,8 @@ def reference_plan(
         rejected = {code: counts[code] for code in RejectionCode if counts[code]}
         if options:
             options.sort(key=lambda option: -option.terms.total)  # stable: ties keep the order
+            if ranking is None:
+                options[0] = in_words(options[0], held(job, node_of(machines, options[0])), policy)
             best = options[0]
             machine = next(m for m in machines if m.node.id == best.node_id)
             start(machine, job, best.gpu_indices, best.slices)
@@ -150,6 +153,18 @@ def reference_plan(
             )
         )
     return CyclePlan(decisions=tuple(decisions), reservations=tuple(reservations))
+
+
+def in_words(option: Candidate, held_there: float, policy: PackingPolicy) -> Candidate:
+    """The chosen node by the seed's score, with what data adds to it."""
+    worth = round(policy.weights.locality * held_there, 6)
+    parts = (ScoreTerm(name="data on the node", value=worth),) if worth >= 0.001 else ()
+    terms = option.terms.model_copy(update={"parts": parts})
+    return option.model_copy(update={"terms": terms})
+
+
+def node_of(machines: Sequence[Machine], option: Candidate) -> Node:
+    return next(machine.node for machine in machines if machine.node.id == option.node_id)
 
 
 def turn(job: JobRequest) -> tuple[int, bool, datetime | None, str, int]:
