@@ -64,9 +64,7 @@ class Run:
         self._weights = np.array(
             [weights.utilization, weights.fragmentation, weights.expiry, weights.provider]
         )
-        needs = [None if job.gang else Need.of(job, policy) for job in jobs]
-        # What data nodes hold the pass does not look at: such a job is the caller's.
-        self.needs = [None if need is None or need.data else need for need in needs]
+        self.needs = [None if job.gang else Need.of(job, policy) for job in jobs]
         distinct = len(set(self.needs) - {None})
         self.tables = Tables(columns, policy, keeper, max(distinct, 1), len(jobs))
         self.slots = np.full(len(jobs), -1, np.int32)
