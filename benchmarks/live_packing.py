@@ -1,6 +1,7 @@
 """The rules of the live cycle on one stream of jobs that come and go: who waits, who is refused.
 
-    python -m benchmarks.live_packing [--load 0.9] [--seeds 0-4] [--queue] [--json]
+    python -m benchmarks.live_packing [--load 0.9] [--seeds 0-4] [--queue] [--separation 0.3]
+        [--json]
 
 Every decision is one of `scheduling.cycle.plan`, with all that it looks at: expiring nodes, GPUs
 of three sizes, cores and RAM, shares, and what was placed lately. Jobs come at random moments and
@@ -29,6 +30,7 @@ from models.placement import (
     PackingRule,
     RecentJobs,
     RunningJob,
+    ScoreWeights,
 )
 from scheduling.cycle import plan
 from scheduling.state import with_job, without_job
@@ -131,13 +133,15 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1500)
     parser.add_argument("--queue", action="store_true", help="let jobs wait")
     parser.add_argument("--rules", default=",".join(PackingRule), help="names of rules")
+    parser.add_argument("--separation", type=float, default=0.0, help="weight of that term")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     rows: list[dict[str, object]] = []
     for rule in arguments.rules.split(","):
-        policy = PackingPolicy(rule=PackingRule(rule))
+        weights = ScoreWeights(separation=arguments.separation)
+        policy = PackingPolicy(rule=PackingRule(rule), weights=weights)
         if not arguments.queue:
             policy = policy.model_copy(update={"max_reservations": 0})
         found = [

@@ -51,6 +51,10 @@ class ScoreWeights(Frozen):
     locality: float = Field(default=0.2, ge=0)
     """For a node that holds all data that the job reads: in the scale of the rule, with
     `keep-room` in GPUs."""
+    separation: float = Field(default=0.0, ge=0)
+    """For a node where what runs ends just when the job will, so that whole nodes come free
+    together: short jobs beside short ones, long beside long. In the scale of the rule; long queues
+    take longer to decide with it."""
 
 
 class PackingPolicy(Frozen):

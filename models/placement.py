@@ -98,7 +98,7 @@ class ScoreTerms(Frozen):
     expiry: float
     provider: float
     parts: tuple[ScoreTerm, ...] = ()
-    """What data is there already; of another rule than `seed-score` all parts, without those below
+    """What data and the ends of jobs add; of another rule than `seed-score` all parts, without those below
     a thousandth. In a cycle only of the node chosen."""
     total: float
 

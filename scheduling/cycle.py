@@ -134,7 +134,8 @@ class _Cycle:
     ) -> None:
         self.policy = policy
         self.now = now
-        self.columns = Columns(view_nodes(nodes, running, now), now)
+        by_end = bool(policy.weights.separation)
+        self.columns = Columns(view_nodes(nodes, running, now), now, by_end=by_end)
         self.reservations: list[Reservation] = []
         self._position = {view.node.id: i for i, view in enumerate(self.columns.views)}
         self._scanner = Scanner(self.columns, policy, mix)

@@ -44,7 +44,9 @@ def loaded() -> None:
 
 def is_for(columns: Columns, policy: PackingPolicy) -> bool:
     """Return whether a pass knows the rule and the nodes."""
-    return policy.rule in _RULES and not any(
+    if policy.rule not in _RULES or policy.weights.separation:
+        return False
+    return not any(
         layout.rooms.all_gpus >> _MOST_GPUS or any(m.gpu >= _MOST_GPUS for m in layout.rooms.migs)
         for layout in columns.layouts
     )

@@ -135,6 +135,8 @@ class NodeClass(NamedTuple):
     """Jobs on the node, as far as they are known; a GPU with an unknown holder counts as one."""
     alone: int = 0
     """Of a node with reservations: the version of its last change. No other node is like it."""
+    ends: datetime | None = None
+    """When the last of its jobs ends, where a plan looks at that."""
 
 
 class Columns:
@@ -144,7 +146,8 @@ class Columns:
     `class_count` are spare.
     """
 
-    def __init__(self, views: Sequence[NodeView], now: datetime) -> None:
+    def __init__(self, views: Sequence[NodeView], now: datetime, *, by_end: bool = False) -> None:
+        """`by_end` tells nodes apart by when their jobs end, at the price of more classes."""
         self.views = views
         self.now = now
         self.version = 0
@@ -158,6 +161,7 @@ class Columns:
         self.joined_class: list[int] = []
         self.moved: list[int] = []
         """The moves of nodes between classes, in order, and the positions of these nodes."""
+        self._by_end = by_end
         self._layout_numbers: dict[Layout, int] = {}
         self._class_numbers: dict[NodeClass, int] = {}
         self._members: list[list[int]] = []
@@ -170,6 +174,8 @@ class Columns:
         """The most that a job may want, with EPSILON: rows are amounts."""
         self.amount_used = np.zeros(0)
         """GB of GPU memory in use."""
+        self.busy_for = np.zeros(0)
+        """Microseconds until the last of its jobs ends; 0 without jobs, or where not looked at."""
         self.size = np.zeros(0, np.intp)
         """How many nodes are in the class now."""
         self.first = np.zeros(0, np.intp)
@@ -235,6 +241,7 @@ class Columns:
         found = NodeClass(
             make, self._layout_number(view), view.host_free, view.vram_used,
             len(view.holds) + view.stuck.bit_count(), self.version if view.reserved else 0,
+            _last_end(view) if self._by_end else None,
         )  # fmt: skip
         number = self._class_numbers.get(found)
         if number is None:
@@ -255,6 +262,7 @@ class Columns:
         self.host_to_be_had[:, number] = found.host_free
         self.host_to_be_had[:, number] += EPSILON
         self.amount_used[number] = _amount_used(view)
+        self.busy_for[number] = microseconds(found.ends - self.now) if found.ends else 0.0
         self.size[number] = 0
 
     def _grow(self) -> None:
@@ -267,6 +275,7 @@ class Columns:
         more = np.zeros((_AMOUNTS, spare))
         self.host_to_be_had = np.concatenate([self.host_to_be_had, more], axis=1)
         self.amount_used = np.concatenate([self.amount_used, real])
+        self.busy_for = np.concatenate([self.busy_for, real])
 
     def _layout_number(self, view: NodeView) -> int:
         return self.number_of(Layout(view.rooms, view.free, view.parts, view.node.topology))
@@ -311,6 +320,10 @@ def _make_of(node: Node, view: NodeView) -> Make:
 
 def _microseconds_left(expires_at: datetime | None, now: datetime) -> float:
     return np.inf if expires_at is None else microseconds(expires_at - now)
+
+
+def _last_end(view: NodeView) -> datetime | None:
+    return max((hold.end for hold in view.holds), default=None)
 
 
 def _amount_used(view: NodeView) -> float:

@@ -18,7 +18,7 @@ from scheduling.placement.keep_room import EMPTIER, RoomKeeper, RoomLost
 from scheduling.placement.mix import SLICE_MILLI
 from scheduling.placement.parts import WHOLE
 from scheduling.placement.room import idle_milli
-from scheduling.placement.scoring import totals
+from scheduling.placement.scoring import ends_together, totals
 from scheduling.state import Need
 
 _SMALLEST_PART = 0.001
@@ -103,7 +103,7 @@ class Rankers:
 
 
 class _Rule:
-    """What all rules share."""
+    """What all rules share: what expiry, provider, data and the ends of jobs add."""
 
     def __init__(self, facts: Facts, policy: PackingPolicy) -> None:
         self.facts = facts
@@ -121,18 +121,30 @@ class _Rule:
         """Nothing to look at in advance."""
 
     def added(self, first: int, end: int) -> Floats:
-        """Return what expiry, provider and data add."""
-        return self._beside[self.facts.columns.make[first:end]]
+        """Return what is added to the rule's own value."""
+        return self._beside[self.facts.columns.make[first:end]] + self.apart(first, end)
+
+    def apart(self, first: int, end: int) -> Floats | float:
+        """Return what it adds that a node's jobs end about when this one will."""
+        if not self.weights.separation:
+            return 0.0
+        facts = self.facts
+        together = ends_together(facts.columns, facts.need.duration, slice(first, end))
+        return self.weights.separation * together
 
     def with_added(self, number: int, parts: list[tuple[str, float]]) -> list[ScoreTerm]:
-        """Return parts in words, with expiry, provider and data."""
+        """Return parts in words, with all that is added to them."""
         make = self.facts.columns.classes[number].make
         expiry = self.weights.expiry * float(self.facts.expiry[make])
         provider = self.weights.provider * float(self.facts.provider[make])
-        return in_words([*parts, self.data_there(make)], expiry, provider)
+        return in_words([*parts, *self.beside_seed(number)], expiry, provider)
 
-    def data_there(self, make: int) -> tuple[str, float]:
-        return "data on the node", self.weights.locality * float(self.facts.locality[make])
+    def beside_seed(self, number: int) -> list[tuple[str, float]]:
+        """Return what is added beside the terms of the seed's score."""
+        make = self.facts.columns.classes[number].make
+        data = self.weights.locality * float(self.facts.locality[make])
+        apart = float(np.sum(self.apart(number, number + 1)))
+        return [("data on the node", data), ("ends with the node's jobs", apart)]
 
 
 class _SeedScore(_Rule):
@@ -147,12 +159,11 @@ class _SeedScore(_Rule):
         make = facts.columns.make[new]
         return totals(
             facts.used[new], facts.gaps[new], self._expiry[make], self._provider[make],
-            self.weights, self._locality[make],
+            self.weights, self._locality[make] + self.apart(first, end),
         )  # fmt: skip
 
     def parts(self, number: int) -> list[ScoreTerm]:
-        make = self.facts.columns.classes[number].make
-        return in_words([self.data_there(make)], 0.0, 0.0)
+        return in_words(self.beside_seed(number), 0.0, 0.0)
 
 
 class _ByGPUs(_Rule, ABC):

@@ -53,15 +53,15 @@ def totals(
     weighted_expiry: Floats,
     weighted_provider: Floats,
     weights: ScoreWeights,
-    weighted_locality: Floats | float = 0.0,
+    weighted_others: Floats | float = 0.0,
 ) -> Floats:
-    """Return the score of each class; three of the terms come with their weights already."""
+    """Return the score of each class; the last come with their weights already."""
     total = (
         weights.utilization * used
         + weights.fragmentation * gaps
         + weighted_expiry
         + weighted_provider
-        + weighted_locality
+        + weighted_others
     )
     # To nine digits: nodes that differ by the rounding of fractions alone must tie.
     return np.rint(total * 1e9) / 1e9
@@ -86,6 +86,14 @@ def expiry_penalty(columns: Columns, duration: timedelta) -> Floats:
         return np.zeros(len(columns.makes))
     share = columns.makes.left / microseconds(2 * duration)
     return np.clip(1.0 - share, 0.0, 1.0)
+
+
+def ends_together(columns: Columns, duration: timedelta, classes: slice) -> Floats:
+    """Return how near a job's end is to that of the last job on nodes of `classes`: the shorter of
+    the two times over the longer, 1 for the same; 0 on nodes without jobs."""
+    busy = columns.busy_for[classes]
+    lasts = max(microseconds(duration), 1.0)
+    return np.minimum(busy, lasts) / np.maximum(busy, lasts)
 
 
 def provider_bonus(columns: Columns, gpus: int) -> Floats:

@@ -30,7 +30,13 @@ policies = st.builds(
     rule=st.sampled_from([PackingRule.SEED_SCORE, PackingRule.KEEP_ROOM]),
     gpu_choice=st.sampled_from(GPUChoice),
     max_reservations=st.sampled_from([0, 1, 8]),
-    weights=st.sampled_from([ScoreWeights(), ScoreWeights(utilization=-1, fragmentation=0)]),
+    weights=st.sampled_from(
+        [
+            ScoreWeights(),
+            ScoreWeights(utilization=-1, fragmentation=0),
+            ScoreWeights(separation=0.5),
+        ]
+    ),
 )
 lately = st.lists(
     st.builds(RecentJobs, request=requests("r", True), count=st.integers(1, 9),

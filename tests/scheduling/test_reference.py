@@ -36,7 +36,14 @@ policies = st.builds(
     PackingPolicy,
     gpu_choice=st.sampled_from(GPUChoice),
     max_reservations=st.sampled_from([0, 1, 8]),
-    weights=st.sampled_from([ScoreWeights(), ScoreWeights(utilization=-1, fragmentation=0)]),
+    weights=st.sampled_from(
+        [
+            ScoreWeights(),
+            ScoreWeights(utilization=-1, fragmentation=0),
+            ScoreWeights(separation=1, locality=0),
+            ScoreWeights(separation=0.3),
+        ]
+    ),
 )
 
 

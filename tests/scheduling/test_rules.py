@@ -16,6 +16,7 @@ from models.placement import (
     PackingRule,
     RecentJobs,
     ScoreTerms,
+    ScoreWeights,
 )
 from models.topology import Gang
 from scheduling.cycle import plan
@@ -68,12 +69,18 @@ def _without_parts(terms: ScoreTerms) -> ScoreTerms:
 
 
 @given(
-    scenes(mixed=True, linked=True), st.sampled_from(OTHERS), st.sampled_from(GPUChoice), lately
-)
+    scenes(mixed=True, linked=True), st.sampled_from(OTHERS), st.sampled_from(GPUChoice), lately,
+    st.sampled_from([0.0, 0.5, 2.0]),
+)  # fmt: skip
 def test_every_plan_by_a_rule_is_that_of_its_plain_twin(
-    scene: Scene, rule: PackingRule, choice: GPUChoice, recent: list[RecentJobs]
+    scene: Scene,
+    rule: PackingRule,
+    choice: GPUChoice,
+    recent: list[RecentJobs],
+    separation: float,
 ) -> None:
-    policy = PackingPolicy(rule=rule, gpu_choice=choice)
+    weights = ScoreWeights(separation=separation)
+    policy = PackingPolicy(rule=rule, gpu_choice=choice, weights=weights)
     assert plan_in_numbers(scene, policy, recent) == expected_plan(scene, policy, recent)
 
 
@@ -109,6 +116,28 @@ def test_keep_room_leaves_long_lived_nodes_to_the_long_jobs_that_come() -> None:
     assert chosen.node_id == "ends-soon"
     by_score = plan([a_job()], nodes, at_work, PackingPolicy(), NOW, long_jobs).decisions[0]
     assert by_score.node_id == "lasting"  # to the score both are empty
+
+
+@pytest.mark.parametrize("rule", PackingRule)
+def test_jobs_that_end_together_come_together_where_the_pool_asks_for_it(
+    rule: PackingRule,
+) -> None:
+    nodes = [a_node(name, busy=range(4)) for name in ("hours", "days")]
+    at_work = [
+        running("on-hours", "hours", range(4), 2 * HOUR, vram_per_gpu=80),
+        running("on-days", "days", range(4), 40 * HOUR, vram_per_gpu=80),
+    ]
+    policy = PackingPolicy(rule=rule, weights=ScoreWeights(separation=1))
+    short, long = a_job(expected_duration=HOUR), a_job(expected_duration=40 * HOUR)
+    for job, node, worth in ((short, "hours", 0.5), (long, "days", 1.0)):
+        decision = plan([job], nodes, at_work, policy, NOW).decisions[0]
+        assert decision.node_id == node
+        assert decision.terms is not None
+        assert ("ends with the node's jobs", worth) in {
+            (part.name, part.value) for part in decision.terms.parts
+        }
+    without = plan([long], nodes, at_work, PackingPolicy(rule=rule), NOW).decisions[0]
+    assert without.node_id == "hours"  # to the rule alone both are the same
 
 
 def test_keep_room_leaves_rare_gpus_to_those_who_name_them() -> None:

@@ -84,12 +84,6 @@ class Machine:
         used = self.unexplained[number] + sum(span.host[number] for span in self.held)
         return self.size()[number] - used
 
-    def cpus_free(self) -> float:
-        return self.free(0)
-
-    def ram_free(self) -> float:
-        return self.free(1)
-
     def with_memory(self, job: JobRequest) -> set[int]:
         return {index for index, room in self.room.items() if room + TINY >= job.vram_per_gpu}
 
@@ -119,9 +113,9 @@ def reference_plan(
         if options:
             options.sort(key=lambda option: -option.terms.total)  # stable: ties keep the order
             if ranking is None:
-                options[0] = in_words(options[0], held(job, node_of(machines, options[0])), policy)
+                options[0] = in_words(options[0], machine_at(machines, options[0]), job, policy)
             best = options[0]
-            machine = next(m for m in machines if m.node.id == best.node_id)
+            machine = machine_at(machines, best)
             start(machine, job, best.gpu_indices, best.slices)
             decisions.append(
                 Decision(
@@ -155,16 +149,20 @@ def reference_plan(
     return CyclePlan(decisions=tuple(decisions), reservations=tuple(reservations))
 
 
-def in_words(option: Candidate, held_there: float, policy: PackingPolicy) -> Candidate:
-    """The chosen node by the seed's score, with what data adds to it."""
-    worth = round(policy.weights.locality * held_there, 6)
-    parts = (ScoreTerm(name="data on the node", value=worth),) if worth >= 0.001 else ()
-    terms = option.terms.model_copy(update={"parts": parts})
+def in_words(
+    option: Candidate, machine: Machine, job: JobRequest, policy: PackingPolicy
+) -> Candidate:
+    """The chosen node by the seed's score, with what is added to it."""
+    data = policy.weights.locality * held(job, machine.node)
+    ends = policy.weights.separation * together(job, machine)
+    named = sorted([(-data, "data on the node"), (-ends, "ends with the node's jobs")])
+    parts = [ScoreTerm(name=n, value=round(-v, 6)) for v, n in named if -v >= 0.001]
+    terms = option.terms.model_copy(update={"parts": tuple(parts)})
     return option.model_copy(update={"terms": terms})
 
 
-def node_of(machines: Sequence[Machine], option: Candidate) -> Node:
-    return next(machine.node for machine in machines if machine.node.id == option.node_id)
+def machine_at(machines: Sequence[Machine], option: Candidate) -> Machine:
+    return next(machine for machine in machines if machine.node.id == option.node_id)
 
 
 def turn(job: JobRequest) -> tuple[int, bool, datetime | None, str, int]:
@@ -290,6 +288,7 @@ def answer(
         total = ranking.value(machine, after, gpus, job)
         total += policy.weights.expiry * terms.expiry + policy.weights.provider * terms.provider
         total += policy.weights.locality * held(job, node)
+        total += policy.weights.separation * together(job, machine)
         terms = terms.model_copy(update={"rule": policy.rule, "total": round(total, 9)})
     link = link_of(gpus, node.topology)
     return Candidate(node_id=node.id, gpu_indices=gpus, slices=slices, link=link, terms=terms)
@@ -327,6 +326,7 @@ def score(
         + weights.expiry * expiry
         + weights.provider * bonus
         + weights.locality * held(job, node)
+        + weights.separation * together(job, machine)
     )
     return ScoreTerms(
         utilization=utilization,
@@ -342,6 +342,14 @@ def held(job: JobRequest, node: Node) -> float:
     sizes = {name: size or 1 for name, size in job.data.items()}
     there = sum(size for name, size in sizes.items() if name in node.data)
     return there / sum(sizes.values()) if sizes else 0.0
+
+
+def together(job: JobRequest, machine: Machine) -> float:
+    """How near the job's end is to that of the last job there."""
+    if not machine.held:
+        return 0.0
+    spans = job.expected_duration, max(span.end for span in machine.held) - machine.now
+    return min(spans) / max(spans)
 
 
 def choice(

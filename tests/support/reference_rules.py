@@ -55,9 +55,9 @@ class PlainRanking:
     ) -> float:
         match self.rule:
             case PackingRule.TIGHT:
-                return -idle_milli(machine) / 1000 - machine.cpus_free() / 1e6
+                return -idle_milli(machine) / 1000 - machine.free(0) / 1e6
             case PackingRule.BEST_FIT:
-                left = 0.5 * (machine.cpus_free() - job.cpus) / self.most_cpus
+                left = 0.5 * (machine.free(0) - job.cpus) / self.most_cpus
                 left += 0.5 * idle_milli(after) / 1000 / self.most_gpus
                 return math.floor(100 * (1 - left) + 1e-9) / 100
             case PackingRule.PACK_TO_EMPTY:
@@ -68,7 +68,7 @@ class PlainRanking:
             case _:
                 lost = worth(machine, self) - worth(after, self)
                 lost += 0.02 * idle_milli(machine)
-                lost += 1e-3 * machine.cpus_free() + 1e-6 * machine.ram_free()
+                lost += 1e-3 * machine.free(0) + 1e-6 * machine.free(1)
                 return -lost / 1000
 
 
@@ -89,7 +89,7 @@ def idle_milli(machine: plain.Machine) -> int:
 
 def usable_now(machine: plain.Machine, kind: Kind) -> int:
     need = kind.need
-    short = machine.cpus_free() + TINY < need.cpus or machine.ram_free() + TINY < need.ram
+    short = machine.free(0) + TINY < need.cpus or machine.free(1) + TINY < need.ram
     return 0 if short or not suits(machine, kind) else found(machine, kind)[1]
 
 
@@ -137,8 +137,8 @@ def worth(machine: plain.Machine, ranking: PlainRanking) -> float:
     for kind, pressure in zip(mix.kinds, ranking.pressure, strict=True):
         total += pressure * usable_now(machine, kind)
     served = min(
-        machine.cpus_free() / max(mix.cpus_per_milli, 1e-9),
-        machine.ram_free() / max(mix.ram_per_milli, 1e-9),
+        machine.free(0) / max(mix.cpus_per_milli, 1e-9),
+        machine.free(1) / max(mix.ram_per_milli, 1e-9),
     )
     total -= (1 - mix.churn) * max(idle_milli(machine) - served, 0)
     demand = [kind.frequency * math.sqrt(kind.milli / 1000) * kind.milli for kind in mix.kinds]
@@ -157,8 +157,8 @@ def lasting(machine: plain.Machine, kind: Kind) -> float:
             break
         leave = max(
             missing(i * need.gpus, free, large),
-            missing(i * need.cpus, machine.cpus_free(), node.cpus),
-            missing(i * need.ram, machine.ram_free(), node.ram),
+            missing(i * need.cpus, machine.free(0), node.cpus),
+            missing(i * need.ram, machine.free(1), node.ram),
         )
         copies += (jobs * (1 - min(leave, 1)) + 0.5) / (jobs + 0.5)
     return copies
