@@ -98,8 +98,8 @@ class ScoreTerms(Frozen):
     expiry: float
     provider: float
     parts: tuple[ScoreTerm, ...] = ()
-    """What data and the ends of jobs add; of another rule than `seed-score` all parts, without those below
-    a thousandth. In a cycle only of the node chosen."""
+    """What data and the ends of jobs add; of another rule than `seed-score` all parts. Without
+    those below a thousandth, and in a cycle only of the node chosen."""
     total: float
 
 
