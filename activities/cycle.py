@@ -3,16 +3,14 @@
 import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from activities.checkpoints import CheckpointActivities
+from activities.committing import commit
 from activities.database import Database, clock
 from activities.departures import NodeLooks
 from activities.failpoints import failpoint
@@ -30,17 +28,11 @@ from activities.snapshot import (
     load_queue,
     load_recent,
     load_running,
-    to_mb,
-    to_milli,
 )
 from activities.warming import Warming
 from models.messages import CycleReply, CycleRequest, LeaseEnd, Waiting
-from models.mig import slices_gb
-from models.node import Node
 from models.placement import (
     CyclePlan,
-    Decision,
-    JobRequest,
     Placement,
     PlacementKey,
     PlacementKind,
@@ -144,7 +136,7 @@ class CycleActivities:
             )
         decided = plan(tuple(queue), nodes, running, pool.packing, now, recent)
         async with self._database.transaction() as connection:
-            placed = await _commit(connection, request, decided, queue, nodes)
+            placed = await commit(connection, request, decided, queue, nodes)
             asked = [entry.request for entry in entries]
             await note_data(connection, asked, decided, placed)
             told = await _explain_waiting(connection, decided, now)
@@ -214,89 +206,6 @@ async def _placements(connection: AsyncConnection, cycle_id: str) -> tuple[Place
     return tuple(placement_of(list(group)) for _, group in by_job)
 
 
-async def _commit(
-    connection: AsyncConnection,
-    request: CycleRequest,
-    decided: CyclePlan,
-    queue: Sequence[JobRequest],
-    nodes: Sequence[Node],
-) -> set[str]:
-    """Commit the placements that still hold; return whose they are."""
-    await connection.execute(
-        text(
-            "INSERT INTO cycles (id, pool, queued, placed, refused, took_ms)"
-            " VALUES (:id, :pool, 0, 0, 0, 0)"
-        ),
-        {"id": request.cycle_id, "pool": request.pool},
-    )
-    jobs = {job.id: job for job in queue}
-    by_id = {node.id: node for node in nodes}
-    by_job = [_rows(decision, jobs[decision.job_id], by_id) for decision in decided.placements]
-    if not by_job:
-        return set()
-    # All at once is the rule; job by job only when the database refused a part of it.
-    placed = await _insert(connection, request.cycle_id, [row for rows in by_job for row in rows])
-    if placed is None:
-        one_by_one = [await _insert(connection, request.cycle_id, rows) for rows in by_job]
-        placed = {job_id for jobs_placed in one_by_one for job_id in jobs_placed or ()}
-    return placed
-
-
-async def _insert(
-    connection: AsyncConnection, cycle_id: str, rows: Sequence[Mapping[str, Any]]
-) -> set[str] | None:
-    """Take the rows out of the queue and place them; return the jobs that were still there.
-
-    None when the database refuses any.
-    """
-    try:
-        async with connection.begin_nested():
-            result = await connection.execute(
-                text(_PLACE), {"rows": json.dumps(rows), "cycle": cycle_id}
-            )
-            return {row.job_id for row in result}
-    except IntegrityError:
-        return None
-
-
-def _rows(decision: Decision, job: JobRequest, nodes: Mapping[str, Node]) -> list[dict[str, Any]]:
-    """Return a row for each node of a placement, its spares last; the decision stands with the
-    first."""
-    rows: list[dict[str, Any]] = []
-    ranks = len(decision.by_node)
-    for rank, (node_id, gpu_indices) in enumerate(decision.held):
-        host = job.share_of(len(gpu_indices), nodes[node_id].gpu_power)
-        rows.append(
-            {
-                "job_id": job.id,
-                "attempt": job.attempt,
-                "rank": rank,
-                "spare": rank >= ranks,
-                "node_id": node_id,
-                "epoch": nodes[node_id].epoch,
-                "gpu_indices": gpu_indices,
-                "cpu_milli": to_milli(host.cpus),
-                "ram_mb": to_mb(host.ram),
-                "storage_mb_s": to_mb(host.storage),
-                "milliwatts": to_milli(host.power),
-                "vram_mb": to_mb(_vram(job, nodes[node_id], gpu_indices[0], decision.slices)),
-                "milli": 0 if job.mig else job.milli,
-                "slices": decision.slices,
-                "mig_profile": job.mig,
-                "expected_seconds": job.expected_duration.total_seconds(),
-                "decision": {} if rank else decision.model_dump(mode="json"),
-            }
-        )
-    return rows
-
-
-def _vram(job: JobRequest, node: Node, gpu_index: int, slices: int) -> float:
-    """Return the GB that the job takes of each of its GPUs."""
-    if job.mig is None:
-        return job.vram_per_gpu
-    return slices_gb(next(gpu.vram for gpu in node.gpus if gpu.index == gpu_index), slices)
-
-
 async def _explain_waiting(
     connection: AsyncConnection, decided: CyclePlan, now: datetime
 ) -> list[tuple[str, Waiting]]:
@@ -334,39 +243,6 @@ def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
         keeps_warm=pool.buying.keeps_warm,
     )
 
-
-_PLACE = """
-    WITH wanted AS (
-        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
-            job_id text, attempt integer, rank integer, spare boolean, node_id text,
-            epoch integer, gpu_indices integer[], cpu_milli bigint, ram_mb bigint,
-            storage_mb_s bigint, milliwatts bigint, vram_mb bigint,
-            milli integer, slices integer, mig_profile text,
-            expected_seconds double precision, decision jsonb)
-    ), taken AS (
-        DELETE FROM queue q USING wanted w
-         WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND w.rank = 0 AND NOT q.held
-        RETURNING q.job_id
-    ), placed AS (
-        INSERT INTO placements (job_id, attempt, rank, spare, cycle_id, node_id, epoch,
-                                gpu_indices, cpu_milli, ram_mb, storage_mb_s, milliwatts,
-                                vram_mb, milli, slices, mig_profile, expected_seconds, decision)
-        SELECT job_id, attempt, rank, spare, :cycle, node_id, epoch, gpu_indices, cpu_milli,
-               ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,
-               expected_seconds, decision
-          FROM wanted JOIN taken USING (job_id)
-        RETURNING job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb, milli, slices,
-                  mig_profile
-    )
-    INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,
-                        mig_profile, tenant)
-    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, g.index, p.vram_mb, p.milli, p.slices,
-           p.mig_profile, j.tenant
-      FROM placed p
-      JOIN jobs j ON j.id = p.job_id
-     CROSS JOIN LATERAL unnest(p.gpu_indices) AS g (index)
-    RETURNING job_id
-"""
 
 _EXPLAIN = """
     UPDATE queue q SET decision = w.decision, decided_at = :now
