@@ -19,11 +19,13 @@ from models.preemption import (
     RunningWork,
     Victim,
 )
+from models.topology import Gang
 from scheduling.cycle import queue_order
 from scheduling.preemption.costs import Candidate, probable_end, victim_of, why_not
 from scheduling.preemption.ground import Ground, gains_of
 from scheduling.preemption.search import Best, search
 from scheduling.preemption.ways import refused, weigh
+from scheduling.state import Need
 from scheduling.topology import domain_of
 
 
@@ -90,7 +92,8 @@ class _Scene:
         self.ground = Ground(nodes, shares, packing, now)
         self._busy: dict[str, str] = {}
         """Why a job is out of the question, whoever asks."""
-        self._waits: dict[JobRequest, timedelta] = {}
+        self._waits: dict[tuple[Need, Gang | None], timedelta] = {}
+        """Of jobs that ask alike."""
         self._waits_version = -1
 
     def begin(self, under_way: Sequence[PreemptionUnderWay]) -> None:
@@ -172,7 +175,7 @@ class _Scene:
         runs now, and never longer than `job` runs."""
         if self._waits_version != self.ground.version:
             self._waits, self._waits_version = {}, self.ground.version
-        alike = work.request.model_copy(update={"id": "", "submitted_at": None, "attempt": 1})
+        alike = Need.of(work.request, self.ground.packing), work.request.gang
         if alike not in self._waits:
             self._waits[alike] = self._wait(work.request)
         return victim_of(

@@ -248,6 +248,13 @@ def test_buying_goes_first_where_it_costs_less() -> None:
     assert {way.kind for way in plan.ways} == set(WayKind)
 
 
+def test_jobs_that_name_data_give_way_too() -> None:
+    work = full()
+    request = work.request.model_copy(update={"data": {"imagenet": 150.0}})
+    named = work.model_copy(update={"request": request})
+    assert planned(a_job("urgent", 8, priority=8), [named]).preempts
+
+
 def test_the_rule_by_which_a_live_pool_ranks_nodes_does_not_matter() -> None:
     nodes, works = nodes_with([full()], [a_node()]), [full()]
     job = a_job("urgent", 4, priority=8)
