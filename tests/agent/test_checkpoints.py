@@ -152,7 +152,7 @@ async def test_a_job_that_moved_waits_for_the_store_and_is_the_nodes_fault_then(
     monkeypatch.setattr(checkpointing, "RESTORE_PATIENCE", 0.1)
     report = await _start(nodes.node("a", "nowhere://x"), COUNT, attempt=2).done
     assert report.failure is FailureClass.NODE
-    assert "nowhere://x cannot be read" in report.message
+    assert "the store nowhere://x cannot be opened" in report.message
 
 
 async def test_a_job_that_waits_for_the_store_can_be_stopped(nodes: Nodes) -> None:

@@ -119,7 +119,7 @@ async def _is_observed(control: Database, store: CheckpointStore, pool: str, job
     first = await away.observe_checkpoints(CheckpointsRequest(pool=pool))
     again = await away.observe_checkpoints(CheckpointsRequest(pool=pool))
     assert first.newest == again.newest == seen.newest
-    assert "nowhere://x cannot be read" in first.reason
+    assert "the store nowhere://x cannot be opened" in first.reason
     assert first.away_since == again.away_since is not None
     async with control.transaction() as connection:
         rows = await connection.execute(
