@@ -128,8 +128,9 @@ class BlockDecisionActivities:
                 text("SELECT count(*) FROM sales WHERE block_id = :id"), {"id": block["id"]}
             )
         verdict = BlockVerdict(
-            kind=decision.kind, reason=decision.reason, considered=lines_of(decision)
-        )
+            kind=decision.kind, reason=decision.reason, considered=lines_of(decision),
+            until=decision.until,
+        )  # fmt: skip
         if decision.kind is BlockOptionKind.SELL:
             terms = scene.terms
             sales = tuple(

@@ -30,6 +30,7 @@ from models.settings import Settings
 from scheduling.buying.block_end import may_renew, renewal_window, resale_window
 from scheduling.buying.costs import usual_demand
 from scheduling.buying.fleet import shape_of
+from scheduling.buying.going_on import may_go_on
 
 _OVERRUN = timedelta(minutes=15)
 """A job that runs longer than was expected is expected to run so long at least."""
@@ -77,6 +78,8 @@ async def with_markets(scene: BlockScene, account: str | None, settings: Setting
             }
         )
         scene = scene.model_copy(update={"block": facts})
+        if facts.by_use:
+            return await _with_offers(scene, settings)
         rest = resale_window(facts.ends_at, scene.now)
         if facts.resellable and rest is not None and scene.policy.resell:
             terms = await _terms(market, scene, account, rest)
@@ -95,6 +98,14 @@ async def with_markets(scene: BlockScene, account: str | None, settings: Setting
     return scene.model_copy(
         update={"following": following, "elsewhere": min([*asks, *others], default=None)}
     )
+
+
+async def _with_offers(scene: BlockScene, settings: Settings) -> BlockScene:
+    """Return the scene of a machine that is billed as it runs with what others like it cost."""
+    if not scene.jobs or not may_go_on(scene):
+        return scene
+    prices = await _elsewhere(settings, scene.block, scene.policy)
+    return scene.model_copy(update={"elsewhere": min(prices, default=None)})
 
 
 async def _terms(
@@ -128,8 +139,8 @@ async def _elsewhere(settings: Settings, block: BlockFacts, policy: BuyingPolicy
     shape = shape_of(block.instance_type)
     prices: list[int] = []
     for name in registry.configured(settings):
-        if name == block.provider:
-            continue
+        if name == block.provider and not block.by_use:
+            continue  # its book was asked
         try:
             async with aclosing(registry.connect(settings, name)) as market:
                 offers = await market.offers()

@@ -18,6 +18,7 @@ from activities.block_scene import IDLE_SINCE
 from activities.database import Database
 from activities.draining import drain_node, give_notice
 from activities.failpoints import failpoint
+from activities.going_on import look_for_going_on
 from activities.handing_over import hand_over, nodes_that_go_on
 from activities.ledger import book_cost, book_use
 from activities.providers import registry
@@ -74,13 +75,14 @@ class BlockActivities:
             idle_at = await _idle_at(connection, block)
             now = datetime.now(UTC)
             decides = await _decides(connection, block, idle_at, now)
+            goes_on, look_at = await look_for_going_on(connection, block, now)
             spot = await connection.scalar(text(_IS_SPOT), {"id": ref.block_id})
         over = block["state"] != "STARTING" and not left
         idle = idle_at is not None and idle_at <= now
         return BlockLook(
             ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
             idle="nothing has run there for long enough" if idle else "",
-            decides=decides, look_at=now + _SPOT_LOOK if spot else None,
+            decides=decides, goes_on=goes_on, look_at=now + _SPOT_LOOK if spot else look_at,
         )  # fmt: skip
 
     @activity.defn

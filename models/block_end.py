@@ -1,4 +1,4 @@
-"""What becomes of a block: kept, followed by another, sold in part, or let go; and why.
+"""What becomes of a block: kept, gone on with, followed by another, sold in part, or let go.
 
 `scheduling.buying.block_end.decide_block` compares these in dollars. Prices are micro-dollars per
 GPU-hour, amounts micro-dollars. All of it is frozen and can be stored: the same values give the
@@ -68,6 +68,7 @@ class BlockJob(Frozen):
 class BlockOptionKind(StrEnum):
     KEEP = "keep"
     RENEW = "renew"
+    GO_ON = "go-on"
     SELL = "sell"
     LET_GO = "let-go"
 
@@ -162,6 +163,15 @@ class BlockDecision(Frozen):
     options: tuple[BlockOption, ...] = ()
     sales: tuple[NodeSale, ...] = ()
     renewal: Renewal | None = None
+    until: Instant | None = None
+    """Until when a machine that is billed as it runs goes on."""
+
+
+class GoOnRequest(Wire):
+    """Let the machine of a block that is billed as it runs go on."""
+
+    block_id: str
+    until: Instant
 
 
 class SaleIntent(Wire):

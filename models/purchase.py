@@ -302,6 +302,8 @@ class BlockLook(Wire):
     """When to look again at the latest, where that is sooner than usual."""
     decides: bool = False
     """Whether it may be sold or renewed: that is to be decided now."""
+    goes_on: bool = False
+    """Whether a machine that is billed as it runs may go on: also while it drains for its end."""
 
 
 class Cleared(Wire):
@@ -329,6 +331,8 @@ class BlockVerdict(Wire):
     purchase_id: str = ""
     renewal: PurchaseRequest | None = None
     """The purchase of the time after it. Its intent is stored."""
+    until: Instant | None = None
+    """Until when its machine is to go on."""
 
 
 class ExtendRequest(Wire):

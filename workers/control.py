@@ -22,6 +22,7 @@ from activities.checkpoints import CheckpointActivities, keep_observing
 from activities.cycle import CycleActivities
 from activities.database import Database
 from activities.departures import DepartureActivities, NodeLooks
+from activities.going_on import GoingOnActivities
 from activities.machines import MachineActivities
 from activities.market_watch import MarketWatchActivities
 from activities.metrics import SILENT, Metrics
@@ -106,6 +107,7 @@ def control_worker(
     blocks = BlockActivities(database, temporal, settings)
     clearing = BlockClearingActivities(database, temporal, settings.margins)
     endings = BlockDecisionActivities(database, temporal, settings)
+    going_on = GoingOnActivities(database, temporal)
     sales = SaleActivities(database, temporal, settings)
     buying = BuyingActivities(database, settings)
     store = CheckpointStore(settings.resolve_checkpoint_store())
@@ -132,7 +134,7 @@ def control_worker(
             unsaved.decide_saves,
             blocks.look_at_block, blocks.drain_block, blocks.stop_machines, blocks.close_block,
             clearing.clear_block, clearing.await_empty,
-            endings.decide_block, endings.extend_machines,
+            endings.decide_block, endings.extend_machines, going_on.go_on,
             sales.intend_sale, sales.place_sale, sales.look_at_sale, sales.cancel_sale,
             sales.settle_sale,
         ],

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from models.block_end import BlockOptionKind
+    from models.block_end import BlockOptionKind, GoOnRequest
     from models.messages import CommandReason
     from models.purchase import (
         BLOCK_WORKFLOW,
@@ -20,6 +20,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows import purchase_steps as steps
 
 
+_LOOKS_AGAIN = (BlockOptionKind.LET_GO, BlockOptionKind.GO_ON)
+"""What changes the block at once."""
 _SEES_OFF = "see-jobs-off"
 """Blocks that were let go before this lost what ran there with their machines."""
 
@@ -45,7 +47,8 @@ class BlockWorkflow:
             reason = self._reason_to_end(look)
             if reason:
                 break
-            if look.decides and not self._draining and await self._decide():
+            decides = look.decides and not self._draining
+            if (decides or look.goes_on) and await self._decide():
                 continue
             if look.idle and not look.decides and not self._draining:
                 # A job may have been placed at this moment: it finishes, and nothing follows it.
@@ -92,6 +95,9 @@ class BlockWorkflow:
     async def _decide(self) -> bool:
         """Decide what becomes of the block, and do it; return whether to look again at once."""
         verdict = await steps.decide_block(self._ref())
+        if verdict.until is not None:
+            block_id = self._block.block_id
+            verdict = await steps.go_on(GoOnRequest(block_id=block_id, until=verdict.until))
         lines = [f"### {verdict.kind.value}", "", verdict.reason, ""]
         workflow.set_current_details(
             "\n".join([*lines, *(f"- {line}" for line in verdict.considered)])
@@ -103,7 +109,9 @@ class BlockWorkflow:
         if verdict.kind is BlockOptionKind.LET_GO:
             # A job may have been placed at this moment: it finishes, and nothing follows it.
             await self._drain(verdict.reason)
-        return bool(verdict.sales) or verdict.kind is BlockOptionKind.LET_GO
+        if verdict.kind is BlockOptionKind.GO_ON:
+            self._draining = False  # where it drained, that was for its end
+        return bool(verdict.sales) or verdict.kind in _LOOKS_AGAIN
 
     async def _drain(self, reason: str) -> None:
         await steps.drain_block(self._ref(reason))

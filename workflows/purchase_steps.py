@@ -9,10 +9,11 @@ from temporalio import workflow
 from activities.block_clearing import BlockClearingActivities
 from activities.block_decisions import BlockDecisionActivities
 from activities.blocks import BlockActivities
+from activities.going_on import GoingOnActivities
 from activities.machines import MachineActivities
 from activities.purchasing import PurchasingActivities
 from activities.sales import SaleActivities
-from models.block_end import SaleIntent, SaleRef, SaleSeen
+from models.block_end import GoOnRequest, SaleIntent, SaleRef, SaleSeen
 from models.purchase import (
     AgentsReport,
     AgentsRequest,
@@ -140,6 +141,12 @@ async def extend_machines(request: ExtendRequest) -> AgentsReport:
         BlockDecisionActivities.extend_machines, request,
         f"machines of {request.block_id} go on in {request.next_block}",
     )  # fmt: skip
+
+
+async def go_on(request: GoOnRequest) -> BlockVerdict:
+    return await _store(
+        GoingOnActivities.go_on, request, f"go on until {request.until:%Y-%m-%d %H:%M} UTC"
+    )
 
 
 async def intend_sale(intent: SaleIntent) -> SaleSeen:

@@ -1,4 +1,4 @@
-"""What becomes of a block: kept, followed by the time after it, sold in part, or let go.
+"""What becomes of a block: kept, gone on with, followed by another, sold in part, or let go.
 
 `decide_block` is pure: the same scene gives the same decision, with every option in micro-dollars
 against leaving the block as it is. docs/buying.md tells the rules.
@@ -17,12 +17,13 @@ from models.block_end import (
     Renewal,
 )
 from models.buying import MarketView, PurchasePlan
-from models.job import Tier
 from models.market import Capabilities, Level, NoQuote, NoQuoteReason, OrderBook, Window
 from models.units import format_duration
-from scheduling.buying.costs import SHORTEST_RESALE, UNSERVED
+from scheduling.buying.costs import SHORTEST_RESALE
 from scheduling.buying.fleet import Fleet, shape_of
+from scheduling.buying.going_on import go_on
 from scheduling.buying.leaving import MOST_QUEUED, fleet_of_scene, kept_for, may_leave
+from scheduling.buying.moving import cost_of_moving
 from scheduling.buying.prices import BlockSource, round_up, whole_quarters
 from scheduling.buying.words import about
 from scheduling.prices.price import in_place
@@ -45,8 +46,10 @@ def decide_block(scene: BlockScene) -> BlockDecision:
     """
     sales = _sales(scene)
     renewal, renewed = _renewal(scene)
+    until, longer = go_on(scene) or (None, None)
+    others = (renewed, longer, _sale(scene, sales), _let_go(scene))
     options = [BlockOption(kind=BlockOptionKind.KEEP, title="leave it as it is")]
-    options += [option for option in (renewed, _sale(scene, sales), _let_go(scene)) if option]
+    options += [option for option in others if option]
     best = max((each for each in options if not each.lost), key=lambda each: each.gain)
     marked = tuple(_marked(each, best) for each in options)
     chosen = next(each for each in marked if each.chosen)
@@ -58,6 +61,7 @@ def decide_block(scene: BlockScene) -> BlockDecision:
         options=marked,
         sales=sales if chosen.kind is BlockOptionKind.SELL else (),
         renewal=renewal if chosen.kind is BlockOptionKind.RENEW else None,
+        until=until if chosen.kind is BlockOptionKind.GO_ON else None,
     )
 
 
@@ -73,7 +77,7 @@ def kept(decision: BlockDecision, kind: BlockOptionKind, why: str) -> BlockDecis
     return decision.model_copy(
         update={
             "kind": chosen.kind, "options": options, "sales": (), "renewal": None,
-            "reason": _sentence(chosen, options),
+            "until": None, "reason": _sentence(chosen, options),
         }
     )  # fmt: skip
 
@@ -202,9 +206,7 @@ def _renewal(scene: BlockScene) -> tuple[Renewal | None, BlockOption | None]:
         return None, BlockOption(kind=BlockOptionKind.RENEW, title=title, lost=lost)
     terms = {
         "price": -plan.expected_cost,
-        "the same elsewhere": _elsewhere(scene, jobs),
-        "done again": _again(scene, jobs),
-        "waiting meanwhile": _waiting(scene, jobs),
+        **cost_of_moving(scene, jobs),
         "left over": _left_over(scene, plan, jobs, window),
     }
     option = BlockOption(
@@ -241,36 +243,6 @@ def _within_caps(scene: BlockScene, option: BlockOption, plan: PurchasePlan) -> 
     if cap is not None and plan.max_total > cap:
         return option.model_copy(update={"lost": "it is over the cap of a purchase"})
     return option
-
-
-def _elsewhere(scene: BlockScene, jobs: Sequence[BlockJob]) -> int:
-    """Return what the rest of the work would cost on machines bought later; FLEX may wait."""
-    price = scene.elsewhere
-    if scene.block.tier is Tier.FLEX:
-        hoped = scene.policy.flex_price
-        price = hoped if price is None else min(price, hoped)
-    if price is None:
-        return sum(_priced(scene.policy.fast_delay_price, job.gpus, UNSERVED) for job in jobs)
-    ends_at = scene.block.ends_at
-    return sum(_priced(price, job.gpus, job.whole or job.expected_end - ends_at) for job in jobs)
-
-
-def _again(scene: BlockScene, jobs: Sequence[BlockJob]) -> int:
-    """Return what it costs to do again what is lost when jobs move."""
-    price = scene.block.price if scene.elsewhere is None else scene.elsewhere
-    return sum(_priced(price, job.gpus, job.lost) for job in jobs)
-
-
-def _waiting(scene: BlockScene, jobs: Sequence[BlockJob]) -> int:
-    """Return what it costs that moved FAST jobs wait for machines, and for what they do again."""
-    policy = scene.policy
-    if scene.elsewhere is None:
-        return 0  # what is not served at all is counted already
-    return sum(
-        _priced(policy.fast_delay_price, job.gpus, policy.usual_startup + job.lost)
-        for job in jobs
-        if job.tier is Tier.FAST
-    )
 
 
 def _left_over(
@@ -367,7 +339,3 @@ def _sentence(chosen: BlockOption, options: Iterable[BlockOption]) -> str:
 
 def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
-
-
-def _priced(price: int, gpus: int, length: timedelta) -> int:
-    return price * gpus * max(length // timedelta(seconds=1), 0) // 3600

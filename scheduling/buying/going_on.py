@@ -1,0 +1,59 @@
+"""Whether a machine that is billed as it runs goes on beyond its committed time.
+
+Nothing has to be bought for that: its market bills it until it is stopped. Only the money that it
+may cost is committed anew, and its nodes last longer.
+"""
+
+from datetime import datetime, timedelta
+
+from models.block_end import BlockJob, BlockOption, BlockOptionKind, BlockScene
+from models.buying import BuyingPolicy
+from models.units import format_duration
+from scheduling.buying.moving import cost_of_moving, priced
+from scheduling.buying.prices import whole_quarters
+from scheduling.buying.words import about
+
+
+def go_on(scene: BlockScene) -> tuple[datetime, BlockOption] | None:
+    """Return until when a machine would go on for the work there, with what that gains.
+
+    None where it is not time to think of it, and where nothing there needs longer.
+    """
+    jobs = _beyond(scene)
+    if not jobs or not may_go_on(scene):
+        return None
+    block, policy = scene.block, scene.policy
+    last = max(job.expected_end for job in jobs)
+    length = whole_quarters(max(last + policy.safety_margin - block.ends_at, timedelta(minutes=1)))
+    length = min(length, policy.longest_window)
+    # It is let go when its work has ended, as any other machine that the work would run on.
+    used = min(last - block.ends_at, length)
+    gpus = block.gpus_per_node * len(scene.machines)
+    terms = {"price": -priced(block.price, gpus, used), **cost_of_moving(scene, jobs)}
+    option = BlockOption(
+        kind=BlockOptionKind.GO_ON,
+        title=f"go on for {format_duration(length)} after it, billed as it runs",
+        gain=sum(terms.values()), terms=terms,
+    )  # fmt: skip
+    cap = policy.max_price.get(block.tier)
+    if cap is not None and block.price > cap:
+        over = f"it costs {about(block.price)} for a GPU-hour, over the cap of {about(cap)}"
+        option = option.model_copy(update={"lost": over})
+    return block.ends_at + length, option
+
+
+def may_go_on(scene: BlockScene) -> bool:
+    """Return whether it is time to think of it: not before the end is near."""
+    block = scene.block
+    due = thinks_from(block.starts_at, block.ends_at, scene.policy)
+    return block.by_use and scene.policy.enabled and due <= scene.now < block.ends_at
+
+
+def thinks_from(starts_at: datetime, ends_at: datetime, policy: BuyingPolicy) -> datetime:
+    """Return from when it is decided whether a machine goes on: as early as a renewal is."""
+    return ends_at - min(2 * policy.startup_limit, (ends_at - starts_at) / 2)
+
+
+def _beyond(scene: BlockScene) -> list[BlockJob]:
+    ends_at, margin = scene.block.ends_at, scene.policy.safety_margin
+    return [job for job in scene.jobs if job.expected_end + margin > ends_at]
