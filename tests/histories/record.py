@@ -52,9 +52,10 @@ from models.purchase import (
 from models.reconcile import ReconcileRequest
 from models.settings import Settings
 from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
-from tests.histories import spares_scene
+from simulation.market.background import Profile
+from tests.histories import going_on_scene, spares_scene
 from tests.support.control import a_spec, serving_control
-from tests.support.histories import runs
+from tests.support.histories import runs, scrubbed
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.market import RunningMarket, running_market
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
@@ -87,7 +88,7 @@ _RENEWED = "SELECT 1 FROM purchases WHERE renews = :name AND state = 'READY' AND
 SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
-    "spares",
+    "spares", "going_on",
 )  # fmt: skip
 
 
@@ -202,6 +203,12 @@ class Scenarios:
 
     async def spares(self) -> None:
         await spares_scene.play(self._start_job, self._node)
+
+    async def going_on(self) -> None:
+        await going_on_scene.play(
+            self._market, self._bought_node, self._start_job, self._may_trade, self._change,
+            self._has,
+        )  # fmt: skip
 
     async def start_failures(self) -> None:
         """What two nodes cannot start is not tried on a third."""
@@ -380,19 +387,19 @@ class Scenarios:
 
     @asynccontextmanager
     async def _bought_node(
-        self, name: str, option: dict[str, Any]
+        self, name: str, option: dict[str, Any], machine: str = ""
     ) -> AsyncIterator[WorkflowHandle[Any, Any]]:
         """Buy a node that gets an agent, in a pool of its own; yield its block."""
         buying = asyncio.create_task(self._buy(name, option, pool=name, ready_within="60s"))
-        machine = machine_name(order_key(name, 1), 1)
+        machine = machine or machine_name(order_key(name, 1), 1)
         await eventually(lambda: self._is_asked_for(machine))
         async with self._node(machine, pool=name):
             await self._change(f"UPDATE nodes SET block_id = '{name}.1' WHERE id = '{machine}'")
             await buying
             yield self._temporal.get_workflow_handle(block_workflow_id(order_key(name, 1)))
 
-    async def _may_trade(self, pool: str) -> None:
-        policy = BuyingPolicy(enabled=True, startup_limit=timedelta(hours=1))
+    async def _may_trade(self, pool: str, **fields: Any) -> None:
+        policy = BuyingPolicy(enabled=True, startup_limit=timedelta(hours=1), **fields)
         async with self._database.transaction() as connection:
             await set_pool(connection, PoolSpec(name=pool, buying=policy))
 
@@ -523,7 +530,7 @@ async def record(scenes: Sequence[str], *, anew: bool = False) -> list[str]:
     with (
         temporary_folder() as folder,
         running_stack(settings_in(folder), migrate=upgrade) as stack,
-        running_market() as market,
+        running_market(Profile.CALM) as market,
     ):
         market.book(worked_example=True)
         temporal = await Client.connect(
@@ -553,19 +560,10 @@ async def _write(temporal: Client, workflow_id: str) -> list[str]:
         if file.exists():
             continue
         history = await temporal.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
-        content = _scrubbed(json.loads(history.to_json()))
+        content = scrubbed(json.loads(history.to_json()))
         file.write_text(json.dumps(content, indent=1) + "\n")
         names.append(file.name)
     return names
-
-
-def _scrubbed(content: Any) -> Any:
-    """Leave out stack traces: they name folders of the machine, and no replay looks at them."""
-    if isinstance(content, list):
-        return [_scrubbed(each) for each in content]
-    if isinstance(content, dict):
-        return {name: _scrubbed(each) for name, each in content.items() if name != "stackTrace"}
-    return content
 
 
 async def _reaches(job: Job, state: JobState) -> None:

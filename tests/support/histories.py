@@ -1,6 +1,7 @@
 """Reading workflow histories: which timers a run set, which activities it asked for."""
 
 from datetime import timedelta
+from typing import Any
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
@@ -48,3 +49,12 @@ async def was_signalled(temporal: Client, workflow_id: str, signal: str) -> bool
         event.workflow_execution_signaled_event_attributes.signal_name == signal
         for event in history.events
     )
+
+
+def scrubbed(content: Any) -> Any:
+    """Leave out stack traces: they name folders of the machine, and no replay looks at them."""
+    if isinstance(content, list):
+        return [scrubbed(each) for each in content]
+    if isinstance(content, dict):
+        return {name: scrubbed(each) for name, each in content.items() if name != "stackTrace"}
+    return content
