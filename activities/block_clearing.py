@@ -5,7 +5,7 @@ Every step may run twice.
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -13,7 +13,7 @@ from temporalio import activity
 from temporalio.client import Client
 
 from activities.beating import beating
-from activities.database import Database
+from activities.database import Database, clock
 from activities.departures import occupant_of
 from activities.draining import clear_node
 from activities.failpoints import failpoint
@@ -52,8 +52,9 @@ class BlockClearingActivities:
                 {"id": ref.block_id, "reason": ref.reason},
             )  # fmt: skip
             there = await _occupants(connection, ref.block_id)
+            now = await clock(connection)
         await failpoint("clear_block.after-commit")
-        return Cleared(gone_by=all_gone_by(there, self._margins, datetime.now(UTC)))
+        return Cleared(gone_by=all_gone_by(there, self._margins, now))
 
     @activity.defn
     @reports_errors
@@ -63,10 +64,10 @@ class BlockClearingActivities:
         A job has gone when nothing of it runs any more, and what it saved has been published.
         """
         async with beating():
-            while left := await self._left(request.block_id):
-                if datetime.now(UTC) >= request.until:
-                    break
+            left, now = await self._left(request.block_id)
+            while left and now < request.until:
                 await asyncio.sleep(_LOOK_EVERY)
+                left, now = await self._left(request.block_id)
         if left:
             activity.logger.warning("%d jobs of block %s did not leave in time",
                                     left, request.block_id)  # fmt: skip
@@ -78,9 +79,10 @@ class BlockClearingActivities:
             go_on = await nodes_that_go_on(connection, block_id)
         return [name for name in names if name not in go_on]
 
-    async def _left(self, block_id: str) -> int:
+    async def _left(self, block_id: str) -> tuple[int, datetime]:
+        """Return how many jobs are there, and when that was."""
         async with self._database.transaction() as connection:
-            return len(await _occupants(connection, block_id))
+            return len(await _occupants(connection, block_id)), await clock(connection)
 
 
 async def _occupants(connection: AsyncConnection, block_id: str) -> list[Occupant]:

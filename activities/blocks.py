@@ -5,7 +5,7 @@ Every step may run twice.
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,7 +15,7 @@ from temporalio.client import Client
 from activities import purchase_rows as rows
 from activities.beating import beating
 from activities.block_scene import IDLE_SINCE
-from activities.database import Database
+from activities.database import Database, clock
 from activities.draining import drain_node, give_notice
 from activities.failpoints import failpoint
 from activities.going_on import look_for_going_on
@@ -73,7 +73,7 @@ class BlockActivities:
             )
             drain_at = await _drain_at(connection, block)
             idle_at = await _idle_at(connection, block)
-            now = datetime.now(UTC)
+            now = await clock(connection)
             decides = await _decides(connection, block, idle_at, now)
             goes_on, look_at = await look_for_going_on(connection, block, now)
             spot = await connection.scalar(text(_IS_SPOT), {"id": ref.block_id})
@@ -218,8 +218,7 @@ class BlockActivities:
 
     async def _may_lag(self, since: datetime) -> bool:
         async with self._database.transaction() as connection:
-            now = await connection.scalar(text("SELECT clock_timestamp()"))
-        return now is not None and now < since + self._settings.market_list_lag
+            return await clock(connection) < since + self._settings.market_list_lag
 
     async def _never_came(self, name: str) -> None:
         async with self._database.transaction() as connection:

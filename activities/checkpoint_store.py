@@ -15,7 +15,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from activities.checkpoint_files import files_of, new_folder, remove, replace
-from activities.failpoints import blocking_failpoint
+from activities.failpoints import blocking_failpoint, wall_clock
 from activities.storage import GivenUp, connect, is_local, make_folder, put_whole, speaking
 from models.base import Frozen
 from models.checkpoint import Manifest, ManifestName, StoredFile
@@ -120,7 +119,7 @@ class CheckpointStore:
                 update={
                     "prefix": prefix, "files": tuple(stored),
                     "bytes": sum(file.size for file in stored),
-                    "published_at": datetime.now(UTC),
+                    "published_at": wall_clock(),
                 }
             )  # fmt: skip
             blocking_failpoint("publish.before-manifest")

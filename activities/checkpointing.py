@@ -10,12 +10,13 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from activities import checkpoint_files
 from activities.checkpoint_marker import read_marker, write_marker
 from activities.checkpoint_store import CheckpointStore, Restored
+from activities.failpoints import wall_clock
 from activities.launch import SAVE_REQUEST, SAVED
 from activities.publishing import FIRST_WAIT, LONGEST_WAIT, Moment, Publisher, in_thread
 from activities.saved_lines import SavedLines
@@ -63,7 +64,7 @@ class Keeper:
         self._publish_within = publish_within
         self._lines = SavedLines(self._public / SAVED)
         self._number = 0
-        self._asked_at: datetime | None = None
+        self._asked_at: tuple[datetime, float] | None = None
         self._local: LocalCheckpoint | None = None
         self._looking = asyncio.Lock()
         self._over = False
@@ -111,7 +112,7 @@ class Keeper:
                 "save_signal nor save_file"
             )
         before, deadline = self._number, boot_clock() + within.total_seconds()
-        self._asked_at = datetime.now(UTC)
+        self._asked_at = wall_clock(), boot_clock()
         if self._contract.save_file:
             (self._public / SAVE_REQUEST).write_text("save\n")
         if self._contract.save_signal:
@@ -130,7 +131,7 @@ class Keeper:
 
     def asked_to_stop(self, grace: float) -> None:
         """The job is to save and stop; with no grace, to be gone at once."""
-        self._asked_at = datetime.now(UTC)
+        self._asked_at = wall_clock(), boot_clock()
         self._unwanted.set()
         if grace <= 0:
             self._publisher.hurry()
@@ -145,7 +146,7 @@ class Keeper:
             if killed:
                 self._say("it was killed before it said that it had saved")
             elif await asyncio.to_thread(self._holds_any):
-                await self._saved(SavedLine(), datetime.now(UTC), 1)
+                await self._saved(SavedLine(), wall_clock(), 1)
         self._over = True
         await self._publisher.finish(timedelta(0) if succeeded else self._publish_within)
         if self._listening:
@@ -224,7 +225,10 @@ class Keeper:
         number = self._number + count
         took = line.took
         if took is None and self._asked_at is not None:
-            took = max(at - self._asked_at, timedelta(0))
+            asked_at, asked = self._asked_at
+            # The wall clock may have jumped since: no save took longer than the time that passed.
+            longest = timedelta(seconds=boot_clock() - asked)
+            took = min(max(at - asked_at, timedelta(0)), longest)
         self._asked_at = None
         draft = self._draft(number, line.step, at, took)
         foreign = self._local.foreign if self._local else {}

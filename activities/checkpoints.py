@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from sqlalchemy import RowMapping, text
@@ -12,6 +12,7 @@ from temporalio import activity
 from activities.checkpoint_store import CheckpointStore
 from activities.checkpointing import info_of
 from activities.database import Database
+from activities.failpoints import wall_clock
 from activities.publishing import in_thread
 from activities.retrying import reports_errors
 from models.base import Frozen
@@ -58,7 +59,7 @@ class CheckpointActivities:
         try:
             seen = await asyncio.gather(*(self._look(*each) for each in known.items()))
         except StoreError as error:
-            self._away_since = self._away_since or datetime.now(UTC)
+            self._away_since = self._away_since or wall_clock()
             stale = tuple(info for info in known.values() if info is not None)
             return CheckpointsSeen(newest=stale, away_since=self._away_since, reason=str(error))
         self._away_since = None
@@ -181,8 +182,9 @@ _OPEN = """
 _KEEP = """
     INSERT INTO job_checkpoints (job_id, attempt, number, step, ranks, bytes, write_seconds,
                                  saved_at, simulated)
-    VALUES (:job_id, :attempt, :number, :step, :ranks, :bytes, :write_seconds, :saved_at,
-            :simulated)
+    VALUES (:job_id, :attempt, :number, :step, :ranks, :bytes, :write_seconds,
+            -- The clock of its node may be ahead.
+            least(CAST(:saved_at AS timestamptz), clock_timestamp()), :simulated)
     ON CONFLICT (job_id, attempt, number) DO UPDATE
        SET step = excluded.step, ranks = excluded.ranks, bytes = excluded.bytes,
            write_seconds = excluded.write_seconds, saved_at = excluded.saved_at

@@ -156,7 +156,7 @@ class CycleActivities:
                 await failpoint("cycle.before-commit")
         seconds = time.perf_counter() - began
         self._warming.after(seconds)
-        measure_cycle(self._metrics, pool.name, entries, decided, placed, seconds)
+        measure_cycle(self._metrics, pool.name, entries, decided, placed, now, seconds)
         await self._signals.tell_jobs("waiting", told)
         return _reply(pool, len(queue), len(placed)), placements
 

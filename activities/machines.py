@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import text
 from temporalio import activity
@@ -10,12 +10,13 @@ from temporalio.client import Client
 
 from activities import purchase_rows as rows
 from activities.beating import beating
-from activities.database import Database
+from activities.database import Database, clock
 from activities.failpoints import failpoint
 from activities.node_startup import script_for
 from activities.providers import registry
 from activities.providers.base import Provider
 from activities.retrying import reports_errors
+from activities.system import boot_clock
 from models.errors import GoneError, MarketAwayError, MarketError
 from models.market import MachineRequest, MachineState
 from models.purchase import (
@@ -99,14 +100,15 @@ class MachineActivities:
             waiting, deadline, provider = await self._waiting(request)
             troubles: dict[str, str] = {}
             async with aclosing(registry.connect(self._settings, provider)) as market:
-                look_at = datetime.now(UTC)
+                look_at = boot_clock()
                 while waiting:
-                    waiting = {n: m for n, m in waiting.items() if n not in await self._nodes()}
-                    if datetime.now(UTC) >= look_at:
+                    there, now = await self._nodes()
+                    waiting = {n: m for n, m in waiting.items() if n not in there}
+                    if boot_clock() >= look_at:
                         troubles |= await _troubles(market, waiting)
-                        look_at = datetime.now(UTC) + _LOOK_EVERY
+                        look_at = boot_clock() + _LOOK_EVERY.total_seconds()
                     waiting = {n: m for n, m in waiting.items() if n not in troubles}
-                    if datetime.now(UTC) >= deadline:
+                    if now >= deadline:
                         troubles |= dict.fromkeys(waiting, "no agent registered in time")
                         break
                     await asyncio.sleep(_LOOK_EVERY.total_seconds() / 10)
@@ -125,13 +127,14 @@ class MachineActivities:
         newest = max((row.created_at for row in found), default=block["starts_at"])
         return waiting, max(newest, block["starts_at"]) + request.within, block["provider"]
 
-    async def _nodes(self) -> set[str]:
+    async def _nodes(self) -> tuple[set[str], datetime]:
+        """Return the machines whose agents are there, and when that was."""
         async with self._database.transaction() as connection:
             ids = await connection.scalars(
                 text("SELECT n.id FROM nodes n JOIN machines m ON m.name = n.id"
                      " WHERE m.state = 'STARTING' AND n.state IN ('READY', 'DRAINING')")
             )  # fmt: skip
-            return set(ids)
+            return set(ids), await clock(connection)
 
     async def _stop(self, market: Provider, troubles: dict[str, str]) -> None:
         for name in troubles:

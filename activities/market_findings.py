@@ -3,9 +3,8 @@
 import logging
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing
-from datetime import UTC, datetime
 
-from activities.database import Database
+from activities.database import Database, clock
 from activities.market_reconcile import MarketFinding, Mismatch, compare
 from activities.metrics import MARKET_DIFFERENCES, Metrics
 from activities.providers import registry
@@ -45,6 +44,8 @@ async def differences(database: Database, settings: Settings) -> tuple[MarketFin
     Raises UnavailableError for the database alone.
     """
     found: list[MarketFinding] = []
+    async with database.transaction() as connection:
+        now = await clock(connection)
     async with AsyncExitStack() as stack:
         markets: list[Provider] = []
         for name in registry.configured(settings):
@@ -55,7 +56,7 @@ async def differences(database: Database, settings: Settings) -> tuple[MarketFin
                                            detail=str(error)))  # fmt: skip
                 continue
             markets.append(await stack.enter_async_context(aclosing(market)))
-        return (*found, *await compare(database, markets, datetime.now(UTC)))
+        return (*found, *await compare(database, markets, now))
 
 
 def _measure(names: tuple[str, ...], found: tuple[MarketFinding, ...], metrics: Metrics) -> None:

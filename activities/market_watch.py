@@ -4,13 +4,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import text
 from temporalio import activity
 
 from activities.buying_inputs import look_at, read_need
-from activities.database import Database
+from activities.database import Database, clock
 from activities.market_compaction import compact
 from activities.market_memory import MarketMemory
 from activities.metrics import MARKET_ASK, MARKET_LOOKS, SILENT, Metrics
@@ -91,7 +91,8 @@ class MarketWatchActivities:
                 await self._wake_pools(seen, woken)
         except TimeoutError:
             _log.warning("no price for waiting jobs within %g s", _WAKE_WITHIN)
-        now = datetime.now(UTC)
+        async with self._database.transaction() as connection:
+            now = await clock(connection)
         compacted = await compact(self._database, now, self._settings.market_keep)
         return MarketWatchReport(seen=tuple(seen), compacted=compacted, woken=woken)
 
@@ -104,10 +105,13 @@ class MarketWatchActivities:
             names = (await connection.scalars(text(_WAIT_FOR_A_PRICE))).all()
             pools = [await load_pool(connection, name) for name in names]
             needs = {pool.name: await read_need(connection, pool.name) for pool in pools}
+            now = await clock(connection)
         for pool in pools:
             waiting = needs[pool.name].unmet.jobs
             jobs = tuple(job for job in waiting if job.request.tier is Tier.FLEX)
-            there = await self._price_for(jobs, asks, pool.buying) if pool.buying.enabled else None
+            if not pool.buying.enabled:
+                continue
+            there = await self._price_for(jobs, asks, pool.buying, now)
             if there is not None:
                 await self._signals.poke_pool(pool.name)
                 woken[pool.name] = (
@@ -117,13 +121,16 @@ class MarketWatchActivities:
                 )
 
     async def _price_for(
-        self, jobs: tuple[UnmetJob, ...], asks: Sequence[tuple[str, int]], policy: BuyingPolicy
+        self,
+        jobs: tuple[UnmetJob, ...],
+        asks: Sequence[tuple[str, int]],
+        policy: BuyingPolicy,
+        now: datetime,
     ) -> PriceReached | None:
         """Return the price that one of the jobs waits for, where a market has it for its window.
 
         The markets are asked for those windows only where an ask for the next hour is low enough.
         """
-        now = datetime.now(UTC)
         if not any(might_reach(kind, ask, jobs, policy, now) for kind, ask in asks):
             return None
         async with AsyncExitStack() as stack:

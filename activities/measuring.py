@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence, Set
-from datetime import UTC, datetime
+from datetime import datetime
 
 from activities.metrics import (
     CYCLE_JOBS,
@@ -23,10 +23,10 @@ def measure_cycle(
     entries: Sequence[QueueEntry],
     decided: CyclePlan,
     placed: Set[str],
+    now: datetime,
     seconds: float,
 ) -> None:
-    """Count one committed cycle. `placed` are the jobs whose placement held."""
-    now = datetime.now(UTC)
+    """Count one cycle that was decided at `now`. `placed` are the jobs whose placement held."""
     metrics.observe(CYCLE_SECONDS, seconds, pool=pool)
     metrics.add(CYCLE_JOBS, len(entries), pool=pool)
     metrics.add(PLACEMENTS, len(placed), pool=pool)

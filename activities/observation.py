@@ -23,7 +23,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.database import Database
+from activities.database import Database, clock
 from activities.polls import is_polled
 from models import search
 from models.job import FailureClass, JobResult, JobState, JobStatus
@@ -84,7 +84,9 @@ async def observe(
     ]
     nodes = await _for_each(watched, lambda id: _node_status(temporal, id))
     alive = [node.id for node in seen.nodes if node.alive]
-    polled = await _for_each(alive, lambda id: is_polled(temporal, node_task_queue(id)))
+    async with database.snapshot() as connection:
+        now = await clock(connection)  # later than `seen.at`: there were many questions
+    polled = await _for_each(alive, lambda id: is_polled(temporal, node_task_queue(id), now))
     return seen.model_copy(
         update={
             "ended_jobs": await _ended(database, seen),

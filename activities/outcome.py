@@ -4,6 +4,7 @@ import signal
 from datetime import UTC, datetime
 from typing import Any
 
+from activities.failpoints import wall_clock
 from activities.runs import RunRecord
 from models.job import FailureClass
 from models.messages import TIME_ENDED, ProcessReport, Progress
@@ -79,7 +80,7 @@ def never_started(
         exit_code=exit_code,
         failure=failure,
         message=message,
-        ended_at=datetime.now(UTC),
+        ended_at=wall_clock(),
         stopped_for=stopped_for,
     )
 

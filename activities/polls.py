@@ -36,8 +36,12 @@ async def last_polls(
     }
 
 
-async def is_polled(temporal: Client, task_queue: str, *, workflows: bool = False) -> bool:
-    """Return whether some worker asks a task queue for work. Raises RPCError."""
-    now = datetime.now(UTC)
+async def is_polled(
+    temporal: Client, task_queue: str, now: datetime, *, workflows: bool = False
+) -> bool:
+    """Return whether some worker asks a task queue for work at `now`, by a server's clock.
+
+    Raises RPCError.
+    """
     seen = await last_polls(temporal, task_queue, workflows=workflows)
     return any(now - at < POLL_SEEN_WITHIN for at in seen.values())

@@ -11,7 +11,7 @@ from activities import orphans
 from activities.about import about
 from activities.checkpoint_store import CheckpointStore
 from activities.checkpointing import Keeper, signal_number
-from activities.failpoints import failpoint
+from activities.failpoints import failpoint, wall_clock
 from activities.fence import Fence
 from activities.launch import Launch, LaunchError, checkpoint_folder, container_name, prepare
 from activities.logstore import LogStore
@@ -110,7 +110,7 @@ class Processes:
             job_id=placement.job_id,
             attempt=placement.attempt,
             epoch=placement.epoch,
-            claimed_at=datetime.now(UTC),
+            claimed_at=wall_clock(),
             indirect=_is_indirect(request.spec),
             checkpoints=request.spec.checkpoint is not None,
         )
@@ -130,7 +130,7 @@ class Processes:
             self.ask_to_stop(run, request.signal, request.grace.total_seconds(), request.reason)
             await asyncio.shield(run.done)
         elif self._store.find(request.key) is None:
-            self._store.claim(never_to_start(request.key, request.reason, datetime.now(UTC)))
+            self._store.claim(never_to_start(request.key, request.reason, wall_clock()))
 
     def ask_to_stop(self, run: Run, signal_name: str, grace: float, reason: str) -> None:
         """Send the stop signal now; what is left after `grace` seconds is killed."""

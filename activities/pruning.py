@@ -6,12 +6,13 @@ import logging
 import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.failpoints import wall_clock
 from activities.runs import RunRecord, RunStore
 from models.messages import job_workflow_id
 
@@ -51,7 +52,7 @@ class Pruner:
         """Prune again and again, until cancelled; a server that is away is asked next time."""
         while True:
             try:
-                if pruned := await self.prune(datetime.now(UTC)):
+                if pruned := await self.prune(wall_clock()):
                     _log.info("removed what was left of %d old runs", pruned)
             except (RPCError, OSError) as error:
                 _log.warning("old runs cannot be removed now: %s", error)

@@ -1,13 +1,13 @@
 """Reading one purchase, and blocks with their use over time, for people."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.database import Database
+from activities.database import Database, clock
 from models.errors import NotFoundError
 from models.money import format_dollars
 from models.spending import (
@@ -60,7 +60,7 @@ class PurchaseDetails:
             found = await _rows(connection, _BLOCKS, blocks=ids)
             machines = await _rows(connection, _MACHINES, purchase=None, blocks=ids)
             uses = await _rows(connection, _USES, blocks=ids)
-        now = datetime.now(UTC)
+            now = await clock(connection)
         made = {row["id"]: _block(row, machines, uses, now) for row in found}
         return tuple(made[block_id] for block_id in ids if block_id in made)
 

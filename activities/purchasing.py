@@ -5,7 +5,7 @@ Every step may run twice. What it did before is found by the order's key, or the
 
 import asyncio
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import text
@@ -15,7 +15,7 @@ from temporalio.client import Client
 
 from activities import purchase_rows as rows
 from activities.beating import beating
-from activities.database import Database
+from activities.database import Database, clock
 from activities.failpoints import failpoint
 from activities.node_startup import script_for
 from activities.providers import registry
@@ -91,7 +91,7 @@ class PurchasingActivities:
             with_window = _capabilities(self._settings, option.provider).fixed_window
         except LongshoreError as error:
             return Intended(key=intent.key, refused=str(error))
-        now = datetime.now(UTC)
+        now = await self._now()
         window = _window(option, now) if with_window else None
         order = OrderRequest(
             key=intent.key, instance_type=option.instance_type, nodes=intent.nodes, window=window,
@@ -138,8 +138,9 @@ class PurchasingActivities:
             except LongshoreError as error:
                 if not await self._sending.is_final(row, error, sent_before):
                     raise
+                now = await self._now()
                 await self._refuse(ref.key, str(error))
-                return (await self._seen(ref.key)).model_copy(update={"late": _is_late(row)})
+                return (await self._seen(ref.key)).model_copy(update={"late": _is_late(row, now)})
             await self._record(ref.key, order)
         await failpoint("place_order.after-commit")
         return await self._seen(ref.key)
@@ -179,8 +180,9 @@ class PurchasingActivities:
         try:
             async with aclosing(registry.connect(self._settings, option.provider)) as market:
                 fixed = market.capabilities.fixed_window
-                window = _window(option, datetime.now(UTC)) if fixed else None
-                return await requoted(market, option, request.nodes, window)
+                now = await self._now()
+                window = _window(option, now) if fixed else None
+                return await requoted(market, option, request.nodes, window, now)
         except LongshoreError as error:
             return Requote(reason=str(error))
 
@@ -239,7 +241,7 @@ class PurchasingActivities:
         until = row["sent_at"] + self._settings.market_list_lag
         while True:
             found = await market.find_order(row["key"])
-            if found is not None or datetime.now(UTC) > until:
+            if found is not None or await self._now() > until:
                 return found
             await asyncio.sleep(_LOOK_EVERY)
 
@@ -267,6 +269,10 @@ class PurchasingActivities:
             else:
                 await rows.record_order(connection, row, order)
 
+    async def _now(self) -> datetime:
+        async with self._database.transaction() as connection:
+            return await clock(connection)
+
     async def _seen(self, key: str) -> OrderSeen:
         async with self._database.transaction() as connection:
             return await rows.seen(connection, key)
@@ -276,10 +282,10 @@ def _capabilities(settings: Settings, provider: str) -> Any:
     return registry.connect(settings, provider).capabilities
 
 
-def _is_late(row: rows.Row) -> bool:
+def _is_late(row: rows.Row, now: datetime) -> bool:
     """Return whether the time of an order had begun before it could be refused for that."""
     window = OrderRequest.model_validate(row["request"]).window
-    return window is not None and datetime.now(UTC) >= window.start + timedelta(minutes=1)
+    return window is not None and now >= window.start + timedelta(minutes=1)
 
 
 def _window(option: PurchaseOption, now: datetime) -> Window:

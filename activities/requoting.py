@@ -1,6 +1,6 @@
 """What to pay when an order brought less than was wanted: the market is asked again."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from activities.providers.base import Provider
 from models.market import InstanceType, NoQuote, Window
@@ -10,7 +10,7 @@ from scheduling.prices.price import in_place, price
 
 
 async def requoted(
-    market: Provider, option: PurchaseOption, nodes: int, window: Window | None
+    market: Provider, option: PurchaseOption, nodes: int, window: Window | None, now: datetime
 ) -> Requote:
     """Return a limit within the option's cap, or an offer; neither where nothing is to be had.
 
@@ -24,7 +24,7 @@ async def requoted(
         return Requote(reason=book.detail or book.reason.value)
     book = in_place(book, option.place)
     need = PriceNeed(gpus=nodes * option.gpus_per_node, window=window)
-    answer = price(book, need, datetime.now(UTC), levels=1)
+    answer = price(book, need, now, levels=1)
     if isinstance(answer, NoQuote):
         return Requote(reason=answer.detail or answer.reason.value)
     best = answer.asks[0].level.price

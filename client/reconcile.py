@@ -1,7 +1,7 @@
 """Comparing database, workflows and agents now, beside the schedule that does it."""
 
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
@@ -22,7 +22,9 @@ async def reconcile(api: Longshore, request: ReconcileRequest) -> ReconcileRepor
     Raises UnavailableError where no control worker runs, a server is away, or it fails.
     """
     try:
-        if not await is_polled(api.temporal, CONTROL_TASK_QUEUE, workflows=True):
+        if not await is_polled(
+            api.temporal, CONTROL_TASK_QUEUE, datetime.now(UTC), workflows=True
+        ):
             raise UnavailableError(
                 "No control worker is running to do it. `longshore up` starts one, or "
                 "`longshore worker`."

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from importlib import metadata
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, SecretStr, ValidationError
 
+from activities.failpoints import wall_clock
 from activities.providers.access import Access, check_allowed
 from activities.providers.http_errors import date_of, error_of, is_away, said_in, wait_asked_for
 from models.errors import (
@@ -98,7 +99,7 @@ class MarketHTTP:
         token_name: str,
         patience: Patience | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = wall_clock,
     ) -> None:
         """Raises RefusedError when nothing may be sent to that address."""
         check_allowed(access.url, access.mode)

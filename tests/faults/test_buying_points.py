@@ -6,19 +6,16 @@ here knows. A few of the cases run always, all of them with `make faults`.
 
 import asyncio
 import uuid
-from datetime import timedelta
 from typing import get_args
 
 import pytest
 
 from activities.failpoints import BuyingPoint
-from models.messages import CONTROL_TASK_QUEUE
-from models.purchase import PurchaseOption, PurchaseRequest, purchase_workflow_id
 from tests.buying.buyer import block_option, pod_option, steady_offers
-from tests.faults import scenes
 from tests.faults.buyers import disagreements
 from tests.faults.cases import cases_of
 from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
+from tests.faults.purchases import has_ended, is_ready, let_go, start_purchase
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 
@@ -65,16 +62,16 @@ async def test_one_purchase_and_no_more(
     if not point.startswith(LATER):
         buyers.arm(point)
     try:
-        purchase = await _start(buyers, pool, options)
+        purchase = await start_purchase(buyers, pool, options)
         if not point.startswith(LATER):
             await _kill_at(buyers, point, victim)
-        await eventually(lambda: _is_ready(buyers, purchase), timeout=PATIENCE, interval=0.2)
+        await eventually(lambda: is_ready(buyers, purchase), timeout=PATIENCE, interval=0.2)
         if point.startswith(LATER):
             buyers.arm(point)
-        await _let_go(buyers, purchase)
+        await let_go(buyers, purchase)
         if point.startswith(LATER):
             await _kill_at(buyers, point, victim)
-        await eventually(lambda: _has_ended(buyers, purchase), timeout=PATIENCE, interval=0.2)
+        await eventually(lambda: has_ended(buyers, purchase), timeout=PATIENCE, interval=0.2)
     finally:
         buyers.let_go(point)
         await asyncio.to_thread(buyers.start_what_is_missing)
@@ -86,38 +83,9 @@ async def test_one_purchase_and_no_more(
     assert len(buyers.rows("SELECT name FROM machines WHERE purchase_id = %s", purchase)) == 1
 
 
-async def _start(fleet: Fleet, pool: str, options: list[PurchaseOption]) -> str:
-    purchase = f"p-{uuid.uuid4().hex[:8]}"
-    request = PurchaseRequest(
-        pool=pool, options=tuple(options), ready_within=timedelta(seconds=60)
-    )
-    await fleet.longshore.temporal.start_workflow(
-        "PurchaseWorkflow", request, id=purchase_workflow_id(purchase),
-        task_queue=CONTROL_TASK_QUEUE,
-    )  # fmt: skip
-    return purchase
-
-
 async def _kill_at(fleet: Fleet, point: BuyingPoint, victim: str) -> None:
     """Wait until the control worker has stopped at the point, and kill the victim exactly then."""
     await fleet.reached(point)
     await asyncio.to_thread(fleet.kill, victim)
     fleet.let_go(point)
     await asyncio.to_thread(fleet.start_what_is_missing)
-
-
-async def _let_go(fleet: Fleet, purchase: str) -> None:
-    for row in fleet.rows("SELECT id FROM blocks WHERE purchase_id = %s", purchase):
-        await scenes.tell(lambda id=row["id"]: fleet.longshore.let_go(id, "the test is over"))
-
-
-def _is_ready(fleet: Fleet, purchase: str) -> bool:
-    rows = fleet.rows("SELECT state, reason, buying FROM purchases WHERE id = %s", purchase)
-    assert [(row["state"], row["buying"]) for row in rows] == [("READY", False)], rows
-    return True
-
-
-def _has_ended(fleet: Fleet, purchase: str) -> bool:
-    rows = fleet.rows("SELECT state, reason FROM purchases WHERE id = %s", purchase)
-    assert [row["state"] for row in rows] == ["ENDED"], rows
-    return True

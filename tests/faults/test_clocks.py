@@ -1,15 +1,27 @@
-"""The clock of a node jumps by an hour: the node is not lost for good."""
+"""Clocks of nodes and of the control worker jump by an hour: nothing is lost, or bought twice."""
 
+import asyncio
 import signal
+import uuid
 
 import pytest
 
-from tests.faults.fleet import NODE_LOST_AFTER, PATIENCE, Fleet
+from activities.failpoints import BuyingPoint
+from tests.buying.buyer import block_option, pod_option, steady_offers
+from tests.faults import scenes
+from tests.faults.buyers import disagreements
+from tests.faults.chaos.counting import counting_job, counting_of
+from tests.faults.fleet import CONTROL, NODE_LOST_AFTER, PATIENCE, Fleet
+from tests.faults.invariants import check
+from tests.faults.purchases import has_ended, is_ready, let_go, start_purchase
+from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 from workers.stack import agent_process
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 HOUR = 3600.0
+JUMPS = pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
+BLOCK, POD = "block", "pod"
 
 
 async def test_a_cut_node_whose_clock_jumped_waits_to_be_set_right(fleet: Fleet) -> None:
@@ -29,3 +41,139 @@ async def test_a_cut_node_whose_clock_jumped_waits_to_be_set_right(fleet: Fleet)
     fleet.set_clock(agent, 0)
     await fleet.registered_after(fleet.nodes[0], epoch)
     await fleet.all_ready()
+
+
+@JUMPS
+@pytest.mark.parametrize("whose", [(CONTROL,), ("agents",), (CONTROL, "agents")], ids="-".join)
+async def test_jobs_run_and_wait_on_while_clocks_jump(
+    fleet: Fleet, whose: tuple[str, ...], jump: float
+) -> None:
+    agents = [agent_process(node) for node in fleet.nodes]
+    clocks = [name for each in whose for name in (agents if each == "agents" else [each])]
+    epochs = [fleet.epoch(node) for node in fleet.nodes]
+    first = await _submit(fleet, "before", 5)  # one more than there is room for
+    await eventually(lambda: sum(map(fleet.journal.running, first)) == 4, timeout=PATIENCE)
+    for name in clocks:
+        fleet.set_clock(name, jump)
+    second = await _submit(fleet, "meanwhile", 3)
+    await check(fleet, [*first, *second])
+    for name in clocks:
+        fleet.set_clock(name, 0)
+    third = await _submit(fleet, "after", 3)
+    await check(fleet, third)
+    journal = fleet.journal.by_job()
+    for job_id in (*first, *second, *third):
+        assert [line.word for line in journal[job_id]] == ["start", "end"]
+    assert [fleet.epoch(node) for node in fleet.nodes] == epochs
+
+
+@JUMPS
+async def test_a_job_saves_on_while_the_clock_of_its_node_jumps(fleet: Fleet, jump: float) -> None:
+    counting, steps = counting_of(fleet), 60
+    looking = asyncio.create_task(counting.keep_looking())
+    job_id = await scenes.submit(fleet, counting_job(fleet.journal, "saves", steps))
+    counting.add(job_id, steps)
+    try:
+        await eventually(lambda: bool(fleet.live_placements()), timeout=PATIENCE)
+        agent = agent_process(fleet.live_placements()[-1])
+        await eventually(lambda: _stored(fleet, job_id), timeout=PATIENCE)
+        fleet.set_clock(agent, jump)
+        before = _stored(fleet, job_id)
+        await eventually(lambda: _stored(fleet, job_id) > before, timeout=PATIENCE)
+        # It goes on from what it saved while the clock was wrong, there or elsewhere.
+        await scenes.until_taken(lambda: fleet.longshore.requeue(job_id))
+        await check(fleet, [job_id])
+    finally:
+        looking.cancel()
+        fleet.set_clock(agent_process(fleet.nodes[0]), 0)
+        fleet.set_clock(agent_process(fleet.nodes[1]), 0)
+    assert counting.violations() == []
+    assert counting.resumed() > 0
+
+
+@JUMPS
+@pytest.mark.parametrize(
+    ("point", "what"),
+    [
+        ("open_purchase.after-commit", BLOCK),
+        ("intend_order.after-commit", BLOCK),
+        ("place_order.before-call", BLOCK),
+        ("place_order.after-commit", POD),
+        ("start_machine.after-commit", BLOCK),
+    ],
+)
+async def test_one_purchase_while_the_clock_of_the_control_worker_jumps(
+    buyers: Fleet, market: RunningMarket, point: BuyingPoint, what: str, jump: float
+) -> None:
+    before, pool = _at_market(market)
+    buyers.arm(point)
+    try:
+        purchase = await _buy(buyers, market, pool, what)
+        await buyers.reached(point)
+        buyers.set_clock(CONTROL, jump)
+        buyers.let_go(point)
+        await _bought_once(buyers, market, pool, purchase, before)
+    finally:
+        buyers.let_go(point)
+        buyers.set_clock(CONTROL, 0)
+
+
+async def test_an_order_that_is_not_listed_yet_is_waited_for_by_the_database_s_clock(
+    buyers: Fleet, market: RunningMarket
+) -> None:
+    before, pool = _at_market(market)
+    point: BuyingPoint = "place_order.after-call"
+    buyers.arm(point)
+    try:
+        purchase = await _buy(buyers, market, pool, POD)
+        await buyers.reached(point)
+        await asyncio.to_thread(buyers.kill, CONTROL)
+        buyers.let_go(point)
+        market.fault("list_lag")
+        await asyncio.to_thread(buyers.start, CONTROL)
+        buyers.set_clock(CONTROL, HOUR)
+        await _bought_once(buyers, market, pool, purchase, before)
+    finally:
+        buyers.let_go(point)
+        await asyncio.to_thread(buyers.start_what_is_missing)
+        buyers.set_clock(CONTROL, 0)
+
+
+async def _submit(fleet: Fleet, name: str, count: int) -> list[str]:
+    """Submit jobs of two GPUs; the nodes have room for four of them."""
+    return [
+        await scenes.submit(fleet, fleet.journal.job(f"{name}-{number}", 2.0, gpus=2))
+        for number in range(count)
+    ]
+
+
+def _stored(fleet: Fleet, job_id: str) -> int:
+    """Return how often the job has said so far that it has saved."""
+    said = fleet.stack.folder.glob(f"agents/*/runs/{job_id}-*/public/saved")
+    return sum(len(file.read_text().splitlines()) for file in said)
+
+
+def _at_market(market: RunningMarket) -> tuple[object, str]:
+    """Offer what is bought; return how the market stands, and a new pool's name."""
+    market.book({"side": "sell", "dollars_per_gpu_hour": "2.10", "nodes": 8})
+    return market.state(), f"clocks-{uuid.uuid4().hex[:8]}"
+
+
+async def _buy(fleet: Fleet, market: RunningMarket, pool: str, what: str) -> str:
+    if what == BLOCK:
+        return await start_purchase(fleet, pool, [block_option()])
+    offers = (await steady_offers(market))[:3]
+    return await start_purchase(fleet, pool, [pod_option(offer) for offer in offers])
+
+
+async def _bought_once(
+    fleet: Fleet, market: RunningMarket, pool: str, purchase: str, before: object
+) -> None:
+    await eventually(lambda: is_ready(fleet, purchase), timeout=PATIENCE, interval=0.2)
+    await let_go(fleet, purchase)
+    await eventually(lambda: has_ended(fleet, purchase), timeout=PATIENCE, interval=0.2)
+    wrong = await disagreements(fleet, market, pool, before)
+    assert not wrong, "\n".join(wrong)
+    ordered = "SELECT key FROM purchase_orders WHERE purchase_id = %s AND nodes > 0"
+    assert len(fleet.rows(ordered, purchase)) == 1
+    assert len(fleet.rows("SELECT name FROM machines WHERE purchase_id = %s", purchase)) == 1
