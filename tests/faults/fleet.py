@@ -119,7 +119,11 @@ class Fleet:
 
     def set_clock(self, name: str, seconds: float) -> None:
         """Have the clock of a process jump so far from the machine's, for as long as it lives."""
-        file = self._points / f"clock.{self.pid(name)}"
+        self.set_clock_of(self.pid(name), seconds)
+
+    def set_clock_of(self, pid: int, seconds: float) -> None:
+        """Like `set_clock`, also where the process may have gone."""
+        file = self._points / f"clock.{pid}"
         part = file.with_suffix(".part")
         part.write_text(str(seconds))
         part.rename(file)

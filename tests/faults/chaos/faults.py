@@ -61,6 +61,23 @@ async def freeze_postgres(scene: Scene, chance: random.Random) -> str:
     return await _freeze(scene, POSTGRES, chance.uniform(0.5, 3))
 
 
+async def jump_clock(scene: Scene, chance: random.Random) -> str:
+    """Have the wall clock of an agent or of the control worker jump, and set it right later."""
+    name = chance.choice((CONTROL, *map(agent_process, scene.fleet.nodes)))
+    jump = chance.choice((-1, 1)) * chance.uniform(60, 2 * 3600)
+    seconds = chance.uniform(2, 12)
+    running = scene.fleet.stack.processes.running(name)
+    if not running:
+        return ""
+    scene.fleet.set_clock_of(running.pid, jump)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        scene.fleet.set_clock_of(running.pid, 0)
+    await scene.mend()
+    return f"{name} by {jump:+.0f} s for {seconds:.1f} s"
+
+
 async def hold_and_release(scene: Scene, chance: random.Random) -> str:
     job_id = await _any_job(scene, chance)
     if not job_id:
@@ -100,6 +117,7 @@ FAULTS: dict[str, Fault] = {
     "freeze an agent for a moment": pause_agent,
     "freeze the control worker": freeze_control,
     "freeze PostgreSQL": freeze_postgres,
+    "have a clock jump": jump_clock,
     "hold and release a job": hold_and_release,
     "cancel a job": cancel,
     "requeue a job": requeue,
