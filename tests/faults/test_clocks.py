@@ -9,7 +9,7 @@ import pytest
 from activities.failpoints import BuyingPoint
 from tests.buying.buyer import block_option, pod_option, steady_offers
 from tests.faults import scenes
-from tests.faults.buyers import disagreements
+from tests.faults.buyers import LIST_LAG, disagreements
 from tests.faults.cases import cases_of
 from tests.faults.chaos.counting import counting_job, counting_of
 from tests.faults.fleet import CONTROL, NODE_LOST_AFTER, PATIENCE, Fleet
@@ -131,7 +131,7 @@ async def test_one_purchase_while_the_clock_of_the_control_worker_jumps(
 
 
 async def test_an_order_that_is_not_listed_yet_is_waited_for_by_the_database_s_clock(
-    buyers: Fleet, market: RunningMarket
+    buyers: Fleet, market: RunningMarket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, pool = _at_market(market)
     point: BuyingPoint = "place_order.after-call"
@@ -141,7 +141,8 @@ async def test_an_order_that_is_not_listed_yet_is_waited_for_by_the_database_s_c
         await buyers.reached(point)
         await asyncio.to_thread(buyers.kill, CONTROL)
         buyers.let_go(point)
-        market.fault("list_lag")
+        market.fault("list_lag", times=2, provider="prime")
+        monkeypatch.setenv(LIST_LAG, "60s")  # the step begins again only after some
         await asyncio.to_thread(buyers.start, CONTROL)
         buyers.set_clock(CONTROL, HOUR)
         await _bought_once(buyers, market, pool, purchase, before)
