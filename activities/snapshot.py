@@ -9,11 +9,10 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.base import Wire
-from models.errors import NotFoundError
 from models.job import Tier
 from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import JobRequest, RecentJobs, RunningJob
-from models.pool import PoolSpec
+from models.pool import PoolSpec, no_such_pool
 from models.topology import NodeTopology
 
 _PLACEMENTS = 400
@@ -37,7 +36,7 @@ async def load_pool(connection: AsyncConnection, pool: str, *, known: bool = Fal
         text("SELECT spec FROM pools WHERE name = :pool"), {"pool": pool}
     )
     if spec is None and known:
-        raise NotFoundError(f"no pool {pool!r}: `longshore pools` lists them")
+        raise no_such_pool(pool, await connection.scalars(text("SELECT name FROM pools")))
     return PoolSpec.model_validate({**spec, "name": pool}) if spec else PoolSpec(name=pool)
 
 

@@ -3,16 +3,42 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from client.terminal import a_table, heading
+from client.terminal import a_table, heading, pairs
 from client.words import ago
 from models.block_end import BlockOption
-from models.spending import OptionRecord
+from models.spending import OptionRecord, PurchaseDetail
 from models.views import Explanation
 from scheduling.buying.words import about
+
+
+def purchase_screen(purchase: PurchaseDetail) -> RenderableType:
+    """Return a purchase in full: the decision with its options, and what happened since."""
+    who = f"pool {purchase.pool}, tenant {purchase.tenant}, {purchase.tier}"
+    what = f"{purchase.wanted} x {purchase.instance_type} at {purchase.provider}"
+    money = (
+        f"{about(purchase.spent)} spent, {about(purchase.committed)} committed, "
+        f"{about(purchase.planned)} at most when it was decided"
+    )
+    facts = [("first option", what), ("for", who), ("money", money)]
+    facts += [("serves", ", ".join(purchase.serves))] if purchase.serves else []
+    facts += [("nodes", ", ".join(purchase.nodes))] if purchase.nodes else []
+    facts += [("blocks", ", ".join(purchase.blocks))] if purchase.blocks else []
+    facts += [("why", purchase.reason)] if purchase.reason else []
+    decided = purchase.decided or "Somebody asked for it: no decision of a pool stands behind it."
+    title = Text.assemble((purchase.id, "bold"), f"  {purchase.state.value}")
+    parts: list[RenderableType] = [title, Text(), pairs(facts)]
+    parts += [Text(), heading("What was decided"), Text(decided)]
+    if purchase.options:
+        parts.append(_options_table(purchase.options))
+    happened = a_table(("at (UTC)", "what happened"), fold=("what happened",))
+    for each in purchase.timeline:
+        happened.add_row(f"{each.at:%m-%d %H:%M:%S}", each.text)
+    parts += [Text(), happened]
+    return Group(*parts)
 
 
 def buying_parts(explanation: Explanation, now: datetime) -> Iterator[RenderableType]:

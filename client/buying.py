@@ -54,13 +54,13 @@ def decide_on_file(path: str | Path, now: datetime) -> DryRun:
 async def decide_on_pool(pool: str, now: datetime) -> DryRun:
     """Return what would be bought for a pool's queue at the configured markets.
 
-    Raises UnavailableError without a database, NotFoundError without a market.
+    Raises UnavailableError without a database, NotFoundError without a market or for no such pool.
     """
     settings = Settings()
     database = Database(settings.resolve_database_url(), pool_size=1)
     try:
         async with database.transaction() as connection:
-            spec = await load_pool(connection, pool)
+            spec = await load_pool(connection, pool, known=True)
             need = await read_need(connection, pool)
     finally:
         await database.close()

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 from client.process import run
 from client.terminal import note
 from models.errors import NotFoundError, UnavailableError
+from models.pool import no_such_pool
 from models.settings import Settings
 
 if TYPE_CHECKING:  # these are slow to import, and many commands need neither
     from temporalio.runtime import Runtime
 
     from client.api import Longshore
-    from models.views import JobView
+    from models.views import JobView, PoolView
 
 T = TypeVar("T")
 
@@ -53,6 +54,14 @@ async def known_job(api: "Longshore", ref: str) -> "JobView":
         f"job {ref} is submitted, but no control worker has taken it up yet. Is one running? "
         "`longshore up` starts one, or `longshore worker`."
     )
+
+
+async def known_pool(api: "Longshore", name: str) -> "PoolView":
+    """Return a pool. Raises NotFoundError, with the pools that there are."""
+    pools = {pool.spec.name: pool for pool in await api.pools()}
+    if name not in pools:
+        raise no_such_pool(name, pools)
+    return pools[name]
 
 
 async def _call(task: "Callable[[Longshore], Awaitable[T]]") -> T:

@@ -11,12 +11,13 @@ _AWAY = {
 }
 
 
-def as_ours(error: RPCError, what: str) -> LongshoreError:
-    """Return an error that says what to do; `what` was asked for, such as ``job train-1``."""
+def as_ours(error: RPCError, what: str, *, listed_by: str = "") -> LongshoreError:
+    """Return an error that says what to do; `what` was asked for, such as ``job train-1``, and
+    `listed_by` the command that lists such things."""
     if error.status is RPCStatusCode.NOT_FOUND and "already completed" in error.message:
         return RefusedError(f"{what} has ended already")
     if error.status is RPCStatusCode.NOT_FOUND:
-        return NotFoundError(f"no {what}")
+        return NotFoundError(f"no {what}" + (f": `{listed_by}` lists them" if listed_by else ""))
     if error.status in _AWAY:
         return UnavailableError(
             f"Temporal does not answer ({error.message}). Is it running? `longshore up` starts "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from client.calls import call, known_job
+from client.calls import call, known_job, known_pool
 from client.job_view import explanation_screen, job_screen, jobs_table
 from client.terminal import JSON, note, now, out, print_json, show
 from models.checkpoint import CheckpointInfo
@@ -53,6 +53,8 @@ def jobs(
 ) -> None:
     """List jobs, newest first: those that have not ended, and those of the last hour."""
     found = call(lambda api: _jobs(api, pool, tenant, frozenset(state or ()), everything, limit))
+    if pool and not found:
+        call(lambda api: known_pool(api, pool))
     if as_json:
         return print_json(found)
     if not found:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from client.calls import call
+from client.calls import call, known_pool
 from client.node_view import LEGEND, nodes_table, pool_facts, pools_table
 from client.terminal import JSON, note, now, out, pairs, print_json, show
 from models.document import Override, load_document
-from models.errors import NotFoundError, SpecError
+from models.errors import SpecError
 from models.gang import GangPacking
 from models.messages import NodeStatus
 from models.placement import GPUChoice, PackingRule
@@ -41,6 +41,8 @@ def nodes(
 ) -> None:
     """List the nodes, with who holds each GPU."""
     found = call(lambda api: api.nodes(pool=pool, with_gone=everything))
+    if pool and not found:
+        call(lambda api: known_pool(api, pool))
     if as_json:
         return print_json(found)
     if not found:
@@ -147,9 +149,7 @@ def pool_show(
     name: Annotated[str, typer.Argument(help="The pool.")] = "default", as_json: JSON = False
 ) -> None:
     """Show a pool's settings."""
-    found = call(lambda api: _pool(api, name))
-    if found is None:
-        raise NotFoundError(f"no pool {name!r}: `longshore pools` lists them")
+    found = call(lambda api: known_pool(api, name))
     if as_json:
         return print_json(found)
     show(pools_table([found], now()), Text(), pairs(pool_facts(found)))

@@ -61,7 +61,7 @@ class NodeControl:
         try:
             await handle.signal(BlockWorkflow.let_go, CommandReason(reason=reason))
         except RPCError as error:
-            raise as_ours(error, f"block {block_id}") from error
+            raise as_ours(error, f"block {block_id}", listed_by="longshore blocks") from error
 
     async def _update_node(
         self,
@@ -75,4 +75,4 @@ class NodeControl:
         except WorkflowUpdateFailedError as error:
             raise RefusedError(str(error.cause)) from error
         except RPCError as error:
-            raise as_ours(error, f"live node {node_id}") from error
+            raise as_ours(error, f"live node {node_id}", listed_by="longshore nodes") from error

@@ -3,6 +3,8 @@
 from datetime import datetime
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from activities.database import Database
 from activities.locality import with_locality
 from activities.snapshot import (
@@ -15,6 +17,7 @@ from activities.snapshot import (
 )
 from models.document import read_document
 from models.domains import Foreseen
+from models.errors import SpecError
 from models.job import JobSpec
 from models.node import Node
 from models.placement import Decision, JobRequest
@@ -33,8 +36,10 @@ def run_place(
     `now` holds where the state file names no time of its own; the state that is returned names
     the time that was used. The job's id is its name. Raises SpecError for either file.
     """
-    state = read_document(state_path, ClusterState)
-    spec = read_document(job_path, JobSpec)
+    try:
+        state, spec = read_document(state_path, ClusterState), read_document(job_path, JobSpec)
+    except SpecError as error:
+        raise _swapped(state_path, job_path) or error from None
     if state.now is not None:
         now = state.now
     else:
@@ -90,3 +95,22 @@ async def place_live(
         simulated=any(node_id in simulated for node_id, _ in found.decision.by_node),
     )
     return ahead, tuple(by_id.values())
+
+
+def _swapped(state_path: str | Path, job_path: str | Path) -> SpecError | None:
+    """Return the mistake in one sentence where the one file is of the other's kind."""
+    if _holds(state_path, JobSpec):
+        said = f"{state_path}: is a job file: --state takes the nodes, and --job the job"
+        return SpecError(str(state_path), (said,))
+    if _holds(job_path, ClusterState):
+        said = f"{job_path}: is a state file: --job takes the job, and --state the nodes"
+        return SpecError(str(job_path), (said,))
+    return None
+
+
+def _holds(path: str | Path, model: type[BaseModel]) -> bool:
+    try:
+        read_document(path, model)
+    except SpecError:
+        return False
+    return True

@@ -24,7 +24,7 @@ Ended = Annotated[bool, typer.Option("--all", "-a", help="Those that have ended 
 
 
 def register(app: typer.Typer) -> None:
-    for command in (purchases, blocks, block, let_go, costs):
+    for command in (purchases, purchase, blocks, block, let_go, costs):
         app.command(rich_help_panel=_PANEL)(command)
     for command in (stop, resume, caps, orphans):
         market.command()(command)
@@ -35,6 +35,8 @@ def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = Fals
     from activities.purchase_views import PurchaseViews
 
     found = _ask(lambda db: PurchaseViews(db).purchases(pool=pool, with_ended=everything))
+    if pool and not found:
+        _ask(lambda db: _known(db, pool))
     if as_json:
         return print_json(found)
     if not found:
@@ -50,11 +52,30 @@ def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = Fals
     return _say_simulated(any(each.simulated for each in found))
 
 
+def purchase(
+    name: Annotated[
+        str, typer.Argument(metavar="PURCHASE", help="As `longshore purchases` lists it.")
+    ],
+    as_json: JSON = False,
+) -> None:
+    """Show a purchase: why it was made, with every option in dollars; what came of it and when."""
+    from activities.purchase_details import PurchaseDetails
+    from client.bought_view import purchase_screen
+
+    found = _ask(lambda db: PurchaseDetails(db).purchase(name))
+    if as_json:
+        return print_json(found)
+    show(purchase_screen(found))
+    return _say_simulated(found.simulated)
+
+
 def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
     """List blocks: bought time or machines, until when, and what they cost."""
     from activities.purchase_views import PurchaseViews
 
     found = _ask(lambda db: PurchaseViews(db).blocks(pool=pool, with_ended=everything))
+    if pool and not found:
+        _ask(lambda db: _known(db, pool))
     if as_json:
         return print_json(found)
     if not found:
@@ -252,6 +273,14 @@ def orphans(as_json: JSON = False) -> None:
         show(table)
     if found:
         raise typer.Exit(1)
+
+
+async def _known(database: Database, pool: str) -> None:
+    """Raise NotFoundError, with the pools that there are, where this is none of them."""
+    from activities.snapshot import load_pool
+
+    async with database.transaction() as connection:
+        await load_pool(connection, pool, known=True)
 
 
 def _ask(question: Callable[[Database], Awaitable[R]]) -> R:

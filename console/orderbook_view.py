@@ -52,7 +52,8 @@ def answer_html(answer: PriceAnswer) -> str:
 def no_quote_html(why: NoQuote, market: str, instance_type: str) -> str:
     """Return what to say, and what to do, when there is no price."""
     head, advice = _NO_QUOTE[why.reason]
-    detail = f"<p>{escape(_sentence(why.detail))}</p>" if why.detail else ""
+    said = why.detail.removeprefix(f"{market}: ")
+    detail = f"<p>{escape(_sentence(said))}</p>" if said else ""
     names = {"type": escape(instance_type), "market": escape(market)}
     return (
         f'<div class="empty" role="status"><h2>{head.format(**names)}</h2>{detail}'

@@ -9,7 +9,7 @@ from activities.buying_switch import Cap, SwitchState
 from activities.market_reconcile import MarketFinding, Mismatch
 from console.formats import price, some, with_code
 from console.parts import CHOSEN, PICKED, amount, chip, facts, mark, number, table, when
-from models.spending import Happened, OptionRecord, PurchaseDetail, PurchaseView
+from models.spending import Happened, OptionRecord, OrderView, PurchaseDetail, PurchaseView
 
 PATH = "/purchases"
 COMPARED = "what a market lists and nobody here knows, and the other way; compared every minute"
@@ -87,7 +87,7 @@ def head_html(purchase: PurchaseDetail) -> str:
 def timeline_html(happened: Iterable[Happened]) -> str:
     """Return what happened, oldest first."""
     items = "".join(
-        f'<li class="{escape(each.what)}">{when(each.at)}<span>{escape(each.text)}</span></li>'
+        f'<li class="of-{escape(each.what)}">{when(each.at)}<span>{escape(each.text)}</span></li>'
         for each in happened
     )
     return f'<ol class="happened">{items}</ol>'
@@ -102,7 +102,7 @@ def orders_html(purchase: PurchaseDetail) -> str:
         ("Order", "State", "Bought", "Limit", "Spent"),
         (
             f"<tr><td>{_block_link(each.key, purchase.blocks)}</td>"
-            f"<td>{escape(each.order_state or each.state.lower())}</td>"
+            f"<td>{escape(_order_state(each))}</td>"
             f"<td>{each.nodes} of {some(each.wanted, 'node')}</td>"
             f"{number(price(each.limit))}{number(amount(each.spent))}</tr>"
             + (f'<tr class="under"><td colspan="5">{escape(each.refused)}</td></tr>'
@@ -111,6 +111,11 @@ def orders_html(purchase: PurchaseDetail) -> str:
         ),
         numbers=("Limit", "Spent"),
     )  # fmt: skip
+
+
+def _order_state(order: OrderView) -> str:
+    """Return what the market last said of an open order; of a closed one that is old news."""
+    return "closed" if order.closed_at is not None else order.order_state or order.state.lower()
 
 
 def machines_html(purchase: PurchaseDetail) -> str:

@@ -1,11 +1,13 @@
 """A pool: a queue with its own nodes, policy and weights."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 from enum import StrEnum
 
 from models.base import Frozen, Name
 from models.buying import BuyingPolicy
 from models.checkpointing import CheckpointPolicy
+from models.errors import NotFoundError
 from models.placement import PackingPolicy, PackingRule
 from models.preemption import PreemptionPolicy
 from models.units import Duration
@@ -38,3 +40,14 @@ class PoolSpec(Frozen):
     """When running jobs give way to those of higher classes (docs/preemption.md)."""
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     """When running jobs are asked to save."""
+
+
+def no_such_pool(name: str, known: Iterable[str]) -> NotFoundError:
+    """Return the error for a pool that is not among the `known` ones; it names the first few."""
+    names = sorted(known)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    there = f"there are {', '.join(names[:_NAMED])}{more}" if names else "there is none yet"
+    return NotFoundError(f"no pool {name!r}: `longshore pools` lists them; {there}")
+
+
+_NAMED = 5

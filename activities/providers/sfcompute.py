@@ -271,8 +271,8 @@ class SFCompute:
         if not asks and not bids:
             return NoQuote(
                 reason=NoQuoteReason.EMPTY,
-                detail=f"{self.name}: nobody sells or buys {wanted} from {window.start} to "
-                f"{window.end}",
+                detail=f"{self.name}: nobody sells or buys {wanted} from "
+                f"{window.start:%Y-%m-%d %H:%M} to {window.end:%Y-%m-%d %H:%M} UTC",
             )
         return OrderBook(
             provider=self.name,

@@ -193,7 +193,7 @@ async def test_a_purchase_is_opened_from_the_list(page: Page, console: RunningCo
     await expect(page.get_by_text("Simulated market")).to_be_visible()
     await row.get_by_role("link").click()
     await expect(page).to_have_url(re.compile(f"/purchases/{deal.purchase}$"))
-    await expect(page.locator("ol.happened li.agent")).to_have_count(1, timeout=WITHIN)
+    await expect(page.locator("ol.happened li.of-agent")).to_have_count(1, timeout=WITHIN)
     await expect(page.locator("ol.happened li").first).to_contain_text("intent stored")
     chosen = page.get_by_role("table", name="Options for FAST").locator("[aria-current=true]")
     await expect(chosen).to_have_count(1)

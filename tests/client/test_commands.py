@@ -155,6 +155,7 @@ async def test_a_fixed_pool_refuses_what_it_could_never_hold(
 
 
 async def test_lists_without_rows_say_what_to_do(longshore: Command, pool: str) -> None:
+    assert (await longshore("pool", "set", pool, "--growth", "open")).code == 0
     nodes = await longshore("nodes", "--pool", pool)
     assert (nodes.code, nodes.out) == (0, "")
     assert "`longshore agent`" in nodes.err
@@ -180,7 +181,18 @@ async def test_only_a_running_job_can_be_queued_again(longshore: Command, pool: 
 
 
 async def test_a_node_that_does_not_exist(longshore: Command) -> None:
-    assert await longshore("drain", "nosuch") == Ran(66, "", "error: no live node nosuch\n")
+    assert await longshore("drain", "nosuch") == Ran(
+        66, "", "error: no live node nosuch: `longshore nodes` lists them\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["jobs", "nodes", "blocks", "purchases", "topology", "buy"])
+async def test_a_pool_that_does_not_exist(longshore: Command, command: str) -> None:
+    options = ["--dry-run"] if command == "buy" else ["--json"]
+    assert (await longshore("pool", "set", "known", "--growth", "open")).code == 0
+    ran = await longshore(command, "--pool", "nosuch", *options)
+    assert (ran.code, ran.out) == (66, "")
+    assert ran.err.startswith("error: no pool 'nosuch': `longshore pools` lists them; there are ")
 
 
 async def test_links_to_the_temporal_ui(longshore: Command, pool: str, settings: Settings) -> None:

@@ -185,3 +185,19 @@ def test_shares_and_instances_are_drawn() -> None:
     assert "[x62#5···]" in share
     instance = shown(terminal=False, state="state-shares.yaml", job="mig.yaml")
     assert "box-1  [x62·#···] slice 6" in instance
+
+
+@pytest.mark.parametrize(
+    ("state", "job", "said"),
+    [
+        ("job.yaml", "state.yaml", "job.yaml: is a job file: --state takes the nodes"),
+        ("job.yaml", "job.yaml", "job.yaml: is a job file: --state takes the nodes"),
+        ("state.yaml", "state.yaml", "state.yaml: is a state file: --job takes the job"),
+    ],
+)
+def test_files_in_each_other_s_place_are_said_in_one_sentence(
+    state: str, job: str, said: str
+) -> None:
+    with pytest.raises(SpecError, match=said) as refused:
+        run_place(EXAMPLES / state, EXAMPLES / job, NOW)
+    assert len(refused.value.problems) == 1
