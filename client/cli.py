@@ -115,13 +115,14 @@ def _add_plugins() -> None:
             info.rich_help_panel = _OTHERS
 
 
-def _say_no_type_of_flags(command: Any) -> None:
-    """A flag takes no value: without this, help says <bool> beside each."""
-    for param in command.params:
+def _say_no_type_of_flags(command: Any, parent: Any = None) -> None:
+    """A flag takes no value: without this, help says <bool> beside each, `--help` included."""
+    context = command.context_class(command, parent=parent, **command.context_settings)
+    for param in command.get_params(context):
         if isinstance(param, TyperOption) and param.is_flag and param.metavar is None:
             param.metavar = ""
     for inner in command.commands.values() if isinstance(command, TyperGroup) else ():
-        _say_no_type_of_flags(inner)
+        _say_no_type_of_flags(inner, context)
 
 
 def _version(wanted: bool) -> None:
