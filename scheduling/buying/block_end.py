@@ -301,10 +301,11 @@ def _let_go(scene: BlockScene) -> BlockOption | None:
         return None
     if scene.now < since + policy.idle_after:
         return None
+    idle = timedelta(seconds=round((scene.now - since).total_seconds()))
     hourly = block.price * block.gpus_per_node
     option = BlockOption(
         kind=BlockOptionKind.LET_GO,
-        title=f"let it go: nothing has run there for {format_duration(scene.now - since)}",
+        title=f"let it go: nothing has run there for {format_duration(idle)}",
         gain=hourly,
         terms={"an hour of it": hourly},
     )
