@@ -133,7 +133,7 @@ class Run:
         at, self._at = self._at, self._at + 1
         self._decisions[at] = decision
         for tier in Tier:
-            self._exhausted[tier is Tier.FLEX] = is_full(tier)
+            self._exhausted[int(tier is Tier.FLEX)] = is_full(tier)
         if holders is not None:
             row = int(self.slots[at])
             self._sentences.holders[row] = holders

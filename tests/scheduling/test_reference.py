@@ -5,6 +5,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,14 +70,17 @@ def test_plans_on_nodes_with_links_are_those_of_the_reference(
     assert plan_without_words(scene, policy) == expected
 
 
-def test_long_mixed_queues_on_crowded_nodes_are_planned_as_by_the_reference() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_long_mixed_queues_on_crowded_nodes_are_planned_as_by_the_reference(
+    compiled: bool,
+) -> None:
     placed: Counter[str] = Counter()
     reserved: Counter[str] = Counter()
     passed_over: set[RejectionCode] = set()
     for seed in range(16):
         scene = crowded_in_parts(random.Random(seed))
         expected = reference_plan(scene.queue, scene.nodes, scene.running, PackingPolicy(), NOW)
-        assert plan_without_words(scene, PackingPolicy()) == expected
+        assert plan_without_words(scene, PackingPolicy(), compiled) == expected
         kinds = {job.id: "mig" if job.mig else str(job.whole) for job in scene.queue}
         placed.update(kinds[decision.job_id] for decision in expected.placements)
         reserved.update(kinds[reservation.job_id] for reservation in expected.reservations)
@@ -90,13 +94,14 @@ def test_long_mixed_queues_on_crowded_nodes_are_planned_as_by_the_reference() ->
     } <= passed_over  # fmt: skip
 
 
-def test_long_queues_on_crowded_nodes_are_planned_as_by_the_reference() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_long_queues_on_crowded_nodes_are_planned_as_by_the_reference(compiled: bool) -> None:
     placed = reserved = apart = 0
     passed_over: set[RejectionCode] = set()
     for seed in range(12):
         scene = crowded(random.Random(seed), linked=seed % 2 == 1)
         expected = reference_plan(scene.queue, scene.nodes, scene.running, PackingPolicy(), NOW)
-        assert plan_without_words(scene, PackingPolicy()) == expected
+        assert plan_without_words(scene, PackingPolicy(), compiled) == expected
         placed += len(expected.placements)
         reserved += len(expected.reservations)
         apart += sum(d.candidates[0].link is LinkClass.NVLINK for d in expected.placements)
@@ -108,8 +113,10 @@ def test_long_queues_on_crowded_nodes_are_planned_as_by_the_reference() -> None:
     assert RejectionCode.RESERVED in passed_over
 
 
-def plan_without_words(scene: Scene, policy: PackingPolicy) -> CyclePlan:
-    made = plan(scene.queue, scene.nodes, scene.running, policy, NOW)
+def plan_without_words(
+    scene: Scene, policy: PackingPolicy, compiled: bool | None = None
+) -> CyclePlan:
+    made = plan(scene.queue, scene.nodes, scene.running, policy, NOW, compiled=compiled)
     wordless = tuple(d.model_copy(update={"reason": ""}) for d in made.decisions)
     return made.model_copy(update={"decisions": wordless})
 
