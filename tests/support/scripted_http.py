@@ -153,7 +153,7 @@ async def _send(writer: asyncio.StreamWriter, answer: Answer) -> bool:
             while True:
                 writer.write(b" ")
                 await writer.drain()
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.005)  # the pace of the trickle
         case Reply():
             writer.write(_head(answer) + answer.content)
             await writer.drain()

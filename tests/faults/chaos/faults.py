@@ -71,7 +71,7 @@ async def jump_clock(scene: Scene, chance: random.Random) -> str:
         return ""
     scene.fleet.set_clock_of(running.pid, jump)
     try:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # how long the fault lasts
     finally:
         scene.fleet.set_clock_of(running.pid, 0)
     await scene.mend()
@@ -83,7 +83,7 @@ async def hold_and_release(scene: Scene, chance: random.Random) -> str:
     if not job_id:
         return ""
     await scenes.tell(lambda: scene.fleet.longshore.hold(job_id, "chaos"))
-    await asyncio.sleep(chance.uniform(0, 2))
+    await asyncio.sleep(chance.uniform(0, 2))  # a random moment
     await scenes.tell(lambda: scene.fleet.longshore.release(job_id))
     return job_id
 
@@ -166,7 +166,7 @@ async def _freeze(scene: Scene, name: str, seconds: float) -> str:
     for process in frozen:
         _send(process, signal.SIGSTOP)
     try:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # how long the fault lasts
     finally:
         for process in frozen:
             _send(process, signal.SIGCONT)

@@ -36,7 +36,7 @@ async def cut_off(scene: Scene, chance: random.Random) -> str:
     silent = chance.choice(({}, {"to_client": False}, {"to_server": False}))
     seconds = NODE_LOST_AFTER.total_seconds() * chance.uniform(0.2, 2)
     scene.fleet.relays[node].fall_silent(**silent)
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)  # how long the fault lasts
     scene.fleet.relays[node].heal()
     which = "both directions" if not silent else f"not {next(iter(silent)).replace('_', ' ')}"
     return f"{node} for {seconds:.1f} s, {which}"
@@ -55,7 +55,7 @@ async def fill_disk(scene: Scene, chance: random.Random) -> str:
     seconds = chance.uniform(2, 8)
     try:
         await asyncio.to_thread(_fill, filler)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # how long the fault lasts
     finally:
         filler.unlink(missing_ok=True)
     await scene.mend()
@@ -101,7 +101,7 @@ async def _for_a_while(
     """Have a node take no more jobs, and some seconds later take them again."""
     node = chance.choice(scene.fleet.nodes)
     await scenes.tell(lambda: close(node, "chaos"))
-    await asyncio.sleep(chance.uniform(1, 6))
+    await asyncio.sleep(chance.uniform(1, 6))  # how long it is closed
     await scenes.until_taken(lambda: scene.fleet.longshore.uncordon(node, "chaos"))
     return node
 

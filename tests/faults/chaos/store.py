@@ -16,7 +16,7 @@ async def take_away(scene: Scene, chance: random.Random) -> str:
     folder.rename(aside)
     folder.write_text("not a folder")
     seconds = chance.uniform(2, 12)
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)  # how long the fault lasts
     folder.unlink()
     aside.rename(folder)
     return f"for {seconds:.1f} s"
