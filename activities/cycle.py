@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.checkpoints import CheckpointActivities
+from activities.checkpoints.rows import CheckpointActivities
 from activities.committing import commit
 from activities.database import Database, clock
 from activities.departures import NodeLooks

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.checkpoints import CheckpointActivities
+from activities.checkpoints.rows import CheckpointActivities
 from activities.database import Database, clock
 from activities.failpoints import failpoint
 from activities.metrics import PREEMPTIONS, SILENT, Metrics

@@ -29,8 +29,9 @@ async def read_inputs(
 ) -> PreemptionInputs:
     """Return what is to be decided on.
 
-    `store_away` says why the checkpoint store is away, empty where it is there. Saves count as far
-    as they have been observed (`activities.checkpoints`): nobody is stopped in the hope of one.
+    `store_away` says why the checkpoint store is away, empty where it is there. Saves count as
+    far as they have been observed (`activities.checkpoints.rows`): nobody is stopped in the hope
+    of one.
     """
     spec = await load_pool(connection, pool)
     queue = await load_queue(connection, pool)

@@ -13,7 +13,7 @@ from temporalio import activity
 from temporalio.client import Client
 
 from activities.database import Database
-from activities.market_findings import market_findings
+from activities.markets.findings import market_findings
 from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.observation import describe, observe
 from activities.placements import placement_of

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from activities.runs import RunStore
+from activities.node.runs import RunStore
 from benchmarks.bare import CONTROL_QUEUE, BareJob, BareWorkers
 from benchmarks.installation import cpu_seconds, forget_environment, installed
 from client.api import Longshore

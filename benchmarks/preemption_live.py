@@ -19,7 +19,7 @@ from pathlib import Path
 from sqlalchemy import text
 
 from activities.database import Database
-from activities.runs import RunStore
+from activities.node.runs import RunStore
 from benchmarks.installation import installed
 from client.api import Longshore
 from models.job import CheckpointContract, JobSpec, JobState

@@ -21,8 +21,8 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.buying_reasons import BuyingReasons
-from activities.checkpoints import StoredCheckpoints, checkpoints_of
+from activities.buying.reasons import BuyingReasons
+from activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
 from activities.database import Database
 from activities.locality import with_locality
 from activities.logstore import LogStore, Stream

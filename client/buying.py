@@ -3,7 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 
-from activities.buying_inputs import look_at, read_need
+from activities.buying.inputs import look_at, read_need
 from activities.database import Database
 from activities.snapshot import load_pool
 from client.markets import open_markets

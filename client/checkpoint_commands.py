@@ -15,7 +15,7 @@ from models.checkpoint import CheckpointInfo
 from models.units import format_bytes
 
 if TYPE_CHECKING:  # it loads the database, and every command loads this module
-    from activities.checkpoints import StoredCheckpoints
+    from activities.checkpoints.rows import StoredCheckpoints
 
 
 def register(app: typer.Typer) -> None:

@@ -222,7 +222,7 @@ async def _past(
     wanted: InstanceType, back: timedelta, provider: str | None
 ) -> tuple[tuple[HistoryPoint, ...], tuple[Quality, ...]]:
     from activities.database import Database
-    from activities.market_memory import MarketMemory
+    from activities.markets.memory import MarketMemory
     from models.settings import Settings
 
     database = Database(Settings().resolve_database_url(), pool_size=2)

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from sqlalchemy.exc import DBAPIError
 
 from activities.database import Database
-from activities.market_memory import MarketMemory
+from activities.markets.memory import MarketMemory
 from activities.providers.base import Provider
 from activities.providers.registry import configured, connect
 from models.base import Frozen, Instant

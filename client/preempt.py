@@ -3,7 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 
-from activities.checkpoints import checkpoints_of
+from activities.checkpoints.rows import checkpoints_of
 from activities.database import Database
 from activities.preemption_inputs import read_inputs
 from activities.views import Views

@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
     """List purchases: what was committed and spent, and the nodes that came of each."""
-    from activities.purchase_views import PurchaseViews
+    from activities.buying.purchase_views import PurchaseViews
 
     found = _ask(lambda db: PurchaseViews(db).purchases(pool=pool, with_ended=everything))
     if pool and not found:
@@ -59,7 +59,7 @@ def purchase(
     as_json: JSON = False,
 ) -> None:
     """Show a purchase: why it was made, with every option in dollars; what came of it and when."""
-    from activities.purchase_details import PurchaseDetails
+    from activities.buying.purchase_details import PurchaseDetails
     from client.bought_view import purchase_screen
 
     found = _ask(lambda db: PurchaseDetails(db).purchase(name))
@@ -71,7 +71,7 @@ def purchase(
 
 def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
     """List blocks: bought time or machines, until when, and what they cost."""
-    from activities.purchase_views import PurchaseViews
+    from activities.buying.purchase_views import PurchaseViews
 
     found = _ask(lambda db: PurchaseViews(db).blocks(pool=pool, with_ended=everything))
     if pool and not found:
@@ -100,7 +100,7 @@ def block(
     as_json: JSON = False,
 ) -> None:
     """Show a block: what was decided about it last, with every option in dollars; its sales."""
-    from activities.block_end_views import BlockEndViews
+    from activities.buying.block_end_views import BlockEndViews
     from client.bought_view import block_options_table
 
     found = _ask(lambda db: BlockEndViews(db).of_block(name))
@@ -159,7 +159,7 @@ def costs(
 
     A job pays its share of its node's price for its time, once the node's block has ended.
     """
-    from activities.purchase_views import PurchaseViews
+    from activities.buying.purchase_views import PurchaseViews
 
     found = _ask(lambda db: PurchaseViews(db).costs(by))
     if as_json:
@@ -180,7 +180,7 @@ def stop(
     as_json: JSON = False,
 ) -> None:
     """Stop buying: no purchase and no order is made from now on. What runs goes on."""
-    from activities.buying_switch import BuyingSwitch
+    from activities.buying.switch import BuyingSwitch
 
     async def change(database: Database):
         await BuyingSwitch(database).stop(reason)
@@ -195,7 +195,7 @@ def stop(
 
 def resume(as_json: JSON = False) -> None:
     """Let purchases and orders be made again."""
-    from activities.buying_switch import BuyingSwitch
+    from activities.buying.switch import BuyingSwitch
 
     async def change(database: Database):
         await BuyingSwitch(database).resume()
@@ -221,7 +221,7 @@ def caps(
     as_json: JSON = False,
 ) -> None:
     """Show or set the most that may be committed: for one purchase, or on one day in UTC."""
-    from activities.buying_switch import BuyingSwitch
+    from activities.buying.switch import BuyingSwitch
 
     if (scope is None) != (dollars is None):
         raise typer.BadParameter("say both: for what, and how many dollars (or none)")
@@ -256,7 +256,7 @@ def orphans(as_json: JSON = False) -> None:
 
     Nothing is changed. Ends with code 1 where there is a difference.
     """
-    from activities.market_findings import differences
+    from activities.markets.findings import differences
     from models.settings import Settings
 
     found = _ask(lambda db: differences(db, Settings()))

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from nicegui import ui
 from starlette.requests import Request
 
-from activities.block_end_views import BlockEndView
+from activities.buying.block_end_views import BlockEndView
 from console import blocks_view as view
 from console import lanes
 from console.bought import Bought

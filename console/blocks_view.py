@@ -5,7 +5,7 @@ from datetime import timedelta
 from html import escape
 from urllib.parse import quote
 
-from activities.block_end_views import BlockEndView, SaleView
+from activities.buying.block_end_views import BlockEndView, SaleView
 from console import lanes
 from console.formats import price, some, with_code
 from console.parts import CHOSEN, PICKED, amount, chip, facts, how_long, mark, number, table, when

@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
-from activities.block_end_views import BlockEndView, BlockEndViews
-from activities.buying_switch import BuyingSwitch, SwitchState
+from activities.buying.block_end_views import BlockEndView, BlockEndViews
+from activities.buying.purchase_details import PurchaseDetails
+from activities.buying.purchase_views import PurchaseViews
+from activities.buying.switch import BuyingSwitch, SwitchState
 from activities.database import Database
-from activities.market_findings import differences
-from activities.market_reconcile import MarketFinding
-from activities.purchase_details import PurchaseDetails
-from activities.purchase_views import PurchaseViews
+from activities.markets.findings import differences
+from activities.markets.reconcile import MarketFinding
 from console.sharing import Shared
 from models.purchase import PurchaseState
 from models.settings import Settings

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
-from activities.buying_switch import SwitchState
-from activities.market_reconcile import MarketFinding
+from activities.buying.switch import SwitchState
+from activities.markets.reconcile import MarketFinding
 from console.api import PROBLEMS, ForPrograms
 from console.bought import Bought
 from console.problems import ApiError, Problem

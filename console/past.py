@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from activities.database import Database
-from activities.market_memory import MarketMemory
+from activities.markets.memory import MarketMemory
 from console.sharing import Shared
 from models.market import InstanceType
 from models.market_memory import HistoryPoint, Quality

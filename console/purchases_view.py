@@ -5,8 +5,8 @@ from html import escape
 from itertools import groupby
 from urllib.parse import quote
 
-from activities.buying_switch import Cap, SwitchState
-from activities.market_reconcile import MarketFinding, Mismatch
+from activities.buying.switch import Cap, SwitchState
+from activities.markets.reconcile import MarketFinding, Mismatch
 from console.formats import price, some, with_code
 from console.parts import CHOSEN, PICKED, amount, chip, facts, mark, number, table, when
 from models.spending import Happened, OptionRecord, OrderView, PurchaseDetail, PurchaseView

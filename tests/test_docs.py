@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.core import TyperGroup
 
-from activities import launch
+from activities.node import launch
 from client.cli import command_line
 from models.document import read_document
 from models.job import JobSpec

@@ -17,15 +17,15 @@ from pydantic import Field
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.checkpoint_store import CheckpointStore
-from activities.fence import Fence
-from activities.inventory import SimulatedGPUs, take_inventory
+from activities.checkpoints.store import CheckpointStore
 from activities.logstore import LogStore
 from activities.metrics import FENCES, Metrics
-from activities.outcome import AGENT_STOPPED, CUT_OFF
-from activities.process import NodeActivities
-from activities.processes import Processes
-from activities.pruning import Keeping, Pruner, is_job_over
+from activities.node.fence import Fence
+from activities.node.inventory import SimulatedGPUs, take_inventory
+from activities.node.outcome import AGENT_STOPPED, CUT_OFF
+from activities.node.process import NodeActivities
+from activities.node.processes import Processes
+from activities.node.pruning import Keeping, Pruner, is_job_over
 from client.connection import server_address
 from models.base import Frozen, Instant, Name
 from models.errors import NodeTakenError, UnavailableError

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from activities.inventory import SimulatedGPUs, parse_simulated
+from activities.node.inventory import SimulatedGPUs, parse_simulated
 from client.process import leave, run
 from models.errors import LongshoreError, SpecError
 from models.job import Tier

@@ -12,25 +12,25 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.block_clearing import BlockClearingActivities
-from activities.block_decisions import BlockDecisionActivities
-from activities.blocks import BlockActivities
-from activities.buying import BuyingActivities
-from activities.checkpoint_store import CheckpointStore
-from activities.checkpoint_watch import CheckpointWatchActivities
-from activities.checkpoints import CheckpointActivities, keep_observing
+from activities.buying.block_clearing import BlockClearingActivities
+from activities.buying.block_decisions import BlockDecisionActivities
+from activities.buying.blocks import BlockActivities
+from activities.buying.deciding import BuyingActivities
+from activities.buying.going_on import GoingOnActivities
+from activities.buying.machines import MachineActivities
+from activities.buying.purchasing import PurchasingActivities
+from activities.buying.sales import SaleActivities
+from activities.checkpoints.rows import CheckpointActivities, keep_observing
+from activities.checkpoints.store import CheckpointStore
+from activities.checkpoints.watch import CheckpointWatchActivities
 from activities.cycle import CycleActivities
 from activities.database import Database
 from activities.departures import DepartureActivities, NodeLooks
-from activities.going_on import GoingOnActivities
-from activities.machines import MachineActivities
-from activities.market_watch import MarketWatchActivities
+from activities.markets.watch import MarketWatchActivities
 from activities.metrics import SILENT, Metrics
-from activities.purchasing import PurchasingActivities
 from activities.queue import QueueActivities
 from activities.reconcile import ReconcileActivities
 from activities.registry import RegistryActivities
-from activities.sales import SaleActivities
 from activities.signals import Signals
 from activities.spares import SpareActivities
 from client.connection import connect

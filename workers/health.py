@@ -15,7 +15,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.database import Database
-from activities.fence import Fence
+from activities.node.fence import Fence
 from activities.polls import POLL_SEEN_WITHIN, last_polls
 from models.addresses import host_and_port
 from models.errors import LongshoreError, StackError

@@ -19,8 +19,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.runtime import Runtime
 
 from activities.failpoints import wall_clock
-from activities.fence import Fence
-from activities.system import boot_clock
+from activities.node.fence import Fence
+from activities.node.system import boot_clock
 from client.connection import connect
 from models import proof
 from models.errors import ClockError, LongshoreError, NodeTakenError, TokenError, UnavailableError

@@ -21,7 +21,7 @@ from models.errors import LongshoreError, StackError
 from models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
 from models.pool import PoolPacking, PoolSpec
 from models.preemption import PreemptionPolicy
-from workers.demo_jobs import EXAMPLES
+from workers.demo.jobs import EXAMPLES
 from workers.local import Flags, start_agents
 from workers.stack import Stack, agent_process
 

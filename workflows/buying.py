@@ -11,7 +11,7 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from activities.buying import BuyingActivities
+    from activities.buying.deciding import BuyingActivities
     from models.purchase import (
         BUYING_WORKFLOW,
         Bought,

@@ -9,8 +9,8 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.checkpoint_watch import CheckpointWatchActivities
-    from activities.process import NodeActivities
+    from activities.checkpoints.watch import CheckpointWatchActivities
+    from activities.node.process import NodeActivities
     from models.checkpointing import (
         CHECKPOINT_WATCH_WORKFLOW,
         CheckpointWatchReport,

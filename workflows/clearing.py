@@ -9,7 +9,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
 from activities.departures import DepartureActivities
-from activities.process import NodeActivities
+from activities.node.process import NodeActivities
 from models.departures import (
     Cause,
     DeparturePlan,

@@ -6,7 +6,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from activities.market_watch import MarketWatchActivities
+    from activities.markets.watch import MarketWatchActivities
     from models.market_memory import (
         MARKET_WATCH_WORKFLOW,
         MarketLookRequest,

@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.process import NodeActivities
+    from activities.node.process import NodeActivities
     from activities.registry import RegistryActivities
     from models.departures import ExpiryChange, NodeDrain, SpotNotice
     from models.errors import NodeTakenError

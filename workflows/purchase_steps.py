@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 from temporalio import workflow
 
-from activities.block_clearing import BlockClearingActivities
-from activities.block_decisions import BlockDecisionActivities
-from activities.blocks import BlockActivities
-from activities.going_on import GoingOnActivities
-from activities.machines import MachineActivities
-from activities.purchasing import PurchasingActivities
-from activities.sales import SaleActivities
+from activities.buying.block_clearing import BlockClearingActivities
+from activities.buying.block_decisions import BlockDecisionActivities
+from activities.buying.blocks import BlockActivities
+from activities.buying.going_on import GoingOnActivities
+from activities.buying.machines import MachineActivities
+from activities.buying.purchasing import PurchasingActivities
+from activities.buying.sales import SaleActivities
 from models.block_end import GoOnRequest, SaleIntent, SaleRef, SaleSeen
 from models.purchase import (
     AgentsReport,

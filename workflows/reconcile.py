@@ -8,7 +8,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.process import NodeActivities
+    from activities.node.process import NodeActivities
     from activities.reconcile import ReconcileActivities
     from models.messages import node_task_queue
     from models.reconcile import (

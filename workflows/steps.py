@@ -8,7 +8,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from activities.process import NodeActivities
+from activities.node.process import NodeActivities
 from activities.queue import QueueActivities
 from activities.spares import SpareActivities
 from models.job import FailureClass, JobResult, JobSpec

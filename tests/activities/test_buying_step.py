@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from activities import purchase_rows as rows
-from activities.buying import BuyingActivities
+from activities.buying import purchase_rows as rows
+from activities.buying.deciding import BuyingActivities
 from activities.views import set_pool
 from models.buying import BuyingPolicy
 from models.pool import PoolSpec

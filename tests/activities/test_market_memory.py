@@ -10,8 +10,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from activities.database import Database
-from activities.market_compaction import compact
-from activities.market_memory import MarketMemory
+from activities.markets.compaction import compact
+from activities.markets.memory import MarketMemory
 from models.market import Level, Window
 from models.market_memory import LEVELS_KEPT, Compacted, PaidFill, Source
 from models.money import micro_of

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from activities.buying_switch import BuyingSwitch
-from activities.market_memory import MarketMemory
+from activities.buying.switch import BuyingSwitch
+from activities.markets.memory import MarketMemory
 from activities.views import set_pool
 from models.buying import BuyingPolicy
 from models.market import Level, OrderBook

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from activities.checkpoint_store import CheckpointStore
-from activities.checkpoints import CheckpointActivities
+from activities.checkpoints.rows import CheckpointActivities
+from activities.checkpoints.store import CheckpointStore
 from activities.preemption_inputs import PreemptionInputs, read_inputs
 from models.checkpoint import CheckpointsRequest
 from models.messages import LeaseEnd, ReleaseRequest

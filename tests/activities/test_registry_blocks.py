@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from activities.handing_over import hand_over
+from activities.buying.handing_over import hand_over
 from models.messages import Registered
 from tests.support.ledger import Ledger, registration
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.checkpoint_store import CheckpointStore
+from activities.checkpoints.store import CheckpointStore
 from activities.database import Database
-from activities.fence import Fence
-from activities.inventory import SimulatedGPUs, take_inventory
 from activities.logstore import LogStore
-from activities.outcome import AGENT_STOPPED
-from activities.processes import Processes, Run
-from activities.system import boot_clock
+from activities.node.fence import Fence
+from activities.node.inventory import SimulatedGPUs, take_inventory
+from activities.node.outcome import AGENT_STOPPED
+from activities.node.processes import Processes, Run
+from activities.node.system import boot_clock
 from client.api import Longshore
 from models.job import JobSpec
 from models.messages import ProcessReport, RunProcessRequest

@@ -14,9 +14,9 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import Worker
 from temporalio.workflow import ActivityCancellationType
 
-from activities import process
-from activities.process import NodeActivities
-from activities.system import boot_clock
+from activities.node import process
+from activities.node.process import NodeActivities
+from activities.node.system import boot_clock
 from models.checkpoint import CheckpointInfo, SaveRequest
 from models.messages import (
     ProcessReport,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.processes import Run
+from activities.node.processes import Run
 from models.checkpoint import SaveRequest
 from models.document import read_document
 from models.job import JobSpec

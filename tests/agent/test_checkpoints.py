@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from activities import checkpointing
-from activities.outcome import AGENT_STOPPED
-from activities.processes import Run
-from activities.system import boot_clock
+from activities.node import checkpointing
+from activities.node.outcome import AGENT_STOPPED
+from activities.node.processes import Run
+from activities.node.system import boot_clock
 from models.checkpoint import CheckpointInfo, SaveRequest
 from models.errors import NotFoundError, RefusedError, UnavailableError
 from models.job import FailureClass

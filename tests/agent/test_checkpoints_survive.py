@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 from sqlalchemy import text
 
-from activities.checkpoint_store import CheckpointStore
-from activities.checkpoints import CheckpointActivities, sweep_checkpoints
+from activities.checkpoints.rows import CheckpointActivities, sweep_checkpoints
+from activities.checkpoints.store import CheckpointStore
 from activities.database import Database
 from activities.failpoints import VARIABLE, CheckpointPoint
 from client.api import Longshore

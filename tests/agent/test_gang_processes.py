@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from activities.rendezvous import FIRST_PORT, PORTS, rendezvous
+from activities.node.rendezvous import FIRST_PORT, PORTS, rendezvous
 from models.job import FailureClass, JobSpec
 from models.messages import StopProcessRequest
 from models.placement import Placement, PlacementKey, Rank

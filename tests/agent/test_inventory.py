@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from activities.inventory import find_runtime, parse_simulated, short_type, take_inventory
-from activities.launch import Launch, prepare
+from activities.node.inventory import find_runtime, parse_simulated, short_type, take_inventory
+from activities.node.launch import Launch, prepare
 from models.errors import SpecError, UnavailableError
 from tests.agent.conftest import LocalNode
 from workers.agent_commands import node_id_from

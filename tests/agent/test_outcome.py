@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from activities.outcome import AGENT_STOPPED, CUT_OFF, report_of
-from activities.runs import RunRecord
+from activities.node.outcome import AGENT_STOPPED, CUT_OFF, report_of
+from activities.node.runs import RunRecord
 from models.job import FailureClass
 from models.messages import TIME_ENDED, ProcessReport, Progress
 

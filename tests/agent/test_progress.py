@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.progress import parse_progress, read_progress
+from activities.node.progress import parse_progress, read_progress
 from models.messages import Progress
 from tests.agent.conftest import LocalNode
 from tests.support.waiting import eventually

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.processes import Run
-from activities.pruning import Keeping, Pruner, is_job_over
-from activities.runs import RunStore
+from activities.node.processes import Run
+from activities.node.pruning import Keeping, Pruner, is_job_over
+from activities.node.runs import RunStore
 from client.api import Longshore
 from models.errors import StaleError
 from models.job import JobSpec

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from activities.inventory import parse_simulated, take_inventory
-from activities.launch import LaunchError, prepare
-from activities.mig import device_of, positions_of_instances, read_mig
+from activities.node.inventory import parse_simulated, take_inventory
+from activities.node.launch import LaunchError, prepare
+from activities.node.mig import device_of, positions_of_instances, read_mig
 from client.api import Longshore
 from models.errors import SpecError
 from models.job import JobState

@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from activities.outcome import report_of
-from activities.processes import Run
-from activities.supervision import Plan
-from activities.system import boot_clock
+from activities.node.outcome import report_of
+from activities.node.processes import Run
+from activities.node.supervision import Plan
+from activities.node.system import boot_clock
 from client.process import run as run_loop
 from models.job import FailureClass
 from models.messages import TIME_ENDED, ProcessReport, Progress, StopProcessRequest
@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 SUPERVISE = (
     "import sys; sys.path[:0] = sys.argv[1:2]; "
-    "from activities.supervisor import main; main(sys.argv[2])"
+    "from activities.node.supervisor import main; main(sys.argv[2])"
 )
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.wiring import (
+from activities.node.wiring import (
     Ends,
     cards_beside,
     kernel_parameters,

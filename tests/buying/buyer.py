@@ -12,7 +12,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 from temporalio.testing import ActivityEnvironment
 
-from activities.blocks import BlockActivities
+from activities.buying.blocks import BlockActivities
 from activities.database import Database
 from activities.providers import registry
 from models.market import InstanceType, Offer

@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from activities.database import Database
-from activities.market_watch import MarketWatchActivities
+from activities.markets.watch import MarketWatchActivities
 from activities.signals import Signals
 from client.api import Longshore
 from models.buying import BuyingPolicy

@@ -10,11 +10,11 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from activities.block_end_views import BlockEndViews
-from activities.buying_switch import BuyingSwitch
+from activities.buying.block_end_views import BlockEndViews
+from activities.buying.going_on import GoingOnActivities
+from activities.buying.switch import BuyingSwitch
 from activities.database import Database
 from activities.draining import extend_node
-from activities.going_on import GoingOnActivities
 from client.api import Longshore
 from models.block_end import BlockDecision, BlockOption, BlockOptionKind, GoOnRequest
 from models.job import JobState

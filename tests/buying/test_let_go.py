@@ -6,8 +6,8 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
+from activities.buying.machines import MachineActivities
 from activities.database import Database
-from activities.machines import MachineActivities
 from client.api import Longshore
 from models.errors import NotFoundError, RefusedError
 from models.job import JobSpec, JobState

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 from pydantic import SecretStr
 
-from activities.market_findings import market_findings
-from activities.market_reconcile import MarketFinding, Mismatch, compare
+from activities.markets.findings import market_findings
+from activities.markets.reconcile import MarketFinding, Mismatch, compare
 from activities.metrics import SILENT
 from activities.providers import registry
 from console.bought import Bought

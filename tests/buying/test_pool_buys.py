@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from activities.buying_switch import BuyingSwitch
+from activities.buying.switch import BuyingSwitch
 from activities.database import Database
 from activities.views import set_pool
 from client.api import Longshore

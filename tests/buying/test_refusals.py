@@ -17,11 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from activities import purchase_rows as rows
-from activities.buying_switch import BuyingSwitch
+from activities.buying import purchase_rows as rows
+from activities.buying.ledger import book_cost, book_use
+from activities.buying.purchasing import PurchasingActivities
+from activities.buying.switch import BuyingSwitch
 from activities.database import Database
-from activities.ledger import book_cost, book_use
-from activities.purchasing import PurchasingActivities
 from activities.queue import ensure_pool
 from activities.views import set_pool
 from models.buying import BuyingPolicy, Caps

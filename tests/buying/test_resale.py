@@ -9,10 +9,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from temporalio.client import Client
 
-from activities.block_end_views import BlockEndViews
-from activities.buying_switch import BuyingSwitch
+from activities.buying.block_end_views import BlockEndViews
+from activities.buying.purchase_views import PurchaseViews
+from activities.buying.switch import BuyingSwitch
 from activities.database import Database
-from activities.purchase_views import PurchaseViews
 from client.api import Longshore
 from models.job import JobState
 from models.settings import Settings

@@ -7,7 +7,7 @@ import pytest
 from temporalio.client import Client
 
 from activities.database import Database
-from activities.market_watch import MarketWatchActivities
+from activities.markets.watch import MarketWatchActivities
 from activities.signals import Signals
 from client.api import Longshore
 from models.buying import BuyingPolicy

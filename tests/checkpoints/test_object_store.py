@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.checkpoint_store import CheckpointStore
+from activities.checkpoints.store import CheckpointStore
 from activities.logstore import LogStore
 from activities.storage import GivenUp, connect
 from models.errors import DamagedError, StoreError

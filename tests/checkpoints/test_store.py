@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.checkpoint_files import moment_of, put_back
-from activities.checkpoint_store import CheckpointStore
+from activities.checkpoints.store import CheckpointStore
+from activities.node.checkpoint_files import moment_of, put_back
 from activities.storage import GivenUp
 from models.errors import DamagedError, StoreError
 from tests.support.checkpoints import (

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from activities.database import Database
-from activities.market_memory import MarketMemory
+from activities.markets.memory import MarketMemory
 from models.money import micro_of
 from tests.client.conftest import Ran
 from tests.support.market import RunningMarket, running_market

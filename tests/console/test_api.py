@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from activities.database import Database
-from activities.market_memory import MarketMemory
+from activities.markets.memory import MarketMemory
 from models.market import Level, OrderBook
 from models.settings import MarketInfo, Settings
 from tests.support.console import RunningConsole, running_console

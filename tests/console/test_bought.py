@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from activities.buying_switch import BuyingSwitch
+from activities.buying.switch import BuyingSwitch
 from activities.database import Database
 from tests.support.console import RunningConsole, running_console
 from tests.support.local_stack import temporary_folder

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from activities.database import Database
-from activities.market_memory import MarketMemory
+from activities.markets.memory import MarketMemory
 from models.market import Level, OrderBook
 from models.market_memory import Recommendation, Source
 from models.price import PriceAnswer, PriceNeed

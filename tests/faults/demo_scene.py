@@ -16,10 +16,10 @@ from tests.faults.buyers import disagreements
 from tests.faults.fleet import CONTROL, PATIENCE, Fleet
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
-from workers.demo_events import Event
-from workers.demo_market import POOL, MarketScene
-from workers.demo_report import Bought
-from workers.demo_state import DemoState
+from workers.demo.events import Event
+from workers.demo.market import POOL, MarketScene
+from workers.demo.report import Bought
+from workers.demo.state import DemoState
 
 
 @dataclass(frozen=True)

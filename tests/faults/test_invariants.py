@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from temporalio.client import Client
 
-from activities.checkpoint_store import CheckpointStore
+from activities.checkpoints.store import CheckpointStore
 from activities.database import Database
 from models.job import JobSpec
 from tests.faults import scenes

@@ -21,7 +21,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
-from activities.buying_switch import BuyingSwitch
+from activities.buying.switch import BuyingSwitch
 from activities.database import Database, upgrade
 from activities.views import set_pool
 from client.process import leave

@@ -16,9 +16,10 @@ from temporalio.client import Client
 from activities.database import Database
 from models.settings import Settings
 from tests.support.plant import Plant
-from workers import doctor_machine, doctor_temporal
-from workers.doctor_database import clocks
-from workers.findings import Finding, Level
+from workers.doctor import machine as machine_checks
+from workers.doctor import temporal as temporal_checks
+from workers.doctor.database import clocks
+from workers.doctor.findings import Finding, Level
 
 
 def doctor(plant: Plant, **env: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
@@ -101,8 +102,8 @@ async def test_nobody_at_work_a_forgotten_pool_and_a_silent_agent_are_found(plan
             "INSERT INTO pools (name, spec, poked) VALUES ('forgotten', '{}', true)"
         )
     try:
-        control = await doctor_temporal.checks(temporal)["control worker"]()
-        others = doctor_temporal.checks_of_nodes(temporal, database)
+        control = await temporal_checks.checks(temporal)["control worker"]()
+        others = temporal_checks.checks_of_nodes(temporal, database)
         pools, agents = await others["pools"](), await others["agents"]()
     finally:
         with psycopg.connect(url, autocommit=True) as connection:
@@ -120,7 +121,7 @@ async def test_the_mend_of_a_forgotten_pool_mends_it(plant: Plant):
     """The command that is printed is one that works."""
     temporal = await Client.connect(_address(plant))
     name = f"mend-{uuid.uuid4().hex[:8]}"
-    finding = doctor_temporal.forgotten(name)
+    finding = temporal_checks.forgotten(name)
     command = finding.mend.split("`")[1].removeprefix("temporal ")
     done = await asyncio.create_subprocess_shell(
         f"{_temporal()} {command} --address {_address(plant)}", stdout=asyncio.subprocess.DEVNULL
@@ -147,7 +148,7 @@ def machine(tmp_path: Path) -> Settings:
 
 
 def look(settings: Settings, check: str) -> list[Finding]:
-    return [finding for finding in doctor_machine.look_at(settings) if finding.check == check]
+    return [finding for finding in machine_checks.look_at(settings) if finding.check == check]
 
 
 def test_a_token_that_others_can_read_is_a_mistake(machine: Settings):

@@ -9,8 +9,8 @@ from pydantic import SecretStr
 from models.settings import Settings
 from tests.support.local_stack import free_ports, temporary_folder
 from tests.support.market import running_market
-from workers.doctor_markets import checks
-from workers.findings import Finding, Level
+from workers.doctor.findings import Finding, Level
+from workers.doctor.markets import checks
 
 
 @pytest.fixture

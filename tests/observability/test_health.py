@@ -6,8 +6,8 @@ import urllib.request
 
 import pytest
 
-from activities.fence import Fence
-from activities.system import boot_clock
+from activities.node.fence import Fence
+from activities.node.system import boot_clock
 from models.errors import StackError
 from tests.support.local_stack import free_ports
 from tests.support.plant import Plant, health, metrics

@@ -4,7 +4,7 @@ import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
-from activities.checkpoint_store import CheckpointStore, Restored
+from activities.checkpoints.store import CheckpointStore, Restored
 from models.checkpoint import Manifest
 
 JOB = "job-a"

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.home import Home
 from tests.support.local_stack import temporary_folder
-from workers.demo_market import MARKET
-from workers.demo_state import StateFile
+from workers.demo.market import MARKET
+from workers.demo.state import StateFile
 from workers.local import CONTROL, local_nodes
 from workers.stack import SERVERS
 

@@ -16,7 +16,7 @@ from models.job import JobSpec, Tier
 from models.node import GPU, Node
 from models.placement import JobRequest
 from scheduling.placement.feasibility import could_ever_hold
-from workers.demo_jobs import (
+from workers.demo.jobs import (
     EXAMPLES,
     GPUS_PER_NODE,
     LONGEST,

@@ -9,9 +9,9 @@ import pytest
 from models.job import AttemptRecord, FailureClass, JobState, JobStatus, Tier
 from models.node import NodeState
 from models.views import GPUView, JobView, NodeView
-from workers.demo_events import events_between
-from workers.demo_report import DemoReport, report_on
-from workers.demo_state import DemoState, Snapshot, StateFile
+from workers.demo.events import events_between
+from workers.demo.report import DemoReport, report_on
+from workers.demo.state import DemoState, Snapshot, StateFile
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -21,8 +21,8 @@ from tests.support.control import a_spec, new_pool
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 from tests.support.worker_processes import Place, own_place
-from workers import doctor_temporal
-from workers.findings import Level
+from workers.doctor import temporal as temporal_checks
+from workers.doctor.findings import Level
 from workers.stack import Stack
 
 DEPLOYMENT = "test"
@@ -98,7 +98,7 @@ async def test_a_version_gets_no_work_until_it_is_current_and_status_says_so(
         assert shown.stdout.split()[6:9] == ["a", "inactive", "1"]
         assert "no version is current" in shown.stderr
         assert "`longshore deployment set-current a`" in shown.stderr
-        found = await doctor_temporal.checks(place.temporal)["control worker"]()
+        found = await temporal_checks.checks(place.temporal)["control worker"]()
         assert [(each.level, each.says) for each in found] == [
             (
                 Level.FAIL,

@@ -11,8 +11,8 @@ from sqlalchemy import text
 from temporalio.client import Client
 
 from activities.database import Database
-from activities.market_memory import MarketMemory
-from activities.market_watch import MarketWatchActivities
+from activities.markets.memory import MarketMemory
+from activities.markets.watch import MarketWatchActivities
 from models.market_memory import (
     Compacted,
     LookOutcome,

@@ -8,8 +8,8 @@ import asyncio
 from collections import defaultdict
 from typing import Any
 
-from activities.checkpoint_store import CheckpointStore
-from activities.system import boot_clock
+from activities.checkpoints.store import CheckpointStore
+from activities.node.system import boot_clock
 from models.errors import LongshoreError
 from models.job import JobSpec
 from tests.faults.fleet import Fleet

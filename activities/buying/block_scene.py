@@ -1,0 +1,222 @@
+"""What a decision about a block is made from: its rows, its pool's queue, and the markets now."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from activities.buying.demand import demand_of_late
+from activities.buying.inputs import read_need, under_way
+from activities.buying.purchase_rows import Row
+from activities.providers import registry
+from activities.providers.base import Provider
+from activities.snapshot import load_pool
+from models.block_end import BlockFacts, BlockJob, BlockMachine, BlockScene, SaleTerms
+from models.buying import BookQuote, BuyingPolicy
+from models.errors import LongshoreError
+from models.job import JobSpec, Tier
+from models.market import (
+    InstanceType,
+    NoQuote,
+    NoQuoteReason,
+    OrderRequest,
+    Preview,
+    Side,
+    Window,
+)
+from models.settings import Settings
+from scheduling.buying.block_end import may_renew, renewal_window, resale_window
+from scheduling.buying.costs import usual_demand
+from scheduling.buying.fleet import shape_of
+from scheduling.buying.going_on import may_go_on
+
+_OVERRUN = timedelta(minutes=15)
+"""A job that runs longer than was expected is expected to run so long at least."""
+
+
+async def read_scene(connection: AsyncConnection, block_id: str, now: datetime) -> BlockScene:
+    """Return a block, its jobs and its pool, without what the markets say."""
+    found = await connection.execute(text(_BLOCK), {"id": block_id})
+    block = found.mappings().one()
+    spec = await load_pool(connection, block["pool"])
+    policy = spec.buying
+    need = await read_need(connection, block["pool"])
+    machines = await connection.execute(text(_MACHINES), {"id": block_id})
+    jobs = await connection.execute(text(_JOBS), {"id": block_id})
+    billed = await connection.execute(text(_BILLED), {"pool": block["pool"]})
+    samples = await demand_of_late(connection, block["pool"], policy.smoothing, now)
+    return BlockScene(
+        block=_facts(block),
+        machines=tuple(BlockMachine.model_validate(dict(row)) for row in machines.mappings()),
+        jobs=tuple(_job(row, now) for row in jobs.mappings()),
+        pool=need.releases,
+        billed={row.id: row.hourly for row in billed},
+        queue=need.unmet.jobs,
+        under_way=await under_way(connection, spec),
+        demand=usual_demand(samples, Tier(block["tier"]), now),
+        place=block["place"],
+        policy=policy,
+        now=now,
+    )
+
+
+async def with_markets(scene: BlockScene, account: str | None, settings: Settings) -> BlockScene:
+    """Return the scene with the books of the block's rest and of the time after it.
+
+    A market that is away has no quote. Raises LongshoreError where the block's own market cannot
+    be reached at all.
+    """
+    async with aclosing(registry.connect(settings, scene.block.provider)) as market:
+        able = market.capabilities
+        facts = scene.block.model_copy(
+            update={
+                # A sale whose answer is lost is sent again: only a key makes that one sale.
+                "resellable": able.resellable and able.idempotent and account is not None,
+                "renewable": able.fixed_window and account is not None,
+            }
+        )
+        scene = scene.model_copy(update={"block": facts})
+        if facts.by_use:
+            return await _with_offers(scene, settings)
+        rest = resale_window(facts.ends_at, scene.now)
+        if facts.resellable and rest is not None and scene.policy.resell:
+            terms = await _terms(market, scene, account, rest)
+            quote = await _quote(market, facts.instance_type, rest)
+            scene = scene.model_copy(update={"rest": quote, "terms": terms})
+        after = renewal_window(scene)
+        if after is None or not may_renew(scene):
+            return scene
+        following = await _quote(market, facts.instance_type, after)
+    others = await _elsewhere(settings, facts, scene.policy)
+    asks = [
+        ask.price
+        for ask in (() if isinstance(following.answer, NoQuote) else following.answer.asks)
+        if ask.price and ask.gpus
+    ]
+    return scene.model_copy(
+        update={"following": following, "elsewhere": min([*asks, *others], default=None)}
+    )
+
+
+async def _with_offers(scene: BlockScene, settings: Settings) -> BlockScene:
+    """Return the scene of a machine that is billed as it runs with what others like it cost."""
+    if not scene.jobs or not may_go_on(scene):
+        return scene
+    prices = await _elsewhere(settings, scene.block, scene.policy)
+    return scene.model_copy(update={"elsewhere": min(prices, default=None)})
+
+
+async def _terms(
+    market: Provider, scene: BlockScene, account: str | None, window: Window
+) -> SaleTerms:
+    """Return what the market keeps of a sale; what the policy expects where it does not say."""
+    expected = SaleTerms(fee_bps=round(scene.policy.resale_fee * 10_000))
+    request = OrderRequest(
+        key=f"{scene.block.id}.preview", side=Side.SELL, nodes=1, window=window, limit=0,
+        instance_type=scene.block.instance_type, account=account,
+    )  # fmt: skip
+    try:
+        preview = await market.preview(request)
+    except LongshoreError:
+        return expected
+    if not isinstance(preview, Preview):
+        return expected
+    return SaleTerms(fee_bps=preview.fee_bps, fee_flat=preview.fee_flat)
+
+
+async def _quote(market: Provider, instance_type: str, window: Window) -> BookQuote:
+    try:
+        answer = await market.book(InstanceType.parse(instance_type), window)
+    except LongshoreError as error:
+        answer = NoQuote(reason=NoQuoteReason.UNREACHABLE, detail=str(error))
+    return BookQuote(instance_type=instance_type, window=window, answer=answer)
+
+
+async def _elsewhere(settings: Settings, block: BlockFacts, policy: BuyingPolicy) -> Sequence[int]:
+    """Return what offers of the same GPU cost, for machines with as many or more."""
+    shape = shape_of(block.instance_type)
+    prices: list[int] = []
+    for name in registry.configured(settings):
+        if name == block.provider and not block.by_use:
+            continue  # its book was asked
+        try:
+            async with aclosing(registry.connect(settings, name)) as market:
+                offers = await market.offers()
+        except LongshoreError:
+            continue
+        for offer in offers:
+            other = shape_of(offer.instance_type)
+            same = shape is not None and other is not None and (
+                other.gpu_type == shape.gpu_type and offer.gpus >= shape.gpus
+            )  # fmt: skip
+            if same and offer.price and not offer.prepaid and (policy.spot or not offer.spot):
+                prices.append(offer.price)
+    return prices
+
+
+def _facts(block: Row) -> BlockFacts:
+    return BlockFacts(
+        id=block["id"], provider=block["provider"], instance_type=block["instance_type"],
+        tier=Tier(block["tier"]), gpus_per_node=block["gpus_per_node"],
+        starts_at=block["starts_at"], ends_at=block["ends_at"],
+        price=block["price_micro_per_gpu_hour"], by_use=block["is_machine"],
+        renewed=block["renewed"], idle_since=block["idle_since"], tried_at=block["tried_at"],
+    )  # fmt: skip
+
+
+def _job(row: Row, now: datetime) -> BlockJob:
+    spec = JobSpec.model_validate(row["spec"])
+    # One that saves when it is asked to goes on from there.
+    ran = max(now - row["placed_at"], timedelta(0))
+    lost = spec.checkpoint.grace if spec.checkpoint else ran
+    ends = row["expected_end"]
+    if ends < now:
+        # What has overrun goes on, as a guess, for half as long again as it has run.
+        ends = now + max(ran / 2, _OVERRUN)
+    return BlockJob(
+        id=row["job_id"], node_id=row["node_id"], gpus=row["gpus"], tier=spec.tier,
+        expected_end=ends, lost=lost,
+    )  # fmt: skip
+
+
+IDLE_SINCE = """
+    SELECT CASE WHEN NOT coalesce(bool_or(p.job_id IS NOT NULL AND p.ended_at IS NULL), false)
+                THEN greatest(max(p.ended_at), max(n.registered_at)) END
+      FROM nodes n
+      JOIN purchase_orders o ON o.key = n.block_id AND o.is_machine
+      LEFT JOIN placements p ON p.node_id = n.id
+     WHERE n.block_id = :id
+"""
+
+_BLOCK = f"""
+    SELECT b.*, o.is_machine, ({IDLE_SINCE}) AS idle_since,
+           EXISTS (SELECT FROM purchases p WHERE p.renews = b.id
+                    AND p.state NOT IN ('ENDED', 'REFUSED')) AS renewed
+      FROM blocks b JOIN purchase_orders o ON o.key = b.id
+     WHERE b.id = :id
+"""
+
+_MACHINES = """
+    SELECT m.name, m.sale_key IS NULL AND n.state = 'READY' AS takes_work
+      FROM machines m JOIN nodes n ON n.id = m.name
+     WHERE m.block_id = :id AND m.state = 'READY' ORDER BY m.name
+"""
+
+_BILLED = """
+    SELECT n.id, b.price_micro_per_gpu_hour * b.gpus_per_node AS hourly
+      FROM nodes n
+      JOIN blocks b ON b.id = n.block_id
+      JOIN purchase_orders o ON o.key = b.id AND o.is_machine
+     WHERE n.pool = :pool AND n.state = 'READY'
+"""
+
+_JOBS = """
+    SELECT p.job_id, p.node_id, cardinality(p.gpu_indices) AS gpus, p.placed_at, j.spec,
+           p.placed_at + make_interval(secs => p.expected_seconds) AS expected_end
+      FROM placements p
+      JOIN machines m ON m.name = p.node_id AND m.block_id = :id
+      JOIN jobs j ON j.id = p.job_id
+     WHERE p.ended_at IS NULL ORDER BY p.job_id, p.rank
+"""

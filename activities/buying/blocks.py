@@ -1,0 +1,323 @@
+"""The steps of a block after it was bought: looks, drain, the end of its machines, its account.
+
+Every step may run twice.
+"""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+from temporalio.client import Client
+
+from activities.beating import beating
+from activities.buying import purchase_rows as rows
+from activities.buying.block_scene import IDLE_SINCE
+from activities.buying.going_on import look_for_going_on
+from activities.buying.handing_over import hand_over, nodes_that_go_on
+from activities.buying.ledger import book_cost, book_use
+from activities.database import Database, clock
+from activities.draining import drain_node, give_notice
+from activities.failpoints import failpoint
+from activities.providers import registry
+from activities.providers.base import Provider
+from activities.retrying import reports_errors
+from activities.snapshot import load_pool
+from models.errors import AnswerError, CredentialsError, GoneError, MarketAwayError
+from models.job import JobSpec
+from models.market import Machine, MachineState
+from models.purchase import BlockEnd, BlockLook, BlockRef, PurchaseRequest
+from models.settings import Settings
+from scheduling.buying.block_end import resale_window
+
+_TO_STOP = timedelta(seconds=30)
+"""What stopping takes beside the grace of a job."""
+
+_SPOT_LOOK = timedelta(seconds=20)
+"""Between two looks at a machine that its market may take away: a notice is short."""
+
+
+class BlockActivities:
+    """Activities of `BlockWorkflow`."""
+
+    def __init__(self, database: Database, temporal: Client, settings: Settings) -> None:
+        self._database = database
+        self._temporal = temporal
+        self._settings = settings
+
+    @activity.defn
+    @reports_errors
+    async def look_at_block(self, ref: BlockRef) -> BlockLook:
+        """Look at the machines of a block: what they cost so far, and whether any can still run.
+
+        The jobs of one that is being taken away are told.
+
+        A market that is away changes nothing.
+        """
+        async with beating():
+            block, machines = await self._rows(ref.block_id)
+            if block["state"] == "ENDED":
+                return BlockLook(ends_at=block["ends_at"], drain_at=block["ends_at"], over=True)
+            async with aclosing(registry.connect(self._settings, block["provider"])) as market:
+                for row in machines:
+                    if row["state"] == "READY" and (found := await _read(market, row)) is not None:
+                        await self._record(row, found)
+                        if found.state is MachineState.ENDING:
+                            await give_notice(self._temporal, row["name"], _notice(found))
+        async with self._database.transaction() as connection:
+            left = await connection.scalar(
+                text("SELECT count(*) FROM machines WHERE block_id = :id AND state <> 'ENDED'"),
+                {"id": ref.block_id},
+            )
+            drain_at = await _drain_at(connection, block)
+            idle_at = await _idle_at(connection, block)
+            now = await clock(connection)
+            decides = await _decides(connection, block, idle_at, now)
+            goes_on, look_at = await look_for_going_on(connection, block, now)
+            spot = await connection.scalar(text(_IS_SPOT), {"id": ref.block_id})
+        over = block["state"] != "STARTING" and not left
+        idle = idle_at is not None and idle_at <= now
+        return BlockLook(
+            ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
+            idle="nothing has run there for long enough" if idle else "",
+            decides=decides, goes_on=goes_on, look_at=now + _SPOT_LOOK if spot else look_at,
+        )  # fmt: skip
+
+    @activity.defn
+    @reports_errors
+    async def drain_block(self, ref: BlockRef) -> None:
+        """Have the nodes of a block take no new job; what runs there finishes.
+
+        Those that go on in the block after it take jobs on.
+        """
+        _, machines = await self._rows(ref.block_id)
+        async with self._database.transaction() as connection:
+            go_on = await nodes_that_go_on(connection, ref.block_id)
+        async with beating():
+            for row in machines:
+                if row["name"] not in go_on:
+                    await drain_node(self._temporal, row["name"], ref.reason)
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE blocks SET state = 'DRAINING', reason = :reason"
+                     " WHERE id = :id AND state IN ('STARTING', 'OPEN')"),
+                {"id": ref.block_id, "reason": ref.reason},
+            )  # fmt: skip
+
+    @activity.defn
+    @reports_errors
+    async def stop_machines(self, ref: BlockRef) -> None:
+        """End the machines of a block, also one whose start was never answered.
+
+        All but those that go on in the block after it, unless only some are to end.
+
+        Raises MarketAwayError until the market says of each that it has ended.
+        """
+        async with beating():
+            if not ref.machines:
+                await hand_over(self._database, ref.block_id)
+            block, machines = await self._rows(ref.block_id)
+            left = [
+                row for row in machines
+                if row["state"] != "ENDED" and (not ref.machines or row["name"] in ref.machines)
+            ]  # fmt: skip
+            if not left:
+                return
+            async with aclosing(registry.connect(self._settings, block["provider"])) as market:
+                by_name = {each.name: each for each in await market.machines()}
+                await self._mark_stopped([row["name"] for row in left], ref.reason)
+                for row in left:
+                    await self._stop(market, row, by_name.get(row["name"]))
+        await failpoint("stop_machines.after-commit")
+
+    @activity.defn
+    @reports_errors
+    async def close_block(self, ref: BlockRef) -> BlockEnd:
+        """Close a block's account: each job has its share, the rest was idle. Once."""
+        async with self._database.transaction() as connection:
+            order = await rows.lock_order(connection, ref.block_id)
+            found = await connection.execute(
+                text("SELECT * FROM blocks WHERE id = :id FOR UPDATE"), {"id": ref.block_id}
+            )
+            block = found.mappings().one()
+            if block["state"] != "ENDED":
+                await rows.close_order(connection, ref.block_id)
+                ended = await connection.execute(
+                    text(_END_BLOCK), {"id": ref.block_id, "reason": ref.reason}
+                )
+                await book_use(connection, ended.mappings().one(), order["spent"])
+                await rows.end_if_over(connection, order["purchase_id"])
+            used = await connection.scalar(text(_USED), {"id": ref.block_id}) or 0
+            resold = await connection.scalar(text(_RESOLD), {"id": ref.block_id}) or 0
+            await failpoint("close_block.before-commit")
+        await failpoint("close_block.after-commit")
+        cost = order["spent"]
+        return BlockEnd(
+            block_id=ref.block_id, cost=cost, used=used, idle=cost - resold - used,
+            resold=resold, reason=ref.reason,
+        )  # fmt: skip
+
+    async def _rows(self, block_id: str) -> tuple[rows.Row, Sequence[rows.Row]]:
+        async with self._database.transaction() as connection:
+            block = await connection.execute(
+                text("SELECT * FROM blocks WHERE id = :id"), {"id": block_id}
+            )
+            machines = await connection.execute(
+                text("SELECT * FROM machines WHERE block_id = :id ORDER BY name"), {"id": block_id}
+            )
+            return block.mappings().one(), machines.mappings().all()
+
+    async def _record(self, row: rows.Row, found: Machine) -> None:
+        """Write what a machine has cost, and that it has ended, where the market says so."""
+        over = found.state in (MachineState.ENDED, MachineState.FAILED)
+        async with self._database.transaction() as connection:
+            order = await rows.lock_order(connection, row["block_id"])
+            if order["is_machine"] and found.billed is not None and order["state"] != "CLOSED":
+                await book_cost(connection, order, found.billed, simulated=found.simulated)
+            if over:
+                await connection.execute(
+                    text("UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),"
+                         " machine_id = coalesce(machine_id, :id), reason = :reason"
+                         " WHERE name = :name AND state <> 'ENDED'"),
+                    {
+                        "id": found.id, "name": row["name"],
+                        "reason": found.reason or f"the market says {found.native_state}",
+                    },
+                )  # fmt: skip
+            await rows.recount(connection, order["purchase_id"])
+
+    async def _mark_stopped(self, names: Sequence[str], reason: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE machines SET stop_reason = coalesce(stop_reason, :reason)"
+                     " WHERE name = ANY(:names)"),
+                {"names": list(names), "reason": reason or "it is of no more use"},
+            )  # fmt: skip
+
+    async def _stop(self, market: Provider, row: rows.Row, listed: Machine | None) -> None:
+        """Stop a machine, and book what it has cost in the end."""
+        machine_id = row["machine_id"] or (listed.id if listed else None)
+        if machine_id is None:
+            # Asked for, and never seen: the list may lag behind the answer that was lost.
+            if row["asked_at"] is not None and await self._may_lag(row["asked_at"]):
+                raise MarketAwayError(market.name, f"waits whether {row['name']} is listed")
+            await self._never_came(row["name"])
+            return
+        await market.stop_machine(machine_id)
+        await failpoint("stop_machines.after-call")
+        try:
+            found = await market.machine(machine_id)
+        except GoneError:
+            await self._never_came(row["name"])
+            return
+        await self._record(row, found)
+        if found.state not in (MachineState.ENDED, MachineState.FAILED):
+            raise MarketAwayError(market.name, f"{row['name']} has not ended yet")
+
+    async def _may_lag(self, since: datetime) -> bool:
+        async with self._database.transaction() as connection:
+            return await clock(connection) < since + self._settings.market_list_lag
+
+    async def _never_came(self, name: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),"
+                     " reason = 'the market does not know it'"
+                     " WHERE name = :name AND state <> 'ENDED'"),
+                {"name": name},
+            )  # fmt: skip
+
+
+async def _read(market: Provider, row: rows.Row) -> Machine | None:
+    try:
+        return await market.machine(row["machine_id"])
+    except (MarketAwayError, GoneError, AnswerError, CredentialsError):
+        return None  # the next look is never far
+
+
+def _notice(found: Machine) -> str:
+    return f"its machine is being taken away: {found.provider} says {found.native_state}"
+
+
+async def _drain_at(connection: AsyncConnection, block: rows.Row) -> datetime:
+    """Return when draining begins: early enough that the jobs there can be stopped with grace."""
+    request = await connection.scalar(
+        text("SELECT request FROM purchases WHERE id = :id"), {"id": block["purchase_id"]}
+    )
+    margin = PurchaseRequest.model_validate(request).drain_before
+    specs = await connection.scalars(text(_SPECS_ON_BLOCK), {"block": block["id"]})
+    graces = [JobSpec.model_validate(spec).grace + _TO_STOP for spec in specs]
+    # A short block would be draining from its start on.
+    longest = (block["ends_at"] - block["starts_at"]) / 4
+    return block["ends_at"] - min(max([margin, *graces]), longest)
+
+
+async def _idle_at(connection: AsyncConnection, block: rows.Row) -> datetime | None:
+    """Return when a machine will have been idle for as long as its pool's policy bears.
+
+    None while something runs there, before its agent has come, where its time is paid for anyway,
+    and where the pool does not buy by itself.
+    """
+    policy = (await load_pool(connection, block["pool"])).buying
+    since = await connection.scalar(text(IDLE_SINCE), {"id": block["id"]})
+    return since + policy.idle_after if since is not None and policy.enabled else None
+
+
+async def _decides(
+    connection: AsyncConnection, block: rows.Row, idle_at: datetime | None, now: datetime
+) -> bool:
+    """Return whether there is something to decide: a machine to let go, time to sell or to buy.
+
+    The markets are asked only then.
+    """
+    policy = (await load_pool(connection, block["pool"])).buying
+    if idle_at is not None:
+        return idle_at <= now
+    if not policy.enabled or block["state"] != "OPEN":
+        return False
+    found = (await connection.execute(text(_USE), {"id": block["id"]})).one()
+    if found.is_machine:
+        return False
+    spare = found.idle and resale_window(block["ends_at"], now) is not None
+    ending = (found.busy or found.waiting) and now >= block["ends_at"] - 2 * policy.startup_limit
+    return bool((policy.resell and spare) or (policy.renew and ending))
+
+
+_USE = """
+    SELECT o.is_machine,
+           coalesce(bool_or(n.state = 'READY' AND NOT u.held), false) AS idle,
+           coalesce(bool_or(u.held), false) AS busy,
+           EXISTS (SELECT FROM queue q WHERE q.pool = max(b.pool) AND NOT q.held) AS waiting
+      FROM purchase_orders o
+      JOIN blocks b ON b.id = o.key
+      LEFT JOIN machines m ON m.block_id = o.key AND m.state = 'READY' AND m.sale_key IS NULL
+      LEFT JOIN nodes n ON n.id = m.name
+      LEFT JOIN LATERAL (
+          SELECT EXISTS (SELECT FROM placements p
+                          WHERE p.node_id = n.id AND p.ended_at IS NULL) AS held) AS u ON true
+     WHERE o.key = :id GROUP BY o.is_machine
+"""
+
+_IS_SPOT = "SELECT (request -> 'offer' ->> 'spot')::boolean FROM purchase_orders WHERE key = :id"
+_RESOLD = "SELECT sum(proceeds)::bigint FROM sales WHERE block_id = :id"
+
+_SPECS_ON_BLOCK = """
+    SELECT j.spec FROM jobs j
+      JOIN placements p ON p.job_id = j.id AND p.ended_at IS NULL
+      JOIN nodes n ON n.id = p.node_id
+     WHERE n.block_id = :block
+"""
+
+_END_BLOCK = """
+    UPDATE blocks
+       SET state = 'ENDED', ended_at = least(clock_timestamp(), ends_at),
+           reason = CASE WHEN :reason = '' THEN reason ELSE :reason END
+     WHERE id = :id
+    RETURNING *
+"""
+
+_USED = """
+    SELECT sum(micro)::bigint FROM ledger WHERE block_id = :id AND debit LIKE 'job:%'
+"""

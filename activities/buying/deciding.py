@@ -1,0 +1,238 @@
+"""Deciding what a pool buys now, and storing it: the intents exist before anything is ordered."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+
+from activities.beating import beating
+from activities.buying import purchase_rows as rows
+from activities.buying.demand import demand_of_late
+from activities.buying.inputs import PoolNeed, look_at, read_need, under_way
+from activities.database import Database, clock
+from activities.providers import registry
+from activities.retrying import reports_errors
+from activities.snapshot import load_pool
+from models.buying import (
+    BuyDecision,
+    Caps,
+    CapsLeft,
+    MarketView,
+    OptionKind,
+    PurchasePlan,
+)
+from models.pool import PoolSpec
+from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
+from models.settings import Settings
+from scheduling.buying.plan import decide
+from scheduling.buying.words import best_options, line_of
+
+_SHORTEST = timedelta(minutes=1)
+
+
+class BuyingActivities:
+    """The activity of `BuyingWorkflow`."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+
+    @activity.defn
+    @reports_errors
+    async def decide_buying(self, request: BuyingRequest) -> Bought:
+        """Decide what the pool lacks, and store an intent for each order of it.
+
+        What is under way counts as capacity. What the database refuses is stored as refused.
+        """
+        prefix = _prefix(request.decision_id)
+        async with beating():
+            async with self._database.snapshot() as connection:
+                known = await _stored(connection, prefix)
+                if known:
+                    return Bought(reason="decided before", purchases=known)
+                spec = await load_pool(connection, request.pool)
+                need = await read_need(connection, request.pool)
+                coming = await under_way(connection, spec)
+                caps = await _caps_left(connection, spec)
+                now = await clock(connection)
+                need = await _with_past(connection, spec, need, now)
+            if not spec.buying.enabled:
+                return Bought(reason="buying is off for this pool")
+            # Most decisions are that nothing lacks: the markets are not asked for those.
+            decision = decide(need.unmet, coming, need.releases, (), spec.buying, caps, now)
+            if all(option.kind is OptionKind.AGAIN for option in decision.options):
+                await self._note(spec.name, decision)
+                return Bought(reason=decision.reason)
+            views = await self._look(need, spec, now)
+            decision = decide(need.unmet, coming, need.releases, views, spec.buying, caps, now)
+            bought = await self._store(prefix, spec, need, decision)
+            await self._note(spec.name, decision.model_copy(update={"reason": bought.reason}))
+            return bought
+
+    async def _look(self, need: PoolNeed, spec: PoolSpec, now: datetime) -> Sequence[MarketView]:
+        async with AsyncExitStack() as stack:
+            markets = [
+                await stack.enter_async_context(aclosing(market))
+                for market in registry.connect_all(self._settings).values()
+            ]
+            return await look_at(markets, need.unmet, spec.buying, now)
+
+    async def _store(
+        self, prefix: str, spec: PoolSpec, need: PoolNeed, decision: BuyDecision
+    ) -> Bought:
+        """Store an intent for each plan; return those that were not refused."""
+        reason, requests = decision.reason, dict[str, PurchaseRequest]()
+        for number, plan in enumerate(decision.plans, start=1):
+            purchase_id = f"{prefix}-{number}"
+            made = _request(spec, need, decision, plan)
+            try:
+                async with self._database.transaction() as connection:
+                    await rows.insert_purchase(connection, purchase_id, made)
+            except DBAPIError as error:
+                refused = rows.refusal_of(error)
+                if refused is None:
+                    raise
+                reason = f"{reason} Refused: {refused}"
+                async with self._database.transaction() as connection:
+                    await rows.insert_purchase(connection, purchase_id, made, refused=refused)
+                continue
+            requests[purchase_id] = made
+        considered = tuple(map(line_of, best_options(decision.options)))
+        return Bought(reason=reason, considered=considered, purchases=requests)
+
+    async def _note(self, pool: str, decision: BuyDecision) -> None:
+        """Keep what was decided last, for whoever asks why a job waits."""
+        best = decision.model_copy(update={"options": best_options(decision.options)})
+        serves = dict.fromkeys(job_id for plan in decision.plans for job_id in plan.serves)
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text(_NOTE),
+                {"pool": pool, "record": json.dumps(_record(best, serves))},
+            )
+
+
+def option_of(plan: PurchasePlan, now: datetime) -> PurchaseOption:
+    """Return how a plan is ordered; its limit may rise as far as its total allows."""
+    if plan.window is None:
+        hours = plan.max_total / max(plan.limit * plan.gpus, 1)
+        length = max(timedelta(hours=hours) // _SHORTEST * _SHORTEST, _SHORTEST)
+        return PurchaseOption(
+            provider=plan.provider, instance_type=plan.instance_type,
+            gpus_per_node=plan.gpus_per_node, length=length, limit=plan.limit, offer=plan.offer,
+        )  # fmt: skip
+    start = plan.window.start if plan.window.start > now else None
+    length = max(plan.window.end - (start or now), _SHORTEST)
+    most = int(plan.max_total / (plan.gpus * (length / timedelta(hours=1))))
+    return PurchaseOption(
+        provider=plan.provider, instance_type=plan.instance_type,
+        gpus_per_node=plan.gpus_per_node, length=length, start=start, limit=plan.limit,
+        cap=max(most, plan.limit), reprices=1, fast_fabric=plan.fast_fabric,
+    )  # fmt: skip
+
+
+def _request(
+    spec: PoolSpec, need: PoolNeed, decision: BuyDecision, plan: PurchasePlan
+) -> PurchaseRequest:
+    served = [job for job in need.unmet.jobs if job.request.id in plan.serves]
+    tenants = [job.tenant for job in served] or ["default"]
+    # A gang that would have to span the nodes of several orders might get none of its domains.
+    whole = any(job.request.gang is not None for job in served)
+    option = option_of(plan, decision.at).model_copy(update={"partial": not whole})
+    return PurchaseRequest(
+        pool=spec.name, tenant=max(sorted(set(tenants)), key=tenants.count), tier=plan.tier,
+        nodes=plan.nodes, options=(option,),
+        ready_within=spec.buying.startup_limit + timedelta(minutes=5),
+        decision=_record(decision, plan.serves),
+    )  # fmt: skip
+
+
+def _record(decision: BuyDecision, serves: Iterable[str]) -> dict[str, Any]:
+    """Return what is kept of a decision: its options, their costs, why not. A `BuyingRecord`."""
+    return {
+        "at": decision.at.isoformat(),
+        "rule": decision.rule.value,
+        "reason": decision.reason,
+        "serves": list(serves),
+        "options": [
+            {
+                "title": option.title, "kind": option.kind.value, "tier": option.tier.value,
+                "total": option.total, "committed": option.committed, "delay": option.delay,
+                "max_total": option.max_total, "chosen": option.chosen, "lost": option.lost,
+            }
+            for option in decision.options
+        ],
+    }  # fmt: skip
+
+
+def _prefix(decision_id: str) -> str:
+    return f"p-{hashlib.sha256(decision_id.encode()).hexdigest()[:12]}"
+
+
+async def _stored(connection: AsyncConnection, prefix: str) -> dict[str, PurchaseRequest]:
+    found = await connection.execute(
+        text("SELECT id, request, decision FROM purchases"
+             " WHERE starts_with(id, :prefix) AND state <> 'REFUSED' ORDER BY id"),
+        {"prefix": f"{prefix}-"},
+    )  # fmt: skip
+    return {
+        row.id: PurchaseRequest.model_validate({**row.request, "decision": row.decision})
+        for row in found
+    }
+
+
+async def _caps_left(connection: AsyncConnection, spec: PoolSpec) -> CapsLeft:
+    """Return what is left of the policy's caps today; others are the database's to refuse."""
+    found = await connection.execute(text(_SUMS), {"pool": spec.name})
+    sums = {(row.scope, row.name): row.committed for row in found}
+    reason = await connection.scalar(text("SELECT reason FROM market_switch WHERE stopped"))
+    caps: Caps = spec.buying.caps
+    tenants = {name.partition("/")[2]: used for (scope, name), used in sums.items()
+               if scope == "pool tenant"}  # fmt: skip
+    return CapsLeft(
+        purchase=caps.per_purchase,
+        day=_left(caps.per_day, sums.get(("pool", spec.name), 0)),
+        tiers={
+            tier: _left(cap, sums.get(("pool tier", f"{spec.name}/{tier.value}"), 0)) or 0
+            for tier, cap in caps.per_tier_day.items()
+        },
+        tenants={
+            name: _left(caps.per_tenant_day, used) or 0 for name, used in tenants.items()
+        } if caps.per_tenant_day is not None else {},
+        tenant=caps.per_tenant_day,
+        stopped=reason or "",
+    )  # fmt: skip
+
+
+def _left(cap: int | None, used: int) -> int | None:
+    return None if cap is None else max(cap - used, 0)
+
+
+async def _with_past(
+    connection: AsyncConnection, spec: PoolSpec, need: PoolNeed, now: datetime
+) -> PoolNeed:
+    """Return the need with what the pool wanted of late, and when it bought last."""
+    pool = spec.name
+    demand = await demand_of_late(connection, pool, spec.buying.smoothing, now)
+    last = await connection.scalar(
+        text("SELECT max(created_at) FROM purchases WHERE pool = :pool AND state <> 'REFUSED'"),
+        {"pool": pool},
+    )
+    return need.model_copy(
+        update={"unmet": need.unmet.model_copy(update={"last_bought_at": last, "demand": demand})}
+    )
+
+
+_NOTE = "UPDATE pools SET buying_decision = CAST(:record AS jsonb) WHERE name = :pool"
+
+_SUMS = """
+    SELECT scope, name, committed FROM purchase_sums
+     WHERE day = (clock_timestamp() AT TIME ZONE 'UTC')::date
+       AND (name = :pool OR starts_with(name, :pool || '/'))
+"""

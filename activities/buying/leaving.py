@@ -1,0 +1,68 @@
+"""Marking nodes that leave a pool: whether they still may, and the mark, are one transaction.
+
+Two blocks of a pool that are decided about at one moment see the same idle nodes. One at a time
+gets here, and sees what the one before it took.
+"""
+
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from activities.buying.block_scene import read_scene
+from activities.database import clock
+from models.block_end import BlockOptionKind
+from models.errors import StaleError
+from scheduling.buying.leaving import kept_for, may_leave
+
+
+async def check_leaves(connection: AsyncConnection, block_id: str, machine: str) -> None:
+    """Raise StaleError unless a node of a block may leave its pool now.
+
+    Nobody else marks a node of the pool until the end of the transaction.
+    """
+    await connection.execute(text(_ONE_AT_A_TIME), {"id": block_id})
+    scene = await read_scene(connection, block_id, await clock(connection))
+    if machine not in may_leave(scene):
+        raise StaleError(f"node {machine} stays: {kept_for(scene)}")
+
+
+async def mark_let_go(
+    connection: AsyncConnection, block_id: str, reason: str, now: datetime
+) -> str:
+    """Keep new jobs off the machine of a block that is let go; return why that may not be."""
+    await connection.execute(text(_ONE_AT_A_TIME), {"id": block_id})
+    scene = await read_scene(connection, block_id, now)
+    if not may_leave(scene):
+        return kept_for(scene)
+    values = {"id": block_id, "reason": reason}
+    await connection.execute(text(_CORDON), values)
+    await connection.execute(text(_LEAVES), values)
+    return ""
+
+
+async def let_go_before(connection: AsyncConnection, block_id: str) -> str:
+    """Return why a block was marked as let go before; empty where it was not."""
+    found = await connection.scalar(
+        text("SELECT decision ->> 'reason' FROM blocks WHERE id = :id AND state = 'DRAINING'"
+             " AND decision ->> 'kind' = :kind"),
+        {"id": block_id, "kind": BlockOptionKind.LET_GO.value},
+    )  # fmt: skip
+    return found or ""
+
+
+_ONE_AT_A_TIME = """
+    SELECT pg_advisory_xact_lock(hashtextextended('leaving ' || pool, 0))
+      FROM blocks WHERE id = :id
+"""
+
+_CORDON = """
+    UPDATE nodes SET state = 'DRAINING', state_reason = :reason, drain_reason = :reason,
+                     state_since = clock_timestamp()
+     WHERE block_id = :id AND state = 'READY'
+"""
+
+_LEAVES = """
+    UPDATE blocks SET state = 'DRAINING', reason = :reason
+     WHERE id = :id AND state IN ('STARTING', 'OPEN')
+"""

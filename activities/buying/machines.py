@@ -1,0 +1,205 @@
+"""The machines of a block: started once each by name, waited for until their agents are there."""
+
+import asyncio
+from contextlib import aclosing
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+from temporalio import activity
+from temporalio.client import Client
+
+from activities.beating import beating
+from activities.buying import purchase_rows as rows
+from activities.buying.node_startup import script_for
+from activities.database import Database, clock
+from activities.failpoints import failpoint
+from activities.node.system import boot_clock
+from activities.providers import registry
+from activities.providers.base import Provider
+from activities.retrying import reports_errors
+from models.errors import GoneError, MarketAwayError, MarketError
+from models.market import MachineRequest, MachineState
+from models.purchase import (
+    AgentsReport,
+    AgentsRequest,
+    MachineStart,
+    PurchaseState,
+    Refusal,
+)
+from models.settings import Settings
+
+_LOOK_EVERY = timedelta(seconds=5)
+"""At the market; at the capacity database ten times as often."""
+
+
+_AT_ITS_END = ("DRAINING", "ENDED")
+_NEVER_READY = (MachineState.FAILED, MachineState.ENDING, MachineState.ENDED)
+
+
+class MachineActivities:
+    """Activities of `PurchaseWorkflow` on machines."""
+
+    def __init__(self, database: Database, temporal: Client, settings: Settings) -> None:
+        self._database = database
+        self._temporal = temporal
+        self._settings = settings
+
+    @activity.defn
+    @reports_errors
+    async def start_machine(self, start: MachineStart) -> Refusal:
+        """Start a machine on bought time; the same name again is the same machine.
+
+        Returns why it is not started, if so: by the market, or because its block is at its end.
+        """
+        async with beating():
+            async with self._database.transaction() as connection:
+                # Whoever ends the block waits for this, and then finds the machine.
+                block = await _block(connection, start.block_id, lock="FOR SHARE")
+                if block["state"] in _AT_ITS_END:
+                    return Refusal(reason=f"its block ends: {block['reason']}")
+                await rows.insert_machine(connection, start.block_id, start.name)
+                machine = await connection.execute(
+                    text("UPDATE machines SET asked_at = coalesce(asked_at, clock_timestamp())"
+                         " WHERE name = :name RETURNING machine_id, state"),
+                    {"name": start.name},
+                )  # fmt: skip
+                known = machine.mappings().one()
+                await rows.enter(connection, block["purchase_id"], PurchaseState.STARTING)
+            if known["machine_id"] is not None or known["state"] == "ENDED":
+                return Refusal()
+            await failpoint("start_machine.before-call")
+            try:
+                async with aclosing(registry.connect(self._settings, block["provider"])) as market:
+                    made = await market.start_machine(
+                        MachineRequest(
+                            name=start.name, account=block["account"],
+                            instance_type=block["instance_type"],
+                            startup_script=script_for(
+                                start.name, block, self._settings, self._temporal
+                            ),
+                        )
+                    )  # fmt: skip
+            except MarketError as error:
+                await self._end(start.name, str(error))
+                return Refusal(reason=str(error))
+            await failpoint("start_machine.after-call")
+            async with self._database.transaction() as connection:
+                await connection.execute(
+                    text("UPDATE machines SET machine_id = :id, state = 'STARTING'"
+                         " WHERE name = :name AND state = 'INTENT'"),
+                    {"id": made.id, "name": start.name},
+                )  # fmt: skip
+        await failpoint("start_machine.after-commit")
+        return Refusal()
+
+    @activity.defn
+    @reports_errors
+    async def await_agents(self, request: AgentsRequest) -> AgentsReport:
+        """Return when each machine of a block has an agent, or has failed and been stopped."""
+        async with beating():
+            waiting, deadline, provider = await self._waiting(request)
+            troubles: dict[str, str] = {}
+            async with aclosing(registry.connect(self._settings, provider)) as market:
+                look_at = boot_clock()
+                while waiting:
+                    there, now = await self._nodes()
+                    waiting = {n: m for n, m in waiting.items() if n not in there}
+                    if boot_clock() >= look_at:
+                        troubles |= await _troubles(market, waiting)
+                        look_at = boot_clock() + _LOOK_EVERY.total_seconds()
+                    waiting = {n: m for n, m in waiting.items() if n not in troubles}
+                    if now >= deadline:
+                        troubles |= dict.fromkeys(waiting, "no agent registered in time")
+                        break
+                    await asyncio.sleep(_LOOK_EVERY.total_seconds() / 10)
+                await self._stop(market, troubles)
+            await failpoint("await_agents.before-commit")
+            report = await self._report(request.block_id, troubles)
+        await failpoint("await_agents.after-commit")
+        return report
+
+    async def _waiting(self, request: AgentsRequest) -> tuple[dict[str, str], datetime, str]:
+        """Return machine ids by name, until when they are waited for, and their market."""
+        async with self._database.transaction() as connection:
+            block = await _block(connection, request.block_id)
+            found = (await connection.execute(text(_MACHINES), {"block": request.block_id})).all()
+        waiting = {row.name: row.machine_id for row in found if row.state == "STARTING"}
+        newest = max((row.created_at for row in found), default=block["starts_at"])
+        return waiting, max(newest, block["starts_at"]) + request.within, block["provider"]
+
+    async def _nodes(self) -> tuple[set[str], datetime]:
+        """Return the machines whose agents are there, and when that was."""
+        async with self._database.transaction() as connection:
+            ids = await connection.scalars(
+                text("SELECT n.id FROM nodes n JOIN machines m ON m.name = n.id"
+                     " WHERE m.state = 'STARTING' AND n.state IN ('READY', 'DRAINING')")
+            )  # fmt: skip
+            return set(ids), await clock(connection)
+
+    async def _stop(self, market: Provider, troubles: dict[str, str]) -> None:
+        for name in troubles:
+            async with self._database.transaction() as connection:
+                machine_id = await connection.scalar(
+                    text("SELECT machine_id FROM machines WHERE name = :name"), {"name": name}
+                )
+            await market.stop_machine(machine_id)
+
+    async def _report(self, block_id: str, troubles: dict[str, str]) -> AgentsReport:
+        async with self._database.transaction() as connection:
+            for name, reason in troubles.items():
+                await connection.execute(text(_END), {"name": name, "reason": reason})
+            await connection.execute(text(_READY), {"block": block_id})
+            found = (await connection.execute(text(_MACHINES), {"block": block_id})).all()
+            ready = tuple(row.name for row in found if row.state == "READY")
+            if ready:
+                await connection.execute(
+                    text("UPDATE blocks SET state = 'OPEN' WHERE id = :block"
+                         " AND state = 'STARTING'"),
+                    {"block": block_id},
+                )  # fmt: skip
+            block = await _block(connection, block_id)
+        failed = {row.name: row.reason for row in found if row.state == "ENDED"}
+        ends = f"its block ends: {block['reason']}" if block["state"] in _AT_ITS_END else ""
+        return AgentsReport(ready=ready, failed=failed, block_ends=ends)
+
+    async def _end(self, name: str, reason: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(text(_END), {"name": name, "reason": reason})
+
+
+async def _troubles(market: Provider, waiting: dict[str, str]) -> dict[str, str]:
+    """Return why machines will never have an agent; a market that is away says nothing."""
+    found: dict[str, str] = {}
+    for name, machine_id in waiting.items():
+        try:
+            machine = await market.machine(machine_id)
+        except GoneError as error:
+            found[name] = str(error)
+        except MarketAwayError:
+            continue
+        else:
+            if machine.state in _NEVER_READY:
+                found[name] = machine.reason or f"the market says {machine.native_state}"
+    return found
+
+
+async def _block(connection: rows.AsyncConnection, block_id: str, lock: str = "") -> rows.Row:
+    found = await connection.execute(
+        text(f"SELECT * FROM blocks WHERE id = :id {lock}"), {"id": block_id}
+    )
+    return found.mappings().one()
+
+
+_MACHINES = "SELECT * FROM machines WHERE block_id = :block ORDER BY created_at, name"
+
+_END = """
+    UPDATE machines SET state = 'ENDED', reason = :reason, ended_at = clock_timestamp()
+     WHERE name = :name AND state <> 'ENDED'
+"""
+
+_READY = """
+    UPDATE machines m SET state = 'READY'
+      FROM nodes n
+     WHERE n.id = m.name AND m.block_id = :block AND m.state = 'STARTING'
+       AND n.state IN ('READY', 'DRAINING')
+"""

@@ -1,0 +1,306 @@
+"""The steps of a purchase: each stores what it will do, does it, and stores what came of it.
+
+Every step may run twice. What it did before is found by the order's key, or the machine's name.
+"""
+
+import asyncio
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from temporalio import activity
+from temporalio.client import Client
+
+from activities.beating import beating
+from activities.buying import purchase_rows as rows
+from activities.buying.node_startup import script_for
+from activities.buying.requoting import requoted
+from activities.buying.sending import Sending
+from activities.database import Database, clock
+from activities.failpoints import failpoint
+from activities.providers import registry
+from activities.providers.base import Provider
+from activities.queue import ensure_pool
+from activities.retrying import reports_errors
+from models.errors import (
+    GoneError,
+    LongshoreError,
+)
+from models.market import Order, OrderRequest, Window
+from models.purchase import (
+    Intended,
+    Opened,
+    OrderIntent,
+    OrderRef,
+    OrderSeen,
+    PurchaseOption,
+    PurchaseRequest,
+    PurchaseState,
+    Requote,
+    RequoteRequest,
+    StateChange,
+)
+from models.settings import Settings
+
+_LOOK_EVERY = 1.0
+_ON_THE_WAY = timedelta(seconds=5)
+"""An order takes so long to its market: time that has begun by then is refused there."""
+
+
+class PurchasingActivities:
+    """Activities of `PurchaseWorkflow` on intents and orders."""
+
+    def __init__(self, database: Database, temporal: Client, settings: Settings) -> None:
+        self._database = database
+        self._temporal = temporal
+        self._settings = settings
+        self._sending = Sending(database, settings, "purchase_orders", rows.lock_order)
+
+    @activity.defn
+    @reports_errors
+    async def open_purchase(self, request: PurchaseRequest) -> Opened:
+        """Store the intent, before anything is ordered; or that it was refused, and why."""
+        purchase_id = (activity.info().workflow_id or "").removeprefix("purchase-")
+        try:
+            async with self._database.transaction() as connection:
+                await ensure_pool(connection, request.pool)
+                known = await rows.lock_purchase(connection, purchase_id)
+                if known is not None:
+                    return Opened(state=known["state"], reason=known["reason"])
+                await rows.insert_purchase(connection, purchase_id, request)
+                await failpoint("open_purchase.before-commit")
+        except DBAPIError as error:
+            refused = rows.refusal_of(error)
+            if refused is None:
+                raise
+            async with self._database.transaction() as connection:
+                await ensure_pool(connection, request.pool)
+                await rows.insert_purchase(connection, purchase_id, request, refused=refused)
+            return Opened(state=PurchaseState.REFUSED, reason=refused)
+        await failpoint("open_purchase.after-commit")
+        return Opened(state=PurchaseState.INTENT)
+
+    @activity.defn
+    @reports_errors
+    async def intend_order(self, intent: OrderIntent) -> Intended:
+        """Store an order that is about to be made, unless the database refuses it."""
+        option = await self._option(intent.purchase_id, intent.option)
+        try:
+            with_window = _capabilities(self._settings, option.provider).fixed_window
+        except LongshoreError as error:
+            return Intended(key=intent.key, refused=str(error))
+        now = await self._now()
+        window = _window(option, now) if with_window else None
+        order = OrderRequest(
+            key=intent.key, instance_type=option.instance_type, nodes=intent.nodes, window=window,
+            limit=intent.limit, standing=bool(option.standing_for), partial=option.partial,
+            offer=intent.offer, place=option.place,
+        )  # fmt: skip
+        try:
+            async with self._database.transaction() as connection:
+                await rows.lock_purchase(connection, intent.purchase_id)
+                known = await connection.scalar(
+                    text("SELECT refused FROM purchase_orders WHERE key = :key"),
+                    {"key": intent.key},
+                )
+                if known is None:
+                    await rows.insert_order(
+                        connection, intent, option.provider, order, option.gpus_per_node,
+                        window.end if window else now + option.length,
+                        is_machine=not with_window, now=now,
+                    )  # fmt: skip
+                await failpoint("intend_order.before-commit")
+        except DBAPIError as error:
+            refused = rows.refusal_of(error)
+            if refused is None:
+                raise
+            return Intended(key=intent.key, refused=refused)
+        await failpoint("intend_order.after-commit")
+        return Intended(key=intent.key, is_machine=not with_window)
+
+    @activity.defn
+    @reports_errors
+    async def place_order(self, ref: OrderRef) -> OrderSeen:
+        """Send an order to its market, once however often this runs.
+
+        A market that does not take it, or that cannot have heard of it in several tries, is a
+        part of the answer. Raises MarketAwayError while it is not known whether it arrived.
+        """
+        async with beating():
+            row, sent_before = await self._sending.mark(ref.key)
+            if row["state"] != "INTENT":
+                return await self._seen(ref.key)
+            try:
+                async with aclosing(registry.connect(self._settings, row["provider"])) as market:
+                    order = await self._ordered(market, row, sent_before)
+            except LongshoreError as error:
+                if not await self._sending.is_final(row, error, sent_before):
+                    raise
+                now = await self._now()
+                await self._refuse(ref.key, str(error))
+                return (await self._seen(ref.key)).model_copy(update={"late": _is_late(row, now)})
+            await self._record(ref.key, order)
+        await failpoint("place_order.after-commit")
+        return await self._seen(ref.key)
+
+    @activity.defn
+    @reports_errors
+    async def look_at_order(self, ref: OrderRef) -> OrderSeen:
+        """Read an order at its market, and book what it has bought since the last look."""
+        async with beating():
+            row = await self._sending.row(ref.key)
+            if row["state"] == "CLOSED" or row["order_id"] is None:
+                return await self._seen(ref.key)
+            order = await self._sending.read(row)
+            if isinstance(order, GoneError):
+                await self._refuse(ref.key, str(order))
+                return await self._seen(ref.key)
+            await failpoint("look_at_order.after-call")
+            await self._record(ref.key, order)
+        await failpoint("look_at_order.after-commit")
+        return await self._seen(ref.key)
+
+    @activity.defn
+    @reports_errors
+    async def cancel_order(self, ref: OrderRef) -> None:
+        """Ask for the end of an order. It may fill on until a look finds it over."""
+        async with beating():
+            row = await self._sending.row(ref.key)
+            if row["state"] == "CLOSED" or row["order_id"] is None:
+                return
+            await self._sending.cancel(row)
+
+    @activity.defn
+    @reports_errors
+    async def requote(self, request: RequoteRequest) -> Requote:
+        """Return what to pay now for what an option lacks, within its cap."""
+        option = await self._option(request.purchase_id, request.option)
+        try:
+            async with aclosing(registry.connect(self._settings, option.provider)) as market:
+                fixed = market.capabilities.fixed_window
+                now = await self._now()
+                window = _window(option, now) if fixed else None
+                return await requoted(market, option, request.nodes, window, now)
+        except LongshoreError as error:
+            return Requote(reason=str(error))
+
+    @activity.defn
+    @reports_errors
+    async def mark_purchase(self, change: StateChange) -> None:
+        """Put a purchase into a state."""
+        async with self._database.transaction() as connection:
+            await rows.lock_purchase(connection, change.purchase_id)
+            await rows.enter(connection, change.purchase_id, change.state, change.reason)
+
+    @activity.defn
+    @reports_errors
+    async def settle_purchase(self, change: StateChange) -> None:
+        """No more orders: what was planned and not committed is free again."""
+        async with self._database.transaction() as connection:
+            await rows.lock_purchase(connection, change.purchase_id)
+            await connection.execute(
+                text("UPDATE purchases SET buying = false WHERE id = :id"),
+                {"id": change.purchase_id},
+            )
+            await rows.enter(connection, change.purchase_id, change.state, change.reason)
+            await rows.end_if_over(connection, change.purchase_id)
+        await failpoint("settle_purchase.after-commit")
+
+    async def _option(self, purchase_id: str, number: int) -> PurchaseOption:
+        async with self._database.transaction() as connection:
+            request = await connection.scalar(
+                text("SELECT request FROM purchases WHERE id = :id"), {"id": purchase_id}
+            )
+        return PurchaseRequest.model_validate(request).options[number]
+
+    async def _ordered(self, market: Provider, row: rows.Row, sent_before: bool) -> Order:
+        request = OrderRequest.model_validate(row["request"])
+        if row["is_machine"]:
+            async with self._database.transaction() as connection:
+                block = await connection.execute(
+                    text("SELECT * FROM blocks WHERE id = :id"), {"id": row["key"]}
+                )
+                script = script_for(
+                    row["key"], block.mappings().one(), self._settings, self._temporal
+                )
+            request = request.model_copy(update={"startup_script": script})
+            if sent_before and (found := await self._look_for(market, row)) is not None:
+                return found
+        else:
+            account = await market.make_account(await self._account_name(row))
+            request = request.model_copy(update={"account": account})
+        await failpoint("place_order.before-call")
+        order = await market.order(request)
+        await failpoint("place_order.after-call")
+        return order
+
+    async def _look_for(self, market: Provider, row: rows.Row) -> Order | None:
+        """Return an order that may have been placed before, once its list cannot lag any more."""
+        until = row["sent_at"] + self._settings.market_list_lag
+        while True:
+            found = await market.find_order(row["key"])
+            if found is not None or await self._now() > until:
+                return found
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _account_name(self, row: rows.Row) -> str:
+        async with self._database.transaction() as connection:
+            pool = await connection.scalar(
+                text("SELECT pool FROM purchases WHERE id = :id"), {"id": row["purchase_id"]}
+            )
+        return f"longshore-{pool}"
+
+    async def _refuse(self, key: str, reason: str) -> None:
+        async with self._database.transaction() as connection:
+            row = await rows.lock_order(connection, key)
+            await rows.close_order(connection, key, refused=reason)
+            if row["is_machine"]:
+                await connection.execute(text(_END_MACHINE), {"key": key, "reason": reason})
+                await connection.execute(text(_END_BLOCK), {"key": key, "reason": reason})
+            await rows.recount(connection, row["purchase_id"])
+
+    async def _record(self, key: str, order: Order) -> None:
+        async with self._database.transaction() as connection:
+            row = await rows.lock_order(connection, key)
+            if row["is_machine"]:
+                await rows.record_machine_order(connection, row, order)
+            else:
+                await rows.record_order(connection, row, order)
+
+    async def _now(self) -> datetime:
+        async with self._database.transaction() as connection:
+            return await clock(connection)
+
+    async def _seen(self, key: str) -> OrderSeen:
+        async with self._database.transaction() as connection:
+            return await rows.seen(connection, key)
+
+
+def _capabilities(settings: Settings, provider: str) -> Any:
+    return registry.connect(settings, provider).capabilities
+
+
+def _is_late(row: rows.Row, now: datetime) -> bool:
+    """Return whether the time of an order had begun before it could be refused for that."""
+    window = OrderRequest.model_validate(row["request"]).window
+    return window is not None and now >= window.start + timedelta(minutes=1)
+
+
+def _window(option: PurchaseOption, now: datetime) -> Window:
+    """Return what time to buy: whole minutes that begin now, or when the option says."""
+    start = max(option.start or now, now + _ON_THE_WAY).replace(second=0, microsecond=0)
+    minutes = -(-option.length // timedelta(minutes=1))
+    return Window(start=start, end=start + timedelta(minutes=minutes))
+
+
+_END_MACHINE = """
+    UPDATE machines SET state = 'ENDED', reason = :reason, ended_at = clock_timestamp()
+     WHERE name = :key AND state <> 'ENDED'
+"""
+
+_END_BLOCK = """
+    UPDATE blocks SET state = 'ENDED', reason = :reason, nodes = 0, ended_at = clock_timestamp()
+     WHERE id = :key AND state <> 'ENDED'
+"""

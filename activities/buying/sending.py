@@ -1,0 +1,96 @@
+"""Sending an order to its market once, however often a step runs: of purchases and of sales alike.
+
+The row says that an order is being sent before it is sent. Whoever finds the mark does not know
+whether it arrived: the same key is sent again, or looked for.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+
+from activities.buying.purchase_rows import Row
+from activities.database import Database
+from activities.providers import registry
+from models.errors import (
+    AnswerError,
+    CredentialsError,
+    GoneError,
+    LongshoreError,
+    MarketAwayError,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+)
+from models.market import Order
+from models.settings import Settings
+
+TRIES = 4
+"""What cannot have arrived is given up after so many tries: there are other ways."""
+_SAYS_NOTHING = (CredentialsError, RefusedError, NotFoundError, AnswerError)
+"""Whoever may not ask does not learn whether an order arrived before."""
+
+Lock = Callable[[AsyncConnection, str], Awaitable[Row]]
+
+
+class Sending:
+    """Orders whose rows are in one table, by their keys."""
+
+    def __init__(self, database: Database, settings: Settings, table: str, lock: Lock) -> None:
+        """`lock` returns the row of a key, locked. Raises NotFoundError."""
+        self._database = database
+        self._settings = settings
+        self._table = table
+        self._lock = lock
+
+    async def row(self, key: str) -> Row:
+        """Return the row of an order. Raises NotFoundError."""
+        async with self._database.transaction() as connection:
+            return await self._lock(connection, key)
+
+    async def mark(self, key: str) -> tuple[Row, bool]:
+        """Note that an order is being sent; return its row, and whether it was before."""
+        async with self._database.transaction() as connection:
+            row = await self._lock(connection, key)
+            if row["sent_at"] is not None or row["state"] != "INTENT":
+                return row, True
+            await connection.execute(
+                text(f"UPDATE {self._table} SET sent_at = clock_timestamp() WHERE key = :key"),
+                {"key": key},
+            )
+            return row, False
+
+    async def is_final(self, row: Row, error: LongshoreError, sent_before: bool) -> bool:
+        """Return whether an error means that there is no such order and will be none.
+
+        Raises MarketAwayError where it says nothing of an order that was sent before.
+        """
+        if isinstance(error, MarketAwayError):
+            if error.uncertain or sent_before:
+                return False
+            async with self._database.transaction() as connection:
+                await connection.execute(
+                    text(f"UPDATE {self._table} SET sent_at = NULL WHERE key = :key"),
+                    {"key": row["key"]},
+                )
+            return activity.info().attempt >= TRIES
+        if isinstance(error, UnavailableError):
+            return False
+        if sent_before and isinstance(error, _SAYS_NOTHING):
+            raise MarketAwayError(row["provider"], str(error), uncertain=True) from error
+        return True
+
+    async def read(self, row: Row) -> Order | GoneError:
+        """Return what the market says of an order, or that it knows it no more."""
+        async with aclosing(registry.connect(self._settings, row["provider"])) as market:
+            try:
+                return await market.order_by_id(row["order_id"])
+            except GoneError as error:
+                return error
+
+    async def cancel(self, row: Row) -> None:
+        """Ask the market for the end of an order."""
+        async with aclosing(registry.connect(self._settings, row["provider"])) as market:
+            await market.cancel_order(row["order_id"])

@@ -1,0 +1,1 @@
+"""What jobs saved: the store, what it says, and whether a save is due."""

@@ -1,0 +1,118 @@
+"""Looking at every running job that can save and go on: is a save now worth what it costs?"""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+
+from activities.checkpoints.rows import CheckpointActivities
+from activities.database import Database, clock
+from activities.preemption_inputs import PreemptionInputs, read_inputs
+from activities.retrying import reports_errors
+from models.checkpoint import CheckpointsRequest, SaveRequest
+from models.checkpointing import CheckpointDecision, CheckpointLook, NodeSave
+from models.node import Node
+from models.placement import PlacementKey
+from models.preemption import RunningWork
+from scheduling.checkpointing import decide_checkpoint, risks_of
+
+MOST_AT_ONCE = 100
+"""Jobs that are asked in one look: those with the most to lose."""
+
+
+class CheckpointWatchActivities:
+    """The activity of `CheckpointWatchWorkflow`."""
+
+    def __init__(self, database: Database, checkpoints: CheckpointActivities) -> None:
+        self._database = database
+        self._checkpoints = checkpoints
+
+    @activity.defn
+    @reports_errors
+    async def decide_saves(self) -> CheckpointLook:
+        """Decide for every running job that can be asked to save, and store each decision."""
+        async with self._database.transaction() as connection:
+            pools = list(await connection.scalars(text(_POOLS)))
+        looks = [await self._look_at(pool) for pool in pools]
+        return CheckpointLook(
+            looked=sum(look.looked for look in looks),
+            saves=tuple(save for look in looks for save in look.saves),
+            away={pool: why for look in looks for pool, why in look.away.items()},
+        )
+
+    async def _look_at(self, pool: str) -> CheckpointLook:
+        seen = await self._checkpoints.observe_checkpoints(CheckpointsRequest(pool=pool))
+        async with self._database.transaction() as connection:
+            inputs = await read_inputs(connection, pool, seen.reason)
+            now = await clock(connection)
+        able = [w for w in inputs.running if w.checkpoint and w.checkpoint.saves_while_running]
+        decided = [(work, _decide(work, inputs, now)) for work in able]
+        async with self._database.transaction() as connection:
+            await _store(connection, decided)
+        decided.sort(key=lambda one: (-one[1].value, one[0].id))
+        wanted = [(work, decision) for work, decision in decided if decision.save]
+        return CheckpointLook(
+            looked=len(able),
+            saves=tuple(
+                save for work, decision in wanted[:MOST_AT_ONCE] for save in _saves(work, decision)
+            ),
+            away={pool: seen.reason} if seen.away_since else {},
+        )
+
+
+def _decide(work: RunningWork, pool: PreemptionInputs, now: datetime) -> CheckpointDecision:
+    policy = pool.spec.checkpoints
+    risks = risks_of(
+        work, pool.queue, pool.running, _first_end(work, pool.nodes), policy,
+        pool.spec.preemption, now,
+    )  # fmt: skip
+    return decide_checkpoint(work, risks, policy, now)
+
+
+def _saves(work: RunningWork, decision: CheckpointDecision) -> Sequence[NodeSave]:
+    """Return a request for each node of a job: a gang's checkpoint needs all of its ranks."""
+    key = PlacementKey(job_id=work.id, attempt=work.request.attempt)
+    request = SaveRequest(key=key, reason=decision.reason)
+    return [NodeSave(node_id=node_id, request=request) for node_id in work.runs_on]
+
+
+def _first_end(work: RunningWork, nodes: Sequence[Node]) -> datetime | None:
+    ends = (node.expires_at for node in nodes if node.id in work.runs_on)
+    return min((end for end in ends if end is not None), default=None)
+
+
+async def _store(
+    connection: AsyncConnection, decided: Sequence[tuple[RunningWork, CheckpointDecision]]
+) -> None:
+    if not decided:
+        return
+    rows = [
+        {
+            "job_id": work.id,
+            "attempt": work.request.attempt,
+            "decision": decision.model_dump(mode="json"),
+            "decided_at": decision.at.isoformat(),
+        }
+        for work, decision in decided
+    ]
+    await connection.execute(text(_STORE), {"rows": json.dumps(rows)})
+
+
+_POOLS = """
+    SELECT DISTINCT j.pool
+      FROM placements p JOIN jobs j ON j.id = p.job_id
+     WHERE p.ended_at IS NULL AND j.spec #>> '{checkpoint,folder}' IS NOT NULL
+     ORDER BY j.pool
+"""
+
+_STORE = """
+    INSERT INTO checkpoint_decisions (job_id, attempt, decision, decided_at)
+    SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
+        job_id text, attempt integer, decision jsonb, decided_at timestamptz)
+    ON CONFLICT (job_id) DO UPDATE
+       SET attempt = excluded.attempt, decision = excluded.decision,
+           decided_at = excluded.decided_at
+"""

@@ -1,0 +1,225 @@
+"""Looking at the markets: read each book, price it for two sizes, remember both."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing
+from datetime import datetime
+
+from sqlalchemy import text
+from temporalio import activity
+
+from activities.buying.inputs import look_at, read_need
+from activities.database import Database, clock
+from activities.markets.compaction import compact
+from activities.markets.memory import MarketMemory
+from activities.metrics import MARKET_ASK, MARKET_LOOKS, SILENT, Metrics
+from activities.providers import registry
+from activities.providers.base import Provider
+from activities.retrying import reports_errors
+from activities.signals import Signals
+from activities.snapshot import load_pool
+from models.addresses import without_secrets
+from models.buying import BuyingPolicy, PriceReached, Unmet, UnmetJob
+from models.errors import LongshoreError, UnavailableError
+from models.job import Tier
+from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook
+from models.market_memory import (
+    LookOutcome,
+    MarketLookRequest,
+    MarketSeen,
+    MarketWatchReport,
+    Recommendation,
+    Source,
+)
+from models.money import dollars_of, format_dollars
+from models.price import PriceAnswer, PriceNeed
+from models.settings import Settings
+from scheduling.buying.trigger import might_reach, reached
+from scheduling.prices.price import price
+
+NODES = (1, 8)
+"""Each book is priced for so many nodes of its type."""
+ANSWER_WITHIN = 20.0
+"""Seconds that a market has for one book."""
+_WAKE_WITHIN = 45.0
+"""Seconds for asking the markets what waiting jobs could have: pools look for themselves too."""
+
+_log = logging.getLogger(__name__)
+
+_WAIT_FOR_A_PRICE = """
+    SELECT DISTINCT q.pool FROM queue q
+     WHERE NOT q.held AND q.request->>'tier' = 'FLEX' ORDER BY q.pool
+"""
+
+
+class MarketWatchActivities:
+    """The activity of `MarketWatchWorkflow`."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics = SILENT,
+        signals: Signals | None = None,
+    ) -> None:
+        """With `signals`, pools hear of prices that their FLEX jobs wait for."""
+        self._database = database
+        self._memory = MarketMemory(database)
+        self._settings = settings
+        self._metrics = metrics
+        self._signals = signals
+
+    @activity.defn
+    @reports_errors
+    async def watch_markets(self, request: MarketLookRequest) -> MarketWatchReport:
+        """Look at every type of `market_watch` at every configured market; store what is seen.
+
+        A market that does not answer is a part of the report. Repeated with the same id, books
+        that were stored stay the only ones. Raises UnavailableError for the database alone.
+        """
+        names = registry.configured(self._settings)
+        if not names:
+            return MarketWatchReport()
+        looks = await asyncio.gather(*(self._look_at(name) for name in names))
+        seen = [await self._store(each, request.id) for look in looks for each in look]
+        for each in seen:
+            self._measure(each)
+        woken: dict[str, str] = {}
+        try:
+            async with asyncio.timeout(_WAKE_WITHIN):
+                await self._wake_pools(seen, woken)
+        except TimeoutError:
+            _log.warning("no price for waiting jobs within %g s", _WAKE_WITHIN)
+        async with self._database.transaction() as connection:
+            now = await clock(connection)
+        compacted = await compact(self._database, now, self._settings.market_keep)
+        return MarketWatchReport(seen=tuple(seen), compacted=compacted, woken=woken)
+
+    async def _wake_pools(self, seen: Sequence[MarketSeen], woken: dict[str, str]) -> None:
+        """Wake the pools whose FLEX jobs wait for a price such as these; note why, by pool."""
+        asks = [(each.instance_type, each.best_ask) for each in seen if each.best_ask is not None]
+        if self._signals is None or not asks:
+            return
+        async with self._database.transaction() as connection:
+            names = (await connection.scalars(text(_WAIT_FOR_A_PRICE))).all()
+            pools = [await load_pool(connection, name) for name in names]
+            needs = {pool.name: await read_need(connection, pool.name) for pool in pools}
+            now = await clock(connection)
+        for pool in pools:
+            waiting = needs[pool.name].unmet.jobs
+            jobs = tuple(job for job in waiting if job.request.tier is Tier.FLEX)
+            if not pool.buying.enabled:
+                continue
+            there = await self._price_for(jobs, asks, pool.buying, now)
+            if there is not None:
+                await self._signals.poke_pool(pool.name)
+                woken[pool.name] = (
+                    f"{there.instance_type} at {there.provider} costs "
+                    f"{format_dollars(there.price)}, and {there.job_id} waits for "
+                    f"{format_dollars(there.hoped)}"
+                )
+
+    async def _price_for(
+        self,
+        jobs: tuple[UnmetJob, ...],
+        asks: Sequence[tuple[str, int]],
+        policy: BuyingPolicy,
+        now: datetime,
+    ) -> PriceReached | None:
+        """Return the price that one of the jobs waits for, where a market has it for its window.
+
+        The markets are asked for those windows only where an ask for the next hour is low enough.
+        """
+        if not any(might_reach(kind, ask, jobs, policy, now) for kind, ask in asks):
+            return None
+        async with AsyncExitStack() as stack:
+            markets = [
+                await stack.enter_async_context(aclosing(market))
+                for market in registry.connect_all(self._settings).values()
+            ]
+            views = await look_at(markets, Unmet(jobs=jobs), policy, now)
+        return reached(jobs, views, policy, now)
+
+    async def _look_at(self, name: str) -> list[OrderBook | MarketSeen]:
+        """Return the book of each type, or why there is none."""
+        types = self._settings.market_watch
+        try:
+            provider = registry.connect(self._settings, name)
+        except LongshoreError as error:
+            return [_trouble(name, instance_type, error) for instance_type in types]
+        async with aclosing(provider):
+            return [await _read(provider, instance_type) for instance_type in types]
+
+    async def _store(self, look: OrderBook | MarketSeen, look_id: str) -> MarketSeen:
+        if isinstance(look, MarketSeen):
+            return look
+        made = _recommended(look)
+        await self._memory.store(look, made, look=look_id)
+        asks = [ask.price for ask in look.asks if ask.price and ask.gpus]
+        return MarketSeen(
+            provider=look.provider,
+            instance_type=look.instance_type,
+            outcome=LookOutcome.STORED,
+            best_ask=min(asks, default=None),
+            limits={each.gpus: each.limit for each in made},
+            detail="" if asks else "no asks",
+            simulated=look.simulated,
+        )
+
+    def _measure(self, seen: MarketSeen) -> None:
+        self._metrics.add(MARKET_LOOKS, provider=seen.provider, outcome=seen.outcome.value)
+        if seen.best_ask is not None:
+            dollars = float(dollars_of(seen.best_ask))
+            self._metrics.set(
+                MARKET_ASK, dollars, provider=seen.provider, instance_type=seen.instance_type
+            )
+
+
+async def _read(provider: Provider, instance_type: str) -> OrderBook | MarketSeen:
+    try:
+        wanted = InstanceType.parse(instance_type)
+        async with asyncio.timeout(ANSWER_WITHIN):
+            answer = await provider.book(wanted)
+    except Exception as error:  # one market that breaks must not hide what the others ask
+        return _trouble(provider.name, instance_type, error)
+    if not isinstance(answer, NoQuote):
+        # The name that was asked for: one series, whatever the market calls the type today.
+        return answer.model_copy(update={"instance_type": str(wanted)})
+    away = answer.reason is NoQuoteReason.UNREACHABLE
+    return MarketSeen(
+        provider=provider.name,
+        instance_type=instance_type,
+        outcome=LookOutcome.AWAY if away else LookOutcome.NO_QUOTE,
+        detail=answer.detail or answer.reason.value,
+    )
+
+
+def _trouble(provider: str, instance_type: str, error: Exception) -> MarketSeen:
+    """Return what is noted of a market that gave no book."""
+    detail = without_secrets(str(error))
+    outcome = LookOutcome.REFUSED
+    if isinstance(error, TimeoutError):
+        outcome, detail = LookOutcome.AWAY, f"no answer within {ANSWER_WITHIN:g} s"
+    elif isinstance(error, UnavailableError):
+        outcome = LookOutcome.AWAY
+    elif not isinstance(error, (LongshoreError, ValueError)):
+        detail = f"unexpected {type(error).__name__}: {detail}"
+    _log.warning("no book of %s at %s: %s", instance_type, provider, detail)
+    return MarketSeen(
+        provider=provider, instance_type=instance_type, outcome=outcome, detail=detail
+    )
+
+
+def _recommended(book: OrderBook) -> list[Recommendation]:
+    """Return what to pay for each size; nothing for one that has no price."""
+    node = InstanceType.parse(book.instance_type).gpus
+    answers = [
+        price(book, PriceNeed(gpus=nodes * node, window=book.window), book.observed_at, levels=1)
+        for nodes in NODES
+    ]
+    return [
+        Recommendation.of(answer, Source.WATCH, book.window)
+        for answer in answers
+        if isinstance(answer, PriceAnswer)
+    ]

@@ -1,0 +1,1 @@
+"""What an agent does on its node: processes, their folders and logs, and what the machine has."""

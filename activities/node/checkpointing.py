@@ -1,0 +1,327 @@
+"""The checkpoints of one process: restored before it starts, published while it runs and after.
+
+The job says that it has saved by a line in the file LONGSHORE_SAVED. What its folder holds then
+is kept by hard links and published in the background, one at a time; the newest wins.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from activities.checkpoints.store import CheckpointStore, Restored
+from activities.failpoints import wall_clock
+from activities.node import checkpoint_files
+from activities.node.checkpoint_marker import read_marker, write_marker
+from activities.node.launch import SAVE_REQUEST, SAVED
+from activities.node.publishing import FIRST_WAIT, LONGEST_WAIT, Moment, Publisher, in_thread
+from activities.node.saved_lines import SavedLines
+from activities.node.system import boot_clock
+from activities.storage import GivenUp
+from models.checkpoint import CheckpointInfo, LocalCheckpoint, Manifest, SavedLine, StoredFile
+from models.errors import DamagedError, RefusedError, StoreError, UnavailableError
+from models.job import CheckpointContract
+from models.messages import RunProcessRequest
+from scheduling.checkpoints import belongs_to, resume
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks for a line."""
+RESTORE_PATIENCE = 60.0
+"""Seconds that a start waits for a store that is away, where work would be lost without."""
+
+_log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Keeps the checkpoints of one attempt on this node. Whatever the store does, only `begin`
+    and `save` raise."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        request: RunProcessRequest,
+        contract: CheckpointContract,
+        folder: Path,
+        run_folder: Path,
+        *,
+        simulated: bool,
+        publish_within: timedelta,
+    ) -> None:
+        """`folder` is where the job saves."""
+        self._store = store
+        self._contract = contract
+        self._placement = request.placement
+        self._ranks = max(len(request.placement.ranks), 1)
+        self._folder = folder
+        self._public = run_folder / "public"
+        # Beside the folder: whoever sees the folder sees what it holds.
+        self._marker = folder.with_name(f".{folder.name}.checkpoint.json")
+        self._simulated = simulated
+        self._publish_within = publish_within
+        self._lines = SavedLines(self._public / SAVED)
+        self._number = 0
+        self._asked_at: tuple[datetime, float] | None = None
+        self._local: LocalCheckpoint | None = None
+        self._looking = asyncio.Lock()
+        self._over = False
+        self._unwanted = threading.Event()
+        self._listening: asyncio.Task[None] | None = None
+        self._publisher = Publisher(
+            store, contract.keep, self._is_ours, self._published, self._say
+        )
+        self.last: CheckpointInfo | None = None
+        """What the job saved last, or went on from."""
+        self.error = ""
+        """Why what it saved is not in the store, or what was wrong with a stored checkpoint."""
+
+    async def begin(self) -> dict[str, str]:
+        """Have the newest whole checkpoint in the folder; return the variables that say so.
+
+        Raises StoreError when the store is away and the work of other nodes would be lost,
+        OSError when the folder cannot be written, GivenUp when the job is not wanted any more.
+        """
+        await asyncio.to_thread(self._tidy)
+        self._local = read_marker(self._marker, self._folder)
+        if self._contract.store and self._placement.attempt > 1:
+            await self._restore_patiently()
+        if self._local is None:
+            return {}
+        going_on = {"LONGSHORE_RESUME": "1"}
+        if self._local.step is not None:
+            going_on["LONGSHORE_CHECKPOINT_STEP"] = str(self._local.step)
+        return going_on
+
+    def start(self) -> None:
+        """Begin to listen to the job, and to publish."""
+        self._listening = asyncio.create_task(self._listen())
+        self._publisher.start()
+
+    async def save(self, send: Callable[[int], None], within: timedelta) -> CheckpointInfo:
+        """Ask the job to save and go on; `send` signals it. Returns when that is published.
+
+        The answer says whether it is published: a store that is away is no error. Raises
+        RefusedError for a job that cannot be asked, UnavailableError when it does not answer.
+        """
+        if not self._contract.can_be_asked:
+            raise RefusedError(
+                f"{self._placement.job_id} cannot be asked to save: its checkpoint names neither "
+                "save_signal nor save_file"
+            )
+        before, deadline = self._number, boot_clock() + within.total_seconds()
+        self._asked_at = wall_clock(), boot_clock()
+        if self._contract.save_file:
+            (self._public / SAVE_REQUEST).write_text("save\n")
+        if self._contract.save_signal:
+            send(signal_number(self._contract.save_signal))
+        answered = await self._until(lambda: self._number > before, deadline)
+        if not answered or self.last is None:
+            seconds = within.total_seconds()
+            how = "has ended" if self._over else f"did not say so within {seconds:g} s"
+            raise UnavailableError(
+                f"{self._placement.job_id} was asked to save, and {how}; it has to add a line "
+                '"saved, step N" to the file LONGSHORE_SAVED'
+            )
+        if self._contract.store:
+            await self._until(lambda: self.last is not None and self.last.published, deadline)
+        return self.last
+
+    def asked_to_stop(self, grace: float) -> None:
+        """The job is to save and stop; with no grace, to be gone at once."""
+        self._asked_at = wall_clock(), boot_clock()
+        self._unwanted.set()
+        if grace <= 0:
+            self._publisher.hurry()
+
+    async def finish(self, *, stopped: bool, killed: bool, succeeded: bool) -> None:
+        """Publish what is left, when nothing of the job runs any more.
+
+        `stopped` says that somebody asked for the end, `killed` that it came by force.
+        """
+        await self._look()
+        if stopped and not self._number:  # it says nothing of what it saves: then its exit does
+            if killed:
+                self._say("it was killed before it said that it had saved")
+            elif await asyncio.to_thread(self._holds_any):
+                await self._saved(SavedLine(), wall_clock(), 1)
+        self._over = True
+        await self._publisher.finish(timedelta(0) if succeeded else self._publish_within)
+        if self._listening:
+            self._listening.cancel()
+        (self._public / SAVE_REQUEST).unlink(missing_ok=True)
+
+    # --- before the start ---------------------------------------------------------------
+
+    def _tidy(self) -> None:
+        checkpoint_files.put_back(self._folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    async def _restore_patiently(self) -> None:
+        deadline, wait = boot_clock() + RESTORE_PATIENCE, FIRST_WAIT
+        while True:
+            try:
+                restored = await in_thread(self._restore)
+                break
+            except StoreError as error:
+                self._say(str(error))
+                if self._local is not None and self._ranks == 1:
+                    return  # its node has what it saved here
+                if boot_clock() >= deadline:
+                    raise
+            except DamagedError as error:
+                self._say(str(error))
+                return
+            if await asyncio.to_thread(self._unwanted.wait, wait):
+                raise GivenUp
+            wait = min(wait * 2, LONGEST_WAIT)
+        self.error = ""
+        if restored is not None:
+            await asyncio.to_thread(self._note_restored, restored)
+
+    def _restore(self) -> Restored | None:
+        job_id, local = self._placement.job_id, self._local
+        plan = resume(local, self._store.newest(job_id), self._ranks)
+        if plan.keep_local:
+            return None
+        bound = local.order if local is not None and self._ranks == 1 else (-1, 0)
+        _log.info("%s: restoring its checkpoint: %s", job_id, plan.reason)
+        return self._store.restore(
+            job_id, self._placement.rank, self._folder, self._unwanted, bound
+        )
+
+    def _note_restored(self, restored: Restored) -> None:
+        first, rank = restored.manifests[0], self._placement.rank
+        foreign: dict[str, tuple[int, int, int]] = {}
+        for file in checkpoint_files.files_of(self._folder):
+            origin = restored.origins.get(file.path, rank)
+            if origin != rank:
+                foreign[file.path] = (origin, file.size, file.modified_ns)
+        self._remember(first.attempt, first.number, first.step, foreign)
+        self.last = info_of(restored.manifests)
+        if restored.damaged:
+            self._say("went on from an older checkpoint: " + "; ".join(restored.damaged))
+
+    # --- while it runs ------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        while not self._over:
+            await self._look()
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _look(self) -> None:
+        async with self._looking:
+            found = self._lines.read()
+            if found.problem:
+                self._say(found.problem)
+            if found.last is not None and found.at is not None:
+                await self._saved(found.last, found.at, found.checkpoints)
+
+    async def _saved(self, line: SavedLine, at: datetime, count: int) -> None:
+        """Keep what the folder holds now as the newest checkpoint."""
+        (self._public / SAVE_REQUEST).unlink(missing_ok=True)
+        number = self._number + count
+        took = line.took
+        if took is None and self._asked_at is not None:
+            asked_at, asked = self._asked_at
+            # The wall clock may have jumped since: no save took longer than the time that passed.
+            longest = timedelta(seconds=boot_clock() - asked)
+            took = min(max(at - asked_at, timedelta(0)), longest)
+        self._asked_at = None
+        draft = self._draft(number, line.step, at, took)
+        foreign = self._local.foreign if self._local else {}
+        await asyncio.to_thread(self._remember, draft.attempt, number, line.step, foreign)
+        try:
+            moment, size = await asyncio.to_thread(self._take_moment)
+        except (OSError, UnicodeError) as error:
+            self._say(f"what it saved cannot be kept: {error}")
+            self._number = number
+            return
+        self.last = info_of((draft.model_copy(update={"bytes": size}),), published=False)
+        self._number = number
+        if not self._contract.store:
+            await asyncio.to_thread(checkpoint_files.remove, moment)
+            return
+        await self._publisher.offer(Moment(moment, draft))
+
+    def _take_moment(self) -> tuple[Path, int]:
+        moment = checkpoint_files.moment_of(self._folder)
+        return moment, sum(file.size for file in checkpoint_files.files_of(moment))
+
+    def _draft(
+        self, number: int, step: int | None, at: datetime, took: timedelta | None
+    ) -> Manifest:
+        return Manifest(
+            job_id=self._placement.job_id, attempt=self._placement.attempt,
+            rank=self._placement.rank, ranks=self._ranks, number=number, step=step, prefix="",
+            files=(), bytes=0, write_seconds=took.total_seconds() if took is not None else None,
+            saved_at=at, published_at=at, node_id=self._placement.node_id,
+            simulated=self._simulated,
+        )  # fmt: skip
+
+    def _remember(
+        self,
+        attempt: int,
+        number: int,
+        step: int | None,
+        foreign: dict[str, tuple[int, int, int]],
+    ) -> None:
+        self._local = LocalCheckpoint(
+            folder=str(self._folder), attempt=attempt, number=number, step=step,
+            rank=self._placement.rank, ranks=self._ranks, foreign=foreign,
+        )  # fmt: skip
+        try:
+            write_marker(self._marker, self._local)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", self._marker, error)
+
+    def _is_ours(self, file: StoredFile) -> bool:
+        """Return whether this rank publishes a file: not what another one wrote, as it was."""
+        known = self._local.foreign.get(file.path) if self._local else None
+        if known is None or known[1:] != (file.size, file.modified_ns):
+            return True
+        return belongs_to(known[0], self._placement.rank, self._ranks)
+
+    def _published(self, manifest: Manifest) -> None:
+        if self.last and self.last.order == manifest.name.order:
+            self.last = info_of((manifest,))
+
+    # --- small ones ---------------------------------------------------------------------
+
+    async def _until(self, there: Callable[[], bool], deadline: float) -> bool:
+        while not there() and not self._over and boot_clock() < deadline:  # noqa: ASYNC110 (a clock)
+            await asyncio.sleep(LOOK_EVERY / 2)
+        return there()
+
+    def _holds_any(self) -> bool:
+        with contextlib.suppress(OSError):
+            return any(self._folder.iterdir())
+        return False
+
+    def _say(self, error: str) -> None:
+        if error != self.error:
+            _log.warning("checkpoints of %s: %s", self._placement.job_id, error)
+        self.error = error
+
+
+def info_of(manifests: tuple[Manifest, ...], *, published: bool = True) -> CheckpointInfo:
+    """Return what is known of a checkpoint from the manifests of its ranks, or of some of them."""
+    first = manifests[0]
+    times = [m.write_seconds for m in manifests if m.write_seconds is not None]
+    return CheckpointInfo(
+        job_id=first.job_id, attempt=first.attempt, number=first.number, step=first.step,
+        ranks=first.ranks, bytes=sum(manifest.bytes for manifest in manifests),
+        write_seconds=max(times, default=None),
+        saved_at=max(manifest.saved_at for manifest in manifests), published=published,
+        whole=published and len(manifests) == first.ranks,
+        simulated=any(manifest.simulated for manifest in manifests),
+    )  # fmt: skip
+
+
+def signal_number(name: str) -> int:
+    """Return the number of a signal; SIGTERM's for a name that this system does not know."""
+    with contextlib.suppress(KeyError):
+        return signal.Signals[name]
+    return signal.SIGTERM

@@ -1,0 +1,263 @@
+"""From a placement to a command line: environment, folders, and the container around it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from activities.node.mig import device_of
+from activities.node.rendezvous import command, rendezvous
+from models.job import JobSpec
+from models.messages import RunProcessRequest
+from models.node import Inventory, NodeIdentity
+from models.placement import Placement, PlacementKey
+
+KEPT_ENV = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "XDG_RUNTIME_DIR",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "DOCKER_HOST",
+    "DOCKER_CONFIG",
+    "CUDA_HOME",
+]
+"""What a process inherits from the agent's environment, besides LC_*; nothing else leaks."""
+
+IN_CONTAINER = "/longshore"
+"""Where a container sees the folder for its progress file."""
+SAVED, SAVE_REQUEST = "saved", "save-request"
+"""Names in that folder: where the job says that it has saved, and what asks it to."""
+CONTAINER_WORKDIR = "/longshore/work"
+AGENT_MARK = "LONGSHORE_AGENT_ID"
+"""In the environment of every process of a job: a restarted agent finds its orphans by it."""
+
+
+class LaunchError(Exception):
+    """The command cannot be run here; `exit_code` is what a shell would say."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is to be executed."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: Path
+    container: str | None = None
+    """Name of the container, where there is one."""
+    runtime: str | None = None
+
+
+def prepare(
+    request: RunProcessRequest,
+    identity: NodeIdentity,
+    inventory: Inventory,
+    run_folder: Path,
+    job_folder: Path,
+    going_on: Mapping[str, str] = MappingProxyType({}),
+) -> Launch:
+    """Make the folders that the job needs and return what to execute.
+
+    `job_folder` is the job's own on this node, the same for every attempt; `going_on` the
+    variables that say what it goes on from. Raises LaunchError when the node cannot run it,
+    OSError when a folder cannot be made.
+    """
+    spec = request.spec
+    cwd = _work_folder(spec, job_folder)
+    checkpoints = checkpoint_folder(request, job_folder)
+    if checkpoints:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+    env = _own_env(request, identity, inventory, run_folder / "public", checkpoints)
+    env = spec.env | env | dict(going_on)
+    base = clean_env(os.environ)
+    if not spec.image:
+        return Launch(command(spec.argv, spec), base | env, cwd)
+    if spec.gang and spec.gang.per_gpu:
+        raise LaunchError(
+            126,
+            "a process for each GPU cannot be started inside an image: leave out gang.processes "
+            "and start them there, with torchrun for example",
+        )
+    return _in_container(request, inventory, base, env, cwd, checkpoints, run_folder / "public")
+
+
+def checkpoint_folder(request: RunProcessRequest, job_folder: Path) -> Path | None:
+    """Return where the job saves; None without a contract.
+
+    One that is published is the job's own: what is restored takes the place of all of it.
+    Raises LaunchError when the working folder is not there.
+    """
+    spec = request.spec
+    if spec.checkpoint is None:
+        return None
+    given = Path(spec.checkpoint.folder).expanduser()
+    folder = Path(os.path.normpath(_work_folder(spec, job_folder).absolute() / given))
+    private = spec.workdir is None and folder.is_relative_to(job_folder.absolute())
+    if private or not spec.checkpoint.store:
+        return folder
+    return folder / request.placement.job_id
+
+
+def clean_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of the agent's environment that is no secret of the agent."""
+    return {k: v for k, v in environ.items() if k in KEPT_ENV or k.startswith("LC_")}
+
+
+def container_name(key: PlacementKey) -> str:
+    return f"longshore-{key.job_id}-{key.attempt}"
+
+
+def _work_folder(spec: JobSpec, job_folder: Path) -> Path:
+    if spec.workdir is None:
+        folder = job_folder / "work"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    folder = Path(spec.workdir).expanduser()
+    if not folder.is_dir():
+        raise LaunchError(127, f"the working folder {spec.workdir} does not exist on this node")
+    return folder.absolute()
+
+
+def _own_env(
+    request: RunProcessRequest,
+    identity: NodeIdentity,
+    inventory: Inventory,
+    public: Path,
+    checkpoints: Path | None,
+) -> dict[str, str]:
+    placement, spec = request.placement, request.spec
+    indices = ",".join(map(str, placement.gpu_indices))
+    env = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": _visible(placement, spec, inventory),
+        AGENT_MARK: identity.agent_id,
+        "LONGSHORE_JOB_ID": placement.job_id,
+        "LONGSHORE_JOB_NAME": request.job_name,
+        "LONGSHORE_ATTEMPT": str(placement.attempt),
+        "LONGSHORE_NODE_ID": identity.node_id,
+        "LONGSHORE_GPU_INDICES": indices,
+        "LONGSHORE_GPU_COUNT": str(len(placement.gpu_indices)),
+        "LONGSHORE_TENANT": spec.tenant,
+        "LONGSHORE_POOL": spec.pool,
+        "LONGSHORE_PROGRESS_FILE": str(public / "progress"),
+        **rendezvous(placement, spec),
+        **_part_env(spec),
+    }
+    if checkpoints:
+        env["LONGSHORE_CHECKPOINT_DIR"] = str(checkpoints)
+        env["LONGSHORE_SAVED"] = str(public / SAVED)
+        if spec.checkpoint and spec.checkpoint.save_file:
+            env["LONGSHORE_SAVE_REQUEST"] = str(public / SAVE_REQUEST)
+    if expires_at := placement.node_expires_at or identity.expires_at:
+        env["LONGSHORE_NODE_EXPIRES_AT"] = expires_at.isoformat()
+    if inventory.simulated:
+        env["LONGSHORE_SIMULATED_GPUS"] = "1"
+    return env
+
+
+def _part_env(spec: JobSpec) -> dict[str, str]:
+    """Return what tells a process which part of its GPU is its own; nothing for whole GPUs.
+
+    The first two hold it to that where the node runs CUDA's MPS, and do nothing elsewhere.
+    """
+    if spec.mig is not None:
+        return {"LONGSHORE_MIG_PROFILE": spec.mig}
+    if spec.milli == 1000:
+        return {}
+    mebibytes = int(spec.vram_per_gpu * 1e9 / 2**20)
+    return {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(spec.milli // 10, 1)),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={mebibytes}M",
+        "LONGSHORE_GPU_MILLI": str(spec.milli),
+        "LONGSHORE_GPU_VRAM": f"{spec.vram_per_gpu:g}",
+    }
+
+
+def _visible(placement: Placement, spec: JobSpec, inventory: Inventory) -> str:
+    """GPUs by UUID, which means the same whatever else is hidden; by index where simulated.
+
+    A MIG instance by its own UUID. Raises LaunchError where that is not there any more.
+    """
+    indices = placement.gpu_indices
+    if spec.mig is not None:
+        device = device_of(inventory, indices[0], spec.mig, placement.slices)
+        if device is None:
+            raise LaunchError(
+                126,
+                f"GPU {indices[0]} has no MIG instance {spec.mig} where the job was placed: were "
+                "its instances changed? Start the agent again.",
+            )
+        return device
+    uuids = {gpu.index: gpu.uuid for gpu in inventory.gpus if gpu.uuid}
+    if inventory.simulated:
+        uuids = {}
+    return ",".join(uuids.get(index, str(index)) for index in indices)
+
+
+def _in_container(
+    request: RunProcessRequest,
+    inventory: Inventory,
+    base: dict[str, str],
+    env: dict[str, str],
+    cwd: Path,
+    checkpoints: Path | None,
+    public: Path,
+) -> Launch:
+    spec, runtime = request.spec, inventory.container_runtime
+    if not runtime or not spec.image:
+        raise LaunchError(
+            127,
+            f"this node cannot run the image {spec.image}: it has neither docker nor podman. "
+            "Install one and start the agent again.",
+        )
+    name = container_name(request.placement.key)
+    inside = env | {"LONGSHORE_PROGRESS_FILE": f"{IN_CONTAINER}/progress"}
+    for variable, file in (("LONGSHORE_SAVED", SAVED), ("LONGSHORE_SAVE_REQUEST", SAVE_REQUEST)):
+        if variable in env:
+            inside[variable] = f"{IN_CONTAINER}/{file}"
+    mounts = [f"{public}:{IN_CONTAINER}", f"{cwd}:{CONTAINER_WORKDIR}"]
+    if checkpoints and checkpoints.is_relative_to(cwd):
+        below = checkpoints.relative_to(cwd)
+        inside["LONGSHORE_CHECKPOINT_DIR"] = f"{CONTAINER_WORKDIR}/{below}"
+    elif checkpoints:
+        mounts.append(f"{checkpoints}:{checkpoints}")
+    argv = [runtime, "run", "--rm", "--init", "--name", name]
+    argv += ["--label", f"longshore.agent={env[AGENT_MARK]}", "--workdir", CONTAINER_WORKDIR]
+    for mount in mounts:
+        argv += ["--volume", mount]
+    if not inventory.simulated:
+        argv += _gpu_flags(runtime, env["CUDA_VISIBLE_DEVICES"])
+    for variable, value in inside.items():
+        # By name alone where possible: the value then comes from the client's environment and
+        # is not seen in a list of processes. What the client needs itself must not be replaced.
+        argv += ["--env", f"{variable}={value}" if variable in KEPT_ENV else variable]
+    return Launch((*argv, spec.image, *spec.argv), inside | base, cwd, name, runtime)
+
+
+def _gpu_flags(runtime: str, devices: str) -> list[str]:
+    if runtime == "podman":
+        flags: list[str] = []
+        for device in devices.split(","):
+            flags += ["--device", f"nvidia.com/gpu={device}"]
+        return flags
+    return ["--gpus", f'"device={devices}"']

@@ -1,0 +1,116 @@
+"""Ending what outlived its agent: processes and containers that nobody supervises any more."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Any
+
+import psutil
+
+from activities.node.launch import AGENT_MARK
+from activities.node.system import start_ticks
+from models.placement import PlacementKey
+
+SUPERVISOR_PATIENCE = 3.0
+"""Seconds in which an orphaned supervisor should have killed its job and written the end."""
+
+_log = logging.getLogger(__name__)
+
+
+async def end_orphans(agent_id: str, started: list[dict[str, Any]], runtime: str | None) -> None:
+    """Kill everything that an earlier life of this agent started, and wait for its end.
+
+    `started` are the supervisors' first words of the runs without a report. What remains is
+    found by those process ids (with their start times, as ids are reused) and by the mark in
+    the environment that every process of a job inherits.
+    """
+    await asyncio.to_thread(_end_supervisors, started)
+    await asyncio.to_thread(_kill_until_gone, agent_id, None, started)
+    if runtime:
+        await _remove_containers(runtime, agent_id)
+
+
+async def end_marked(agent_id: str, key: PlacementKey) -> None:
+    """Kill what is left of one attempt whose supervisor has died, and wait for its end."""
+    await asyncio.to_thread(_kill_until_gone, agent_id, key, [])
+
+
+def _end_supervisors(started: list[dict[str, Any]]) -> None:
+    supervisors = [p for s in started if (p := _same(s["supervisor"], s["supervisor_ticks"]))]
+    _, alive = psutil.wait_procs(supervisors, timeout=SUPERVISOR_PATIENCE)
+    for process in alive:
+        _log.warning("killing the supervisor %d of an earlier life", process.pid)
+        _kill(process)
+    psutil.wait_procs(alive)
+
+
+def _kill_until_gone(
+    agent_id: str, key: PlacementKey | None, started: list[dict[str, Any]]
+) -> None:
+    leaders = [p for s in started if (p := _same(s["pid"], s["ticks"]))]
+    found = {q for p in leaders for q in [p, *_descendants(p)]}
+    while found := {p for p in found if p.is_running()} | set(_marked(agent_id, key)):
+        _log.warning("killing %d processes that outlived their agent", len(found))
+        for process in found:
+            _kill(process)
+        psutil.wait_procs(list(found), timeout=1.0)
+        time.sleep(0.01)  # what another parent has to reap is gone a moment later
+        found = {p for p in found if _alive(p)}
+
+
+def _marked(agent_id: str, key: PlacementKey | None) -> list[psutil.Process]:
+    """Return the processes of this agent's jobs (of one attempt, with `key`)."""
+    wanted = {AGENT_MARK: agent_id}
+    if key:
+        wanted |= {"LONGSHORE_JOB_ID": key.job_id, "LONGSHORE_ATTEMPT": str(key.attempt)}
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            environ = process.environ()
+            if all(environ.get(k) == v for k, v in wanted.items()) and _alive(process):
+                found.append(process)
+    return found
+
+
+def _same(pid: int, ticks: int | None) -> psutil.Process | None:
+    """Return the process, unless its number now belongs to another."""
+    if ticks is None or start_ticks(pid) != ticks:
+        return None
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid)
+    return None
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return process.children(recursive=True)
+    return []
+
+
+def _kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.Error):
+        process.kill()
+
+
+def _alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+async def _remove_containers(runtime: str, agent_id: str) -> None:
+    ids = await _output(
+        runtime, "ps", "--all", "--quiet", "--filter", f"label=longshore.agent={agent_id}"
+    )
+    if ids:
+        _log.warning("removing %d containers that outlived their agent", len(ids))
+        await _output(runtime, "rm", "--force", *ids)
+
+
+async def _output(*command: str) -> list[str]:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    return output.decode().split()

@@ -1,0 +1,325 @@
+"""The processes of one node: starting, attaching, stopping, remembering. Knows no Temporal."""
+
+import asyncio
+import logging
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from activities.about import about
+from activities.checkpoints.store import CheckpointStore
+from activities.failpoints import failpoint, wall_clock
+from activities.logstore import LogStore
+from activities.metrics import PROCESSES, SILENT, Metrics
+from activities.node import orphans
+from activities.node.checkpointing import Keeper, signal_number
+from activities.node.fence import Fence
+from activities.node.launch import Launch, LaunchError, checkpoint_folder, container_name, prepare
+from activities.node.outcome import never_started, never_to_start, report_of, stopped_before_start
+from activities.node.progress import read_progress
+from activities.node.runs import RunRecord, RunStore
+from activities.node.shipping import Shipper
+from activities.node.supervision import Nursery, Plan, Supervised
+from activities.storage import GivenUp
+from models.checkpoint import CheckpointInfo, SaveRequest
+from models.errors import NotFoundError, RefusedError, StoreError
+from models.job import FailureClass, JobSpec
+from models.messages import ProcessReport, Progress, RunProcessRequest, StopProcessRequest
+from models.node import Inventory, NodeIdentity
+from models.placement import PlacementKey
+
+_log = logging.getLogger(__name__)
+
+
+class Run:
+    """One process while it lives. `done` resolves with its report and is never cancelled."""
+
+    def __init__(self, request: RunProcessRequest, record: RunRecord, folder: Path) -> None:
+        self.request = request
+        self.record = record
+        self.folder = folder
+        self.deliveries = 0
+        """How often `run_process` was delivered for it: the latest one speaks for it."""
+        self.supervised: Supervised | None = None
+        self.shipper: Shipper | None = None
+        self.keeper: Keeper | None = None
+        self.started: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Task[ProcessReport]
+        self._progress = Progress()
+
+    def progress(self) -> Progress:
+        """Return what the job last said of itself."""
+        self._progress = read_progress(self.folder / "public" / "progress", self._progress)
+        update: dict[str, object] = {"log_error": self.shipper.error if self.shipper else ""}
+        if self.keeper:
+            update["checkpoint"] = self.keeper.last
+            update["checkpoint_error"] = self.keeper.error
+        if self.started.done() and not self.started.cancelled():
+            update["started_at"] = datetime.fromtimestamp(self.started.result()["at"], UTC)
+        return self._progress.model_copy(update=update)
+
+
+class Processes:
+    """All processes of this node. To be used from one event loop."""
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: NodeIdentity,
+        inventory: Inventory,
+        logs: LogStore,
+        fence: Fence,
+        metrics: Metrics = SILENT,
+        *,
+        checkpoints: CheckpointStore,
+        publish_within: timedelta = timedelta(minutes=10),
+    ) -> None:
+        self._metrics = metrics
+        self._checkpoints = checkpoints
+        self._publish_within = publish_within
+        self._jobs = folder / "jobs"
+        self._store = RunStore(folder / "runs")
+        self._identity = identity
+        self._inventory = inventory
+        self._logs = logs
+        self._fence = fence
+        self._nursery = Nursery()
+        self._runs: dict[PlacementKey, Run] = {}
+        fence.on_acknowledged = self._feed
+
+    @property
+    def running(self) -> list[PlacementKey]:
+        return list(self._runs)
+
+    def find(self, key: PlacementKey) -> Run | ProcessReport | None:
+        """Return the process of an attempt, or how it ended, or None when it was never here."""
+        if run := self._runs.get(key):
+            return run
+        record = self._store.find(key)
+        return record.report if record else None
+
+    def start(self, request: RunProcessRequest) -> Run:
+        """Claim the attempt and start its process. To be called when `find` found nothing.
+
+        Raises StaleError when the attempt or a newer one was here before, OSError when the
+        claim cannot be stored.
+        """
+        placement = request.placement
+        record = RunRecord(
+            job_id=placement.job_id,
+            attempt=placement.attempt,
+            epoch=placement.epoch,
+            claimed_at=wall_clock(),
+            indirect=_is_indirect(request.spec),
+            checkpoints=request.spec.checkpoint is not None,
+        )
+        folder = self._store.claim(record)
+        run = self._runs[placement.key] = Run(request, record, folder)
+        self._metrics.set(PROCESSES, len(self._runs))
+        run.done = asyncio.create_task(self._carry_out(run))
+        return run
+
+    async def stop(self, request: StopProcessRequest) -> None:
+        """Stop a process and return when nothing of it is left.
+
+        An attempt that was never here is remembered, and will never start.
+        """
+        run = self._runs.get(request.key)
+        if run:
+            self.ask_to_stop(run, request.signal, request.grace.total_seconds(), request.reason)
+            await asyncio.shield(run.done)
+        elif self._store.find(request.key) is None:
+            self._store.claim(never_to_start(request.key, request.reason, wall_clock()))
+
+    def ask_to_stop(self, run: Run, signal_name: str, grace: float, reason: str) -> None:
+        """Send the stop signal now; what is left after `grace` seconds is killed."""
+        if run.record.stop_reason is None and run.record.report is None:
+            run.record = run.record.model_copy(update={"stop_reason": reason})
+            self._stored(run)
+        if run.keeper:
+            run.keeper.asked_to_stop(grace)
+        if run.supervised:
+            run.supervised.stop(signal_number(signal_name), grace)
+
+    async def save(self, request: SaveRequest) -> CheckpointInfo:
+        """Have a job save and go on; return what it saved.
+
+        Raises NotFoundError when it does not run here, RefusedError when it cannot be asked,
+        UnavailableError when it does not answer in time.
+        """
+        run = self._runs.get(request.key)
+        supervised = run.supervised if run else None
+        if run is None or supervised is None or run.record.stop_reason is not None:
+            raise NotFoundError(
+                f"attempt {request.key.attempt} of {request.key.job_id} does not run on "
+                f"{self._identity.node_id}"
+            )
+        if run.keeper is None:
+            raise RefusedError(
+                f"{request.key.job_id} keeps no checkpoints: its job file names none"
+            )
+        return await run.keeper.save(supervised.signal, request.within)
+
+    async def stop_all(self, reason: str, *, grace: float | None = None) -> None:
+        """Stop every process with its own signal and grace (or SIGKILL after `grace` seconds)."""
+        runs = list(self._runs.values())
+        for run in runs:
+            spec = run.request.spec
+            seconds = spec.grace.total_seconds() if grace is None else grace
+            self.ask_to_stop(run, spec.stop_signal, seconds, reason)
+        if runs:
+            await asyncio.wait([run.done for run in runs])
+
+    async def recover(self) -> None:
+        """Kill what an earlier life of the agent left, and report it. Before anything starts."""
+        await orphans.end_orphans(
+            self._identity.agent_id,
+            [s for r in self._store.all() if not r.report and (s := self._store.started(r.key))],
+            self._inventory.container_runtime,
+        )
+        self._metrics.set(PROCESSES, 0)
+        for record in list(self._store.all()):
+            if record.report is None:
+                with about(job=record.job_id, attempt=record.attempt):
+                    await self._recover_one(record)
+
+    async def _recover_one(self, record: RunRecord) -> None:
+        shipper = Shipper(
+            self._logs, record.key, self._identity.node_id, self._store.folder(record.key),
+            self._metrics,
+        )  # fmt: skip
+        await shipper.finish_earlier()
+        end = self._store.end(record.key) or {"cause": "agent-gone"}
+        report = report_of(record, end, self._store.started(record.key), Progress())
+        report = report.model_copy(update={"log_error": shipper.error})
+        self._store.save(record.model_copy(update={"report": report}))
+        _log.warning("%s attempt %d: %s", record.job_id, record.attempt, report.message)
+
+    async def _carry_out(self, run: Run) -> ProcessReport:
+        """Take a claimed run from its start to its stored report."""
+        await failpoint("run_process.after-claim")
+        try:
+            report = await self._supervise(run)
+        except LaunchError as error:
+            report = never_started(FailureClass.START, str(error), error.exit_code)
+        except GivenUp:
+            report = stopped_before_start(run.record.stop_reason or "not wanted any more")
+        except StoreError as error:
+            report = never_started(
+                FailureClass.NODE, f"its checkpoint cannot be restored: {error}"
+            )
+        except Exception as error:  # the job must get an answer, whatever went wrong on its node
+            _log.exception("%s could not be run", run.record.key)
+            if run.supervised:
+                run.supervised.stop(signal.SIGKILL, 0)
+            report = never_started(FailureClass.NODE, f"the agent failed: {error}")
+        if run.shipper:
+            await run.shipper.finish()
+            report = report.model_copy(update={"log_error": run.shipper.error})
+        if run.keeper:
+            last, error = run.keeper.last, run.keeper.error
+            report = report.model_copy(update={"checkpoint": last, "checkpoint_error": error})
+        # Where the disk refuses, the run stays here and answers from memory.
+        run.record = run.record.model_copy(update={"report": report})
+        if await asyncio.to_thread(self._stored, run):
+            self._runs.pop(run.record.key, None)
+            self._metrics.set(PROCESSES, len(self._runs))
+        _log.info("%s attempt %d: %s", run.record.job_id, run.record.attempt, report.message)
+        return report
+
+    async def _supervise(self, run: Run) -> ProcessReport:
+        await self._end_older_attempts(run)
+        job_folder = self._jobs / run.record.job_id
+        going_on = await self._restore(run, job_folder)
+        launch = prepare(
+            run.request, self._identity, self._inventory, run.folder, job_folder, going_on
+        )
+        if run.record.stop_reason is not None:
+            return stopped_before_start(run.record.stop_reason)
+        supervised = await Supervised.start(self._nursery, run.folder, self._plan(run, launch))
+        run.supervised = supervised
+        if run.record.stop_reason is not None:  # asked for while the supervisor was being started
+            supervised.stop(signal.SIGKILL, 0)
+        run.shipper = Shipper(
+            self._logs, run.record.key, self._identity.node_id, run.folder, self._metrics
+        )
+        run.shipper.start()
+        if run.keeper:
+            run.keeper.start()
+        await failpoint("run_process.after-spawn")
+        end = await supervised.end(run.started)
+        if end is None:
+            await orphans.end_marked(self._identity.agent_id, run.record.key)
+            end = {"cause": "supervisor-gone"}
+        if run.keeper:
+            await _finish_checkpoints(run.keeper, end)
+        started = self._store.started(run.record.key)
+        return report_of(run.record, end, started, run.progress())
+
+    async def _restore(self, run: Run, job_folder: Path) -> dict[str, str]:
+        """Have the job's checkpoint where it looks for it; return the variables that say so."""
+        contract = run.request.spec.checkpoint
+        folder = checkpoint_folder(run.request, job_folder)
+        if contract is None or folder is None:
+            return {}
+        run.keeper = Keeper(
+            self._checkpoints, run.request, contract, folder, run.folder,
+            simulated=self._inventory.simulated, publish_within=self._publish_within,
+        )  # fmt: skip
+        if run.record.stop_reason is not None:
+            raise GivenUp
+        return await run.keeper.begin()
+
+    async def _end_older_attempts(self, run: Run) -> None:
+        """Two attempts of a job never run at a time: they share a folder for checkpoints."""
+        for key, older in list(self._runs.items()):
+            if key.job_id == run.record.job_id and key.attempt < run.record.attempt:
+                self.ask_to_stop(older, "SIGKILL", 0, f"attempt {run.record.attempt} came")
+                await asyncio.wait([older.done])
+
+    def _plan(self, run: Run, launch: Launch) -> Plan:
+        container = launch.container and launch.runtime
+        return Plan(
+            argv=launch.argv,
+            env=launch.env,
+            cwd=str(launch.cwd),
+            stdout=str(run.folder / "stdout"),
+            stderr=str(run.folder / "stderr"),
+            fed=self._fence.acknowledged_at,
+            fence_after=self._fence.after,
+            signal_command=(launch.runtime, "kill", "--signal", container_name(run.record.key))
+            if container and launch.runtime
+            else None,
+            kill_command=(launch.runtime, "rm", "--force", container_name(run.record.key))
+            if container and launch.runtime
+            else None,
+        )
+
+    def _feed(self, sent_at: float) -> None:
+        for run in self._runs.values():
+            if run.supervised:
+                run.supervised.feed(sent_at)
+
+    def _stored(self, run: Run) -> bool:
+        """Store the record of a run; return whether the disk took it."""
+        try:
+            self._store.save(run.record)
+        except OSError as error:
+            _log.error("the record of %s cannot be stored: %s", run.record.key, error)
+            return False
+        return True
+
+
+async def _finish_checkpoints(keeper: Keeper, end: dict[str, Any]) -> None:
+    await keeper.finish(
+        stopped=end["cause"] == "stopped",
+        killed=end.get("status") in (-signal.SIGKILL, 128 + signal.SIGKILL),
+        succeeded=end["cause"] == "exited" and end.get("status") == 0,
+    )
+
+
+def _is_indirect(spec: JobSpec) -> bool:
+    """Return whether something else than the system looks for the command."""
+    per_gpu = spec.gang is not None and spec.gang.per_gpu
+    return bool(spec.image) or isinstance(spec.command, str) or per_gpu

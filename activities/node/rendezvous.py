@@ -1,0 +1,72 @@
+"""How the processes of a gang find each other: variables as torchrun and Open MPI name them.
+
+With a process on each node the world is the nodes; with one for each GPU it is the GPUs, and
+`activities.node.per_gpu` starts them. The meeting point is the node of rank 0, at a port that
+follows from job and attempt: nobody has to be asked for it.
+"""
+
+import sys
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from activities.node import per_gpu
+from models.job import JobSpec
+from models.placement import Placement, Rank
+
+FIRST_PORT, PORTS = 20_000, 10_000
+"""Below the range from which systems give ports to clients."""
+
+
+def rendezvous(placement: Placement, spec: JobSpec) -> dict[str, str]:
+    """Return the variables of a process of a gang; none for a job that cannot span nodes.
+
+    Those of single GPUs are set by `activities.node.per_gpu`, from `LONGSHORE_FIRST_RANK` on.
+    """
+    if spec.gang is None:
+        return {}
+    ranks = placement.ranks or (_alone(placement),)
+    here = ranks[placement.rank]
+    per_node = [len(rank.gpu_indices) for rank in ranks]
+    if spec.gang.per_gpu:
+        world, local_world = sum(per_node), len(here.gpu_indices)
+        first = sum(per_node[: here.rank])
+    else:
+        world, local_world, first = len(ranks), 1, here.rank
+    address, port = ranks[0].address or ranks[0].node_id, str(port_of(placement))
+    return {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+        "NNODES": str(len(ranks)),
+        "NODE_RANK": str(here.rank),
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": port,
+        "PET_NNODES": str(len(ranks)),
+        "PET_NODE_RANK": str(here.rank),
+        "PET_NPROC_PER_NODE": str(len(here.gpu_indices)),
+        "LONGSHORE_NODES": ",".join(rank.node_id for rank in ranks),
+        "LONGSHORE_ADDRESSES": ",".join(rank.address or rank.node_id for rank in ranks),
+        "LONGSHORE_GPUS_PER_NODE": ",".join(map(str, per_node)),
+        "LONGSHORE_FIRST_RANK": str(first),
+        **per_gpu.of_one(first, 0, world, local_world),
+    }
+
+
+def command(argv: Sequence[str], spec: JobSpec) -> tuple[str, ...]:
+    """Return what to start on a node: the job's command, or what starts it for each GPU."""
+    if spec.gang is None or not spec.gang.per_gpu:
+        return tuple(argv)
+    grace = str(spec.grace.total_seconds())
+    return (sys.executable, "-I", "-S", str(Path(per_gpu.__file__)), grace, *argv)
+
+
+def port_of(placement: Placement) -> int:
+    name = f"{placement.job_id}/{placement.attempt}"
+    return FIRST_PORT + zlib.crc32(name.encode()) % PORTS
+
+
+def _alone(placement: Placement) -> Rank:
+    return Rank(
+        rank=0, node_id=placement.node_id, epoch=placement.epoch,
+        gpu_indices=placement.gpu_indices, address="127.0.0.1",
+    )  # fmt: skip

@@ -1,0 +1,370 @@
+"""Keeps one process of a job: starts it, fences it, stops it, and writes down how it ended.
+
+Runs as a process of its own (forked by `activities.node.nursery`), from the standard library
+alone, so that it starts in a few milliseconds and outlives a crash of the node agent long enough
+to clean up after it.
+
+Standard input is a pipe from the agent with one JSON object per line. The first is the plan
+(see `activities.node.supervision.Plan`), the others are `{"fed": T}`, the time at which the agent
+sent a heartbeat that the server acknowledged, `{"signal": SIGNAL}`, which is passed on to a job
+that is not being stopped, and `{"stop": SIGNAL, "grace": SECONDS}`. Times are seconds of
+`boot_clock`. When the pipe ends, the agent is dead and so is the job. Standard output tells the
+agent of the start and the end; the files `started.json` and `end.json` of the folder say the same
+to an agent that has been restarted.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+from activities.node.system import (
+    Message,
+    become_subreaper,
+    boot_clock,
+    die_with_parent,
+    group_lives,
+    oom_kills,
+    processes,
+    start_ticks,
+    write_whole,
+)
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+HELPER_SECONDS = 20.0
+"""How long a container command may take before it is given up."""
+RESCAN_SECONDS = 0.05
+"""Between two looks for processes that must die, while some are left."""
+
+
+class Supervisor:
+    """One process of a job and everything that descends from it."""
+
+    def __init__(self, folder: str, inbox: "Inbox", plan: dict) -> None:
+        self._folder = folder
+        self._inbox = inbox
+        self._plan = plan
+        self._fence_at: float = plan["fed"] + plan["fence_after"]
+        self._leader = 0
+        self._helpers: dict[int, float] = {}
+        self._status: int | None = None
+        self._ended_at = 0.0
+        self._cause = "exited"
+        self._kill_at: float | None = None
+        self._killing = False
+        self._had_grace = self._overdue = False
+        self._leftovers = 0
+        self._oom_kills = oom_kills()
+
+    def run(self) -> None:
+        wake = _wake_on_child()
+        error = self._start()
+        if error:
+            self._report_end({"cause": "start", **error})
+            return
+        while not self._empty():
+            self._enforce()
+            listened = [self._inbox.fd, wake] if self._inbox.open else [wake]
+            select.select(listened, [], [], self._patience())
+            _drain(wake)
+            self._obey()
+            self._reap()
+        self._report_end({"cause": self._cause})
+
+    def _start(self) -> Message | None:
+        """Fork, write it down, and only then let it go; return why it could not start."""
+        go_read, go_write = os.pipe()
+        error_read, error_write = os.pipe()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            os.close(go_write)
+            _become_job(self._plan, parent, go_read, error_write)
+        os.close(go_read)
+        os.close(error_write)
+        self._leader = pid
+        started: Message = {
+            "pid": pid,
+            "ticks": start_ticks(pid),
+            "supervisor": parent,
+            "supervisor_ticks": start_ticks(parent),
+            "at": time.time(),
+        }
+        try:
+            write_whole(f"{self._folder}/started.json", started)
+        except OSError as error:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return {"code": None, "message": f"the run folder cannot be written: {error}"}
+        os.write(go_write, b"g")
+        os.close(go_write)
+        failure = _read_all(error_read)
+        if failure:
+            os.waitpid(pid, 0)
+            return json.loads(failure)
+        _tell({"started": started})
+        return None
+
+    def _patience(self) -> float:
+        """Seconds until something must be done even if nobody says anything."""
+        if self._killing or self._helpers or self._status is not None:
+            return RESCAN_SECONDS
+        times = [self._fence_at] + ([self._kill_at] if self._kill_at is not None else [])
+        # A clock that ran on during a sleep is seen at the next wake: look now and then.
+        return min(max(min(times) - boot_clock(), 0.0), 0.5)
+
+    def _obey(self) -> None:
+        for message in self._inbox.messages():
+            if "fed" in message:
+                fed = float(message["fed"])  # pyright: ignore[reportArgumentType]
+                self._fence_at = max(self._fence_at, fed + self._plan["fence_after"])
+            elif "signal" in message:
+                if self._status is None and self._kill_at is None:
+                    self._signal_all(int(message["signal"]))  # pyright: ignore[reportArgumentType]
+            elif "stop" in message:
+                self._stop(int(message["stop"]), float(message["grace"]))  # pyright: ignore[reportArgumentType]
+
+    def _stop(self, signal_number: int, grace: float) -> None:
+        kill_at = boot_clock() + grace
+        if self._kill_at is None:
+            self._had_grace = grace > 0
+            self._signal_all(signal_number)
+        self._kill_at = min(kill_at, self._kill_at) if self._kill_at is not None else kill_at
+        if self._status is None:
+            self._cause = "stopped"
+
+    def _enforce(self) -> None:
+        now = boot_clock()
+        if not self._inbox.open:
+            self._kill("agent-gone")
+        elif now >= self._fence_at:
+            self._kill("fenced")
+        elif self._kill_at is not None and now >= self._kill_at:
+            self._overdue = self._had_grace
+            self._kill("stopped")
+        elif self._status is not None and self._kill_at is None:
+            # The job is over when its first process is. A stop waits for the rest, which may
+            # be saving while a shell in front of it has already gone.
+            self._leftovers = max(self._leftovers, len(self._descendants()))
+            self._kill(self._cause)
+
+    def _kill(self, cause: str) -> None:
+        if not self._killing:
+            self._killing = True
+            if self._status is None:
+                self._cause = cause
+            self._help(self._plan.get("kill_command"))
+        self._signal_group(signal.SIGKILL)
+        for pid in self._descendants():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid, deadline in self._helpers.items():
+            if boot_clock() > deadline:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _signal_all(self, signal_number: int) -> None:
+        """Signal the group, or the container instead of its client."""
+        command = self._plan.get("signal_command")
+        if command:
+            self._help([*command[:-1], str(signal_number), command[-1]])
+        else:
+            self._signal_group(signal_number)
+
+    def _signal_group(self, signal_number: int) -> None:
+        # Once the leader has been reaped its number may be given away, unless somebody in the
+        # group still holds it.
+        if self._status is not None and not any(
+            group == self._leader for _, group in self._tree()
+        ):
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._leader, signal_number)
+
+    def _help(self, command: list[str] | None) -> None:
+        if not command:
+            return
+        null = os.open(os.devnull, os.O_RDWR)
+        actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, null, 1)]
+        with contextlib.suppress(OSError):
+            pid = os.posix_spawnp(command[0], command, self._plan["env"], file_actions=actions)
+            self._helpers[pid] = boot_clock() + HELPER_SECONDS
+        os.close(null)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                self._helpers.pop(pid, None)
+                if pid == self._leader:
+                    self._status = os.waitstatus_to_exitcode(status)
+                    self._ended_at = time.time()
+
+    def _empty(self) -> bool:
+        """True when the leader was reaped and nothing of the job is left."""
+        if self._status is None:
+            return False
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return sys.platform == "linux" or not group_lives(self._leader)
+        return False
+
+    def _descendants(self) -> list[int]:
+        return [pid for pid, _ in self._tree()]
+
+    def _tree(self) -> list[tuple[int, int]]:
+        """Return (pid, group) of all that descends from here, but for the helpers."""
+        children: dict[int, list[tuple[int, int]]] = {}
+        for pid, parent, group in processes():
+            children.setdefault(parent, []).append((pid, group))
+        found: list[tuple[int, int]] = []
+        parents = [os.getpid()]
+        while parents:
+            below = [c for c in children.get(parents.pop(), []) if c[0] not in self._helpers]
+            found += below
+            parents += [pid for pid, _ in below]
+        return found
+
+    def _report_end(self, end: Message) -> None:
+        if self._status is not None:
+            end |= {
+                "status": self._status,
+                "ended_at": self._ended_at,
+                "leftovers": self._leftovers,
+                "overdue": self._overdue,
+                "oom": oom_kills() > self._oom_kills,
+            }
+        _tell({"end": end})
+        write_whole(f"{self._folder}/end.json", end)
+
+
+class Inbox:
+    """Lines of JSON from the agent, read without ever waiting for the rest of a line."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.open = True
+        self._rest = b""
+
+    def first(self) -> Message | None:
+        """Wait for the first message; None when the agent went before it sent one."""
+        while self.open and b"\n" not in self._rest:
+            self._read()
+        line, _, self._rest = self._rest.partition(b"\n")
+        os.set_blocking(self.fd, False)
+        return json.loads(line) if line else None
+
+    def messages(self) -> Iterator[Message]:
+        self._read()
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self.open:
+                piece = os.read(self.fd, 65536)
+                self.open = bool(piece)
+                self._rest += piece
+                if os.get_blocking(self.fd):
+                    return
+
+
+def _become_job(plan: dict, parent: int, go: int, error: int) -> None:
+    """In the child: wait to be let go, then turn into the job's command. Never returns."""
+    code, message = NOT_FOUND, ""
+    try:
+        os.setsid()
+        die_with_parent()
+        if os.getppid() != parent or not os.read(go, 1):
+            os._exit(NOT_FOUND)
+        _reset_signals()
+        _redirect(plan)
+        code, message = _execute(plan)
+    except BaseException as problem:  # whatever it is, the child must not live on as a supervisor
+        message = f"{type(problem).__name__}: {problem}"
+    with contextlib.suppress(OSError):
+        os.write(error, json.dumps({"code": code, "message": message}).encode())
+    os._exit(code)
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _redirect(plan: dict) -> None:
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    for target, path, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, plan["stdout"], append),
+        (2, plan["stderr"], append),
+    ):
+        fd = os.open(path, flags, 0o644)
+        os.dup2(fd, target)
+
+
+def _execute(plan: dict) -> tuple[int, str]:
+    """Replace this process by the command; return exit code and reason where that fails."""
+    try:
+        os.chdir(plan["cwd"])
+    except OSError as error:
+        return NOT_FOUND, f"the working folder {plan['cwd']} cannot be entered: {error.strerror}"
+    command = plan["argv"][0]
+    try:
+        os.execvpe(command, plan["argv"], plan["env"])
+    except FileNotFoundError:
+        return NOT_FOUND, f"command not found: {command}"
+    except OSError as error:
+        return NOT_EXECUTABLE, f"{command} cannot be executed: {error.strerror}"
+
+
+def _wake_on_child() -> int:
+    """Return a file descriptor that becomes readable when a child ends."""
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_read, False)
+    os.set_blocking(wake_write, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    return wake_read
+
+
+def _drain(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(fd, 4096):
+            pass
+
+
+def _read_all(fd: int) -> bytes:
+    pieces = []
+    while piece := os.read(fd, 65536):
+        pieces.append(piece)
+    os.close(fd)
+    return b"".join(pieces)
+
+
+def _tell(message: Message) -> None:
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps(message).encode() + b"\n")
+
+
+def main(folder: str) -> None:
+    # Only the pipe gives orders: a signal to everybody here (a terminal's Ctrl-C, a service
+    # manager's stop) reaches the agent too, which stops its jobs with their grace.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    become_subreaper()
+    inbox = Inbox(0)
+    plan = inbox.first()
+    if plan:
+        Supervisor(folder, inbox, plan).run()

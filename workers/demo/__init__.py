@@ -1,0 +1,1 @@
+"""The demonstration: a market, a fleet and jobs on this machine, told as they happen."""

@@ -1,0 +1,59 @@
+"""The command `longshore doctor`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from client.terminal import JSON, out, print_json
+
+if TYPE_CHECKING:
+    from workers.doctor.findings import Finding
+
+# The rest is imported where it is needed: every command of `longshore` loads this module.
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(doctor)
+
+
+def doctor(as_json: JSON = False) -> None:
+    """Look at settings, servers, workers, nodes and this machine, and say what to do.
+
+    Ends with code 0 when all is well, 1 when something is wrong; a warning is not wrong yet.
+    """
+    from client.process import run
+
+    findings = run(_examine(quiet=as_json))
+    failed = any(finding.level == "fail" for finding in findings)
+    if as_json:
+        print_json({"ok": not failed, "findings": findings})
+    else:
+        typer.echo("\nSomething is wrong." if failed else "\nAll is well.")
+    if failed:
+        raise typer.Exit(1)
+
+
+async def _examine(*, quiet: bool) -> list[Finding]:
+    from workers.doctor.run import examine
+
+    findings: list[Finding] = []
+    async for finding in examine():
+        findings.append(finding)
+        if not quiet:
+            _show(finding)
+    return findings
+
+
+def _show(finding: Finding) -> None:
+    from rich.text import Text
+
+    colour = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.level]
+    line = Text.assemble(
+        (f"{finding.level.value:<4}  ", colour), (f"{finding.check}: ", "bold"), finding.says
+    )
+    out().print(line, soft_wrap=True)
+    if finding.mend:
+        out().print(Text(f"      {finding.mend}", style="dim"), soft_wrap=True)
