@@ -257,6 +257,7 @@ def orphans(as_json: JSON = False) -> None:
     Nothing is changed. Ends with code 1 where there is a difference.
     """
     from activities.markets.findings import differences
+    from activities.markets.reconcile import NEXT
     from models.settings import Settings
 
     found = _ask(lambda db: differences(db, Settings()))
@@ -271,6 +272,8 @@ def orphans(as_json: JSON = False) -> None:
             table.add_row(each.provider, each.kind.value, each.id, each.name,
                           _dollars(each.micro), each.detail)  # fmt: skip
         show(table)
+        for kind in dict.fromkeys(each.kind for each in found):
+            note(f"{kind.value}: {NEXT[kind]}")
     if found:
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@ from itertools import groupby
 from urllib.parse import quote
 
 from activities.buying.switch import Cap, SwitchState
-from activities.markets.reconcile import MarketFinding, Mismatch
+from activities.markets.reconcile import NEXT, MarketFinding, Mismatch
 from console.formats import price, some, with_code
 from console.parts import CHOSEN, PICKED, amount, chip, facts, mark, number, table, when
 from models.spending import Happened, OptionRecord, OrderView, PurchaseDetail, PurchaseView
@@ -153,7 +153,8 @@ def orphans_html(found: Iterable[MarketFinding]) -> str:
             f'<td><span class="id">{escape(each.id or "–")}</span>'
             f"<small>{escape(each.name)}</small></td>"
             f"{number(amount(each.micro) if each.id else '–')}<td>{when(each.since)}</td>"
-            f'<td class="fold quiet">{_MEANS[each.kind]}: {escape(each.detail)}</td></tr>'
+            f'<td class="fold quiet">{_MEANS[each.kind]}: {escape(each.detail)}'
+            f"<small>{escape(NEXT[each.kind])}</small></td></tr>"
             for each in found
         ),
         numbers=("Cost so far",),

@@ -33,6 +33,16 @@ class Mismatch(StrEnum):
     """The market did not answer: nothing is known."""
 
 
+NEXT = {
+    Mismatch.ORDER: "If nobody else uses this account, cancel the order at the market.",
+    Mismatch.MACHINE: "If nobody else uses this account, end the machine at the market: it costs"
+    " money as long as it runs.",
+    Mismatch.MISSING: "Ask the market why the machine ended; its jobs go elsewhere by themselves.",
+    Mismatch.AWAY: "See what `longshore doctor` says of the market, and compare again.",
+}
+"""What a person can do about each: Longshore ends nothing that it does not know."""
+
+
 class MarketFinding(Wire):
     """One difference between a market and the capacity database."""
 

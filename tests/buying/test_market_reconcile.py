@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pydantic import SecretStr
 
 from activities.markets.findings import market_findings
-from activities.markets.reconcile import MarketFinding, Mismatch, compare
+from activities.markets.reconcile import NEXT, MarketFinding, Mismatch, compare
 from activities.metrics import SILENT
 from activities.providers import registry
 from console.bought import Bought
@@ -75,6 +75,7 @@ async def test_the_page_shows_what_differs_with_what_it_has_cost(buyer: Buyer, s
     html = orphans_html([found])
     assert row["machine_id"] in html
     assert "is not listed" in html
+    assert NEXT[Mismatch.MISSING] in html
     await buyer.let_go(bought.orders[0])
 
 
