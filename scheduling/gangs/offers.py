@@ -32,6 +32,8 @@ class Offer(NamedTuple):
     """The most that it could give at one time."""
     usable: int
     """The set of GPUs that it could choose them from."""
+    free: int
+    """All of its GPUs that no job has at that time, also those that are of no use to this one."""
 
     @property
     def kind(self) -> tuple[str, str | None]:
@@ -60,7 +62,7 @@ def offers_now(
         if isinstance(found, RejectionCode):
             offers.refused.append((position, found))
         elif domain is not None:
-            offers.made.append(Offer(position, view, domain, *found))
+            offers.made.append(Offer(position, view, domain, *found, free=view.free))
     return offers
 
 
@@ -80,7 +82,8 @@ def offers_from(
         if isinstance(found, RejectionCode):
             offers.refused.append((position, found))
         elif domain is not None:
-            offers.made.append(Offer(position, view, domain, *found))
+            # Whatever runs there now: those that nobody is known to have then.
+            offers.made.append(Offer(position, view, domain, *found, free=found[1]))
     return offers
 
 
@@ -97,7 +100,7 @@ def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) ->
         large = view.rooms.large(whole.vram)
         gpus = min(large.bit_count(), *_gpus_by_amount(view.host, view, whole))
         if gpus > 0:
-            offers.append(Offer(position, view, domain, gpus, large))
+            offers.append(Offer(position, view, domain, gpus, large, view.rooms.all_gpus))
     return offers
 
 
@@ -169,7 +172,7 @@ def _beside_reserved(
 
 def _open_from(view: NodeView, whole: Need, start: datetime) -> tuple[int, int] | RejectionCode:
     most = (view.rooms.roomy(whole.vram) & ~view.stuck).bit_count()
-    for gpus in range(min(most, whole.gpus), 0, -1):
+    for gpus in range(most, 0, -1):
         usable = gpus_open_from(view, need_of_share(whole, gpus), start)
         if usable:
             return gpus, usable

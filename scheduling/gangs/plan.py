@@ -183,7 +183,7 @@ class _Filling:
         self._offers = _in_order(offers, policy.gang_packing)
         self._left = [offer.gpus for offer in self._offers]
         self._usable = [offer.usable for offer in self._offers]
-        self._free = [offer.view.free for offer in self._offers]
+        self._free = [offer.free for offer in self._offers]
         self._of_domain: dict[DomainKey, list[int]] = {}
         for number, offer in enumerate(self._offers):
             self._of_domain.setdefault(offer.domain, []).append(number)
@@ -313,4 +313,4 @@ def _in_order(offers: Sequence[Offer], packing: GangPacking) -> list[Offer]:
 
 def _best_fit_order(offer: Offer) -> tuple[bool, str, str]:
     view = offer.view
-    return view.free != view.rooms.all_gpus, rack_of(view.node), view.node.id
+    return offer.free != view.rooms.all_gpus, rack_of(view.node), view.node.id

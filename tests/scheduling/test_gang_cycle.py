@@ -115,6 +115,22 @@ def test_a_wide_gang_is_not_starved_by_jobs_that_come_behind_it() -> None:
     assert by_job["short"].node_id == "b", "it is over before the gang can start"
 
 
+def test_a_gang_with_more_spares_than_it_has_gpus_there_is_not_starved_either() -> None:
+    nodes = [a_node(name, busy=range(8), labels=fabric("a")) for name in ("a", "b")]
+    held = [running(f"on-{n.id}", n.id, range(8), HOUR, vram_per_gpu=80) for n in nodes]
+    gang = {"group_gpus": 2, "spares_per_group": 8}
+    made = plan([a_gang("guarded", 2, gang=gang), a_job("next", 8)], nodes, held, POLICY, NOW)
+    kept = [(r.job_id, len(r.gpu_indices), r.start) for r in made.reservations]
+    assert kept[:2] == [("guarded", 2, NOW + HOUR), ("guarded", 8, NOW + HOUR)]
+
+
+def test_what_is_kept_for_a_gang_leaves_the_longest_runs_of_what_is_free_then() -> None:
+    node = a_node("a", busy=range(8), labels=fabric("a"))
+    held = [running("soon", "a", {0, 1, 2, 4, 5}, HOUR, vram_per_gpu=80)]
+    made = plan([a_gang("pair", 2)], [node], held, POLICY, NOW)
+    assert [r.gpu_indices for r in made.reservations] == [(4, 5)]
+
+
 def test_without_reservations_nothing_is_kept_for_a_gang() -> None:
     nodes = [a_node("a", busy=range(8), labels=fabric("a")), a_node("b", labels=fabric("a"))]
     held = [running("on-a", "a", range(8), HOUR, vram_per_gpu=80)]
