@@ -92,8 +92,9 @@ def ends_together(columns: Columns, duration: timedelta, classes: slice) -> Floa
     """Return how near a job's end is to that of the last job on nodes of `classes`: the shorter of
     the two times over the longer, 1 for the same; 0 on nodes without jobs."""
     busy = columns.busy_for[classes]
-    lasts = max(microseconds(duration), 1.0)
-    return np.minimum(busy, lasts) / np.maximum(busy, lasts)
+    lasts = microseconds(duration)
+    longer = np.maximum(np.maximum(busy, lasts), 1.0)  # of two times of 0 it is 0
+    return np.minimum(busy, lasts) / longer
 
 
 def provider_bonus(columns: Columns, gpus: int) -> Floats:

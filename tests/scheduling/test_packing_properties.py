@@ -1,5 +1,7 @@
 """What must hold for every cluster and every queue."""
 
+from datetime import timedelta
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +9,7 @@ from models.host import NOTHING
 from models.placement import (
     CyclePlan,
     GPUChoice,
+    JobRequest,
     PackingPolicy,
     RejectionCode,
 )
@@ -16,6 +19,13 @@ from scheduling.placement.feasibility import could_ever_hold
 from scheduling.state import with_job
 from tests.support.packing import NOW, POLICY, a_job
 from tests.support.packing_scenes import Scene, applied, scenes
+
+SECOND = timedelta(seconds=1)
+
+
+def lasts(job: JobRequest) -> timedelta:
+    """A job that says it takes no time holds what it has for a second."""
+    return max(job.expected_duration, SECOND)
 
 
 def plan_of(scene: Scene, policy: PackingPolicy = POLICY) -> CyclePlan:
@@ -84,7 +94,7 @@ def test_placed_and_reserved_jobs_fit_beside_each_other_at_every_moment(scene: S
     for node in scene.nodes:
         # One entry for each job that is known to hold something: GPUs, cores and so on, from, to.
         spans = [
-            (set(r.gpu_indices), r.host, NOW, r.expected_end)
+            (set(r.gpu_indices), r.host, NOW, max(r.expected_end, NOW + SECOND))
             for r in scene.running
             if r.node_id == node.id
         ]
@@ -95,13 +105,13 @@ def test_placed_and_reserved_jobs_fit_beside_each_other_at_every_moment(scene: S
         for d in made.placements:
             if d.node_id == node.id:
                 job = jobs[d.job_id]
-                end = NOW + job.expected_duration
+                end = NOW + lasts(job)
                 host = job.share_of(job.gpus, node.gpu_power)
                 spans.append((set(d.gpu_indices), host, NOW, end))
         for r in made.reservations:
             if r.node_id == node.id:
                 job = jobs[r.job_id]
-                assert r.end == r.start + job.expected_duration
+                assert r.end == r.start + lasts(job)
                 if node.expires_at is not None:
                     assert r.end + POLICY.safety_margin <= node.expires_at
                 assert not stuck & set(r.gpu_indices)

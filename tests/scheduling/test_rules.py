@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from scheduling.placement.columns import Columns
 from scheduling.placement.mix import NO_MIX, mix_of
 from scheduling.placement.scan import Scanner
 from scheduling.state import Need, view_nodes
-from tests.scheduling.test_reference import crowded, crowded_in_parts
+from tests.scheduling.test_reference import crowded, crowded_in_parts, without_words
 from tests.support.packing import HOUR, NOW, a_job, a_node, running
 from tests.support.packing_scenes import Scene, requests, scenes
 from tests.support.reference_packer import reference_plan
@@ -50,17 +51,18 @@ def expected_plan(scene: Scene, policy: PackingPolicy, recent: list[RecentJobs])
 def plan_in_numbers(scene: Scene, policy: PackingPolicy, recent: list[RecentJobs]) -> CyclePlan:
     """The plan without what is said in words, whose numbers must add up to the total."""
     made = plan(scene.queue, scene.nodes, scene.running, policy, NOW, recent)
-    decisions = tuple(_without_words(decision) for decision in made.decisions)
+    decisions = tuple(_in_numbers(decision) for decision in made.decisions)
     return made.model_copy(update={"decisions": decisions})
 
 
-def _without_words(decision: Decision) -> Decision:
+def _in_numbers(decision: Decision) -> Decision:
     candidates = tuple(
         candidate.model_copy(update={"terms": candidate.terms.model_copy(update={"parts": ()})})
         for candidate in decision.candidates
     )
     terms = decision.terms and _without_parts(decision.terms)
-    return decision.model_copy(update={"reason": "", "candidates": candidates, "terms": terms})
+    numbers = {"candidates": candidates, "terms": terms}
+    return without_words(decision).model_copy(update=numbers)
 
 
 def _without_parts(terms: ScoreTerms) -> ScoreTerms:
@@ -69,8 +71,8 @@ def _without_parts(terms: ScoreTerms) -> ScoreTerms:
 
 
 @given(
-    scenes(mixed=True, linked=True), st.sampled_from(OTHERS), st.sampled_from(GPUChoice), lately,
-    st.sampled_from([0.0, 0.5, 2.0]),
+    scenes(mixed=True, linked=True, gangs=True), st.sampled_from(OTHERS),
+    st.sampled_from(GPUChoice), lately, st.sampled_from([0.0, 0.5, 2.0]),
 )  # fmt: skip
 def test_every_plan_by_a_rule_is_that_of_its_plain_twin(
     scene: Scene,
@@ -138,6 +140,18 @@ def test_jobs_that_end_together_come_together_where_the_pool_asks_for_it(
         }
     without = plan([long], nodes, at_work, PackingPolicy(rule=rule), NOW).decisions[0]
     assert without.node_id == "hours"  # to the rule alone both are the same
+
+
+@pytest.mark.parametrize("rule", PackingRule)
+def test_a_job_that_takes_no_time_ends_together_with_nothing(rule: PackingRule) -> None:
+    nodes, at_work = [a_node(busy={0})], [running("old", "node-a", {0}, timedelta(seconds=1))]
+    policy = PackingPolicy(rule=rule, weights=ScoreWeights(separation=1))
+    without = PackingPolicy(rule=rule)
+    job = a_job(expected_duration=timedelta(0))
+    one, other = (plan([job], nodes, at_work, p, NOW).decisions[0] for p in (policy, without))
+    assert one.terms is not None
+    assert other.terms is not None
+    assert one.terms.total == other.terms.total
 
 
 def test_keep_room_leaves_rare_gpus_to_those_who_name_them() -> None:

@@ -12,7 +12,18 @@ from models.job import Tier
 from models.mig import positions_of, slices_gb
 from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import CyclePlan, JobRequest, RunningJob
-from models.topology import Conformance, LinkClass, NodeTopology
+from models.topology import (
+    CLUSTER_LABEL,
+    DOMAIN_LABEL,
+    FLAVOR_LABEL,
+    RACK_LABEL,
+    REGION_LABEL,
+    Conformance,
+    Gang,
+    LinkClass,
+    NodeTopology,
+    SameConformance,
+)
 from scheduling.cycle import plan
 from scheduling.state import with_job
 from tests.support.packing import NOW, POLICY, a_job
@@ -21,6 +32,7 @@ MINUTE = timedelta(minutes=1)
 H100 = positions_of("H100", 80)
 PROFILES = ["1g.10gb", "1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]
 minutes = st.integers(1, 240).map(lambda count: count * MINUTE)
+durations = st.one_of(minutes, minutes, minutes, st.just(timedelta(0)))
 
 
 fingerprints = st.sampled_from(
@@ -54,7 +66,7 @@ def requests(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = Fal
         cpus=draw(st.sampled_from([0, 1, 8, 32])),
         ram=draw(st.sampled_from([0, 16, 256])),
         **draw(host_wishes),
-        expected_duration=draw(minutes),
+        expected_duration=draw(durations),
         needs_container=draw(st.sampled_from([False] * 5 + [True])),
         conformance=conformance,
         submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
@@ -77,10 +89,50 @@ def part_requests(draw: st.DrawFn, name: str, *, mig: bool) -> JobRequest:
         cpus=draw(st.sampled_from([0, 1, 8])),
         ram=draw(st.sampled_from([0, 16, 128])),
         **draw(host_wishes),
-        expected_duration=draw(minutes),
+        expected_duration=draw(durations),
         submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
         **wish,
     )
+
+
+@st.composite
+def gang_requests(draw: st.DrawFn, name: str) -> JobRequest:
+    gpus = draw(st.sampled_from([2, 3, 5, 8, 12, 16, 20]))
+    size = draw(st.sampled_from([None, None, 1, 2, 4, 8, gpus]).map(lambda n: n and min(n, gpus)))
+    gang = Gang(
+        group_gpus=size,
+        allow_cross_group_spread=draw(st.sampled_from([True, True, False])),
+        spares_per_group=draw(st.sampled_from([0, 0, 1, 2, 4])) if size else 0,
+        spares_required=draw(st.booleans()),
+        same_conformance=draw(st.sampled_from(SameConformance)),
+        unlabelled_nodes=draw(st.booleans()),
+    )
+    return a_job(
+        name,
+        gpus,
+        gang=gang,
+        tier=draw(st.sampled_from([Tier.FAST, Tier.FAST, Tier.FLEX])),
+        priority=draw(st.integers(0, 2)),
+        gpu_type=draw(st.sampled_from([None, None, "H100", "h100-80gb"])),
+        vram_per_gpu=draw(st.sampled_from([0, 10, 40])),
+        cpus=draw(st.sampled_from([0, gpus, 1 / 3])),
+        ram=draw(st.sampled_from([0, 8 * gpus])),
+        **draw(host_wishes),
+        expected_duration=draw(durations),
+        needs_container=draw(st.sampled_from([False] * 5 + [True])),
+        conformance=draw(fingerprints),
+        submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
+    )
+
+
+labels = st.fixed_dictionaries(
+    {
+        REGION_LABEL: st.just("r"),
+        CLUSTER_LABEL: st.sampled_from(["c", "c", "c", ""]),
+        DOMAIN_LABEL: st.sampled_from("aab"),
+    },
+    optional={RACK_LABEL: st.sampled_from("xy"), FLAVOR_LABEL: st.just("H100-80GB")},
+)
 
 
 @st.composite
@@ -122,10 +174,12 @@ def empty_nodes(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = 
         data=draw(st.sampled_from([(), (), ("a",), ("b", "a"), ("c",)])),
         provider=draw(st.sampled_from(["own", "prime", "sfcompute"])),
         expires_at=None if expires_in is None else NOW + expires_in,
-        state=draw(st.sampled_from([NodeState.READY] * 7 + [NodeState.DRAINING])),
+        state=draw(st.sampled_from([NodeState.READY] * 9 + [NodeState.DRAINING, NodeState.LOST])),
         container_runtime=draw(st.sampled_from(["docker", "docker", None])),
         topology=draw(st.none() | topologies(gpus)) if linked else None,
         conformance=draw(st.sampled_from([None, "old", "new", "new"])) if linked else None,
+        labels=draw(labels) if linked else {},
+        epoch=draw(st.integers(0, 2)),
     )
 
 
@@ -145,30 +199,36 @@ def scenes(
     max_jobs: int = 12,
     mixed: bool = False,
     linked: bool = False,
+    gangs: bool = False,
 ) -> Scene:
     """A cluster on which some jobs run, placed by the packer itself, and a queue.
 
     When `mixed`, jobs want whole GPUs, shares and MIG instances, and some GPUs are in MIG mode.
-    When `linked`, some nodes say what connects their GPUs and what driver they have, and some
-    jobs ask for the driver.
+    When `linked`, some nodes say what connects their GPUs, what driver they have and where they
+    are, and some jobs ask for the driver. With `gangs` some jobs span nodes.
     """
+
+    def job(name: str) -> JobRequest:
+        gang = gangs and draw(st.sampled_from([False, False, True]))
+        return draw(gang_requests(name) if gang else requests(name, mixed, linked))
+
     names = [f"node-{i}" for i in range(draw(st.integers(0, max_nodes)))]
     nodes = [draw(empty_nodes(name, mixed, linked)) for name in names]
-    old = [draw(requests(f"old-{i}", mixed, linked)) for i in range(draw(st.integers(0, 8)))]
+    old = [job(f"old-{i}") for i in range(draw(st.integers(0, 8)))]
     started = plan(old, nodes, [], POLICY, NOW)
     nodes = applied(nodes, old, started)
     powers = {node.id: node.gpu_power for node in nodes}
+    jobs = {each.id: each for each in old}
     at_work = [
         running_job(
-            job, decision.node_id, decision.gpu_indices, decision.slices, powers[decision.node_id]
+            jobs[decision.job_id], node_id, gpus, decision.slices, powers[node_id],
+            overdue=draw(st.sampled_from([False, False, False, True])),
         )
-        for job in old
         for decision in started.placements
-        if decision.job_id == job.id and decision.node_id and draw(st.booleans())
-    ]
-    queue = [
-        draw(requests(f"job-{i:02}", mixed, linked)) for i in range(draw(st.integers(0, max_jobs)))
-    ]
+        if draw(st.booleans())
+        for node_id, gpus in decision.held
+    ]  # fmt: skip
+    queue = [job(f"job-{i:02}") for i in range(draw(st.integers(0, max_jobs)))]
     return Scene(nodes, at_work, queue)
 
 
@@ -178,8 +238,11 @@ def running_job(
     gpu_indices: tuple[int, ...],
     slices: int = 0,
     gpu_power: float = 0.0,
+    *,
+    overdue: bool = False,
 ) -> RunningJob:
-    """Return the job as it runs; an instance is one of a GPU of 80 GB."""
+    """Return the job as it runs, or its part there; an instance is one of a GPU of 80 GB."""
+    host = job.share_of(len(gpu_indices), gpu_power)
     return RunningJob(
         job_id=job.id,
         node_id=node_id,
@@ -187,11 +250,11 @@ def running_job(
         vram_per_gpu=slices_gb(80, slices) if job.mig else job.vram_per_gpu,
         milli=0 if job.mig else job.milli,
         slices=slices,
-        cpus=job.cpus,
-        ram=job.ram,
-        storage=job.storage_bandwidth,
-        power=job.share_of(job.gpus, gpu_power).power,
-        expected_end=NOW + job.expected_duration,
+        cpus=host.cpus,
+        ram=host.ram,
+        storage=host.storage,
+        power=host.power,
+        expected_end=NOW - MINUTE if overdue else NOW + job.expected_duration,
     )
 
 
@@ -200,13 +263,15 @@ def applied(nodes: Sequence[Node], queue: Iterable[JobRequest], made: CyclePlan)
     by_id = {node.id: node for node in nodes}
     jobs = {job.id: job for job in queue}
     for decision in made.placements:
-        assert decision.node_id is not None
-        node, job = by_id[decision.node_id], jobs[decision.job_id]
-        taken = [gpu for gpu in node.gpus if gpu.index in decision.gpu_indices]
-        if job.whole:
-            assert not any(gpu.job_id or gpu.milli_used or gpu.mig for gpu in taken)
-        # The model refuses a GPU that is held and shared, or shared beyond its thousandths.
-        assert not any(gpu.slices_used & decision.slices for gpu in taken)
-        after = with_job(node, job, decision.gpu_indices, decision.slices)
-        by_id[node.id] = Node.model_validate(after.model_dump())
+        job = jobs[decision.job_id]
+        for node_id, gpu_indices in decision.held:
+            node = by_id[node_id]
+            taken = [gpu for gpu in node.gpus if gpu.index in gpu_indices]
+            assert len(taken) == len(gpu_indices)
+            if job.whole:
+                assert not any(gpu.job_id or gpu.milli_used or gpu.mig for gpu in taken)
+            # The model refuses a GPU that is held and shared, or shared beyond its thousandths.
+            assert not any(gpu.slices_used & decision.slices for gpu in taken)
+            after = with_job(node, job, gpu_indices, decision.slices)
+            by_id[node_id] = Node.model_validate(after.model_dump())
     return list(by_id.values())

@@ -9,7 +9,7 @@ from models.job import Tier
 from models.node import NodeState
 from models.placement import JobRequest, PackingRule, Reservation
 from scheduling.placement.mix import Kind, Mix
-from tests.support import reference_packer as plain
+from tests.support import reference_machine as plain
 
 TINY = 1e-6
 
