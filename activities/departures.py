@@ -20,6 +20,7 @@ from models.departures import (
     Cause,
     DeparturePlan,
     DepartureRequest,
+    ExpiryChange,
     ExpiryRow,
     Leaving,
     Margins,
@@ -75,8 +76,13 @@ class DepartureActivities:
 
     @activity.defn
     @reports_errors
-    async def set_expiry(self, row: ExpiryRow) -> None:
-        """Write when a node ends: what is placed from now on is measured by that."""
+    async def set_expiry(self, row: ExpiryRow) -> ExpiryChange | None:
+        """Write when a node ends, and return it: what is placed from now on is measured by that.
+
+        A bought node ends when the ledger says so: who tells it may have read that earlier than
+        another who was quicker to tell. None came of older versions, which wrote what they were
+        told.
+        """
         async with self._database.transaction() as connection:
             pool = await connection.scalar(
                 text("UPDATE nodes SET expires_at = :at WHERE id = :id AND epoch = :epoch"
@@ -84,9 +90,11 @@ class DepartureActivities:
                 {"id": row.node_id, "epoch": row.epoch, "at": row.expires_at},
             )  # fmt: skip
             poke = pool and await mark_poked(connection, pool)
+            expires_at = await end_as_bought(connection, row.node_id) if pool else None
         # A retry cannot know whether the one before it got as far as the signal.
         if pool and (poke or activity.info().attempt > 1):
             await self._signals.poke_pool(pool)
+        return ExpiryChange(expires_at=expires_at or row.expires_at)
 
     async def _plan(
         self, connection: AsyncConnection, request: DepartureRequest, expires_at: datetime | None
@@ -118,6 +126,14 @@ class NodeLooks:
             async with self._database.transaction() as connection:
                 nodes = await _to_look(connection, placements, self._margins)
             await self._signals.look_at_nodes(nodes)
+
+
+async def end_as_bought(connection: AsyncConnection, node_id: str) -> datetime | None:
+    """Have a bought node end with its block, the one that it goes on into, or its time for sale.
+
+    Return when that is; None of a node that was not bought.
+    """
+    return await connection.scalar(text(_AS_BOUGHT), {"id": node_id})
 
 
 async def _to_look(
@@ -236,4 +252,17 @@ _UNCORDON = """
            state_since = clock_timestamp()
      WHERE id = :id AND state = 'DRAINING' AND drain_reason IS NULL
     RETURNING id
+"""
+
+_AS_BOUGHT = """
+    UPDATE nodes n
+       SET block_id = m.block_id,
+           expires_at = coalesce(s.starts_at, after.ends_at, b.ends_at, n.expires_at)
+      FROM machines m
+      JOIN blocks b ON b.id = m.block_id
+      LEFT JOIN sales s ON s.key = m.sale_key
+      LEFT JOIN block_nodes k ON k.block_id = b.id AND k.node_id = m.name
+      LEFT JOIN blocks after ON after.id = k.next_block
+     WHERE m.name = n.id AND n.id = :id
+    RETURNING n.expires_at
 """

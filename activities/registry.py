@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from activities.database import Database
+from activities.departures import end_as_bought
 from activities.failpoints import failpoint
 from activities.queue import ensure_pool, mark_poked
 from activities.retrying import reports_errors
@@ -190,7 +191,7 @@ class RegistryActivities:
             },
         )  # fmt: skip
         # A machine may have gone on into another block, or its time be for sale, since it started.
-        await connection.execute(text(_OF_MACHINE), {"id": identity.node_id})
+        await end_as_bought(connection, identity.node_id)
         await connection.execute(
             text(
                 "INSERT INTO gpus (node_id, index, model, uuid, vram_mb, mig, mig_instances)"
@@ -279,18 +280,6 @@ _ADMIT = """
                              ELSE nodes.expires_at END,
            registered_at = clock_timestamp()
     RETURNING epoch
-"""
-
-_OF_MACHINE = """
-    UPDATE nodes n
-       SET block_id = m.block_id,
-           expires_at = coalesce(s.starts_at, after.ends_at, b.ends_at, n.expires_at)
-      FROM machines m
-      JOIN blocks b ON b.id = m.block_id
-      LEFT JOIN sales s ON s.key = m.sale_key
-      LEFT JOIN block_nodes k ON k.block_id = b.id AND k.node_id = m.name
-      LEFT JOIN blocks after ON after.id = k.next_block
-     WHERE m.name = n.id AND n.id = :id
 """
 
 _SET_STATE = """

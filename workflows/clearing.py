@@ -97,14 +97,14 @@ class Clearing:
         """The node ends at another time: placements and departures are measured by that."""
         epoch = self._epoch()
         assert epoch is not None
-        await workflow.execute_activity_method(
+        ends = await workflow.execute_activity_method(
             DepartureActivities.set_expiry,
             ExpiryRow(node_id=self._node_id, epoch=epoch, expires_at=expires_at),
             start_to_close_timeout=DATABASE_TIMEOUT,
             retry_policy=DATABASE_RETRY,
             summary=f"ends at {expires_at:%Y-%m-%d %H:%M:%S} UTC" if expires_at else "never ends",
         )
-        self.expires_at = expires_at
+        self.expires_at = ends.expires_at if ends else expires_at
         self._changes += 1
 
     def carried(self) -> dict[str, object]:

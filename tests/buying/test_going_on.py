@@ -216,8 +216,14 @@ async def test_however_often_and_in_whatever_order_a_machine_ends_once_and_lates
     assert after["committed"] == after["of_purchase"] == worst > before["committed"]
     assert (await go_on(buyer, block, ends[0])).kind is GO_ON
     assert await the_block(buyer, block) == after
-    (node,) = await buyer.rows("SELECT expires_at FROM nodes WHERE block_id = :id", id=block)
+    nodes = "SELECT id, expires_at FROM nodes WHERE block_id = :id"
+    (node,) = await buyer.rows(nodes, id=block)
     assert node["expires_at"] == after["ends_at"]
+    # Who was slow to tell the node tells it after the others.
+    await extend_node(buyer.temporal, node["id"], ends[0])
+    assert await buyer.rows(nodes, id=block) == [node]
+    status = await buyer.temporal.get_workflow_handle(f"node-{node['id']}").query("status")
+    assert datetime.fromisoformat(status["expires_at"]) == node["expires_at"]
     await buyer.let_go(block)
     await buyer.agrees()
 
