@@ -14,7 +14,8 @@ from activities.committing import commit
 from activities.database import Database, clock
 from activities.departures import NodeLooks
 from activities.failpoints import failpoint
-from activities.locality import forget_data, note_data, with_locality
+from activities.kept import KeptPools
+from activities.locality import forget_data, load_locality, note_data
 from activities.measuring import measure_cycle
 from activities.metrics import SILENT, Metrics
 from activities.placements import placement_of
@@ -22,13 +23,7 @@ from activities.preempting import Preempting
 from activities.queue import end_attempt
 from activities.retrying import reports_errors
 from activities.signals import Signals
-from activities.snapshot import (
-    load_nodes,
-    load_pool,
-    load_queue,
-    load_recent,
-    load_running,
-)
+from activities.snapshot import load_pool, load_queue, load_recent
 from activities.warming import Warming
 from models.messages import CycleReply, CycleRequest, LeaseEnd, Waiting
 from models.placement import (
@@ -39,7 +34,7 @@ from models.placement import (
     RecentJobs,
 )
 from models.pool import PoolSpec
-from scheduling.cycle import plan
+from scheduling.cycle import plan_kept
 
 _IDLE = timedelta(minutes=10)
 _WARM = timedelta(minutes=1)
@@ -74,6 +69,7 @@ class CycleActivities:
         self._signals = signals
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
         """Jobs placed lately in each pool, with when they were read."""
+        self._kept = KeptPools()
         self._warming = Warming()
         self._preempting = Preempting(database, signals, checkpoints, metrics)
 
@@ -123,18 +119,21 @@ class CycleActivities:
 
     async def _plan_and_commit(self, request: CycleRequest) -> Outcome:
         began = time.perf_counter()
-        async with self._database.transaction() as connection:
+        async with self._database.snapshot() as connection:
             pool = await load_pool(connection, request.pool)
             entries = [e for e in await load_queue(connection, request.pool) if not e.held]
             queue = [entry.request for entry in entries]
-            nodes = await load_nodes(connection, request.pool) if queue else ()
-            running = await load_running(connection, request.pool) if queue else ()
+            kept = await self._kept.take(connection, request.pool) if queue else None
             recent = await self._recent_jobs(connection, pool) if queue else ()
             now = await clock(connection)
-            queue, nodes = await with_locality(
-                connection, request.pool, pool.packing, queue, nodes
-            )
-        decided = plan(tuple(queue), nodes, running, pool.packing, now, recent)
+            queue, data = await load_locality(connection, request.pool, pool.packing, queue)
+        decided, nodes = CyclePlan(decisions=()), ()
+        if kept:
+            kept.nodes.hold_data(data)
+            decided = plan_kept(queue, kept.nodes, pool.packing, now, recent)
+            used = {node_id for made in decided.placements for node_id, _ in made.held}
+            nodes = kept.nodes.named(used)
+            self._kept.keep(request.pool, kept)
         async with self._database.transaction() as connection:
             placed = await commit(connection, request, decided, queue, nodes)
             asked = [entry.request for entry in entries]

@@ -32,8 +32,16 @@ async def with_locality(
 ) -> tuple[list[JobRequest], tuple[Node, ...]]:
     """Return the queue with the checkpoints that its jobs go on from, and the nodes with what they
     hold of all that the queue wants; both as they are where the pool gives nothing for it."""
+    jobs, held = await load_locality(connection, pool, packing, queue)
+    return jobs, tuple(_holding(node, held.get(node.id)) for node in nodes) if held else nodes
+
+
+async def load_locality(
+    connection: AsyncConnection, pool: str, packing: PackingPolicy, queue: Sequence[JobRequest]
+) -> tuple[list[JobRequest], dict[str, tuple[str, ...]]]:
+    """Return the queue as `with_locality` does, and what each node holds of what it wants."""
     if not packing.weights.locality:
-        return list(queue), nodes
+        return list(queue), {}
     held: dict[str, set[str]] = {}
     wanted = sorted({name for job in queue for name in job.data})
     if wanted:
@@ -50,7 +58,7 @@ async def with_locality(
             checkpoints[row.job_id] = {name: row.bytes / 1e9}
             held.setdefault(row.node_id, set()).add(name)
     jobs = [_going_on(job, checkpoints.get(job.id, {})) for job in queue]
-    return jobs, tuple(_holding(node, held.get(node.id)) for node in nodes)
+    return jobs, {node_id: tuple(sorted(names)) for node_id, names in held.items()}
 
 
 async def note_data(
@@ -81,8 +89,8 @@ def _going_on(job: JobRequest, checkpoint: dict[str, float]) -> JobRequest:
     return job.model_copy(update={"data": job.data | checkpoint}) if checkpoint else job
 
 
-def _holding(node: Node, held: set[str] | None) -> Node:
-    return node.model_copy(update={"data": tuple(sorted(held))}) if held else node
+def _holding(node: Node, held: tuple[str, ...] | None) -> Node:
+    return node.model_copy(update={"data": held}) if held else node
 
 
 _DATA = """

@@ -1,7 +1,7 @@
 """Reading the capacity database into the values that `scheduling` works on."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import lru_cache
 
@@ -40,13 +40,20 @@ async def load_pool(connection: AsyncConnection, pool: str, *, known: bool = Fal
     return PoolSpec.model_validate({**spec, "name": pool}) if spec else PoolSpec(name=pool)
 
 
-async def load_nodes(connection: AsyncConnection, pool: str) -> tuple[Node, ...]:
-    """Return the pool's nodes that have not gone, by id, with who holds each GPU."""
-    nodes = await connection.execute(text(_NODES), {"pool": pool})
+async def load_nodes(
+    connection: AsyncConnection, pool: str, only: Collection[str] | None = None
+) -> tuple[Node, ...]:
+    """Return the pool's nodes that have not gone, by id, with who holds each GPU.
+
+    With `only` those of these ids.
+    """
+    values = _asked(pool, only)
+    nodes = await connection.execute(text(_NODES.format(only=_only(only))), values)
     gpus: dict[str, list[GPU]] = {}
     # Thousands of GPUs, of which few differ: equal ones share one value.
     known: dict[tuple[int, int, int, str | None, int, str | None, int], GPU] = {}
-    for node_id, *columns in await connection.execute(text(_GPUS), {"pool": pool}):
+    held = await connection.execute(text(_GPUS.format(only=_only(only))), values)
+    for node_id, *columns in held:
         facts = tuple(columns)
         if facts not in known:
             known[facts] = _gpu(*facts)
@@ -83,9 +90,15 @@ async def load_queue(connection: AsyncConnection, pool: str) -> tuple[QueueEntry
     )
 
 
-async def load_running(connection: AsyncConnection, pool: str) -> tuple[RunningJob, ...]:
-    """Return what runs on the pool's nodes, with when it should end."""
-    rows = await connection.execute(text(_RUNNING), {"pool": pool})
+async def load_running(
+    connection: AsyncConnection, pool: str, only: Collection[str] | None = None
+) -> tuple[RunningJob, ...]:
+    """Return what runs on the pool's nodes, with when it should end.
+
+    With `only` on those of these ids.
+    """
+    query = _RUNNING.format(only=_only(only))
+    rows = await connection.execute(text(query), _asked(pool, only))
     return tuple(
         RunningJob(
             job_id=row["job_id"],
@@ -126,6 +139,14 @@ def to_mb(gb: float) -> int:
 
 def to_milli(cores: float) -> int:
     return round(cores * 1000)
+
+
+def _only(only: Collection[str] | None) -> str:
+    return "" if only is None else "AND n.id = ANY(:only)"
+
+
+def _asked(pool: str, only: Collection[str] | None) -> dict[str, object]:
+    return {"pool": pool} if only is None else {"pool": pool, "only": list(only)}
 
 
 def _gpu(
@@ -172,7 +193,7 @@ _NODES = """
            storage_mb_s, storage_mb_s_used, milliwatts, milliwatts_used, gpu_milliwatts,
            expires_at, state, container_runtime, labels, epoch,
            CAST(topology AS text) AS topology, conformance
-      FROM nodes WHERE pool = :pool AND state <> 'GONE' ORDER BY id
+      FROM nodes n WHERE pool = :pool AND state <> 'GONE' {only} ORDER BY id COLLATE "C"
 """
 
 _GPUS = """
@@ -180,7 +201,7 @@ _GPUS = """
            CASE g.kind WHEN 'share' THEN g.milli_used ELSE 0 END, CAST(g.mig AS text),
            g.slices_used
       FROM gpus g
-      JOIN nodes n ON n.id = g.node_id AND n.pool = :pool AND n.state <> 'GONE'
+      JOIN nodes n ON n.id = g.node_id AND n.pool = :pool AND n.state <> 'GONE' {only}
       LEFT JOIN leases l
         ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
        AND l.milli = 1000
@@ -194,7 +215,7 @@ _RUNNING = """
            least(p.placed_at + make_interval(secs => p.expected_seconds), d.frees_by)
            AS expected_end
       FROM placements p
-      JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
+      JOIN nodes n ON n.id = p.node_id AND n.pool = :pool {only}
       LEFT JOIN preemptions d ON d.job_id = p.job_id AND d.attempt = p.attempt
      WHERE p.ended_at IS NULL ORDER BY p.job_id
 """

@@ -8,6 +8,7 @@ not starved by narrow ones, and a job that nothing can ever hold blocks nobody.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import NamedTuple
 
 from models.domains import DomainLeft
@@ -27,6 +28,7 @@ from scheduling.bulk.collector import paused
 from scheduling.gangs.decision import place_gang
 from scheduling.gangs.offers import need_of_share
 from scheduling.gangs.start import first_gang_start
+from scheduling.kept import KeptNodes
 from scheduling.packer import (
     ALTERNATIVES,
     NO_START_KNOWN,
@@ -42,7 +44,7 @@ from scheduling.placement.mix import Mix, mix_of
 from scheduling.placement.parts import Part
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.reservations import first_start, open_from
-from scheduling.state import Hold, Need, view_nodes
+from scheduling.state import Hold, Need, order_on_node, view_nodes
 from scheduling.topology import domains_with_rest
 from scheduling.words import format_gpus, format_part
 
@@ -68,10 +70,27 @@ def plan(
     """
     ordered, running = queue_order(queue), sorted(running, key=_running_order)
     mix = mix_of(ordered, recent, len(running), policy)
-    cycle = _Cycle(nodes, running, policy, mix, now)
-    return CyclePlan.trusted(
-        decisions=cycle.decide_all(ordered, compiled), reservations=tuple(cycle.reservations)
+    return _planned(
+        _Cycle(_columns_of(nodes, running, policy, now), policy, mix), ordered, compiled
     )
+
+
+def plan_kept(
+    queue: Iterable[JobRequest],
+    kept: KeptNodes,
+    policy: PackingPolicy,
+    now: datetime,
+    recent: Iterable[RecentJobs] = (),
+    *,
+    compiled: bool | None = None,
+) -> CyclePlan:
+    """Return what `plan` returns for the same nodes and what runs there; `kept` stays as it is."""
+    if policy.weights.separation:  # looks at ends, which move on while a job is overdue
+        nodes = kept.nodes_with_data
+        return plan(queue, nodes, kept.running, policy, now, recent, compiled=compiled)
+    ordered = queue_order(queue)
+    mix = mix_of(ordered, recent, kept.running_count, policy)
+    return _planned(_Cycle(kept.columns(now), policy, mix), ordered, compiled)
 
 
 def queue_order(queue: Iterable[JobRequest]) -> list[JobRequest]:
@@ -102,7 +121,7 @@ def foresee(
     """Return what `plan` would decide for `job`, were it in the queue too, in full."""
     ordered, running = queue_order([*queue, job]), sorted(running, key=_running_order)
     mix = mix_of(ordered, recent, len(running), policy)
-    cycle = _Cycle(nodes, running, policy, mix, now)
+    cycle = _Cycle(_columns_of(nodes, running, policy, now), policy, mix)
     decisions = tuple(cycle.decide(ahead) for ahead in ordered[: ordered.index(job)])
     before = CyclePlan(decisions=decisions, reservations=tuple(cycle.reservations))
     free = domains_with_rest(cycle.columns.views)
@@ -124,26 +143,22 @@ def foresee(
 class _Cycle:
     """The state of one plan while it is made."""
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        running: Sequence[RunningJob],
-        policy: PackingPolicy,
-        mix: Mix,
-        now: datetime,
-    ) -> None:
+    def __init__(self, columns: Columns, policy: PackingPolicy, mix: Mix) -> None:
         self.policy = policy
-        self.now = now
-        by_end = bool(policy.weights.separation)
-        self.columns = Columns(view_nodes(nodes, running, now), now, by_end=by_end)
+        self.now = columns.now
+        self.columns = columns
         self.reservations: list[Reservation] = []
-        self._position = {view.node.id: i for i, view in enumerate(self.columns.views)}
         self._scanner = Scanner(self.columns, policy, mix)
         self._reserved_by_tier: Counter[Tier] = Counter()
         self._no_start: set[Need] = set()
         """Needs that can start at no known time: a plan takes, and never gives back."""
         self._holders: dict[Need, int] = {}
         """Nodes that could hold jobs with these needs, which wait."""
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        """Of each node: for gangs, which name nodes."""
+        return {view.node.id: i for i, view in enumerate(self.columns.views)}
 
     def decide_all(
         self, jobs: Sequence[JobRequest], compiled: bool | None = None
@@ -283,6 +298,19 @@ class _Cycle:
         return reservation
 
 
+def _columns_of(
+    nodes: Sequence[Node], running: Sequence[RunningJob], policy: PackingPolicy, now: datetime
+) -> Columns:
+    by_end = bool(policy.weights.separation)
+    return Columns(view_nodes(nodes, running, now), now, by_end=by_end)
+
+
+def _planned(cycle: _Cycle, ordered: Sequence[JobRequest], compiled: bool | None) -> CyclePlan:
+    return CyclePlan.trusted(
+        decisions=cycle.decide_all(ordered, compiled), reservations=tuple(cycle.reservations)
+    )
+
+
 def _hold_of(job: JobRequest, need: Need, node: Node, chosen: Chosen, start: datetime) -> Hold:
     part = None
     if not need.whole:
@@ -307,4 +335,4 @@ def _queue_key(job: JobRequest) -> tuple[int, bool, float, str, int]:
 
 
 def _running_order(job: RunningJob) -> tuple[str, datetime, str]:
-    return job.node_id, job.expected_end, job.job_id
+    return job.node_id, *order_on_node(job)

@@ -179,6 +179,20 @@ def view_node(node: Node, running: Sequence[RunningJob], now: datetime) -> NodeV
     )
 
 
+def view_at(view: NodeView, now: datetime) -> NodeView:
+    """Return a view of its own for a plan at `now`, of one whose holds end when they should."""
+    return NodeView(
+        view.node, view.rooms, view.free, view.stuck, view.host, view.host_stuck, view.host_free,
+        view.vram_total, view.vram_used, [_from(hold, now) for hold in view.holds],
+        list(view.reserved), view.parts, view.parts_stuck,
+    )  # fmt: skip
+
+
+def order_on_node(job: RunningJob) -> tuple[datetime, str]:
+    """Return the order in which a view takes the jobs of its node: amounts are added up in it."""
+    return job.expected_end, job.job_id
+
+
 def with_job(node: Node, job: JobRequest, gpu_indices: Sequence[int], slices: int = 0) -> Node:
     """Return the node as it is once `job` holds these GPUs of it, or its part of one."""
 
@@ -240,9 +254,16 @@ def _each(
 
 
 def _hold_of(job: RunningJob, now: datetime) -> Hold:
-    end = job.expected_end if job.expected_end > now else now + _OVERDUE
     mask = mask_of(job.gpu_indices)
-    return Hold(job.job_id, mask, job.host, now, end, part_of(job))
+    return Hold(job.job_id, mask, job.host, now, _end_of(job.expected_end, now), part_of(job))
+
+
+def _from(hold: Hold, now: datetime) -> Hold:
+    return Hold(hold.job_id, hold.mask, hold.host, now, _end_of(hold.end, now), hold.part)
+
+
+def _end_of(expected: datetime, now: datetime) -> datetime:
+    return expected if expected > now else now + _OVERDUE
 
 
 def _with_parts(gpu: GPU, milli: int, slices: int) -> GPUParts | None:

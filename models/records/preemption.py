@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import CheckConstraint, Column, DateTime, Index, Text, text
+from sqlalchemy import BigInteger, CheckConstraint, Column, DateTime, Index, Text, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field, SQLModel
 
@@ -18,6 +18,7 @@ class PreemptionRow(SQLModel, table=True):
     __table_args__ = (
         Index("preemptions_by_cycle", "cycle_id"),
         Index("preemptions_by_beneficiary", "for_job"),
+        Index("preemptions_by_change", "changed_in"),
         CheckConstraint("priority < for_priority", name="only_a_lower_class_gives_way"),
     )
 
@@ -39,6 +40,10 @@ class PreemptionRow(SQLModel, table=True):
             DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")
         )
     )
+    changed_in: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    """The transaction that wrote it; kept by trigger."""
 
 
 class CheckpointDecisionRow(SQLModel, table=True):

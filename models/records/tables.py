@@ -92,7 +92,10 @@ class NodeRow(SQLModel, table=True):
     placements."""
 
     __tablename__: ClassVar[str] = "nodes"  # pyright: ignore[reportIncompatibleVariableOverride]
-    __table_args__ = (Index("nodes_by_pool", "pool"),)
+    __table_args__ = (
+        Index("nodes_by_pool", "pool"),
+        Index("nodes_by_change", "changed_in"),
+    )
 
     id: str = Field(primary_key=True, sa_type=Text)
     pool: str = Field(foreign_key="pools.name", sa_type=Text)
@@ -143,6 +146,10 @@ class NodeRow(SQLModel, table=True):
     conformance: str | None = Field(default=None, sa_type=Text)
     expires_at: datetime | None = Field(sa_column=_time(nullable=True))
     registered_at: datetime = Field(sa_column=_time(default=True))
+    changed_in: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    """The transaction that last changed it, its GPUs, or who holds them; kept by trigger."""
 
 
 class GpuRow(SQLModel, table=True):

@@ -12,61 +12,32 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.host import HostAmounts
 from models.job import Tier
-from models.node import Node, NodeState
+from models.node import NodeState
 from models.placement import RejectionCode
-from models.topology import NodeTopology
-from scheduling.placement.parts import Parts
-from scheduling.state import EPSILON, Hold, Need, NodeView, Rooms
+from scheduling.placement.classes import (
+    Arranged,
+    Layout,
+    Make,
+    NodeClass,
+    Numbers,
+    arrange,
+    class_of_view,
+    layout_of,
+)
+from scheduling.state import EPSILON, Hold, Need, NodeView
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-Numbers = NDArray[np.intp]
 
 _MICROSECOND = timedelta(microseconds=1)
 _AMOUNTS = len(HostAmounts._fields)
 _POWER = HostAmounts._fields.index("power")
-
-
-class Layout(NamedTuple):
-    """The GPUs of a node as they are now. Nodes with equal layouts suit the same jobs."""
-
-    rooms: Rooms
-    free: int
-    parts: Parts = ()
-    """What jobs have of GPUs that they share."""
-    topology: NodeTopology | None = None
-    """What connects them, where that is known."""
-
-
-class Make(NamedTuple):
-    """What no placement changes of a node."""
-
-    state: NodeState
-    tier: Tier
-    container: bool
-    gpu_type: str
-    """In lower case."""
-    provider: str
-    host: HostAmounts
-    """What it has beside its GPUs."""
-    expires_at: datetime | None
-    amount: float
-    """GB of GPU memory; on a node that names no memory, GPUs."""
-    unnamed: bool
-    """Whether it names no memory."""
-    conformance: str
-    """Empty where it has not said."""
-    gpu_power: float
-    """Watts that one of its GPUs may draw."""
-    data: frozenset[str]
-    """Names of the data that it holds."""
 
 
 class Makes:
@@ -123,22 +94,6 @@ class Makes:
             yield RejectionCode.NOT_ALLOWED, ~np.logical_or.reduce(found)
 
 
-class NodeClass(NamedTuple):
-    """All that the answer of a node depends on."""
-
-    make: int
-    layout: int
-    """Numbers of its make and its layout."""
-    host_free: HostAmounts
-    vram_used: float
-    jobs: int
-    """Jobs on the node, as far as they are known; a GPU with an unknown holder counts as one."""
-    alone: int = 0
-    """Of a node with reservations: the version of its last change. No other node is like it."""
-    ends: datetime | None = None
-    """When the last of its jobs ends, where a plan looks at that."""
-
-
 class Columns:
     """All nodes of a plan. Changes go through `take` and `reserve`, and count up `version`.
 
@@ -146,12 +101,24 @@ class Columns:
     `class_count` are spare.
     """
 
-    def __init__(self, views: Sequence[NodeView], now: datetime, *, by_end: bool = False) -> None:
-        """`by_end` tells nodes apart by when their jobs end, at the price of more classes."""
+    def __init__(
+        self,
+        views: Sequence[NodeView],
+        now: datetime,
+        *,
+        by_end: bool = False,
+        arranged: Arranged | None = None,
+    ) -> None:
+        """`by_end` tells nodes apart by when their jobs end, at the price of more classes.
+
+        `arranged` is what `arrange` says of the views, where that is known; it is taken over.
+        """
+        if arranged is None:
+            arranged = arrange(views, by_end=by_end)
         self.views = views
         self.now = now
         self.version = 0
-        self.layouts: list[Layout] = []
+        self.layouts: list[Layout] = list(arranged.layouts)
         """Every layout that a node has or had."""
         self.classes: list[NodeClass] = []
         """Every class that a node is or was in."""
@@ -162,13 +129,9 @@ class Columns:
         self.moved: list[int] = []
         """The moves of nodes between classes, in order, and the positions of these nodes."""
         self._by_end = by_end
-        self._layout_numbers: dict[Layout, int] = {}
-        self._class_numbers: dict[NodeClass, int] = {}
-        self._members: list[list[int]] = []
-        """Of each class the positions of its nodes: negative, so that the first comes last."""
-        self._make_numbers: dict[Make, int] = {}
-        made = [self._make_number(view) for view in views]
-        self.makes = Makes(list(self._make_numbers), now)
+        self._layout_numbers = arranged.layouts
+        self._class_numbers = arranged.classes
+        self.makes = Makes(list(arranged.makes), now)
         self.make = self.layout = np.zeros(0, np.intp)
         self.host_to_be_had = np.zeros((_AMOUNTS, 0))
         """The most that a job may want, with EPSILON: rows are amounts."""
@@ -180,15 +143,10 @@ class Columns:
         """How many nodes are in the class now."""
         self.first = np.zeros(0, np.intp)
         """The position of its first node, where it has one."""
-        self.class_of = np.array(
-            [self._class_number(view, make) for view, make in zip(views, made, strict=True)],
-            dtype=np.intp,
-        )
-        classes: list[int] = self.class_of.tolist()
-        for position in range(len(views) - 1, -1, -1):
-            self._members[classes[position]].append(-position)
-        self.first[: self.class_count] = [-members[-1] for members in self._members]
-        self.size[: self.class_count] = [len(members) for members in self._members]
+        self.class_of = arranged.class_of
+        for found in arranged.classes:
+            self._append(found)
+        self._begin_members()
 
     def __len__(self) -> int:
         return len(self.views)
@@ -199,7 +157,7 @@ class Columns:
 
     def first_nodes(self, number: int, count: int) -> list[int]:
         """Return the positions of the first `count` nodes of a class."""
-        members = self._members[number]
+        members = self._members_of(number)
         return [-members[-i] for i in range(1, min(count, len(members)) + 1)]
 
     def take(self, position: int, hold: Hold, vram_per_gpu: float) -> None:
@@ -219,17 +177,43 @@ class Columns:
             return vram
         return np.where(self.makes.unnamed[make], need.gpus, vram)
 
+    def _begin_members(self) -> None:
+        """Count the nodes of each class, and order all nodes by class."""
+        count = self.class_count
+        sizes = np.bincount(self.class_of, minlength=count)
+        self._by_class = np.argsort(self.class_of, kind="stable")
+        self._ends = np.cumsum(sizes)
+        self._members: dict[int, list[int]] = {}
+        """Of classes that were asked for the positions of their nodes: negative, so that the first
+        comes last."""
+        self.size[:count] = sizes
+        self.first[:count] = self._by_class[self._ends - sizes]
+
+    def _members_of(self, number: int) -> list[int]:
+        members = self._members.get(number)
+        if members is None:
+            members = self._members[number] = self._members_at_first(number)
+        return members
+
+    def _members_at_first(self, number: int) -> list[int]:
+        if number >= len(self._ends):
+            return []
+        end = int(self._ends[number])
+        begin = int(self._ends[number - 1]) if number else 0
+        return (-self._by_class[begin:end][::-1]).tolist()
+
     def _changed(self, position: int) -> None:
         """Move a node to the class that it is in now."""
         self.version += 1
         old = int(self.class_of[position])
         new = self._class_number(self.views[position], self.classes[old].make, position)
-        members = self._members[old]
+        members = self._members_of(old)
         del members[bisect_left(members, -position)]
         if members:
             self.first[old] = -members[-1]
-        insort(self._members[new], -position)
-        self.first[new] = -self._members[new][-1]
+        joined = self._members_of(new)
+        insort(joined, -position)
+        self.first[new] = -joined[-1]
         self.size[old] -= 1
         self.size[new] += 1
         self.class_of[position] = new
@@ -237,33 +221,36 @@ class Columns:
         self.joined_class.append(new)
         self.moved.append(position)
 
-    def _class_number(self, view: NodeView, make: int, position: int = -1) -> int:
-        found = NodeClass(
-            make, self._layout_number(view), view.host_free, view.vram_used,
-            len(view.holds) + view.stuck.bit_count(), self.version if view.reserved else 0,
-            _last_end(view) if self._by_end else None,
-        )  # fmt: skip
+    def _class_number(self, view: NodeView, make: int, position: int) -> int:
+        alone = self.version if view.reserved else 0
+        layout = self.number_of(layout_of(view))
+        found = class_of_view(view, make, layout, alone, by_end=self._by_end)
         number = self._class_numbers.get(found)
         if number is None:
             number = self._class_numbers[found] = self.class_count
-            self._append(found, view)
+            self._append(found)
             if view.reserved:
                 self.reserved[number] = position
         return number
 
-    def _append(self, found: NodeClass, view: NodeView) -> None:
+    def _append(self, found: NodeClass) -> None:
         number = self.class_count
         if number == len(self.make):
             self._grow()
         self.classes.append(found)
-        self._members.append([])
         self.make[number] = found.make
         self.layout[number] = found.layout
         self.host_to_be_had[:, number] = found.host_free
         self.host_to_be_had[:, number] += EPSILON
-        self.amount_used[number] = _amount_used(view)
+        self.amount_used[number] = self._amount_used(found)
         self.busy_for[number] = microseconds(found.ends - self.now) if found.ends else 0.0
         self.size[number] = 0
+
+    def _amount_used(self, found: NodeClass) -> float:
+        if not self.makes.unnamed[found.make]:
+            return found.vram_used
+        layout = self.layouts[found.layout]
+        return float(layout.rooms.count - layout.free.bit_count())
 
     def _grow(self) -> None:
         spare = max(64, len(self.make))  # twice as many, so that growing stays cheap
@@ -277,9 +264,6 @@ class Columns:
         self.amount_used = np.concatenate([self.amount_used, real])
         self.busy_for = np.concatenate([self.busy_for, real])
 
-    def _layout_number(self, view: NodeView) -> int:
-        return self.number_of(Layout(view.rooms, view.free, view.parts, view.node.topology))
-
     def number_of(self, layout: Layout) -> int:
         """Return the number of a layout, a new one where no node ever had it."""
         number = self._layout_numbers.get(layout)
@@ -287,10 +271,6 @@ class Columns:
             number = self._layout_numbers[layout] = len(self.layouts)
             self.layouts.append(layout)
         return number
-
-    def _make_number(self, view: NodeView) -> int:
-        made = _make_of(view.node, view)
-        return self._make_numbers.setdefault(made, len(self._make_numbers))
 
 
 def microseconds(span: timedelta) -> float:
@@ -308,28 +288,8 @@ class _Names:
         return self._column == self._numbers.get(word, -1)
 
 
-def _make_of(node: Node, view: NodeView) -> Make:
-    # Nothing is ever used of a node without GPUs.
-    amount = view.vram_total or float(view.rooms.count) or np.inf
-    return Make(
-        node.state, node.tier, node.container_runtime is not None, node.gpu_type.casefold(),
-        node.provider, view.host, node.expires_at, amount, not view.vram_total,
-        node.conformance or "", node.gpu_power, frozenset(node.data),
-    )  # fmt: skip
-
-
 def _microseconds_left(expires_at: datetime | None, now: datetime) -> float:
     return np.inf if expires_at is None else microseconds(expires_at - now)
-
-
-def _last_end(view: NodeView) -> datetime | None:
-    return max((hold.end for hold in view.holds), default=None)
-
-
-def _amount_used(view: NodeView) -> float:
-    if view.vram_total:
-        return view.vram_used
-    return float(view.rooms.count - view.free.bit_count())
 
 
 def _floats(values: list[float]) -> Floats:

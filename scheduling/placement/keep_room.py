@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from models.job import format_wish
-from scheduling.placement.columns import Bools, Columns, Floats, Layout, Numbers
+from scheduling.placement.classes import Layout, Numbers
+from scheduling.placement.columns import Bools, Columns, Floats
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.mix import Kind, Mix
 from scheduling.placement.parts import Part, with_part

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.placement import GPUChoice, RejectionCode
-from scheduling.placement.columns import Bools, Columns, Floats, Layout
+from scheduling.placement.classes import Layout
+from scheduling.placement.columns import Bools, Columns, Floats
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.links import choose_linked
 from scheduling.placement.parts import WHOLE, choose_instance, choose_share, lefts_now

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.placement.columns import Bools, Floats, Layout, Makes, Numbers, microseconds
+from scheduling.placement.classes import Layout, Numbers
+from scheduling.placement.columns import Bools, Floats, Makes, microseconds
 from scheduling.placement.layouts import Wish
 from scheduling.placement.mix import SLICE_MILLI, Kind
 from scheduling.placement.parts import WHOLE, MigGPU, free_positions, lefts_now

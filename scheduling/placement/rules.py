@@ -194,7 +194,8 @@ class _BestFit(_ByGPUs):
         super().__init__(facts, policy)
         columns = facts.columns
         self._most_cpus = max(float(columns.makes.host[0].max(initial=0)), 1.0)
-        gpus = [view.rooms.count + len(view.rooms.migs) for view in columns.views]
+        rooms = {layout.rooms for layout in columns.layouts}
+        gpus = [of.count + len(of.migs) for of in rooms]
         self._most_gpus = max(gpus, default=1) or 1
 
     def own(self, number: int) -> list[tuple[str, float]]:

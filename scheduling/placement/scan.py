@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.placement import Candidate, PackingPolicy, RejectionCode, ScoreTerms
-from scheduling.placement.columns import Bools, Columns, Numbers, microseconds
+from scheduling.placement.classes import Numbers
+from scheduling.placement.columns import Bools, Columns, microseconds
 from scheduling.placement.feasibility import HOST_CODES
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.keep_room import RoomKeeper

@@ -1,0 +1,231 @@
+"""The nodes of a pool between two plans, as views and classes: a plan begins from what changed.
+
+What is kept is a function of nodes and what runs there, and of no moment. Views at a plan's moment
+are made when the plan looks at them, and classes are numbered anew for each plan, so that its
+columns are, entry by entry, those of a plan that begins from nothing.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar, overload
+
+import numpy as np
+
+from models.node import Node
+from models.placement import RunningJob
+from scheduling.placement.classes import (
+    Arranged,
+    Layout,
+    Make,
+    NodeClass,
+    Numbers,
+    class_of_view,
+    layout_of,
+    make_of,
+)
+from scheduling.placement.columns import Columns
+from scheduling.state import NodeView, order_on_node, view_at, view_node
+
+Kind = TypeVar("Kind")
+_BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
+"""No job is overdue then."""
+_FEW = 1_000
+"""Classes without a node that are never too many."""
+
+
+class KeptNodes:
+    """A pool's nodes and what runs there, changed a few nodes at a time."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}
+        self._running: dict[str, tuple[RunningJob, ...]] = {}
+        """By node, also by nodes that are not among these; in the order of views."""
+        self._data: dict[str, tuple[str, ...]] = {}
+        self._kinds = _Kinds()
+        self._order: list[_Kept] | None = None
+        """By id; None after a node came or left."""
+        self.running_count = 0
+        """Jobs that run, by node."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, by id."""
+        return tuple(kept.node for kept in self._ordered())
+
+    @property
+    def nodes_with_data(self) -> tuple[Node, ...]:
+        """All nodes, by id, with what `hold_data` said last."""
+        return tuple(kept.view.node for kept in self._ordered())
+
+    @property
+    def running(self) -> tuple[RunningJob, ...]:
+        """All that runs, node by node."""
+        return tuple(job for jobs in self._running.values() for job in jobs)
+
+    def named(self, ids: Iterable[str]) -> tuple[Node, ...]:
+        """Return the nodes with these ids, in their order. Raises KeyError for another."""
+        return tuple(self._kept[node_id].node for node_id in ids)
+
+    def update(
+        self, changed: Collection[str], nodes: Iterable[Node], running: Iterable[RunningJob]
+    ) -> None:
+        """Take in the nodes with the ids `changed` as they are now, and all that runs on them.
+
+        One that is not among `nodes` has left.
+        """
+        by_id = {node.id: node for node in nodes}
+        by_node: dict[str, list[RunningJob]] = {}
+        for job in running:
+            by_node.setdefault(job.node_id, []).append(job)
+        for node_id in changed:
+            self._put_running(node_id, by_node.get(node_id, ()))
+            if node := by_id.get(node_id):
+                self._put(node)
+            elif self._kept.pop(node_id, None):
+                self._order = None
+
+    def hold_data(self, data: Mapping[str, tuple[str, ...]]) -> None:
+        """Say which data each node holds, as far as a plan wants it; all others hold none."""
+        before, self._data = self._data, dict(data)
+        for node_id in before.keys() | data.keys():
+            kept = self._kept.get(node_id)
+            if kept and kept.view.node.data != self._data.get(node_id, kept.node.data):
+                self._put(kept.node)
+
+    def columns(self, now: datetime) -> Columns:
+        """Return the columns of a plan at `now`, for it to change as it likes."""
+        order = self._ordered()
+        numbers = np.fromiter((kept.number for kept in order), np.intp, len(order))
+        arranged = self._kinds.arranged(numbers)
+        if self._kinds.count > 2 * len(arranged.classes) + _FEW:
+            self._begin_anew(order)
+        return Columns(_ViewsAt([kept.view for kept in order], now), now, arranged=arranged)
+
+    def _put_running(self, node_id: str, jobs: Sequence[RunningJob]) -> None:
+        before = self._running.pop(node_id, ())
+        self.running_count += len(jobs) - len(before)
+        if jobs:
+            self._running[node_id] = tuple(sorted(jobs, key=order_on_node))
+
+    def _put(self, node: Node) -> None:
+        data = self._data.get(node.id)
+        seen = node.model_copy(update={"data": data}) if data else node
+        view = view_node(seen, self._running.get(node.id, ()), _BEFORE_ALL)
+        kept = self._kept.get(node.id)
+        if kept is None:
+            self._kept[node.id] = _Kept(node, view, self._kinds.number_of(view))
+            self._order = None
+        else:
+            kept.node, kept.view, kept.number = node, view, self._kinds.number_of(view)
+
+    def _ordered(self) -> list["_Kept"]:
+        if self._order is None:
+            self._order = [self._kept[node_id] for node_id in sorted(self._kept)]
+        return self._order
+
+    def _begin_anew(self, order: Sequence["_Kept"]) -> None:
+        """Forget the classes that no node is in."""
+        self._kinds = _Kinds()
+        for kept in order:
+            kept.number = self._kinds.number_of(kept.view)
+
+
+@dataclass(slots=True)
+class _Kept:
+    node: Node
+    view: NodeView
+    """As of no moment: jobs end when they should."""
+    number: int
+    """Of its class."""
+
+
+class _Kinds:
+    """Makes, layouts and classes, numbered as they come; also those that no node has any more."""
+
+    def __init__(self) -> None:
+        self._makes: dict[Make, int] = {}
+        self._layouts: dict[Layout, int] = {}
+        self._classes: dict[NodeClass, int] = {}
+        self._by_number: tuple[list[Make], list[Layout], list[NodeClass]] = [], [], []
+
+    @property
+    def count(self) -> int:
+        return len(self._classes)
+
+    def number_of(self, view: NodeView) -> int:
+        """Return the number of a node's class."""
+        makes, layouts, classes = self._by_number
+        make = _number(make_of(view), self._makes, makes)
+        layout = _number(layout_of(view), self._layouts, layouts)
+        return _number(class_of_view(view, make, layout), self._classes, classes)
+
+    def arranged(self, numbers: Numbers) -> Arranged:
+        """Return the nodes with these classes as `arrange` would.
+
+        A class first occurs where its first node does, a make or a layout where its first class
+        does.
+        """
+        count = len(numbers)
+        first = np.full(self.count, count, np.intp)
+        first[numbers[::-1]] = np.arange(count - 1, -1, -1)  # the last one written stays
+        present = np.flatnonzero(first < count)
+        present = present[np.argsort(first[present])]
+        anew = np.zeros(self.count, np.intp)
+        anew[present] = np.arange(len(present))
+        makes, layouts, classes = self._by_number
+        new_makes: dict[int, int] = {}
+        new_layouts: dict[int, int] = {}
+        found: dict[NodeClass, int] = {}
+        numbers_present: list[int] = present.tolist()
+        for number in numbers_present:
+            of = classes[number]
+            make = new_makes.setdefault(of.make, len(new_makes))
+            layout = new_layouts.setdefault(of.layout, len(new_layouts))
+            if (make, layout) != (of.make, of.layout):
+                of = of._replace(make=make, layout=layout)
+            found[of] = len(found)
+        return Arranged(
+            {makes[old]: new for old, new in new_makes.items()},
+            {layouts[old]: new for old, new in new_layouts.items()},
+            found,
+            anew[numbers],
+        )
+
+
+class _ViewsAt(Sequence[NodeView]):
+    """Kept views as a plan sees them, each made when it is first looked at."""
+
+    def __init__(self, kept: Sequence[NodeView], now: datetime) -> None:
+        self._kept = kept
+        self._now = now
+        self._made: dict[int, NodeView] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @overload
+    def __getitem__(self, position: int) -> NodeView: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[NodeView]: ...
+    def __getitem__(self, position: int | slice) -> NodeView | list[NodeView]:
+        if isinstance(position, slice):
+            return [self[i] for i in range(*position.indices(len(self)))]
+        made = self._made.get(position)
+        if made is None:
+            made = self._made[position] = view_at(self._kept[position], self._now)
+        return made
+
+    def __iter__(self) -> Iterator[NodeView]:
+        return (self[position] for position in range(len(self)))
+
+
+def _number(kind: Kind, numbers: dict[Kind, int], kinds: list[Kind]) -> int:
+    number = numbers.get(kind)
+    if number is None:
+        number = numbers[kind] = len(kinds)
+        kinds.append(kind)
+    return number
