@@ -66,6 +66,11 @@ class KeptNodes:
         """All that runs, node by node."""
         return tuple(job for jobs in self._running.values() for job in jobs)
 
+    @property
+    def classes_kept(self) -> int:
+        """Classes that are known, also without a node."""
+        return self._kinds.count
+
     def named(self, ids: Iterable[str]) -> tuple[Node, ...]:
         """Return the nodes with these ids, in their order. Raises KeyError for another."""
         return tuple(self._kept[node_id].node for node_id in ids)
@@ -101,7 +106,7 @@ class KeptNodes:
         order = self._ordered()
         numbers = np.fromiter((kept.number for kept in order), np.intp, len(order))
         arranged = self._kinds.arranged(numbers)
-        if self._kinds.count > 2 * len(arranged.classes) + _FEW:
+        if self.classes_kept > 2 * len(arranged.classes) + _FEW:
             self._begin_anew(order)
         return Columns(_ViewsAt([kept.view for kept in order], now), now, arranged=arranged)
 
