@@ -19,7 +19,7 @@ from models.job import format_wish
 from models.node import Node
 from models.placement import Candidate, Decision, JobRequest, PackingRule, PlacementKind
 from models.topology import Gang
-from models.units import format_duration, format_gb, format_limits
+from models.units import format_cores, format_duration, format_gb, format_limits
 from scheduling.words import count
 
 _HEADINGS = ("node", "GPUs", "score", "util", "frag", "expiry", "provider")
@@ -149,7 +149,7 @@ def _job_line(job: JobRequest, now: datetime) -> str:
     if job.gang is not None:
         wants[0] += _groups(job.gang)
     limits = format_limits(job.storage_bandwidth, job.power_per_gpu)
-    wants += [f"{job.cpus:g} cores", f"{format_gb(job.ram)} RAM{limits}"]
+    wants += [format_cores(job.cpus), f"{format_gb(job.ram)} RAM{limits}"]
     if job.conformance is not None:
         wants.append(
             "a fingerprint that it allows" if job.conformance.allowed else "a known fingerprint"

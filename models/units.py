@@ -88,6 +88,11 @@ def format_watts(watts: float) -> str:
     return f"{round(watts / 1000, 6):g}kW" if abs(watts) >= 10_000 else f"{round(watts, 3):g}W"
 
 
+def format_cores(number: float) -> str:
+    """Return ``1 core`` or ``2.5 cores``."""
+    return "1 core" if number == 1 else f"{number:g} cores"
+
+
 def format_bytes(count: int) -> str:
     """Return a number of bytes as people say it: ``42B``, ``1.3MB``, ``70.2GB``."""
     size, unit = float(count), "B"

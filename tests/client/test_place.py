@@ -180,7 +180,7 @@ def test_a_gang_whose_groups_are_too_large_is_refused_where_it_is_read(tmp_path:
 def test_shares_and_instances_are_drawn() -> None:
     share = shown(terminal=False, state="state-shares.yaml", job="share.yaml")
     assert "500/1000 of GPU 3: the best of 1 candidate" in share
-    assert "half (FAST): 500/1000 of a GPU with 20GB, 1 cores" in share
+    assert "half (FAST): 500/1000 of a GPU with 20GB, 1 core," in share
     # Held; 6 and 2 tenths in use; the job; a GPU in MIG mode of which half is taken, one empty.
     assert "[x62#5···]" in share
     instance = shown(terminal=False, state="state-shares.yaml", job="mig.yaml")
