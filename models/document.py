@@ -183,7 +183,8 @@ def _either(messages: list[str]) -> str:
     """Join what each form that may stand here wants: ``must be text or a list, got 5``."""
     wanted = [message.rpartition(", got ")[0].removeprefix("must be ") for message in messages]
     if len(messages) == 1 or not all(wanted):
-        return " or ".join(messages)
+        # A value of the right form has something else wrong with it: that is what helps.
+        return " or ".join([m for m in messages if not m.startswith("must be ")] or messages)
     return f"must be {' or '.join(wanted)}, got {messages[0].rpartition(', got ')[2]}"
 
 

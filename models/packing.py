@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
@@ -41,17 +42,20 @@ class GPUChoice(StrEnum):
     """The first by index, as the seed's code does; kept for comparison."""
 
 
+Weight = Annotated[float, Field(allow_inf_nan=False)]
+
+
 class ScoreWeights(Frozen):
     """Weights of the placement score (seed document on bin packing)."""
 
-    utilization: float = 1.0
-    fragmentation: float = -0.5
-    expiry: float = -0.3
-    provider: float = 0.2
-    locality: float = Field(default=0.2, ge=0)
+    utilization: Weight = 1.0
+    fragmentation: Weight = -0.5
+    expiry: Weight = -0.3
+    provider: Weight = 0.2
+    locality: Weight = Field(default=0.2, ge=0)
     """For a node that holds all data that the job reads: in the scale of the rule, with
     `keep-room` in GPUs."""
-    separation: float = Field(default=0.0, ge=0)
+    separation: Weight = Field(default=0.0, ge=0)
     """For a node where what runs ends just when the job will, so that whole nodes come free
     together: short jobs beside short ones, long beside long. In the scale of the rule; long queues
     take longer to decide with it."""

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from models.base import Name
-from models.job import EnvName
+from models.job import DataName, EnvName, SignalName
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -112,5 +112,7 @@ _PATTERNS = {
         "must be lower-case letters, digits, dots, dashes and underscores, "
         "begin and end with a letter or digit, and have at most 63 characters"
     ),
-    _pattern_of(EnvName): ("must be letters, digits and underscores, and not begin with a digit"),
+    _pattern_of(EnvName): "must be letters, digits and underscores, and not begin with a digit",
+    _pattern_of(DataName): "must have no spaces, and at most 200 characters",
+    _pattern_of(SignalName): "must be the name of a signal, such as SIGTERM",
 }

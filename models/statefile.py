@@ -1,5 +1,6 @@
 """The state file of `longshore place`: nodes as they are, written down by hand or by a program."""
 
+from collections.abc import Iterator
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -10,7 +11,15 @@ from models.mig import SLICES, listed_models, positions_of, slices_gb
 from models.node import GPU, Block, GPUParts, Node, NodeState
 from models.placement import PackingPolicy
 from models.topology import LinkClass, NodeTopology
-from models.units import GB, GBPerSecond, Watts, format_gb
+from models.units import (
+    GB,
+    GBPerSecond,
+    Watts,
+    format_cores,
+    format_gb,
+    format_gb_per_second,
+    format_watts,
+)
 
 
 class GPUUse(Frozen):
@@ -140,8 +149,47 @@ class NodeEntry(Frozen):
             raise ValueError(f"mig: {what} is none of {known}")
         for index, use in self.used.items():
             in_slices = isinstance(use, GPUUse) and bool(use.slices)
-            if in_slices is not (index in self.mig):
-                raise ValueError(f"used: GPU {index} is used by slices where it is in MIG mode")
+            if in_slices and index not in self.mig:
+                raise ValueError(f"used: GPU {index} has slices in use: name it in mig as well")
+            if index in self.mig and not in_slices:
+                raise ValueError(
+                    f"used: GPU {index} is in MIG mode: give the slices in use, "
+                    f"as in {{{index}: {{slices: [0, 1]}}}}"
+                )
+
+    @model_validator(mode="after")
+    def _no_more_used_than_there_is(self) -> Self:
+        amounts = (
+            ("cpus", self.cpus_used, self.cpus, format_cores),
+            ("ram", self.ram_used, self.ram, format_gb),
+            ("storage", self.storage_used, self.storage_bandwidth, format_gb_per_second),
+            ("power", self.power_used, self.power, format_watts),
+            *((f"GPU {index}: vram", *sizes, format_gb) for index, *sizes in self._memory()),
+        )
+        for name, used, size, shown in amounts:
+            if size is not None and used > size:
+                what = f"{name}_used is {shown(used)}"
+                raise ValueError(f"{what}, more than the {shown(size)} that there is")
+        return self
+
+    @model_validator(mode="after")
+    def _links_are_of_its_gpus(self) -> Self:
+        gpus = self.gpus
+        numbers = range(gpus) if isinstance(gpus, int) else [gpu.index for gpu in gpus]
+        there = set(numbers)
+        islands = self.links.islands if self.links else ()
+        for index in (index for island in islands for index in island):
+            if index not in there:
+                raise ValueError(f"links: there is no GPU {index} among {len(there)}")
+        return self
+
+    def _memory(self) -> Iterator[tuple[int, float, float]]:
+        """Yield index, memory in use and memory of each GPU of which that is said."""
+        if isinstance(self.gpus, tuple):
+            yield from ((gpu.index, gpu.vram_used, gpu.vram) for gpu in self.gpus)
+        for index, use in self.used.items():
+            if isinstance(use, GPUUse) and use.vram is not None:
+                yield index, use.vram, self.vram
 
     def node(self, block: Block | None) -> Node:
         """Return the node as the packer sees it."""

@@ -103,6 +103,11 @@ def test_every_mistake_is_named_in_the_order_of_the_lines() -> None:
         ("name: a\n", "job.yaml:1: give a command to run, an image, or both"),
         ("name: a\ncommand: [x, 5]\n", "job.yaml:2: command[1]: must be text, got 5"),
         ("name: A b\nimage: x\n", "job.yaml:1: name: must be lower-case letters, digits"),
+        ("name: a\nimage: x\ndata: [a b]\n", "job.yaml:3: data: must have no spaces"),
+        (
+            "name: a\nimage: x\ncheckpoint: {folder: a, signal: TERM}\n",
+            "job.yaml:3: checkpoint.signal: must be the name of a signal, such as SIGTERM, got",
+        ),
         ("name: a\nimage: x\ncpus: .inf\n", "job.yaml:3: cpus: must be at most 1000000, got inf"),
         ('{\n\t"name": "a",\n\t"gpus": "8"\n}', "job.yaml:3: gpus: must be a whole number"),
     ],
@@ -163,7 +168,11 @@ def test_state_file_mistakes_name_the_node() -> None:
         "- id: d\n"
         "  gpus: 2\n"
         "  used: {0: {jobb: x}}\n"
-        "  expires_at: 2026-11-20T12:00:00\n",
+        "  expires_at: 2026-11-20T12:00:00\n"
+        "- id: e\n"
+        "  gpus: 2\n"
+        "  used: {0: {milli: 500}}\n"
+        "policy: {weights: {expiry: .nan}}\n",
         ClusterState,
     ) == (
         "job.yaml:3: nodes[0].gpus: must be a whole number or a list, got 'many'",
@@ -173,4 +182,6 @@ def test_state_file_mistakes_name_the_node() -> None:
         "job.yaml:12: nodes[3].used.0.jobb: no such field; did you mean job?",
         "job.yaml:13: nodes[3].expires_at: a time needs its zone, for example "
         "2026-11-20T12:00:00Z",
+        "job.yaml:16: nodes[4].used.0: milli needs vram: how much memory is in use",
+        "job.yaml:17: policy.weights.expiry: must be a finite number, got nan",
     )

@@ -127,8 +127,8 @@ def test_gpus_in_parts_are_written_short() -> None:
     [
         ({"used": {0: {"milli": 300}}}, "milli needs vram"),
         ({"used": {0: {"milli": 300, "vram": 1, "job": "a"}}}, "one of job, milli and slices"),
-        ({"used": {0: {"slices": [1]}}}, "GPU 0 is used by slices where it is in MIG mode"),
-        ({"mig": [0], "used": {0: "job"}}, "GPU 0 is used by slices where it is in MIG mode"),
+        ({"used": {0: {"slices": [1]}}}, "GPU 0 has slices in use: name it in mig as well"),
+        ({"mig": [0], "used": {0: "job"}}, "GPU 0 is in MIG mode: give the slices in use"),
         ({"mig": [4]}, "mig: there is no GPU 4 among 4"),
         ({"mig": [0], "gpu_type": "T4"}, "mig: T4 of 80GB is none of A100-40GB"),
         ({"mig": [0], "gpus": [{"index": 0, "vram": 80}]}, "or a full list of `gpus`"),
@@ -138,3 +138,27 @@ def test_gpus_in_parts_are_written_short() -> None:
 def test_parts_that_cannot_be_are_refused(fields: dict[str, object], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         NodeEntry.model_validate({"id": "n", "gpus": 4, "gpu_type": "H100", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"cpus": 8, "cpus_used": 9}, "cpus_used is 9 cores, more than the 8 cores that there is"),
+        ({"ram": "64GB", "ram_used": "65GB"}, "ram_used is 65GB, more than the 64GB"),
+        ({"storage_bandwidth": 4, "storage_used": 5}, "storage_used is 5GB/s, more than the 4GB"),
+        ({"power": 1000, "power_used": 1001}, "power_used is 1001W, more than the 1000W"),
+        ({"used": {1: {"job": "a", "vram": 81}}}, "GPU 1: vram_used is 81GB, more than the 80GB"),
+        (
+            {"gpus": [{"index": 3, "vram": 80, "vram_used": 81}]},
+            "GPU 3: vram_used is 81GB, more than the 80GB that there is",
+        ),
+        ({"links": {"islands": [[0, 4]]}}, "links: there is no GPU 4 among 4"),
+    ],
+)
+def test_more_in_use_than_there_is_is_refused(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        NodeEntry.model_validate({"id": "n", "gpus": 4, **fields})
+
+
+def test_what_nobody_limits_may_be_in_use() -> None:
+    NodeEntry.model_validate({"id": "n", "gpus": 4, "storage_used": 5, "power_used": 700})
