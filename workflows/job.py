@@ -311,9 +311,8 @@ class JobWorkflow:
         )
 
     async def _fail(self, failure: FailureClass, message: str) -> JobResult:
-        return await self._finish(
-            LeaseEnd.FAILED, JobState.FAILED, ProcessReport(message=message), failure
-        )
+        report = ProcessReport(message=message)
+        return await self._finish(LeaseEnd.FAILED, JobState.FAILED, report, failure)
 
     async def _finish(
         self,
