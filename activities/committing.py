@@ -8,6 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from activities.placements import GIVE_LEASES, LEASED_COLUMNS, PLACEMENT_COLUMNS
 from activities.snapshot import to_mb, to_milli
 from models.messages import CycleRequest
 from models.mig import slices_gb
@@ -101,7 +102,7 @@ def _vram(job: JobRequest, node: Node, gpu_index: int, slices: int) -> float:
     return slices_gb(next(gpu.vram for gpu in node.gpus if gpu.index == gpu_index), slices)
 
 
-_PLACE = """
+_PLACE = f"""
     WITH wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
             job_id text, attempt integer, rank integer, spare boolean, node_id text,
@@ -114,22 +115,12 @@ _PLACE = """
          WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND w.rank = 0 AND NOT q.held
         RETURNING q.job_id
     ), placed AS (
-        INSERT INTO placements (job_id, attempt, rank, spare, cycle_id, node_id, epoch,
-                                gpu_indices, cpu_milli, ram_mb, storage_mb_s, milliwatts,
-                                vram_mb, milli, slices, mig_profile, expected_seconds, decision)
+        INSERT INTO placements ({PLACEMENT_COLUMNS})
         SELECT job_id, attempt, rank, spare, :cycle, node_id, epoch, gpu_indices, cpu_milli,
                ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,
                expected_seconds, decision
           FROM wanted JOIN taken USING (job_id)
-        RETURNING job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb, milli, slices,
-                  mig_profile
+        RETURNING {LEASED_COLUMNS}
     )
-    INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,
-                        mig_profile, tenant)
-    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, g.index, p.vram_mb, p.milli, p.slices,
-           p.mig_profile, j.tenant
-      FROM placed p
-      JOIN jobs j ON j.id = p.job_id
-     CROSS JOIN LATERAL unnest(p.gpu_indices) AS g (index)
-    RETURNING job_id
+    {GIVE_LEASES}
 """

@@ -1,4 +1,4 @@
-"""Placements as they are signalled to their jobs, from their rows."""
+"""Placements: their rows and leases, and what of them is signalled to their jobs."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,23 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.messages import LeaseEnd
 from models.placement import Placement, PlacementKey, Rank
+
+PLACEMENT_COLUMNS = """job_id, attempt, rank, spare, cycle_id, node_id, epoch, gpu_indices,
+    cpu_milli, ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,
+    expected_seconds, decision"""
+LEASED_COLUMNS = """job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb, milli, slices,
+    mig_profile"""
+GIVE_LEASES = """
+    INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,
+                        mig_profile, tenant)
+    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, g.index, p.vram_mb, p.milli, p.slices,
+           p.mig_profile, j.tenant
+      FROM placed p
+      JOIN jobs j ON j.id = p.job_id
+     CROSS JOIN LATERAL unnest(p.gpu_indices) AS g (index)
+    RETURNING job_id
+"""
+"""Ends a statement whose `placed` are LEASED_COLUMNS of the placements that it has made."""
 
 
 def placement_of(rows: Sequence[RowMapping]) -> Placement:
@@ -38,8 +55,21 @@ def _rank(row: RowMapping) -> Rank:
 
 async def load_placement(connection: AsyncConnection, key: PlacementKey) -> Placement | None:
     """Return an attempt's placement, unless its leases ended otherwise than with a node."""
+    return await _load(connection, key, "o.ended_at IS NULL OR o.end_reason = :lost")
+
+
+async def load_as(
+    connection: AsyncConnection, key: PlacementKey, *, live: bool
+) -> Placement | None:
+    """Return an attempt's placement where one of its ranks holds leases, or else where one does
+    not any more."""
+    return await _load(connection, key, f"o.ended_at IS {'' if live else 'NOT '}NULL")
+
+
+async def _load(connection: AsyncConnection, key: PlacementKey, ended: str) -> Placement | None:
+    """Return the placement of an attempt of which one rank, `o`, has ended so, or not at all."""
     rows = await connection.execute(
-        text(_PLACEMENT),
+        text(_PLACEMENT.format(ended=ended)),
         {"id": key.job_id, "attempt": key.attempt, "lost": LeaseEnd.NODE_LOST.value},
     )
     found = rows.mappings().all()
@@ -54,6 +84,6 @@ _PLACEMENT = """
      WHERE p.job_id = :id AND p.attempt = :attempt
        AND EXISTS (SELECT FROM placements o
                     WHERE o.job_id = p.job_id AND o.attempt = p.attempt AND NOT o.spare
-                      AND (o.ended_at IS NULL OR o.end_reason = :lost))
+                      AND ({ended}))
      ORDER BY p.rank
 """

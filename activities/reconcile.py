@@ -16,7 +16,7 @@ from activities.database import Database
 from activities.markets.findings import market_findings
 from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.observation import describe, observe
-from activities.placements import placement_of
+from activities.placements import load_as
 from activities.queue import end_attempt, mark_poked_if_waiting, record_end
 from activities.registry import RegistryActivities
 from activities.retrying import reports_errors
@@ -226,11 +226,8 @@ class ReconcileActivities:
 
     async def _placement(self, job_id: str, attempt: int, *, live: bool) -> Placement | None:
         async with self._database.transaction() as connection:
-            rows = await connection.execute(
-                text(_PLACEMENT), {"id": job_id, "attempt": attempt, "live": live}
-            )
-            found = rows.mappings().all()
-        return placement_of(found) if found else None
+            key = PlacementKey(job_id=job_id, attempt=attempt)
+            return await load_as(connection, key, live=live)
 
     async def _lost_node(self, placement: Placement) -> tuple[str, int]:
         """Return the node, with its epoch, that ended a placement; its first where none did."""
@@ -280,18 +277,6 @@ _RUNS_ON = """
       JOIN jobs j ON j.id = p.job_id
      WHERE p.job_id = :id AND p.ended_at IS NULL AND NOT p.spare
        AND n.state IN ('READY', 'DRAINING')
-     ORDER BY p.rank
-"""
-
-_PLACEMENT = """
-    SELECT p.job_id, p.attempt, p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.slices,
-           p.cycle_id, p.placed_at, p.decision, p.ended_at IS NOT NULL AS over, n.address,
-           n.expires_at, n.simulated
-      FROM placements p JOIN nodes n ON n.id = p.node_id
-     WHERE p.job_id = :id AND p.attempt = :attempt
-       AND EXISTS (SELECT FROM placements o
-                    WHERE o.job_id = p.job_id AND o.attempt = p.attempt AND NOT o.spare
-                      AND (o.ended_at IS NULL) = :live)
      ORDER BY p.rank
 """
 

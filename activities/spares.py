@@ -15,7 +15,7 @@ from temporalio import activity
 
 from activities.database import Database
 from activities.failpoints import failpoint
-from activities.placements import load_placement
+from activities.placements import GIVE_LEASES, LEASED_COLUMNS, PLACEMENT_COLUMNS, load_placement
 from activities.queue import end_attempt, mark_poked_if_waiting
 from activities.retrying import reports_errors
 from activities.signals import Signals
@@ -183,14 +183,12 @@ _END = """
      WHERE job_id = :id AND attempt = :attempt AND ended_at IS NULL
 """
 
-_BEGIN = """
+_BEGIN = f"""
     WITH wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
             rank integer, node_id text, epoch integer, gpu_indices integer[], decision jsonb)
     ), placed AS (
-        INSERT INTO placements (job_id, attempt, rank, spare, cycle_id, node_id, epoch,
-                                gpu_indices, cpu_milli, ram_mb, storage_mb_s, milliwatts,
-                                vram_mb, milli, slices, mig_profile, expected_seconds, decision)
+        INSERT INTO placements ({PLACEMENT_COLUMNS})
         SELECT p.job_id, p.attempt + 1, w.rank, p.spare, p.cycle_id, w.node_id, w.epoch,
                w.gpu_indices, p.cpu_milli, p.ram_mb, p.storage_mb_s,
                s.milliwatts * cardinality(w.gpu_indices) / cardinality(s.gpu_indices),
@@ -200,15 +198,8 @@ _BEGIN = """
           JOIN placements s
             ON s.job_id = p.job_id AND s.attempt = p.attempt AND s.node_id = w.node_id
          WHERE p.job_id = :id AND p.attempt = :attempt
-        RETURNING job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb, milli, slices,
-                  mig_profile
+        RETURNING {LEASED_COLUMNS}
     )
-    INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,
-                        mig_profile, tenant)
-    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, g.index, p.vram_mb, p.milli, p.slices,
-           p.mig_profile, j.tenant
-      FROM placed p
-      JOIN jobs j ON j.id = p.job_id
-     CROSS JOIN LATERAL unnest(p.gpu_indices) AS g (index)
+    {GIVE_LEASES}
 """
 """What a GPU draws is its node's; all else is the rank's."""
