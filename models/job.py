@@ -237,14 +237,8 @@ class JobSpec(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _groups_fit_the_total(self) -> Self:
-        if self.gang is not None:
-            self.gang.check_total(self.gpus)
-        return self
-
-    @model_validator(mode="after")
-    def _part_of_one_gpu(self) -> Self:
-        check_part(self.gpus, self.milli, self.mig, self.vram_per_gpu, in_gang=bool(self.gang))
+    def _gpus_agree(self) -> Self:
+        check_gpus(self.gpus, self.milli, self.mig, self.vram_per_gpu, self.gang)
         return self
 
     @property
@@ -280,14 +274,16 @@ def format_wish(
     return f"{mig or f'{milli}/1000'} of {of}{memory}"
 
 
-def check_part(
-    gpus: int, milli: int, mig: str | None, vram_per_gpu: float, *, in_gang: bool
+def check_gpus(
+    gpus: int, milli: int, mig: str | None, vram_per_gpu: float, gang: Gang | None
 ) -> None:
-    """Raise ValueError where a job cannot have such a part of a GPU."""
+    """Raise ValueError where a job cannot have such groups, or such a part of a GPU."""
+    if gang is not None:
+        gang.check_total(gpus)
     if milli == 1000 and mig is None:
         return
     what = f"milli is {milli}" if mig is None else f"mig is {mig}"
-    if in_gang:
+    if gang is not None:
         raise ValueError(f"{what}, but a gang takes whole GPUs: leave out one of the two")
     if gpus != 1:
         raise ValueError(f"{what}, a part of one GPU: gpus must be 1, not {gpus}")

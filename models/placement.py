@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from models.base import Frozen, Instant, Name, Wire
 from models.gang import GangPlan
 from models.host import HostAmounts, power_of
-from models.job import JobSpec, Tier, check_part
+from models.job import JobSpec, Tier, check_gpus
 from models.mig import MigProfile
 from models.packing import GPUChoice as GPUChoice
 from models.packing import PackingPolicy as PackingPolicy
@@ -145,14 +145,8 @@ class JobRequest(Frozen):
     from."""
 
     @model_validator(mode="after")
-    def _groups_fit_the_total(self) -> Self:
-        if self.gang is not None:
-            self.gang.check_total(self.gpus)
-        return self
-
-    @model_validator(mode="after")
-    def _part_of_one_gpu(self) -> Self:
-        check_part(self.gpus, self.milli, self.mig, self.vram_per_gpu, in_gang=bool(self.gang))
+    def _gpus_agree(self) -> Self:
+        check_gpus(self.gpus, self.milli, self.mig, self.vram_per_gpu, self.gang)
         return self
 
     @property
