@@ -4,10 +4,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
-from tests.support.scripted_node import ScriptedNode
+from tests.support.scripted_node import FABRIC, ScriptedNode
 
-FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
 WISH: dict[str, Any] = {"gpus": 16, "gang": {"group_gpus": 16, "spares_per_group": 8}}
 
 

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,11 +44,14 @@ from models.messages import (
     node_workflow_id,
 )
 from models.node import GPUInventory, Inventory, NodeIdentity
+from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.waiting import eventually
 from workflows.node import NodeWorkflow
 
 SUCCESS = ProcessReport(exit_code=0)
 USER_ERROR = ProcessReport(exit_code=3, failure=FailureClass.USER, message="exit code 3")
+FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
+"""Labels of nodes that are one domain."""
 
 
 class ScriptedNode:
@@ -266,3 +269,19 @@ class ScriptedNode:
 
     def _run(self, job_id: str, attempt: int) -> "asyncio.Future[ProcessReport]":
         return self._runs.setdefault((job_id, attempt), asyncio.get_running_loop().create_future())
+
+
+@asynccontextmanager
+async def serving_one_fabric(
+    temporal: Client, pool: str, token: str, names: str
+) -> AsyncIterator[list[ScriptedNode]]:
+    """Serve registered nodes of 8 GPUs in one fabric domain, a letter of `names` for each."""
+    nodes = [
+        ScriptedNode(temporal, pool, token, node_id=f"{name}-of-{pool}", labels=FABRIC)
+        for name in names
+    ]
+    async with AsyncExitStack() as stack:
+        for node in nodes:
+            await stack.enter_async_context(node.serving())
+            await node.register()
+        yield nodes

@@ -1,7 +1,6 @@
 """A job on several nodes: all ranks or none, and one end for all of them."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
 from temporalio.client import Client
@@ -11,12 +10,10 @@ from client.api import Longshore
 from models.job import FailureClass, JobState
 from models.messages import ProcessReport
 from models.settings import Settings
-from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.control import a_spec, lease_ends, reaches
-from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode
+from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually
 
-FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
 AGAIN = {"node": {"max_retries": None, "backoff": 0}}
 
 Pair = tuple[ScriptedNode, ScriptedNode]
@@ -28,14 +25,7 @@ async def pair(
 ) -> AsyncIterator[Pair]:
     """Two nodes of 8 GPUs in one fabric domain."""
     token = settings.resolve_agent_token()
-    nodes = [
-        ScriptedNode(temporal, pool, token, node_id=f"{name}-of-{pool}", labels=FABRIC)
-        for name in "ab"
-    ]
-    async with AsyncExitStack() as stack:
-        for node in nodes:
-            await stack.enter_async_context(node.serving())
-            await node.register()
+    async with serving_one_fabric(temporal, pool, token, "ab") as nodes:
         yield nodes[0], nodes[1]
 
 

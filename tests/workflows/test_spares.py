@@ -1,7 +1,6 @@
 """A gang with spares: one of its nodes goes, and another takes its place without a queue."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
 from sqlalchemy import text
@@ -12,12 +11,9 @@ from client.api import Longshore
 from models.job import FailureClass, JobState
 from models.messages import ProcessReport
 from models.settings import Settings
-from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.control import a_spec, lease_ends, reaches
-from tests.support.scripted_node import ScriptedNode
+from tests.support.scripted_node import ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually
-
-FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
 
 Nodes = dict[str, ScriptedNode]
 
@@ -28,14 +24,7 @@ async def three(
 ) -> AsyncIterator[Nodes]:
     """Three nodes of 8 GPUs in one fabric domain, by id."""
     token = settings.resolve_agent_token()
-    nodes = [
-        ScriptedNode(temporal, pool, token, node_id=f"{name}-of-{pool}", labels=FABRIC)
-        for name in "abc"
-    ]
-    async with AsyncExitStack() as stack:
-        for node in nodes:
-            await stack.enter_async_context(node.serving())
-            await node.register()
+    async with serving_one_fabric(temporal, pool, token, "abc") as nodes:
         yield {node.id: node for node in nodes}
 
 
