@@ -187,6 +187,8 @@ def _gpus_by_amount(left: HostAmounts, view: NodeView, whole: Need) -> list[int]
 
 def _gpus_for(amount: float, wanted: float, gpus: int) -> int:
     """Return how many GPUs `amount` suffices for, where `gpus` of them want `wanted`."""
+    if amount + EPSILON < 0:
+        return 0  # what is overdrawn takes nobody, as for jobs on one node
     if not wanted or amount == UNLIMITED:
         return _UNLIMITED
     # EPSILON as for jobs on one node: amounts closer than this are equal.

@@ -236,6 +236,8 @@ def test_cores_and_ram_of_the_job_are_shared_in_proportion_to_gpus():
         ({"expires_in": HOUR}, {}, RejectionCode.EXPIRY,
          "has 1h left, job wants 1h and a margin of 5m"),
         ({"cpus": 1}, {"cpus": 16}, RejectionCode.CPU, "has 1 of 1 cores free, job wants 2"),
+        ({"cpus": 1, "cpus_used": 2}, {"cpus": 0}, RejectionCode.CPU,
+         "has -1 of 1 cores free, job wants 0"),
         ({"ram": 1}, {"ram": 16}, RejectionCode.RAM,
          "has 1GB of 1GB RAM free, job wants 2GB"),
         ({"gpus": 0}, {}, RejectionCode.GPU_COUNT, "has 0 GPUs, job wants 1"),

@@ -1,23 +1,28 @@
 """What must hold for every cluster and every queue."""
 
 from datetime import timedelta
+from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.host import NOTHING
 from models.placement import (
+    Candidate,
     CyclePlan,
     GPUChoice,
     JobRequest,
     PackingPolicy,
+    PackingRule,
+    Rejection,
     RejectionCode,
 )
 from scheduling.cycle import plan, queue_order
 from scheduling.packer import check, place
 from scheduling.placement.feasibility import could_ever_hold
 from scheduling.state import with_job
-from tests.support.packing import NOW, POLICY, a_job
+from tests.support.packing import NOW, POLICY, a_job, a_node
 from tests.support.packing_scenes import Scene, applied, scenes
 
 SECOND = timedelta(seconds=1)
@@ -40,6 +45,48 @@ def test_capacity_is_never_exceeded(scene: Scene, choice: GPUChoice) -> None:
         assert all(gpu.vram_used <= gpu.vram for gpu in node.gpus)
 
 
+AMOUNTS = {
+    "cpus": lambda amount: {"cpus": amount},
+    "ram": lambda amount: {"ram": amount},
+    "storage": lambda amount: {"storage_bandwidth": amount},
+    "power": lambda amount: {"power_per_gpu": amount},
+    "memory of a GPU": lambda amount: {"milli": 1, "vram_per_gpu": amount},
+    "thousandths of a GPU": lambda amount: {"milli": amount * 10, "vram_per_gpu": 0.001},
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dimension", AMOUNTS)
+@given(
+    amounts=st.lists(st.integers(1, 70), max_size=12),
+    size=st.integers(40, 100),
+    rule=st.sampled_from(PackingRule),
+)
+def test_jobs_take_of_each_amount_what_there_is_and_no_more(
+    amounts: list[int], size: int, dimension: str, compiled: bool, rule: PackingRule
+) -> None:
+    """One after the other, a job starts if and only if what the others left suffices for it."""
+    wants = AMOUNTS[dimension]
+    if dimension == "thousandths of a GPU":
+        size = 100
+    jobs = [
+        a_job(f"j{i:02}", 1, **{"cpus": 0, "ram": 0, "vram_per_gpu": 0, **wants(amount)})
+        for i, amount in enumerate(amounts)
+    ]
+    in_parts = "GPU" in dimension
+    node = a_node(
+        gpus=1 if in_parts else 12, cpus=size, ram=size, storage_bandwidth=size, power=size,
+        vram=size if dimension == "memory of a GPU" else 80,
+    )  # fmt: skip
+    policy = PackingPolicy(rule=rule, max_reservations=0)
+    made = plan(jobs, [node], [], policy, NOW, compiled=compiled)
+    left, expected = size, list[bool]()
+    for amount in amounts:
+        expected.append(amount <= left)
+        left -= amount if amount <= left else 0
+    assert [decision.node_id is not None for decision in made.decisions] == expected
+
+
 @given(scenes())
 def test_every_job_is_answered_once_and_only_on_a_feasible_node(scene: Scene) -> None:
     made = plan_of(scene)
@@ -59,6 +106,30 @@ def test_the_same_input_in_any_order_gives_the_same_plan(scene: Scene, chance: o
     chance.shuffle(scene.queue)  # pyright: ignore[reportAttributeAccessIssue]
     chance.shuffle(scene.running)  # pyright: ignore[reportAttributeAccessIssue]
     assert plan_of(scene).model_dump_json() == first
+
+
+@given(
+    scenes(mixed=True, linked=True), st.sampled_from(PackingRule), st.sampled_from(GPUChoice),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_the_order_of_the_nodes_settles_ties_and_nothing_else(
+    scene: Scene, rule: PackingRule, choice: GPUChoice, chance: Random
+) -> None:
+    policy = PackingPolicy(rule=rule, gpu_choice=choice)
+    shuffled = list(scene.nodes)
+    chance.shuffle(shuffled)
+    for job in scene.queue:
+        one, other = place(job, scene.nodes, policy, NOW), place(job, shuffled, policy, NOW)
+        assert sorted(one.candidates, key=by_node) == sorted(other.candidates, key=by_node)
+        assert sorted(one.rejections, key=by_node) == sorted(other.rejections, key=by_node)
+        values = {candidate.node_id: candidate.terms.total for candidate in one.candidates}
+        order = [node.id for node in shuffled]
+        best = min(values, key=lambda name: (-values[name], order.index(name)), default=None)
+        assert other.node_id == best
+
+
+def by_node(answer: Candidate | Rejection) -> str:
+    return answer.node_id
 
 
 @given(scenes())
