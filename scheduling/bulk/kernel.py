@@ -7,13 +7,13 @@ a layout has for a wish, what is open beside reservations, a job for which it wa
 # numba compiles these functions; what it accepts as arrays and tuples is not what pyright infers.
 
 import numpy as np
-from numba import njit
 
-from scheduling.bulk.arrays import CLASSES, DUE, MOST_SHOWN, MOVES, NEED, SUBJECT, UNKNOWN
-from scheduling.bulk.heaps import arrived, best_nodes, has_cells, join, leave, settle
+from scheduling.bulk.arrays import CLASSES, DUE, KEPT, MOVES, UNKNOWN, VARIES
+from scheduling.bulk.cells import enter, has_room, keep_node, left
+from scheduling.bulk.compiling import entry, inner
+from scheduling.bulk.heaps import has_cells, join, leave
 from scheduling.bulk.questions import (
     ALONE,
-    ASK_ALONE,
     ASK_LAYOUT,
     DONE,
     FULL,
@@ -27,224 +27,120 @@ from scheduling.bulk.questions import (
     PLACED,
     RESERVED_ALL,
 )
-from scheduling.bulk.rests import explain_room, rest_for, rest_of_class, room_total
-from scheduling.placement.layouts import FITS
+from scheduling.bulk.rests import explain_room
+from scheduling.bulk.search import search
+from scheduling.bulk.values import ask, rest_with, used_with
 
-EPSILON = 1e-6
 
-
-@njit(cache=True, error_model="numpy")
-def run(rule, weights, host_codes, c, lay, n, r, a, slots, exhausted, begin, end):
+@entry
+def run(rule, weights, host_codes, c, x, f, lay, n, r, a, slots, exhausted, begin, end):
     """Answer the jobs from `begin` to before `end`; `slots` has the row of each one's need.
 
     Returns the job that is next and why it stopped. A job that is not answered changed nothing.
     """
     count = c.numbers
-    heap_at, heap_room, size, pool = c.heap_at, c.heap_room, c.size, c.pool
-    front = np.empty(2 * MOST_SHOWN + 1, np.int32)
     for j in range(begin, end):
         k = slots[j]
         if k < 0:
             return j, OTHER
         if rule == KEEP_ROOM and count[MOVES] >= count[DUE]:
             return j, LOOK_ANEW
-        if n.asked[k] < count[CLASSES]:
-            stopped = ask_classes(rule, weights, host_codes, c, lay, n, r, k)
-            if stopped != DONE:
-                return j, stopped
-        heap, place, total, first = n.heap[k], n.place[k], n.total[k], n.first[k]
-        follow(
-            n.built, n.followed, n.heap_size, n.counts[k], n.code[k], heap, place, total, first,
-            heap_at, size, pool, count, c.moved_from, c.moved_to, c.moved, k,
-        )  # fmt: skip
+        if count[CLASSES] + 1 >= len(c.make) or not has_room(c, x, r):
+            return j, FULL
         nodes, groups = a.node[j], a.group[j]
-        n.heap_size[k] = best_nodes(
-            heap, place, total, first, n.heap_size[k], heap_at, size, pool, front, nodes, groups,
+        found, stopped = search(
+            rule, weights, host_codes, c, x, f, lay, n, r, k, a.counts[j], nodes, groups,
             a.total[j],
         )  # fmt: skip
-        if n.heap_size[k] == 0:
+        if stopped != DONE:
+            return j, stopped
+        if found == 0:
             outlook = n.outlook[k]
             if exhausted[n.tier[k]] and outlook in (MAY_START, NO_START):
                 outlook = RESERVED_ALL
             if outlook not in (NEVER, NO_START, RESERVED_ALL):
                 return j, NO_NODE
             a.kind[j] = outlook
-            a.counts[j] = n.counts[k]
             continue
         g = groups[0]
         if c.alone[g]:
             return j, ALONE
-        if n.next[k, g] < 0:
-            stopped = find_next(c, lay, n, k, g)
-            if stopped != DONE:
-                return j, stopped
-        to = n.next[k, g]
-        if count[MOVES] + 1 >= len(c.moved_to) or not has_cells(heap_room, size, pool, count, to):
+        to = class_with(c, f, lay, n, k, g)
+        if to < 0:
+            return j, ask(count, ASK_LAYOUT, k, c.layout[g])
+        layout = unasked(c, lay, n, k, found, groups)
+        if layout >= 0:
+            return j, ask(count, ASK_LAYOUT, k, layout)
+        if not has_cells(c.heap_room, c.size, c.pool, count, to):
             return j, FULL
         a.kind[j] = PLACED
-        a.counts[j] = n.counts[k]
-        for i in range(MOST_SHOWN):
-            if groups[i] < 0:
-                break
-            make = c.make[groups[i]]
-            a.used[j, i], a.gap[j, i] = n.used[k, groups[i]], n.gap[k, groups[i]]
-            a.expiry[j, i], a.provider[j, i] = n.expiry[k, make], n.provider[k, make]
+        note(c, f, lay, n, k, found, groups, a.used[j], a.gap[j], a.expiry[j], a.provider[j])
         if rule == KEEP_ROOM:
-            explain_room(c, r, g, c.rest[g], n.rest_after[k, g], a.parts[j])
-        move(
-            heap_at, heap_room, size, pool, count, c.class_of, c.moved_from, c.moved_to, c.moved,
-            nodes[0], to,
-        )  # fmt: skip
+            rest = rest_with(c, f, n, r, k, g, gpus_with(c, lay, n, k, g))
+            explain_room(c, r, g, c.rest[g], rest, a.parts[j])
+        move(rule, c, x, f, lay, r, nodes[0], to)
     return end, DONE
 
 
-@njit(cache=True, error_model="numpy")
-def ask_classes(rule, weights, host_codes, c, lay, n, r, k):
-    """Find the answers of the classes that are new to a need."""
-    wish, gpus, mig, amount = n.wish[k], n.gpus[k], n.mig[k], n.amount[k]
-    codes, total, used_of, gap_of = n.code[k], n.total[k], n.used[k], n.gap[k]
-    lasting, wanted, expiries, providers = n.lasting[k], n.wanted[k], n.expiry[k], n.provider[k]
-    found_codes, gaps, after, added = (
-        lay.code[wish],
-        lay.gap[wish],
-        lay.after[wish],
-        lay.added[wish],
-    )
-    makes, layouts, free, in_use = c.make, c.layout, c.free, c.amount
-    make_amount, make_unnamed, alone, size = c.make_amount, c.make_unnamed, c.alone, c.size
-    next_of, place = n.next[k], n.place[k]
-    for g in range(n.asked[k], c.numbers[CLASSES]):
-        make, layout = makes[g], layouts[g]
-        code = found_codes[layout]
-        if code == UNKNOWN:
-            return ask(c.numbers, ASK_LAYOUT, k, layout)
-        code = min(code, lasting[make])
-        for i in range(len(host_codes)):
-            if free[g, i] + EPSILON < wanted[make, i] and host_codes[i] < code:
-                code = host_codes[i]
-        codes[g] = code
-        next_of[g] = place[g] = -1
-        if code == FITS:
-            if alone[g] and size[g] > 0:
-                return ask(c.numbers, ASK_ALONE, k, g)
-            more = gpus if make_unnamed[make] else amount
-            if mig:
-                more = added[layout]
-            used = min((in_use[g] + more) / make_amount[make], 1.0)
-            used_of[g], gap_of[g] = used, gaps[layout]
-            expiry, provider = weights[2] * expiries[make], weights[3] * providers[make]
-            if rule == KEEP_ROOM:
-                stopped = set_room_total(c, lay, n, r, k, g, after[layout], expiry + provider)
-                if stopped != DONE:
-                    return stopped
-            else:
-                value = weights[0] * used + weights[1] * gaps[layout] + expiry + provider
-                total[g] = np.rint(value * 1e9) / 1e9
-        n.asked[k] = g + 1
-    return DONE
+@inner
+def unasked(c, lay, n, k, found, groups):
+    """Return a layout of the best nodes whose GPUs decide on their terms and are not known yet."""
+    if n.by_layout[k]:
+        for i in range(found):
+            if lay.code[n.wish[k], c.layout[groups[i]]] == UNKNOWN:
+                return c.layout[groups[i]]
+    return -1
 
 
-@njit(cache=True)
-def ask(count, question, k, subject):
-    count[NEED] = k
-    count[SUBJECT] = subject
-    return question
+@inner
+def gpus_with(c, lay, n, k, g):
+    """Return the number of what jobs find on the GPUs of a class once the job is there."""
+    wish, layout = n.wish[k], c.layout[g]
+    gpus = lay.look_gpus[wish, lay.look[layout]]
+    return lay.gpus_after[wish, layout] if gpus == VARIES else gpus
 
 
-@njit(cache=True, error_model="numpy")
-def set_room_total(c, lay, n, r, k, g, after, beside):
-    """Value a class by the room that is lost there."""
-    had = rest_of_class(c, lay, r, g)
-    if had < 0:
-        return FULL
-    make = c.make[g]
-    rest = rest_for(
-        c.numbers, r, r.size[had], lay.gpus[after], r.left[had, 0] - n.wanted[k, make, 0],
-        r.left[had, 1] - n.wanted[k, make, 1], r.jobs[had] + 1,
-    )  # fmt: skip
-    if rest < 0:
-        return FULL
-    n.rest_after[k, g] = rest
-    n.total[k, g] = room_total(
-        r.worth, r.idle, r.gpus, had, rest, c.free[g, 0] + EPSILON, c.free[g, 1] + EPSILON, beside
-    )
-    return DONE
+@inner
+def note(c, f, lay, n, k, found, groups, used, gap, expiry, provider):
+    """Write down the terms of the best nodes."""
+    wish = n.wish[k]
+    for i in range(found):
+        g = groups[i]
+        make, layout = c.make[g], c.layout[g]
+        used[i] = used_with(c, n, k, g, lay.added[wish, layout])
+        gap[i] = lay.gap[wish, layout]
+        for kept in range(c.numbers[KEPT]):
+            if n.beside_class[k, kept] == g:
+                gap[i] = n.beside_gap[k, kept]
+        expiry[i] = f.expiry[n.duration[k], make]
+        provider[i] = f.provider[n.provider[k], make]
 
 
-@njit(cache=True)
-def follow(
-    built, followed, heap_size, counts, codes, heap, place, total, first, heap_at, size, pool,
-    count, moved_from, moved_to, moved, k,
-):  # fmt: skip
-    """Count the nodes by answer and put the classes in order, by the moves since the last time."""
-    if not built[k]:
-        counts[:] = 0
-        length = 0
-        for g in range(count[CLASSES]):
-            counts[codes[g]] += size[g]
-            place[g] = -1
-            if codes[g] == FITS and size[g] > 0:
-                first[g] = pool[heap_at[g]]
-                heap[length] = g
-                length += 1
-                settle(heap, place, total, first, length, length - 1)
-        heap_size[k] = length
-        built[k] = True
-    else:
-        length = heap_size[k]
-        for i in range(followed[k], count[MOVES]):
-            counts[codes[moved_from[i]]] -= 1
-            g = moved_to[i]
-            counts[codes[g]] += 1
-            if codes[g] == FITS:
-                length = arrived(heap, place, total, first, length, g, moved[i])
-        heap_size[k] = length
-    followed[k] = count[MOVES]
-
-
-@njit(cache=True)
-def look_anew(weights, c, n, r, rows):
-    """Value all classes again, for the outlook has changed."""
-    for k in range(rows):
-        total, codes, rest_after = n.total[k], n.code[k], n.rest_after[k]
-        expiries, providers = n.expiry[k], n.provider[k]
-        for g in range(n.asked[k]):
-            if codes[g] == FITS and not (c.alone[g] and c.size[g] == 0):
-                make = c.make[g]
-                total[g] = room_total(
-                    r.worth, r.idle, r.gpus, c.rest[g], rest_after[g], c.free[g, 0] + EPSILON,
-                    c.free[g, 1] + EPSILON,
-                    weights[2] * expiries[make] + weights[3] * providers[make],
-                )  # fmt: skip
-        n.built[k] = False
-
-
-@njit(cache=True)
-def find_next(c, lay, n, k, g):
-    """Find the class of a node of class g once the job is there."""
+@inner
+def class_with(c, f, lay, n, k, g):
+    """Return the class of a node of class g once the job is there; -1 where Python knows it."""
     make, wish, layout = c.make[g], n.wish[k], c.layout[g]
+    if lay.code[wish, layout] == UNKNOWN:
+        return -1
     after = lay.after[wish, layout]
     if after < 0 and lay.family[layout] >= 0 and not lay.in_parts[wish]:
         after = lay.by_free[lay.family[layout], lay.free[layout] & ~lay.mask[wish, layout]]
         lay.after[wish, layout] = after
     if after < 0:
-        return ask(c.numbers, ASK_LAYOUT, k, layout)
-    new = c.numbers[CLASSES]
-    if new + 1 >= len(c.make):
-        return FULL
+        return -1
+    new, want = c.numbers[CLASSES], n.wanted[k, f.power[f.of_make[make]]]
     c.make[new], c.layout[new] = make, after
     for i in range(c.free.shape[1]):
-        c.free[new, i] = c.free[g, i] - n.wanted[k, make, i]
+        c.free[new, i] = c.free[g, i] - want[i]
     each = lay.added[wish, layout] if n.mig[k] else n.vram[k]
     c.vram_used[new] = c.vram_used[g] + each * bits_of(lay.mask[wish, layout])
     c.jobs[new] = c.jobs[g] + 1
     c.alone[new] = 0
     c.amount[new] = lay.taken[after] if c.make_unnamed[make] else c.vram_used[new]
-    n.next[k, g] = known_class(c)
-    return DONE
+    return known_class(c)
 
 
-@njit(cache=True)
+@inner
 def known_class(c):
     """Return the class like the one in the first spare row, which joins where there is none."""
     new, alone = c.numbers[CLASSES], np.int64(c.alone[c.numbers[CLASSES]])
@@ -263,20 +159,24 @@ def known_class(c):
     c.heap_at[new] = 0
     c.heap_room[new] = 0
     c.rest[new] = -1
+    c.cell[new] = -1
     c.numbers[CLASSES] = new + 1
     return new
 
 
-@njit(cache=True)
+@inner
 def same_class(c, a, b):
     if c.make[a] != c.make[b] or c.layout[a] != c.layout[b] or c.jobs[a] != c.jobs[b]:
         return False
     if c.alone[a] != c.alone[b] or c.vram_bits[a] != c.vram_bits[b]:
         return False
-    return (c.free_bits[a] == c.free_bits[b]).all()
+    same = True
+    for i in range(c.free_bits.shape[1]):
+        same &= c.free_bits[a, i] == c.free_bits[b, i]
+    return same
 
 
-@njit(cache=True)
+@inner
 def bits_of(mask):
     count = 0
     while mask:
@@ -285,59 +185,35 @@ def bits_of(mask):
     return count
 
 
-@njit(cache=True)
-def move(
-    heap_at, heap_room, size, pool, count, class_of, moved_from, moved_to, moved, position, to
-):
+@inner
+def move(rule, c, x, f, lay, r, position, to):
     """Move a node to another class."""
-    old = class_of[position]
-    leave(heap_at, size, pool, old, position)
-    join(heap_at, heap_room, size, pool, count, to, position)
-    class_of[position] = to
-    at = count[MOVES]
-    moved_from[at], moved_to[at], moved[at] = old, to, position
-    count[MOVES] = at + 1
+    old = c.class_of[position]
+    leave(c.heap_at, c.size, c.pool, old, position)
+    left(c, x, old, position)
+    join(c.heap_at, c.heap_room, c.size, c.pool, c.numbers, to, position)
+    c.class_of[position] = to
+    c.numbers[MOVES] += 1
+    if c.alone[to]:
+        keep_node(c, position)
+    else:
+        enter(rule, c, x, f, lay, r, to, position, 1)
 
 
-@njit(cache=True)
-def move_to_known(c, position):
+@entry
+def move_to_known(rule, c, x, f, lay, r, position):
     """Move a node to the class in the first spare row."""
-    to = known_class(c)
-    move(
-        c.heap_at, c.heap_room, c.size, c.pool, c.numbers, c.class_of, c.moved_from, c.moved_to,
-        c.moved, position, to,
-    )  # fmt: skip
+    move(rule, c, x, f, lay, r, position, known_class(c))
 
 
-@njit(cache=True, error_model="numpy")
-def answer_alone(rule, weights, c, lay, n, r, k, g, code, gap, after, added):
-    """Take in what Python found for a node with reservations; return DONE or FULL."""
-    if code == FITS:
-        make = c.make[g]
-        more = n.gpus[k] if c.make_unnamed[make] else n.amount[k]
-        if n.mig[k]:
-            more = added
-        n.used[k, g] = min((c.amount[g] + more) / c.make_amount[make], 1.0)
-        n.gap[k, g] = gap
-        expiry, provider = weights[2] * n.expiry[k, make], weights[3] * n.provider[k, make]
-        if rule == KEEP_ROOM:
-            stopped = set_room_total(c, lay, n, r, k, g, after, expiry + provider)
-            if stopped != DONE:
-                return stopped
-        else:
-            value = weights[0] * n.used[k, g] + weights[1] * gap + expiry + provider
-            n.total[k, g] = np.rint(value * 1e9) / 1e9
-    n.code[k, g] = code
-    n.asked[k] = g + 1
-    return DONE
-
-
-@njit(cache=True)
+@entry
 def index_classes(c):
     """Find in the hash from now on all classes that there are; no two are alike."""
     count = c.numbers[CLASSES]
     c.numbers[CLASSES] = 0
     for g in range(count):
-        size, at, room, rest = c.size[g], c.heap_at[g], c.heap_room[g], c.rest[g]
+        size, at, room = c.size[g], c.heap_at[g], c.heap_room[g]
+        rest, cell = c.rest[g], c.cell[g]
         known_class(c)
-        c.size[g], c.heap_at[g], c.heap_room[g], c.rest[g] = size, at, room, rest
+        c.size[g], c.heap_at[g], c.heap_room[g] = size, at, room
+        c.rest[g], c.cell[g] = rest, cell

@@ -6,9 +6,9 @@ The same as `scheduling.placement.room`, one rest at a time.
 # numba compiles these functions; what it accepts as arrays and tuples is not what pyright infers.
 
 import numpy as np
-from numba import njit
 
 from scheduling.bulk.arrays import CLASSES, RESTS
+from scheduling.bulk.compiling import entry, inner
 
 EPSILON = 1e-6
 TINY = 1e-9
@@ -17,7 +17,7 @@ EMPTIER = (0.02, 1e-3, 1e-6)
 """Thousandths that each free thousandth, core and GB of RAM costs: see `keep_room`."""
 
 
-@njit(cache=True)
+@inner
 def rest_of_class(c, lay, r, g):
     """Return the number of the rest of a class; -1 where the arrays are full."""
     if c.rest[g] < 0:
@@ -28,49 +28,78 @@ def rest_of_class(c, lay, r, g):
     return c.rest[g]
 
 
-@njit(cache=True)
+@inner
 def rest_for(count, r, size, gpus, cpus, ram, jobs):
     """Return the number of a rest, measured where it is new; -1 where the arrays are full."""
-    new = count[RESTS]
-    if new + 1 >= len(r.size):
+    found = find_rest(
+        count, r.size, r.gpus, r.jobs, r.left, r.left_bits, r.buckets, size, gpus, cpus, ram, jobs
+    )
+    if found == count[RESTS] and not learn_rest(count, r):
         return -1
-    r.size[new], r.gpus[new], r.jobs[new] = size, gpus, jobs
-    r.left[new, 0], r.left[new, 1] = cpus, ram
-    found = find_rest(r.size, r.gpus, r.jobs, r.left_bits, r.buckets, new)
-    if found == new:
-        count[RESTS] = new + 1
-        measure(r, new)
-        r.worth[new] = worth_of(r, new)
     return found
 
 
-@njit(cache=True)
-def find_rest(sizes, gpus, jobs, left, buckets, new):
-    """Return the rest that is like the one in row `new`, which joins where there is none."""
-    hashed = np.int64(sizes[new]) * 31 + gpus[new] * 1009 + jobs[new] * 7
-    hashed = (hashed * 0x9E3779B97F4A7C1) ^ left[new, 0]
-    hashed = (hashed ^ (hashed >> 29)) * 0xBF58476D1CE4E5B
-    hashed = ((hashed >> 29) ^ hashed ^ left[new, 1]) * 0xBF58476D1CE4E5B
+@inner
+def find_rest(
+    count, sizes, of_gpus, of_jobs, left, bits, buckets, size, gpus, cpus, ram, jobs
+):  # fmt: skip
+    """Return the number of a rest; where it is new it is in the first spare row, for `learn_rest`.
+
+    What is in a spare row was never looked for: nobody knows of it.
+    """
+    new = count[RESTS]
+    sizes[new], of_gpus[new], of_jobs[new] = size, gpus, jobs
+    left[new, 0], left[new, 1] = cpus, ram
     most = len(buckets) - 1
-    at = (hashed ^ (hashed >> 32)) & most
+    at = place_of(size, gpus, jobs, bits[new, 0], bits[new, 1]) & most
     while buckets[at] >= 0:
         b = buckets[at]
-        same = sizes[b] == sizes[new] and gpus[b] == gpus[new] and jobs[b] == jobs[new]
-        if same and left[b, 0] == left[new, 0] and left[b, 1] == left[new, 1]:
+        same = sizes[b] == size and of_gpus[b] == gpus and of_jobs[b] == jobs
+        if same and bits[b, 0] == bits[new, 0] and bits[b, 1] == bits[new, 1]:
             return b
         at = (at + 1) & most
-    buckets[at] = new
     return new
 
 
-@njit(cache=True)
+@inner
+def learn_rest(count, r):
+    """Measure the rest in the first spare row, and take it in; False where no other is left."""
+    new = count[RESTS]
+    if new + 1 >= len(r.size):
+        return False
+    measure(r, new)
+    r.worth[new] = worth_of(r, new)
+    put_rest(r.size, r.gpus, r.jobs, r.left_bits, r.buckets, new)
+    count[RESTS] = new + 1
+    return True
+
+
+@inner
+def put_rest(sizes, gpus, jobs, bits, buckets, rest):
+    most = len(buckets) - 1
+    at = place_of(sizes[rest], gpus[rest], jobs[rest], bits[rest, 0], bits[rest, 1]) & most
+    while buckets[at] >= 0:
+        at = (at + 1) & most
+    buckets[at] = rest
+
+
+@inner
+def place_of(size, gpus, jobs, cpus, ram):
+    hashed = np.int64(size) * 31 + np.int64(gpus) * 1009 + np.int64(jobs) * 7
+    hashed = (hashed * 0x9E3779B97F4A7C1) ^ cpus
+    hashed = (hashed ^ (hashed >> 29)) * 0xBF58476D1CE4E5B
+    hashed = ((hashed >> 29) ^ hashed ^ ram) * 0xBF58476D1CE4E5B
+    return hashed ^ (hashed >> 32)
+
+
+@entry
 def index_rests(c, r):
     """Find in the hash from now on all rests that there are."""
     for rest in range(c.numbers[RESTS]):
-        find_rest(r.size, r.gpus, r.jobs, r.left_bits, r.buckets, rest)
+        put_rest(r.size, r.gpus, r.jobs, r.left_bits, r.buckets, rest)
 
 
-@njit(cache=True)
+@inner
 def room_total(worth, idle, gpus, before, after, cpus, ram, beside):
     """Return the value of a class with so many cores and GB to be had, to nine digits."""
     own = worth[before] - worth[after]
@@ -79,7 +108,7 @@ def room_total(worth, idle, gpus, before, after, cpus, ram, beside):
     return np.rint((-own / WHOLE + beside) * 1e9) / 1e9
 
 
-@njit(cache=True)
+@inner
 def measure(r, rest):
     """Measure what a rest is good for: see `RoomTable`."""
     size, gpus = r.size[rest], r.gpus[rest]
@@ -93,7 +122,7 @@ def measure(r, rest):
     r.stranded[rest] = max(r.idle[gpus] - served, 0.0)
 
 
-@njit(cache=True)
+@inner
 def lasting(r, rest, q):
     """Return how many jobs of a kind find room, now or when some jobs have ended."""
     size, jobs = r.size[rest], r.jobs[rest]
@@ -112,12 +141,12 @@ def lasting(r, rest, q):
     return room
 
 
-@njit(cache=True)
+@inner
 def missing(wanted, left, total):
     return max((wanted - left) / max(total - left, TINY), 0.0)
 
 
-@njit(cache=True)
+@inner
 def worth_of(r, rest):
     now, later, churn = 0.0, 0.0, r.scale[0]
     for q in range(len(r.kinds)):
@@ -126,14 +155,14 @@ def worth_of(r, rest):
     return now - (1.0 - churn) * r.stranded[rest] + churn * later
 
 
-@njit(cache=True)
+@entry
 def value_rests(c, r):
     """Value all rests by a new outlook."""
     for rest in range(c.numbers[RESTS]):
         r.worth[rest] = worth_of(r, rest)
 
 
-@njit(cache=True)
+@entry
 def idle_of_pool(c, lay, r, ready, usable):
     """Add up what each kind could use now on nodes that are ready; return what is idle there.
 
@@ -152,7 +181,7 @@ def idle_of_pool(c, lay, r, ready, usable):
     return idle
 
 
-@njit(cache=True)
+@inner
 def explain_room(c, r, g, before, after, parts):
     """Put what a class loses into `parts`: room by name, what is stranded, what is free there."""
     churn, names = r.scale[0], len(parts) - 2

@@ -8,12 +8,14 @@ import numpy as np
 
 from models.job import Tier
 from models.placement import Decision, JobRequest, PackingPolicy, PackingRule, RejectionCode
+from scheduling.bulk import cells as compiled_cells
 from scheduling.bulk import kernel as compiled
 from scheduling.bulk import rests as compiled_rests
-from scheduling.bulk.arrays import CLASSES, MOVES, NEED, POOL, SUBJECT, answers_for
+from scheduling.bulk.arrays import CLASSES, KEPT, MOVES, NEED, POOL, SUBJECT, answers_for
 from scheduling.bulk.questions import (
     ASK_ALONE,
     ASK_LAYOUT,
+    ASK_LOOK,
     DONE,
     FULL,
     KEEP_ROOM,
@@ -33,6 +35,7 @@ from scheduling.placement.layouts import CODE_NUMBER, FITS
 from scheduling.reservations import open_from
 from scheduling.state import Need
 
+cells: Any = compiled_cells
 kernel: Any = compiled
 rests: Any = compiled_rests
 _RULES = {PackingRule.SEED_SCORE: SEED_SCORE, PackingRule.KEEP_ROOM: KEEP_ROOM}
@@ -91,10 +94,12 @@ class Run:
                 self._load()
             t = self.tables
             at, question = kernel.run(
-                self._rule, self._weights, HOST_CODES, t.c, t.lay, t.n, t.r, self.answers,
-                self.slots, self._exhausted, at, self._loaded,
+                self._rule, self._weights, HOST_CODES, t.c, t.x, t.f, t.wishes.lay, t.n, t.r,
+                self.answers, self.slots, self._exhausted, at, self._loaded,
             )  # fmt: skip
-            if question == ASK_LAYOUT:
+            if question == ASK_LOOK:
+                t.ask_look(int(t.c.numbers[NEED]))
+            elif question == ASK_LAYOUT:
                 t.ask_layout(int(t.c.numbers[NEED]), int(t.c.numbers[SUBJECT]))
             elif question == ASK_ALONE:
                 self._answer_alone(int(t.c.numbers[NEED]), int(t.c.numbers[SUBJECT]))
@@ -143,7 +148,8 @@ class Run:
         for move in range(self._seen, len(columns.moved)):
             self._grow_ahead()
             self.tables.put_class(columns.classes[columns.joined_class[move]])
-            kernel.move_to_known(self.tables.c, columns.moved[move])
+            t = self.tables
+            kernel.move_to_known(self._rule, t.c, t.x, t.f, t.wishes.lay, t.r, columns.moved[move])
         self._seen = len(columns.moved)
 
     def decisions(self) -> tuple[Decision, ...]:
@@ -164,6 +170,7 @@ class Run:
                 self.slots[at] = rows.setdefault(need, len(rows))
             at += 1
         self.tables.load(list(rows))
+        self._index_cells()
         self._sentences.holders.clear()
         self._loaded = at
 
@@ -175,39 +182,36 @@ class Run:
             int(self.slots[j]), int(self.answers.group[j, 0])
         )
 
-    def _answer_alone(self, row: int, group: int) -> None:
-        t, columns = self.tables, self._columns
-        position = int(t.c.pool[t.c.heap_at[group]])
-        view, need = columns.views[position], t.needs[row]
-        assert need is not None
+    def _answer_alone(self, row: int, kept: int) -> None:
+        t = self.tables
+        view, need = self._columns.views[int(t.c.kept[kept])], t.needs[row]
         found = open_from(view, need, self._now, self._policy.gpu_choice, free=view.free)
-        gap, after, added, code = 0.0, -1, 0.0, _RESERVED
-        if found is not None:
-            after = t.beside_reservations(row, group, found)
-            gap, added, code = found.gap, found.vram, FITS
-            t = self.tables
-        # What a MIG instance adds is looked up by layout, as in a scan.
-        added = float(t.lay.added[t.n.wish[row], t.c.layout[group]])
-        full = kernel.answer_alone(
-            self._rule, self._weights, t.c, t.lay, t.n, t.r, row, group, code, gap, after, added
-        )
-        if full == FULL:
-            self._grow()
+        t.beside_reservations(row, kept, found, _RESERVED if found is None else FITS)
 
     def _look_anew(self) -> None:
         t, keeper = self.tables, self._keeper
         assert keeper is not None
         usable = np.zeros(len(keeper.mix.kinds))
-        idle = rests.idle_of_pool(t.c, t.lay, t.r, self._columns.makes.ready, usable)
+        idle = rests.idle_of_pool(t.c, t.wishes.lay, t.r, self._columns.makes.ready, usable)
         if idle < 0:
             self._grow()
             return
         due = keeper.look(usable, int(idle), int(t.c.numbers[MOVES]))
         t.look(keeper.outlook.pressure, due)
         rests.value_rests(t.c, t.r)
-        kernel.look_anew(self._weights, t.c, t.n, t.r, t.rows)
+        cells.refresh_all(self._rule, t.c, t.x, t.r)
 
     def _grow(self) -> None:
+        self._make_room()
+        self._index_cells()
+
+    def _index_cells(self) -> None:
+        """Put all classes into cells, with as much room as that takes."""
+        t = self.tables
+        while not cells.index_cells(self._rule, t.c, t.x, t.f, t.wishes.lay, t.r):
+            self._make_room()
+
+    def _make_room(self) -> None:
         self.tables.grow()
         self.tables.c.buckets.fill(-1)
         self.tables.r.buckets.fill(-1)
@@ -217,7 +221,8 @@ class Run:
     def _grow_ahead(self) -> None:
         c = self.tables.c
         nearly = int(c.numbers[CLASSES]) + 2 >= len(c.make)
-        nearly |= int(c.numbers[MOVES]) + 2 >= len(c.moved_to)
+        nearly |= int(c.numbers[KEPT]) + 1 >= len(c.kept)
+        nearly |= not cells.has_room(c, self.tables.x, self.tables.r)
         if nearly or int(c.numbers[POOL]) + 2 * len(c.class_of) + 8 > len(c.pool):
             self._grow()
 

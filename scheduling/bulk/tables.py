@@ -1,44 +1,52 @@
 """The arrays of one plan: filled from the columns of its nodes, and grown as they fill up."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from models.placement import PackingPolicy
 from scheduling.bulk.arrays import (
+    AMOUNTS,
+    CELLS,
     CLASSES,
     DUE,
-    FAMILIES,
-    FAMILY_SETS,
-    MOVES,
+    KEPT,
+    MOST_SHOWN,
+    ORDER,
     POOL,
     RESTS,
-    UNKNOWN,
+    Cells,
     Classes,
-    Layouts,
+    Faces,
     Needs,
     Room,
 )
-from scheduling.bulk.questions import BY_CALLER
-from scheduling.placement.columns import Columns, Layout, NodeClass
+from scheduling.bulk.faces import KEPT_AT_FIRST, faces_of, needs_of, steps_of
+from scheduling.bulk.wishes import Wishes
+from scheduling.placement.columns import Columns, NodeClass
 from scheduling.placement.feasibility import HOST_CODES as CODES_OF_HOST
 from scheduling.placement.gpus import Chosen
-from scheduling.placement.keep_room import RoomKeeper, layout_with
-from scheduling.placement.layouts import CODE_NUMBER, FITS, Wish, found_in
-from scheduling.placement.scan import lasting_codes
-from scheduling.placement.scoring import expiry_penalty, provider_bonus
-from scheduling.state import Need, Rooms
+from scheduling.placement.keep_room import RoomKeeper
+from scheduling.placement.layouts import CODE_NUMBER
+from scheduling.state import Need
 
 HOST_CODES = np.array([CODE_NUMBER[code] for code in CODES_OF_HOST], np.uint8)
 """The constraint on each amount of a host."""
-_MOST_CELLS = 1 << 20
-"""Answers (needs x classes) that are kept at one time: bounds memory, not results."""
+_MOST_ANSWERS = 1 << 22
+"""Answers of makes, or of layouts, to needs that are kept at one time: bounds memory, not
+results."""
 _FEWEST_NEEDS = 16
 
 
 class Tables:
     """The arrays, and the objects that their numbers stand for."""
+
+    c: Classes
+    n: Needs
+    f: Faces
+    x: Cells
+    r: Room
 
     def __init__(
         self,
@@ -51,199 +59,147 @@ class Tables:
         self.columns = columns
         self._policy = policy
         self._keeper = keeper
-        room = 1 << (columns.class_count + min(jobs, 256)).bit_length()
-        self.rows = min(needs, max(_FEWEST_NEEDS, _MOST_CELLS // room))
+        each = max(len(columns.makes), 2 * len(columns.layouts) + 64)
+        self.rows = min(needs, max(_FEWEST_NEEDS, _MOST_ANSWERS // each))
         """Needs that are in hand at one time."""
-        self.needs: list[Need | None] = [None] * self.rows
-        powers = np.unique(columns.makes.gpu_power, return_inverse=True)
-        self._powers, self._power_of_make = powers[0].tolist(), powers[1]
-        self._wishes: dict[Wish, int] = {}
-        self._chosen: list[dict[int, Chosen]] = []
-        """By wish and layout."""
-        self._families: dict[tuple[Rooms, int], int] = {}
+        self.needs: list[Need] = []
+        self.wishes = Wishes(columns, policy.gpu_choice, keeper, self.rows)
         self.beside: dict[tuple[int, int], Chosen] = {}
         """By row and class: the choice on a node with reservations."""
-        self.c = _classes(columns, room, jobs)
-        self.lay = _layouts(self.rows, 2 * len(columns.layouts) + 64)
-        self.n = _needs(self.rows, room, len(columns.makes))
+        room = 1 << (columns.class_count + min(jobs, 4096)).bit_length()
+        self.c = _classes(columns, room)
         self.r = _room(keeper, 4 * room if keeper else 0)
-        self._know_layouts()
+        self._know_kinds()
 
     def load(self, needs: Sequence[Need]) -> None:
         """Take these needs in hand, at most `rows`, in place of those before."""
-        self._wishes.clear()
-        self._chosen.clear()
         self.beside.clear()
-        self.lay.code.fill(UNKNOWN)
-        self.lay.after.fill(-1)
-        for row, need in enumerate(needs):
-            self._load(row, need)
+        self.needs = list(needs)
+        columns = self.columns
+        nodes = np.bincount(self.c.make[self.c.class_of], minlength=len(columns.makes))
+        n = needs_of(needs, self.wishes.take_in_hand(self.needs), columns)
+        self.n, self.f = faces_of(n, needs, columns, self._policy.weights, self._keeper, nodes)
+        kept = int(self.c.numbers[KEPT])
+        while self.n.beside_class.shape[1] <= kept:
+            self._grow_beside()
+        self.x = _cells(steps_of(self.n.wanted), len(self.f.power), len(self.c.make))
 
     def chosen(self, row: int, group: int) -> Chosen:
         """Return the GPUs that a need gets on nodes of a class where it fits."""
         found = self.beside.get((row, group))
-        return found or self._chosen[int(self.n.wish[row])][int(self.c.layout[group])]
+        return found or self.wishes.chosen(int(self.n.wish[row]), int(self.c.layout[group]))
+
+    def ask_look(self, row: int) -> None:
+        """Answer for all looks."""
+        self.wishes.ask_look(int(self.n.wish[row]))
+        self._know_kinds()
 
     def ask_layout(self, row: int, layout: int) -> None:
-        """Answer for a layout, and for all others of nodes that the need has yet to see."""
-        wish = int(self.n.wish[row])
-        if self.lay.code[wish, layout] != UNKNOWN:
-            self._take(row, wish, [layout])
-            return
-        asked = self.c.layout[int(self.n.asked[row]) : int(self.c.numbers[CLASSES])]
-        new = np.unique(asked)
-        numbers: list[int] = new[self.lay.code[wish, new] == UNKNOWN].tolist()
-        need = self._need(row)
-        for number in numbers:
-            found = found_in(self.columns.layouts[number], wish_of(need), self._policy.gpu_choice)
-            if not isinstance(found, Chosen):
-                self.lay.code[wish, number] = CODE_NUMBER[found]
-                continue
-            self._chosen[wish][number] = found
-            self.lay.code[wish, number] = FITS
-            self.lay.mask[wish, number] = found.mask
-            self.lay.gap[wish, number] = found.gap
-            self.lay.added[wish, number] = found.vram
-        if self._keeper is not None:  # its values follow from what is left
-            self._take(row, wish, [number for number in numbers if number in self._chosen[wish]])
+        """Answer for a layout, or say what becomes of it."""
+        self.wishes.ask_layout(int(self.n.wish[row]), layout)
+        self._know_kinds()
 
-    def beside_reservations(self, row: int, group: int, found: Chosen) -> int:
-        """Keep the choice on a node with reservations; return the layout after it."""
+    def beside_reservations(self, row: int, kept: int, found: Chosen | None, code: int) -> None:
+        """Write down what a need finds on a node with reservations: its choice, or the constraint
+        that fails."""
+        n, wish = self.n, int(self.n.wish[row])
+        group = int(self.c.class_of[self.c.kept[kept]])
+        n.beside_class[row, kept], n.beside_code[row, kept] = group, code
+        if found is None:
+            return
         self.beside[row, group] = found
-        layout = self.columns.layouts[int(self.c.layout[group])]
-        after = self.columns.number_of(layout_with(layout, found, self._need(row)))
-        self._know_layouts()
-        return after
+        layout = int(self.c.layout[group])
+        # What a MIG instance adds is looked up by layout, as in a scan.
+        added = self.wishes.chosen(wish, layout).vram
+        n.beside_gap[row, kept], n.beside_added[row, kept] = found.gap, added
+        if self._keeper is not None:
+            after = self.wishes.layout_beside(wish, layout, found)
+            n.beside_gpus[row, kept] = self.wishes.lay.gpus[after]
+            self._know_kinds()
 
     def put_class(self, found: NodeClass) -> None:
         """Write a class into the first spare row of classes."""
-        self._know_layouts()
+        self.wishes.know_layouts()
+        self._know_kinds()
         c, row = self.c, int(self.c.numbers[CLASSES])
         c.make[row], c.layout[row] = found.make, found.layout
         c.jobs[row], c.alone[row] = found.jobs, found.alone
         c.free[row] = found.host_free
         c.vram_used[row] = found.vram_used
         unnamed = bool(c.make_unnamed[found.make])
-        c.amount[row] = self.lay.taken[found.layout] if unnamed else found.vram_used
+        c.amount[row] = self.wishes.lay.taken[found.layout] if unnamed else found.vram_used
 
     def grow(self) -> None:
         """Make more room in whatever is nearly full."""
-        c, n, r = self.c, self.n, self.r
+        c, r = self.c, self.r
         if 2 * int(c.numbers[CLASSES]) + 4 >= len(c.make):
             by_class = ("make", "layout", "jobs", "alone", "size", "free", "vram_used", "amount",
-                        "rest", "heap_at", "heap_room")  # fmt: skip
+                        "rest", "cell", "later", "heap_at", "heap_room")  # fmt: skip
             c = _with_bits(c._replace(**{name: _doubled(getattr(c, name)) for name in by_class}))
             c = c._replace(buckets=_buckets(len(c.make)))
-            by_need = ("code", "total", "used", "gap", "next", "rest_after", "heap", "place",
-                       "first")  # fmt: skip
-            n = n._replace(**{name: _doubled(getattr(n, name), 1) for name in by_need})
         while int(c.numbers[POOL]) + 2 * len(c.class_of) + 8 > len(c.pool):
             c = c._replace(pool=_doubled(c.pool))
-        if 2 * int(c.numbers[MOVES]) + 4 >= len(c.moved_to):
-            by_move = ("moved_from", "moved_to", "moved")
-            c = c._replace(**{name: _doubled(getattr(c, name)) for name in by_move})
-        if self._keeper is not None and 2 * int(c.numbers[RESTS]) + 4 >= len(r.size):
+        if self._keeper is not None and 2 * int(c.numbers[RESTS]) + 8 >= len(r.size):
             by_rest = ("size", "gpus", "jobs", "left", "now", "lasting", "stranded", "worth")
             r = r._replace(**{name: _doubled(getattr(r, name)) for name in by_rest})
             r = r._replace(left_bits=r.left.view(np.int64), buckets=_buckets(len(r.size)))
-        self.c, self.n, self.r = c, n, r
+        self.c, self.r = c, r
+        if int(c.numbers[KEPT]) + 1 >= len(c.kept):
+            self.c = c._replace(kept=_doubled(c.kept))
+        while self.n.beside_class.shape[1] < len(self.c.kept):
+            self._grow_beside()
+        if 2 * int(c.numbers[CELLS]) + 4 >= len(self.x.key):
+            self.x = _cells(self.x.steps, len(self.f.power), 2 * len(self.x.key))
+        elif int(c.numbers[ORDER]) + 4 * int(c.numbers[CELLS]) + 8 >= len(self.x.order):
+            self.x = self.x._replace(order=_doubled(self.x.order))
 
     def look(self, pressure: Any, due: int) -> None:
         """Take in a new outlook."""
         self.r.pressure[:] = pressure
         self.c.numbers[DUE] = due
 
-    def _need(self, row: int) -> Need:
-        need = self.needs[row]
-        assert need is not None
-        return need
+    def _grow_beside(self) -> None:
+        by_kept = ("class", "code", "gap", "added", "gpus")
+        columns = {f"beside_{name}": getattr(self.n, f"beside_{name}") for name in by_kept}
+        self.n = self.n._replace(**{name: _doubled(column, 1) for name, column in columns.items()})
+        # No class has the number of a column that is new.
+        self.n.beside_class[:, self.n.beside_class.shape[1] // 2 :] = -1
 
-    def _load(self, row: int, need: Need) -> None:
-        columns, n = self.columns, self.n
-        wish = self._wishes.setdefault(wish_of(need), len(self._wishes))
-        if wish == len(self._chosen):
-            self._chosen.append({})
-            self.lay.in_parts[wish] = not need.whole
-        self.needs[row] = need
-        n.wish[row], n.tier[row] = wish, need.tier.value == "FLEX"
-        n.vram[row], n.gpus[row], n.mig[row] = need.vram, need.gpus, need.mig is not None
-        n.amount[row] = need.vram * need.gpus
-        n.outlook[row], n.built[row], n.asked[row] = BY_CALLER, False, 0
-        n.lasting[row] = lasting_codes(columns, need)
-        n.expiry[row] = expiry_penalty(columns, need.duration)
-        n.provider[row] = provider_bonus(columns, need.gpus)
-        wanted = np.array([need.host(power) for power in self._powers], np.float64)
-        n.wanted[row] = wanted.reshape(-1, len(HOST_CODES))[self._power_of_make]
-
-    def _take(self, row: int, wish: int, layouts: Iterable[int]) -> None:
-        """Find what these layouts are once the job is there."""
-        need = self._need(row)
-        after = {number: self._layout_after(number, wish, need) for number in layouts}
-        self._know_layouts()
-        for number, new in after.items():
-            self.lay.after[wish, number] = new
-
-    def _layout_after(self, number: int, wish: int, need: Need) -> int:
-        chosen, family = self._chosen[wish][number], int(self.lay.family[number])
-        if need.whole and family >= 0:
-            found = int(self.lay.by_free[family, int(self.lay.free[number]) & ~chosen.mask])
-            if found >= 0:
-                return found
-        return self.columns.number_of(layout_with(self.columns.layouts[number], chosen, need))
-
-    def _know_layouts(self) -> None:
-        """Take in the layouts that the columns have learnt."""
-        columns, lay = self.columns, self.lay
-        if len(columns.layouts) > len(lay.taken):
-            spare = len(columns.layouts)
-            wide = (lay.code.shape[0], spare)
-            lay = self.lay = lay._replace(
-                code=np.concatenate([lay.code, np.full(wide, UNKNOWN, np.uint8)], axis=1),
-                after=np.concatenate([lay.after, np.full(wide, -1, np.int32)], axis=1),
-                **{
-                    name: _more(getattr(lay, name), spare)
-                    for name in ("mask", "gap", "added", "taken", "gpus", "family", "free")
-                },
-            )
+    def _know_kinds(self) -> None:
+        """Take in what jobs find on GPUs that the table has learnt of."""
         table = self._keeper and self._keeper.table
-        for number in range(int(lay.known[0]), len(columns.layouts)):
-            layout = columns.layouts[number]
-            lay.taken[number] = layout.rooms.count - layout.free.bit_count()
-            lay.family[number] = family = self._family_of(layout)
-            if family >= 0:
-                lay.free[number] = layout.free
-                lay.by_free[family, layout.free] = number
-            if table:
-                lay.gpus[number] = table.gpus_number(layout)
-        lay.known[0] = len(columns.layouts)
         if table and len(table.idle) != len(self.r.idle):
             self.r = self.r._replace(
                 found=table.found.astype(np.int64), idle=table.idle.astype(np.int64)
             )
 
-    def _family_of(self, layout: Layout) -> int:
-        """Return what layouts are of that differ in their free GPUs alone; -1 of any other."""
-        if layout.parts or layout.rooms.all_gpus >= FAMILY_SETS:
-            return -1
-        # Topologies are compared by identity: to hash one takes long, and few nodes differ.
-        key = layout.rooms, id(layout.topology)
-        if key not in self._families and len(self._families) == FAMILIES:
-            return -1
-        return self._families.setdefault(key, len(self._families))
+
+def _cells(steps: Any, faces: int, room: int) -> Cells:
+    amounts = len(steps)
+    return Cells(
+        key=np.zeros(room, np.int64),
+        facts=np.zeros((room, 7), np.int32),
+        bounds=np.zeros((room, AMOUNTS + 2 * amounts)),
+        buckets=_buckets(room),
+        order=np.zeros(8 * room + 8 * faces, np.int32),
+        face_at=np.zeros(faces, np.int32),
+        face_room=np.zeros(faces, np.int32),
+        face_cells=np.zeros(faces, np.int32),
+        steps=steps,
+        best=np.zeros(room, np.int32),
+        value=np.zeros(room),
+        front=np.zeros(2 * MOST_SHOWN, np.int32),
+    )
 
 
-def wish_of(need: Need) -> Wish:
-    return Wish(need.gpus, need.vram, need.milli, need.mig)
-
-
-def _classes(columns: Columns, room: int, jobs: int) -> Classes:
+def _classes(columns: Columns, room: int) -> Classes:
     count = columns.class_count
     classes, makes = columns.classes, columns.makes
     size = columns.size[:count].astype(np.int32)
     order = np.argsort(columns.class_of, kind="stable").astype(np.int32)
     pool = np.zeros(4 * len(order) + 16 * room, np.int32)
     pool[: len(order)] = order
-    numbers = np.zeros(8, np.int64)
+    numbers = np.zeros(16, np.int64)
     numbers[CLASSES], numbers[POOL] = count, len(order)
 
     def column(values: Any, kind: Any) -> Any:
@@ -267,14 +223,14 @@ def _classes(columns: Columns, room: int, jobs: int) -> Classes:
             vram_bits=np.zeros(0, np.int64),
             amount=column(columns.amount_used[:count], np.float64),
             rest=np.full(room, -1, np.int32),
+            cell=np.full(room, -1, np.int32),
+            later=np.full(room, -1, np.int32),
             heap_at=column(np.cumsum(size) - size, np.int32),
             heap_room=column(size, np.int32),
             pool=pool,
             buckets=_buckets(room),
             class_of=columns.class_of.astype(np.int32),
-            moved_from=np.zeros(2 * jobs + 64, np.int32),
-            moved_to=np.zeros(2 * jobs + 64, np.int32),
-            moved=np.zeros(2 * jobs + 64, np.int32),
+            kept=np.zeros(KEPT_AT_FIRST, np.int32),
             make_amount=makes.amount,
             make_unnamed=makes.unnamed,
             numbers=numbers,
@@ -284,41 +240,6 @@ def _classes(columns: Columns, room: int, jobs: int) -> Classes:
 
 def _with_bits(c: Classes) -> Classes:
     return c._replace(free_bits=c.free.view(np.int64), vram_bits=c.vram_used.view(np.int64))
-
-
-def _layouts(wishes: int, room: int) -> Layouts:
-    shape = wishes, room
-    return Layouts(
-        code=np.full(shape, UNKNOWN, np.uint8),
-        mask=np.zeros(shape, np.int64),
-        gap=np.zeros(shape),
-        added=np.zeros(shape),
-        after=np.full(shape, -1, np.int32),
-        in_parts=np.zeros(wishes, np.bool_),
-        taken=np.zeros(room),
-        gpus=np.full(room, -1, np.int32),
-        known=np.zeros(1, np.int32),
-        family=np.full(room, -1, np.int32),
-        free=np.zeros(room, np.int32),
-        by_free=np.full((FAMILIES, FAMILY_SETS), -1, np.int32),
-    )
-
-
-def _needs(rows: int, room: int, makes: int) -> Needs:
-    def column(kind: Any, *shape: int) -> Any:
-        return np.zeros((rows, *shape), kind)
-
-    whole, small, real, flag = np.int32, np.uint8, np.float64, np.bool_
-    return Needs(
-        wish=column(whole), tier=column(small), vram=column(real), amount=column(real),
-        gpus=column(real), mig=column(flag), outlook=column(small), built=column(flag),
-        asked=column(whole), followed=column(whole), heap_size=column(whole),
-        counts=column(whole, FITS + 1), lasting=column(small, makes), expiry=column(real, makes),
-        provider=column(real, makes), wanted=column(real, makes, len(HOST_CODES)),
-        code=column(small, room), total=column(real, room), used=column(real, room),
-        gap=column(real, room), next=column(whole, room), rest_after=column(whole, room),
-        heap=column(whole, room), place=column(whole, room), first=column(whole, room),
-    )  # fmt: skip
 
 
 def _room(keeper: RoomKeeper | None, room: int) -> Room:

@@ -2,7 +2,7 @@
 
 from activities.warming import Warming
 from scheduling import bulk
-from scheduling.bulk import kernel, rests
+from scheduling.bulk import cells, kernel, rests
 
 
 async def test_a_long_plan_has_the_pass_loaded_and_nothing_is_compiled_twice() -> None:
@@ -14,8 +14,9 @@ async def test_a_long_plan_has_the_pass_loaded_and_nothing_is_compiled_twice() -
     assert bulk.is_loaded()
     assert bulk.is_worth(bulk.FEWEST)
     entries = (
-        kernel.run, kernel.look_anew, kernel.answer_alone, kernel.move_to_known,
-        kernel.index_classes, rests.idle_of_pool, rests.value_rests, rests.index_rests,
+        kernel.run, kernel.move_to_known, kernel.index_classes, cells.index_cells,
+        cells.refresh_all, cells.has_room, rests.idle_of_pool, rests.value_rests,
+        rests.index_rests,
     )  # fmt: skip
     # None, or a second one, would be compiled in the middle of a cycle.
     assert [len(entry.signatures) for entry in entries] == [1] * len(entries)

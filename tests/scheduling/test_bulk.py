@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.placement import (
@@ -18,7 +18,7 @@ from models.placement import (
     ScoreWeights,
 )
 from models.topology import Gang, labels_of_bought
-from scheduling.bulk import tables
+from scheduling.bulk import faces, tables
 from scheduling.cycle import plan
 from tests.scheduling.test_reference import crowded, crowded_in_parts, without_words
 from tests.support.packing import NOW
@@ -72,14 +72,14 @@ def test_a_compiled_plan_is_that_made_job_by_job(
     assert compiled == one_by_one
 
 
-@given(compiled_scenes, policies, st.integers(1, 3))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_compiled_plan_is_the_same_with_few_needs_in_hand(
-    scene: Scene, policy: PackingPolicy, rows: int
+@given(compiled_scenes, policies, st.integers(1, 3), st.sampled_from([0, 1, 15]))
+def test_a_compiled_plan_is_the_same_with_few_needs_in_hand_and_wide_cells(
+    scene: Scene, policy: PackingPolicy, rows: int, steps: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "_MOST_CELLS", 1)
+        patch.setattr(tables, "_MOST_ANSWERS", 1)
         patch.setattr(tables, "_FEWEST_NEEDS", rows)
+        patch.setattr(faces, "_MOST_STEPS", steps)
         compiled, one_by_one = both_ways(scene, policy, [])
     assert compiled == one_by_one
 

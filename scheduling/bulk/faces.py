@@ -1,0 +1,152 @@
+"""The needs of a pass in arrays, and the makes of nodes as these needs tell them apart."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from models.placement import ScoreWeights
+from scheduling.bulk.arrays import RANKS, Faces, Floats, Ints, Longs, Needs
+from scheduling.bulk.questions import BY_CALLER
+from scheduling.placement.columns import Columns
+from scheduling.placement.keep_room import RoomKeeper
+from scheduling.placement.layouts import FITS
+from scheduling.placement.scan import lasting_codes
+from scheduling.placement.scoring import expiry_penalty, provider_bonus, provider_for
+from scheduling.state import Need
+
+KEPT_AT_FIRST = 8
+"""Nodes with reservations that there is room for at first."""
+_MOST_STEPS = RANKS
+"""Amounts that are wanted by which cells differ: bounds cells, not results."""
+
+
+def needs_of(needs: Sequence[Need], wishes: Sequence[int], columns: Columns) -> Needs:
+    """Return the needs as columns, without their rows of faces; `wishes` are their numbers."""
+    beside = len(needs), KEPT_AT_FIRST
+    powers, amounts = np.unique(columns.makes.gpu_power), len(columns.makes.host)
+    wanted = np.array([[need.host(power) for power in powers.tolist()] for need in needs])
+    gpus = np.array([need.gpus for need in needs], np.float64)
+    vram = np.array([need.vram for need in needs], np.float64)
+    mig = np.array([need.mig is not None for need in needs], np.bool_)
+    none = np.zeros(len(needs), np.int32)
+    return Needs(
+        wish=np.array(wishes, np.int32),
+        tier=np.array([need.tier.value == "FLEX" for need in needs], np.uint8),
+        vram=vram,
+        amount=vram * gpus,
+        gpus=gpus,
+        mig=mig,
+        by_layout=mig | (gpus > 1),
+        outlook=np.full(len(needs), BY_CALLER, np.uint8),
+        lasting=none,
+        duration=none,
+        provider=none,
+        wanted=wanted.reshape(len(needs), len(powers), amounts).astype(np.float64),
+        beside_class=np.full(beside, -1, np.int32),
+        beside_code=np.zeros(beside, np.uint8),
+        beside_gap=np.zeros(beside),
+        beside_added=np.zeros(beside),
+        beside_gpus=np.full(beside, -1, np.int32),
+    )
+
+
+def faces_of(
+    n: Needs,
+    needs: Sequence[Need],
+    columns: Columns,
+    weights: ScoreWeights,
+    keeper: RoomKeeper | None,
+    nodes: Longs,
+) -> tuple[Needs, Faces]:
+    """Return the needs with their rows of faces, and the faces; `nodes` are those of each make."""
+    makes = columns.makes
+    lasting, code = _asked_once(needs, _what_lasts, lambda need: lasting_codes(columns, need))
+    duration, expiry = _asked_once(
+        needs, lambda need: need.duration, lambda need: expiry_penalty(columns, need.duration)
+    )
+    by_provider, provider = _asked_once(
+        needs,
+        lambda need: provider_for(need.gpus),
+        lambda need: provider_bonus(columns, need.gpus),
+    )
+    power = np.unique(makes.gpu_power, return_inverse=True)[1].astype(np.int32)
+    size = keeper.table.size_of_make if keeper else np.zeros(len(makes), np.intp)
+    alike = [makes.amount, makes.unnamed, power, size, *provider]
+    of_make, first = _numbered(np.ascontiguousarray(code.T), np.array(alike, np.float64).T)
+    open_at, open_faces = [0], list[int]()
+    for row in code:
+        open_faces += np.flatnonzero(row[first] == FITS).tolist()
+        open_at.append(len(open_faces))
+    closed = np.array([np.bincount(row, nodes, FITS + 1) for row in code]).astype(np.int32)
+    closed[:, FITS] = 0
+    faces = Faces(
+        of_make=of_make,
+        power=power[first],
+        amount=makes.amount[first],
+        unnamed=makes.unnamed[first],
+        size=size[first].astype(np.int32),
+        code=code,
+        open_at=np.array(open_at, np.int32),
+        open=np.array(open_faces, np.int32),
+        closed=closed,
+        expiry=expiry,
+        most_expiry=_most(weights.expiry * expiry, of_make, len(first)),
+        provider=provider,
+        most_provider=_most(weights.provider * provider, of_make, len(first)),
+    )
+    return n._replace(lasting=lasting, duration=duration, provider=by_provider), faces
+
+
+def steps_of(wanted: Floats) -> Floats:
+    """Return for each amount of a host the steps in which cells tell it: what is wanted, or where
+    that are too many amounts, some of them that lie evenly among the others."""
+    amounts = wanted.shape[-1]
+    steps = np.full((amounts, RANKS), np.inf)
+    for row in range(amounts):
+        asked = np.unique(wanted[..., row])
+        asked = asked[asked > 0]
+        if len(asked) > _MOST_STEPS:
+            asked = asked[np.linspace(0, len(asked) - 1, _MOST_STEPS).astype(np.intp)]
+        steps[row, : len(asked)] = asked
+    return steps
+
+
+def _what_lasts(need: Need) -> Hashable:
+    """Return what of a need no placement changes the answer to."""
+    return need.tier, need.gpu_type, need.container, need.known, need.allowed, need.must_last
+
+
+def _asked_once(
+    needs: Sequence[Need], key: Callable[[Need], Hashable], answer: Callable[[Need], Any]
+) -> tuple[Ints, Any]:
+    """Return the row of each need, and the answers of all makes: a row for each key."""
+    rows: dict[Hashable, int] = {}
+    numbers: list[int] = []
+    answers: list[Any] = []
+    for need in needs:
+        number = rows.setdefault(key(need), len(rows))
+        if number == len(answers):
+            answers.append(answer(need))
+        numbers.append(number)
+    return np.array(numbers, np.int32), np.array(answers)
+
+
+def _numbered(codes: Any, others: Any) -> tuple[Ints, Longs]:
+    """Return the number of each row, equal rows alike, and the first row of each number."""
+    seen: dict[tuple[bytes, bytes], int] = {}
+    numbers: list[int] = []
+    first: list[int] = []
+    for at in range(len(codes)):
+        number = seen.setdefault((codes[at].tobytes(), others[at].tobytes()), len(seen))
+        if number == len(first):
+            first.append(at)
+        numbers.append(number)
+    return np.array(numbers, np.int32), np.array(first, np.int64)
+
+
+def _most(values: Floats, of_make: Ints, faces: int) -> Floats:
+    most = np.full((len(values), faces), -np.inf)
+    for row, found in zip(most, values, strict=True):
+        np.maximum.at(row, of_make, found)
+    return most

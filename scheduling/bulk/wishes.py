@@ -1,0 +1,226 @@
+"""What each wish finds in each layout of GPUs: the part of a pass that only Python knows."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from models.placement import GPUChoice
+from scheduling.bulk.arrays import FAMILIES, FAMILY_SETS, UNKNOWN, VARIES, Layouts
+from scheduling.placement.columns import Columns, Layout
+from scheduling.placement.gpus import Chosen
+from scheduling.placement.keep_room import RoomKeeper, layout_with
+from scheduling.placement.layouts import CODE_NUMBER, FITS, Wish, found_in
+from scheduling.state import Need, Rooms
+
+_MOST_AHEAD = 64
+"""Wishes that are answered for a new look before they ask."""
+_BY_PAIR: dict[str, tuple[Any, int]] = {
+    "code": (np.uint8, UNKNOWN), "mask": (np.int64, 0), "gap": (np.float64, 0),
+    "added": (np.float64, 0), "after": (np.int32, -1), "gpus_after": (np.int32, -1),
+    "look_code": (np.uint8, UNKNOWN), "look_gpus": (np.int32, VARIES),
+}  # fmt: skip
+_BY_LAYOUT: dict[str, tuple[Any, int]] = {
+    "taken": (np.float64, 0), "gpus": (np.int32, -1), "family": (np.int32, -1),
+    "free": (np.int32, 0), "look": (np.int32, 0),
+}  # fmt: skip
+
+
+class Wishes:
+    """The wishes in hand and all layouts, with the arrays that say what is found."""
+
+    def __init__(
+        self, columns: Columns, choice: GPUChoice, keeper: RoomKeeper | None, most: int
+    ) -> None:
+        """`most` wishes are in hand at one time."""
+        self._columns = columns
+        self._choice = choice
+        self._table = keeper.table if keeper else None
+        self._numbers: dict[Wish, int] = {}
+        self._needs: list[Need] = []
+        """By wish: a need that has it."""
+        self._chosen: list[dict[int, Chosen]] = []
+        """By wish and layout."""
+        self._families: dict[tuple[Rooms, int], int] = {}
+        self._levels: dict[Rooms, list[int]] = {}
+        """The GPUs of a node by the memory to be had on them: a set for each amount."""
+        self._looks: dict[Hashable, int] = {}
+        self._first: list[Layout] = []
+        """A layout of each look."""
+        self._gpus_of: dict[Hashable, int] = {}
+        """By look, for `keep-room`: the number of what jobs find there."""
+        self._ahead: list[int] = []
+        """Wishes that are answered for every look."""
+        room = 2 * len(columns.layouts) + 64
+        self.lay = Layouts(
+            **{name: np.full((most, room), no, kind) for name, (kind, no) in _BY_PAIR.items()},
+            **{name: np.full(room, no, kind) for name, (kind, no) in _BY_LAYOUT.items()},
+            in_parts=np.zeros(most, np.bool_),
+            known=np.zeros(1, np.int32),
+            by_free=np.full((FAMILIES, FAMILY_SETS), -1, np.int32),
+        )
+        self.know_layouts()
+
+    def take_in_hand(self, needs: list[Need]) -> list[int]:
+        """Return the number of the wish of each need; those before are no longer in hand."""
+        self._numbers.clear()
+        self._needs.clear()
+        self._chosen.clear()
+        self._ahead.clear()
+        for name, (_, unknown) in _BY_PAIR.items():
+            getattr(self.lay, name).fill(unknown)
+        return [self._number(need) for need in needs]
+
+    def chosen(self, wish: int, layout: int) -> Chosen:
+        """Return the GPUs that jobs with a wish get of a layout where they fit."""
+        found = self._chosen[wish].get(layout)
+        if found is None:
+            self._ask(wish, layout)
+            found = self._chosen[wish][layout]
+        return found
+
+    def ask_look(self, wish: int) -> None:
+        """Answer for all looks that are there."""
+        for look in np.flatnonzero(self.lay.look_code[wish, : len(self._first)] == UNKNOWN):
+            self._ask_look(wish, int(look))
+        if len(self._ahead) < _MOST_AHEAD:
+            self._ahead.append(wish)
+
+    def ask_layout(self, wish: int, layout: int) -> None:
+        """Answer for a layout, and for all others; where that is known, what it is once the job
+        is there."""
+        if self.lay.code[wish, layout] != UNKNOWN:
+            self._take(wish, layout)
+            return
+        for number in np.flatnonzero(self.lay.code[wish, : int(self.lay.known[0])] == UNKNOWN):
+            self._ask(wish, int(number))
+
+    def layout_beside(self, wish: int, layout: int, found: Chosen) -> int:
+        """Return the layout with other GPUs taken than where nothing is reserved."""
+        return self._number_of(self._columns.layouts[layout], found, self._needs[wish])
+
+    def know_layouts(self) -> None:
+        """Take in the layouts that the columns have learnt."""
+        columns = self._columns
+        if len(columns.layouts) > len(self.lay.taken):
+            self._grow(len(columns.layouts))
+        lay = self.lay
+        for number in range(int(lay.known[0]), len(columns.layouts)):
+            layout = columns.layouts[number]
+            lay.taken[number] = layout.rooms.count - layout.free.bit_count()
+            lay.look[number] = self._look_of(layout)
+            lay.family[number] = family = self._family_of(layout)
+            if family >= 0:
+                lay.free[number] = layout.free
+                lay.by_free[family, layout.free] = number
+            if self._table:
+                lay.gpus[number] = self._table.gpus_number(layout)
+        lay.known[0] = len(columns.layouts)
+
+    def _number(self, need: Need) -> int:
+        wish = self._numbers.setdefault(wish_of(need), len(self._numbers))
+        if wish == len(self._needs):
+            self._needs.append(need)
+            self._chosen.append({})
+            self.lay.in_parts[wish] = not need.whole
+        return wish
+
+    def _look_of(self, layout: Layout) -> int:
+        key = self._key_of(layout)
+        look = self._looks.setdefault(key, len(self._looks))
+        if look == len(self._first):
+            self._first.append(layout)
+            for wish in self._ahead:
+                self._ask_look(wish, look)
+        return look
+
+    def _key_of(self, layout: Layout) -> Hashable:
+        """Return what every wish finds the same in: how many GPUs are free, and what of others."""
+        rooms = layout.rooms
+        levels = self._levels_of(rooms)
+        free = tuple([(layout.free & level).bit_count() for level in levels])
+        parts: Hashable = layout.parts
+        if not rooms.migs and len(levels) < 2:
+            parts = tuple(sorted((part.milli, part.vram) for part in layout.parts))
+        return rooms, free, layout.free.bit_count(), parts
+
+    def _levels_of(self, rooms: Rooms) -> list[int]:
+        levels = self._levels.get(rooms)
+        if levels is None:
+            by_room: dict[float, int] = {}
+            for index, room in rooms.room:
+                by_room[room] = by_room.get(room, 0) | 1 << index
+            levels = self._levels[rooms] = list(by_room.values())
+        return levels
+
+    def _ask_look(self, wish: int, look: int) -> None:
+        layout, need = self._first[look], self._needs[wish]
+        found = found_in(layout, wish_of(need), self._choice)
+        if not isinstance(found, Chosen):
+            self.lay.look_code[wish, look] = CODE_NUMBER[found]
+            return
+        self.lay.look_code[wish, look] = FITS
+        if self._table and self._takes_alike(layout, need):
+            self.lay.look_gpus[wish, look] = self._gpus_with(layout, found, need)
+
+    def _takes_alike(self, layout: Layout, need: Need) -> bool:
+        """Say whether a job leaves the same in all layouts of a look."""
+        by_index = self._choice is GPUChoice.FIRST_FREE and layout.parts and not need.whole
+        return len(self._levels_of(layout.rooms)) < 2 and not by_index
+
+    def _gpus_with(self, layout: Layout, found: Chosen, need: Need) -> int:
+        assert self._table is not None
+        after = layout_with(layout, found, need)
+        key = self._key_of(after)
+        number = self._gpus_of.get(key)
+        if number is None:
+            number = self._gpus_of[key] = self._table.gpus_number(after)
+        return number
+
+    def _ask(self, wish: int, number: int) -> None:
+        layout, need, lay = self._columns.layouts[number], self._needs[wish], self.lay
+        found = found_in(layout, wish_of(need), self._choice)
+        if not isinstance(found, Chosen):
+            lay.code[wish, number] = CODE_NUMBER[found]
+            return
+        self._chosen[wish][number] = found
+        lay.code[wish, number] = FITS
+        lay.mask[wish, number] = found.mask
+        lay.gap[wish, number] = found.gap
+        lay.added[wish, number] = found.vram
+        if self._table and not self._takes_alike(layout, need):
+            lay.gpus_after[wish, number] = self._gpus_with(layout, found, need)
+
+    def _take(self, wish: int, layout: int) -> None:
+        """Find what a layout is once the job is there."""
+        of, found = self._columns.layouts[layout], self._chosen[wish][layout]
+        after = self._number_of(of, found, self._needs[wish])
+        self.lay.after[wish, layout] = after
+
+    def _number_of(self, layout: Layout, found: Chosen, need: Need) -> int:
+        number = self._columns.number_of(layout_with(layout, found, need))
+        self.know_layouts()
+        return number
+
+    def _family_of(self, layout: Layout) -> int:
+        """Return what layouts are of that differ in their free GPUs alone; -1 of any other."""
+        if layout.parts or layout.rooms.all_gpus >= FAMILY_SETS:
+            return -1
+        # Topologies are compared by identity: to hash one takes long, and few nodes differ.
+        key = layout.rooms, id(layout.topology)
+        if key not in self._families and len(self._families) == FAMILIES:
+            return -1
+        return self._families.setdefault(key, len(self._families))
+
+    def _grow(self, spare: int) -> None:
+        lay = self.lay
+        more: dict[str, Any] = {}
+        for name, (kind, unknown) in (_BY_PAIR | _BY_LAYOUT).items():
+            column = getattr(lay, name)
+            empty = np.full((*column.shape[:-1], spare), unknown, kind)
+            more[name] = np.concatenate([column, empty], axis=-1)
+        self.lay = lay._replace(**more)
+
+
+def wish_of(need: Need) -> Wish:
+    return Wish(need.gpus, need.vram, need.milli, need.mig)
