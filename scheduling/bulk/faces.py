@@ -61,15 +61,18 @@ def faces_of(
 ) -> tuple[Needs, Faces]:
     """Return the needs with their rows of faces, and the faces; `nodes` are those of each make."""
     makes = columns.makes
-    lasting, code = _asked_once(needs, _what_lasts, lambda need: lasting_codes(columns, need))
-    duration, expiry = _asked_once(
+    lasting, codes = _asked_once(needs, _what_lasts, lambda need: lasting_codes(columns, need))
+    code = np.array(codes, np.uint8).reshape(len(codes), len(makes))
+    duration, penalties = _asked_once(
         needs, lambda need: need.duration, lambda need: expiry_penalty(columns, need.duration)
     )
-    by_provider, provider = _asked_once(
+    by_provider, bonuses = _asked_once(
         needs,
         lambda need: provider_for(need.gpus),
         lambda need: provider_bonus(columns, need.gpus),
     )
+    expiry = np.array(penalties, np.float64).reshape(len(penalties), len(makes))
+    provider = np.array(bonuses, np.float64).reshape(len(bonuses), len(makes))
     power = np.unique(makes.gpu_power, return_inverse=True)[1].astype(np.int32)
     size = keeper.table.size_of_make if keeper else np.zeros(len(makes), np.intp)
     alike = [makes.amount, makes.unnamed, power, size, *provider]
@@ -78,7 +81,8 @@ def faces_of(
     for row in code:
         open_faces += np.flatnonzero(row[first] == FITS).tolist()
         open_at.append(len(open_faces))
-    closed = np.array([np.bincount(row, nodes, FITS + 1) for row in code]).astype(np.int32)
+    counted = [np.bincount(row, nodes, FITS + 1) for row in code]
+    closed = np.array(counted, np.int32).reshape(-1, FITS + 1)
     closed[:, FITS] = 0
     faces = Faces(
         of_make=of_make,
@@ -119,7 +123,7 @@ def _what_lasts(need: Need) -> Hashable:
 
 def _asked_once(
     needs: Sequence[Need], key: Callable[[Need], Hashable], answer: Callable[[Need], Any]
-) -> tuple[Ints, Any]:
+) -> tuple[Ints, list[Any]]:
     """Return the row of each need, and the answers of all makes: a row for each key."""
     rows: dict[Hashable, int] = {}
     numbers: list[int] = []
@@ -129,7 +133,7 @@ def _asked_once(
         if number == len(answers):
             answers.append(answer(need))
         numbers.append(number)
-    return np.array(numbers, np.int32), np.array(answers)
+    return np.array(numbers, np.int32), answers
 
 
 def _numbered(codes: Any, others: Any) -> tuple[Ints, Longs]:

@@ -24,7 +24,8 @@ from scheduling.bulk.arrays import (
 )
 from scheduling.bulk.faces import KEPT_AT_FIRST, faces_of, needs_of, steps_of
 from scheduling.bulk.wishes import Wishes
-from scheduling.placement.columns import Columns, NodeClass
+from scheduling.placement.classes import NodeClass
+from scheduling.placement.columns import Columns
 from scheduling.placement.feasibility import HOST_CODES as CODES_OF_HOST
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.keep_room import RoomKeeper

@@ -7,7 +7,8 @@ import numpy as np
 
 from models.placement import GPUChoice
 from scheduling.bulk.arrays import FAMILIES, FAMILY_SETS, UNKNOWN, VARIES, Layouts
-from scheduling.placement.columns import Columns, Layout
+from scheduling.placement.classes import Layout
+from scheduling.placement.columns import Columns
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.keep_room import RoomKeeper, layout_with
 from scheduling.placement.layouts import CODE_NUMBER, FITS, Wish, found_in
