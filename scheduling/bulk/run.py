@@ -68,8 +68,8 @@ class Run:
             [weights.utilization, weights.fragmentation, weights.expiry, weights.provider]
         )
         self.needs = [None if job.gang else Need.of(job, policy) for job in jobs]
-        distinct = len(set(self.needs) - {None})
-        self.tables = Tables(columns, policy, keeper, max(distinct, 1), len(jobs))
+        distinct = {need for need in self.needs if need is not None}
+        self.tables = Tables(columns, policy, keeper, distinct, len(jobs))
         self.slots = np.full(len(jobs), -1, np.int32)
         self._loaded = 0
         """Jobs whose needs are, or were, in hand."""

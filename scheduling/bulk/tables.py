@@ -1,6 +1,6 @@
 """The arrays of one plan: filled from the columns of its nodes, and grown as they fill up."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from scheduling.bulk.arrays import (
     Room,
 )
 from scheduling.bulk.faces import KEPT_AT_FIRST, faces_of, needs_of, steps_of
-from scheduling.bulk.wishes import Wishes
+from scheduling.bulk.wishes import Wishes, wish_of
 from scheduling.placement.classes import NodeClass
 from scheduling.placement.columns import Columns
 from scheduling.placement.feasibility import HOST_CODES as CODES_OF_HOST
@@ -54,17 +54,18 @@ class Tables:
         columns: Columns,
         policy: PackingPolicy,
         keeper: RoomKeeper | None,
-        needs: int,
+        needs: Collection[Need],
         jobs: int,
     ) -> None:
         self.columns = columns
         self._policy = policy
         self._keeper = keeper
         each = max(len(columns.makes), 2 * len(columns.layouts) + 64)
-        self.rows = min(needs, max(_FEWEST_NEEDS, _MOST_ANSWERS // each))
+        self.rows = min(max(len(needs), 1), max(_FEWEST_NEEDS, _MOST_ANSWERS // each))
         """Needs that are in hand at one time."""
         self.needs: list[Need] = []
-        self.wishes = Wishes(columns, policy.gpu_choice, keeper, self.rows)
+        wishes = len({wish_of(need) for need in needs})
+        self.wishes = Wishes(columns, policy.gpu_choice, keeper, min(max(wishes, 1), self.rows))
         self.beside: dict[tuple[int, int], Chosen] = {}
         """By row and class: the choice on a node with reservations."""
         room = 1 << (columns.class_count + min(jobs, 4096)).bit_length()

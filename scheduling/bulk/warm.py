@@ -50,7 +50,7 @@ def warm() -> None:
 def _nothing() -> tuple[Classes, Room]:
     policy = PackingPolicy(rule=PackingRule.KEEP_ROOM)
     columns = Columns((), _NOW)
-    tables = Tables(columns, policy, RoomKeeper(columns, NO_MIX), needs=1, jobs=1)
+    tables = Tables(columns, policy, RoomKeeper(columns, NO_MIX), needs=(), jobs=1)
     return tables.c, tables.r
 
 
