@@ -1,6 +1,7 @@
 """Reading jobs, nodes and pools for people: the client and the console show these."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import RowMapping, text
@@ -10,12 +11,15 @@ from activities.database import Database
 from models.checkpointing import CheckpointDecision
 from models.errors import NotFoundError
 from models.job import JobSpec, JobState
+from models.job_report import AttemptView
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
 from models.preemption import PreemptionPlan
 from models.views import GPUView, JobView, NodeView, PartView, PoolView
 
+MOST_ATTEMPTS = 50
+"""Of one job that are read: the last ones."""
 WHOLE = 1000
 """Thousandths of a lease of a whole GPU."""
 
@@ -34,15 +38,22 @@ class Views:
         states: frozenset[JobState] = frozenset(),
         name: str | None = None,
         ids: tuple[str, ...] = (),
+        ended_since: datetime | None = None,
+        after: str | None = None,
         limit: int = 100,
     ) -> tuple[JobView, ...]:
-        """Return the newest jobs first, at most `limit`; an empty filter takes all."""
+        """Return the newest jobs first, at most `limit`; an empty filter takes all.
+
+        With `ended_since` none that ended before. `after` is the id of the last one of the page
+        before.
+        """
         async with self._database.transaction() as connection:
             rows = await connection.execute(
                 text(f"SELECT * FROM ({_JOBS}) AS j {_JOBS_WHERE}"),
                 {
                     "pool": pool, "tenant": tenant, "name": name, "ids": list(ids) or None,
                     "states": [state.value for state in states] or None, "limit": limit,
+                    "since": ended_since, "after": after,
                 },
             )  # fmt: skip
             return tuple(_job(row) for row in rows.mappings())
@@ -105,6 +116,23 @@ class Views:
             )
         return None if decision is None else CheckpointDecision.model_validate(decision)
 
+    async def attempts(self, job_id: str) -> tuple[AttemptView, ...]:
+        """Return the last attempts of a job, oldest first, with what each has or had."""
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(
+                text(_ATTEMPTS), {"id": job_id, "limit": MOST_ATTEMPTS}
+            )
+            return tuple(
+                AttemptView.model_validate(dict(row))
+                for row in sorted(rows.mappings(), key=lambda row: row["attempt"])
+            )
+
+    async def placed_by(self, job_id: str) -> Decision | None:
+        """Return the decision that placed the last attempt of a job; None before its first."""
+        async with self._database.transaction() as connection:
+            decision = await connection.scalar(text(_PLACED_BY), {"id": job_id})
+        return None if decision is None else Decision.model_validate(decision)
+
     async def nodes(
         self, *, pool: str | None = None, with_gone: bool = False
     ) -> tuple[NodeView, ...]:
@@ -161,6 +189,7 @@ def _gpu(row: RowMapping, leases: Sequence[RowMapping]) -> GPUView:
         index=row["index"], model=row["model"], vram=row["vram_mb"] / 1000,
         vram_used=row["vram_mb_used"] / 1000, job_id=whole["job_id"] if whole else None,
         job_name=whole["job_name"] if whole else None, mig=row["in_mig_mode"],
+        spare=bool(whole and whole["spare"]),
         milli_used=sum(part.milli for part in parts), parts=parts,
     )  # fmt: skip
 
@@ -230,6 +259,10 @@ _JOBS_WHERE = """
        AND (CAST(:name AS text) IS NULL OR name = :name)
        AND (CAST(:ids AS text[]) IS NULL OR id = ANY(CAST(:ids AS text[])))
        AND (CAST(:states AS text[]) IS NULL OR state = ANY(CAST(:states AS text[])))
+       AND (CAST(:since AS timestamptz) IS NULL OR ended_at IS NULL OR ended_at > :since)
+       AND (CAST(:after AS text) IS NULL OR EXISTS (
+                SELECT 1 FROM jobs a WHERE a.id = :after AND (a.submitted_at > j.submitted_at
+                    OR a.submitted_at = j.submitted_at AND a.id < j.id)))
      ORDER BY submitted_at DESC, id LIMIT :limit
 """
 
@@ -260,6 +293,27 @@ _GAVE_WAY = """
     SELECT plan FROM preemptions WHERE job_id = :id ORDER BY attempt DESC LIMIT 1
 """
 
+_ATTEMPTS = """
+    SELECT p.attempt, min(p.placed_at) AS placed_at,
+           CASE WHEN bool_or(p.ended_at IS NULL) THEN NULL ELSE max(p.ended_at) END AS ended_at,
+           (array_agg(p.end_reason ORDER BY p.spare, p.ended_at, p.rank))[1] AS end_reason,
+           (array_agg(p.end_message ORDER BY p.spare, p.ended_at, p.rank))[1] AS end_message,
+           coalesce((array_agg(p.decision->>'reason' ORDER BY p.spare, p.rank))[1], '') AS reason,
+           json_agg(json_build_object(
+               'node_id', p.node_id, 'rank', p.rank, 'gpu_indices', p.gpu_indices,
+               'slices', p.slices, 'spare', p.spare, 'simulated', n.simulated
+           ) ORDER BY p.spare, p.rank) AS shares
+      FROM placements p JOIN nodes n ON n.id = p.node_id
+     WHERE p.job_id = :id
+     GROUP BY p.attempt
+     ORDER BY p.attempt DESC LIMIT :limit
+"""
+
+_PLACED_BY = """
+    SELECT decision FROM placements WHERE job_id = :id AND NOT spare
+     ORDER BY attempt DESC, rank LIMIT 1
+"""
+
 _GPUS = """
     SELECT g.node_id, g.index, g.model, g.vram_mb, g.vram_mb_used, g.mig IS NOT NULL AS in_mig_mode
       FROM gpus g JOIN nodes n ON n.id = g.node_id
@@ -270,8 +324,9 @@ _GPUS = """
 
 _LEASES = """
     SELECT l.node_id, l.gpu_index, l.job_id, j.name AS job_name, l.vram_mb, l.milli, l.slices,
-           l.mig_profile
+           l.mig_profile, p.spare
       FROM leases l JOIN nodes n ON n.id = l.node_id JOIN jobs j ON j.id = l.job_id
+      JOIN placements p ON p.job_id = l.job_id AND p.attempt = l.attempt AND p.rank = l.rank
      WHERE l.ended_at IS NULL AND (CAST(:pool AS text) IS NULL OR n.pool = :pool)
        AND (:gone OR n.state NOT IN ('GONE'))
      ORDER BY l.node_id, l.gpu_index, l.milli DESC, l.slices, l.job_id

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Self, TypeVar
 
 from temporalio.client import (
@@ -21,29 +21,25 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.buying.reasons import BuyingReasons
-from activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
-from activities.database import Database
-from activities.locality import with_locality
 from activities.logstore import LogStore, Stream
 from activities.signals import Signals
-from activities.snapshot import load_nodes, load_pool, load_recent
-from activities.views import Views, set_pool
+from activities.views import set_pool
 from client.connection import connect
 from client.errors import as_ours
-from client.explain import explain
 from client.logs import JobLogs
 from client.node_control import NodeControl
+from client.reading import Reading
 from client.status import JobHandle, progress_of, status_of
 from client.submission import GENERATED_ID, details_of, new_job_id, preflight, summary_of
-from models.checkpointing import CheckpointDecision
 from models.errors import (
     ConflictError,
+    LongshoreError,
     NotFoundError,
     RefusedError,
     UnavailableError,
 )
 from models.job import JobResult, JobSpec, JobState, JobStatus
+from models.job_report import JobReport
 from models.messages import (
     CONTROL_TASK_QUEUE,
     CommandReason,
@@ -52,11 +48,9 @@ from models.messages import (
     Progress,
     job_workflow_id,
 )
-from models.placement import JobRequest
 from models.pool import PoolSpec
 from models.settings import Settings
-from models.views import Explanation, JobView, NodeView, PoolView, Submission
-from scheduling.packer import place
+from models.views import Submission
 from workflows import attributes
 from workflows.job import JobWorkflow
 
@@ -66,7 +60,7 @@ _RETRY_FROM, _RETRY_TO = 0.2, 5.0
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
-class Longshore(NodeControl):
+class Longshore(NodeControl, Reading):
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 
     def __init__(
@@ -79,12 +73,11 @@ class Longshore(NodeControl):
     ) -> None:
         """`on_away` hears once, with the reason, that a server does not answer something that
         waits for it to come back, such as `wait`; `on_back` that it answers again."""
+        super().__init__(settings)
         self.temporal = temporal
-        self.settings = settings
         self._on_away = on_away or (lambda reason: None)
         self._on_back = on_back or (lambda: None)
         self._away = False
-        self._database: Database | None = None
         self._submitted: deque[str] = deque(maxlen=1000)
         """Ids that need no look into the database."""
 
@@ -101,10 +94,6 @@ class Longshore(NodeControl):
         settings = settings or Settings()
         temporal = await connect(settings, runtime=runtime)
         return cls(temporal, settings, on_away=on_away, on_back=on_back)
-
-    async def close(self) -> None:
-        if self._database is not None:
-            await self._database.close()
 
     async def submit(
         self, spec: JobSpec, *, key: str | None = None, held: bool = False
@@ -146,6 +135,22 @@ class Longshore(NodeControl):
             return await status_of(self._job(job_id))
         except RPCError as error:
             raise as_ours(error, f"job {ref}") from error
+
+    async def report(self, ref: str) -> JobReport:
+        """Return one job in full; where Temporal does not answer, what the database knows.
+
+        Raises NotFoundError.
+        """
+        return await self.with_live(await super().report(ref))
+
+    async def with_live(self, known: JobReport) -> JobReport:
+        """Return a report with what the job's workflow and its process say now."""
+        try:
+            status = await self.status(known.job.id)
+            progress = None if status.state.ended else await self.progress(known.job.id)
+        except LongshoreError as error:
+            return known.without_live(str(error))
+        return known.model_copy(update={"status": status, "progress": progress})
 
     async def progress(self, ref: str) -> Progress | None:
         """Return what the running process said last of itself; None when it runs nowhere."""
@@ -194,18 +199,6 @@ class Longshore(NodeControl):
         async for data in logs.read(stream, attempt, rank, follow=follow):
             yield data
 
-    async def checkpoints(self, ref: str) -> StoredCheckpoints:
-        """Return what the checkpoint store has of a job, whole or not, newest first.
-
-        Raises UnavailableError when the store cannot be read.
-        """
-        job_id = await self._resolve(ref)
-        return await checkpoints_of(self.settings.resolve_checkpoint_store(), job_id)
-
-    async def saving(self, ref: str) -> CheckpointDecision | None:
-        """Return what was decided last about a save of a job; None where nobody has looked."""
-        return await self._views().saving(await self._resolve(ref))
-
     async def cancel(self, ref: str, reason: str = "") -> str:
         """Ask a job to end; return its id. Its process gets its stop signal and its grace."""
         job_id = await self._resolve(ref)
@@ -252,32 +245,6 @@ class Longshore(NodeControl):
             raise as_ours(error, f"job {ref}") from error
         return True
 
-    async def spec(self, ref: str) -> JobSpec:
-        """Return what was submitted."""
-        return await self._views().spec((await self._views().job(ref)).id)
-
-    async def list(
-        self,
-        *,
-        pool: str | None = None,
-        tenant: str | None = None,
-        states: frozenset[JobState] = frozenset(),
-        limit: int = 100,
-    ) -> tuple[JobView, ...]:
-        """Return jobs, newest first."""
-        return await self._views().jobs(pool=pool, tenant=tenant, states=states, limit=limit)
-
-    async def job(self, ref: str) -> JobView:
-        return await self._views().job(ref)
-
-    async def nodes(
-        self, *, pool: str | None = None, with_gone: bool = False
-    ) -> tuple[NodeView, ...]:
-        return await self._views().nodes(pool=pool, with_gone=with_gone)
-
-    async def pools(self) -> tuple[PoolView, ...]:
-        return await self._views().pools()
-
     async def set_pool(self, spec: PoolSpec) -> None:
         """Store a pool's settings, and make it where it is new; its next cycle uses them.
 
@@ -299,33 +266,6 @@ class Longshore(NodeControl):
         if self._away:
             self._away = False
             self._on_back()
-
-    async def explain(self, ref: str) -> Explanation:
-        """Say why a job is where it is; for a queued one node by node, as things are now."""
-        job = await self._views().job(ref)
-        last, row = await self._views().last_decision(job.id)
-        gave_way = await self._views().gave_way(job.id)
-        saving = await self._views().saving(job.id)
-        reasons = BuyingReasons(self._db())
-        if row is None:
-            on = await reasons.blocks_of_job(job.id)
-            return explain(job, gave_way=gave_way, saving=saving, blocks=on)
-        async with self._db().transaction() as connection:
-            pool = await load_pool(connection, job.pool)
-            nodes = await load_nodes(connection, job.pool)
-            recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
-            request = JobRequest.model_validate(row["request"])
-            (request,), nodes = await with_locality(
-                connection, job.pool, pool.packing, [request], nodes
-            )
-        making_room = await self._views().making_room(job.id)
-        alone = place(request, nodes, pool.packing, datetime.now(UTC), recent=recent)
-        return explain(
-            job, alone=alone, last=last, decided_at=row["decided_at"], position=row["position"],
-            nodes=len(nodes), growth=pool.growth, making_room=making_room,
-            gave_way=gave_way, saving=saving,
-            buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
-        )  # fmt: skip
 
     async def _same_content_or_raise(self, job_id: str, digest: str) -> None:
         memo = await (await self._job(job_id).describe()).memo()
@@ -380,7 +320,7 @@ class Longshore(NodeControl):
         if ref in self._submitted:
             return ref
         try:
-            return await self._views().id_of(ref)
+            return await super()._resolve(ref)
         except (NotFoundError, UnavailableError):
             if GENERATED_ID.search(ref):
                 return ref  # not in the queue yet, or the database is away
@@ -388,11 +328,3 @@ class Longshore(NodeControl):
 
     def _job(self, job_id: str) -> JobHandle:
         return self.temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))
-
-    def _views(self) -> Views:
-        return Views(self._db())
-
-    def _db(self) -> Database:
-        if self._database is None:
-            self._database = Database(self.settings.resolve_database_url(), pool_size=3)
-        return self._database

@@ -55,6 +55,7 @@ def explain(
     position: int | None = None,
     nodes: int = 0,
     growth: Growth = Growth.OPEN,
+    placed: Decision | None = None,
     making_room: PreemptionPlan | None = None,
     gave_way: PreemptionPlan | None = None,
     saving: CheckpointDecision | None = None,
@@ -63,7 +64,7 @@ def explain(
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
-    that give way to it; `gave_way`, `saving`, `buying` and `blocks` are as in the
+    that give way to it; `placed`, `gave_way`, `saving`, `buying` and `blocks` are as in the
     explanation."""
     queued = position is not None
     headline = _queued_headline(job, alone, last, nodes) if queued else _headline(job)
@@ -77,6 +78,7 @@ def explain(
         decision=alone,
         last_decision=last,
         decided_at=decided_at,
+        placed=placed,
         making_room=making_room,
         gave_way=gave_way,
         saving=saving,

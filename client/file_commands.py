@@ -1,7 +1,6 @@
 """Commands on files, or that only say where things are: `place`, `schema`, `ui`."""
 
 import json
-import os
 import webbrowser
 from enum import StrEnum
 from typing import Annotated
@@ -12,12 +11,13 @@ from pydantic import BaseModel
 
 from client.calls import call, known_job
 from client.terminal import JSON, now, out, print_json, show
+from client.web_ui import job_url, workflows_url
 from models.addresses import url_of
 from models.book_document import BookDocument
 from models.buying_document import BuyingDocument
 from models.errors import UnavailableError
 from models.job import JobSpec
-from models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW, job_workflow_id
+from models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
 from models.preemption_document import PreemptionState
 from models.settings import Settings
 from models.statefile import ClusterState
@@ -121,11 +121,12 @@ def ui(
 
     The link to the console holds its token: who has it may look.
     """
-    base = f"{_ui_address()}/namespaces/{_namespace()}/workflows"
+    settings = Settings()
+    base = workflows_url(settings)
     links: dict[str, str] = {}
     if ref is not None:
         job_id = call(lambda api: known_job(api, ref)).id
-        links[f"job {job_id}"] = f"{base}/{job_workflow_id(job_id)}"
+        links[f"job {job_id}"] = job_url(settings, job_id)
     links |= _console_link()
     links |= {
         "all workflows": base,
@@ -154,27 +155,6 @@ def _console_link() -> dict[str, str]:
     except UnavailableError:
         return {}  # nobody has started a console here yet
     return {"console": f"{url_of(settings.console_address)}/?{urlencode({'token': token})}"}
-
-
-def _ui_address() -> str:
-    """Return where the Web UI is. Raises UnavailableError where nobody has said so."""
-    settings = Settings()
-    if settings.temporal_ui:
-        return settings.temporal_ui.rstrip("/")
-    address = os.environ.get("TEMPORAL_ADDRESS")
-    found = "" if address else settings.stack().temporal_ui
-    if not found:
-        raise UnavailableError(
-            f"where the Web UI of the Temporal server {address or 'in use'} is, is not known: "
-            "set LONGSHORE_TEMPORAL_UI, for example to https://temporal.example.com"
-        )
-    return found.rstrip("/")
-
-
-def _namespace() -> str:
-    from temporalio.envconfig import ClientConfig
-
-    return ClientConfig.load_client_connect_config().get("namespace") or "default"
 
 
 def _query(workflow_type: str, status: str) -> str:

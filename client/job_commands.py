@@ -1,7 +1,6 @@
 """Commands on jobs: list, look, steer, ask why, read logs."""
 
 import sys
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,12 +9,10 @@ from rich.text import Text
 from client.calls import call, known_job, known_pool
 from client.job_view import explanation_screen, job_screen, jobs_table
 from client.terminal import JSON, note, now, out, print_json, show
-from models.checkpoint import CheckpointInfo
-from models.checkpointing import CheckpointDecision
 from models.errors import LongshoreError
-from models.job import JobSpec, JobState, JobStatus
-from models.messages import Progress
-from models.views import Explanation, JobView
+from models.job import JobSpec, JobState
+from models.job_report import JobReport
+from models.views import Explanation
 
 if TYPE_CHECKING:
     from client.api import Longshore
@@ -27,10 +24,6 @@ REFS = Annotated[
     list[str], typer.Argument(metavar="JOB...", help="Ids, or names for the newest jobs of them.")
 ]
 REASON = Annotated[str, typer.Option(help="Why; kept with the job.")]
-
-_RECENT = timedelta(hours=1)
-_LIVE = frozenset(state for state in JobState if not state.ended)
-_ENDED = frozenset(state for state in JobState if state.ended)
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +45,12 @@ def jobs(
     as_json: JSON = False,
 ) -> None:
     """List jobs, newest first: those that have not ended, and those of the last hour."""
-    found = call(lambda api: _jobs(api, pool, tenant, frozenset(state or ()), everything, limit))
+    recent = not (state or everything)
+    found = call(
+        lambda api: api.list(
+            pool=pool, tenant=tenant, states=frozenset(state or ()), recent=recent, limit=limit
+        )
+    )
     if pool and not found:
         call(lambda api: known_pool(api, pool))
     if as_json:
@@ -71,14 +69,18 @@ def job(
     as_json: JSON = False,
 ) -> None:
     """Show one job: state, progress, where it runs, its attempts and its result."""
-    view, status, progress, submitted, saving = call(lambda api: _one_job(api, ref))
-    stored = _stored_checkpoint(view.id, submitted)
+
+    async def ask(api: "Longshore") -> JobReport:
+        return await api.report((await known_job(api, ref)).id)
+
+    found = call(ask)
     if as_json:
-        document = {"job": view, "status": status, "progress": progress, "spec": submitted}
-        return print_json({**document, "checkpoint": stored, "saving": saving})
-    show(job_screen(view, status, progress, submitted, now(), stored, saving))
+        return print_json(found)
+    for missing in found.missing:
+        note(f"note: {missing}")
+    show(job_screen(found, now()))
     if spec:
-        show(Text("\nSubmitted as", style="bold"), Text(_as_yaml(submitted)))
+        show(Text("\nSubmitted as", style="bold"), Text(_as_yaml(found.spec)))
     return None
 
 
@@ -174,51 +176,6 @@ def _steer(verb: str, refs: list[str], reason: str, as_json: bool, outcome: str)
         note(f"error: {error}")
     if failed:
         raise failed[-1]
-
-
-async def _jobs(
-    api: "Longshore",
-    pool: str | None,
-    tenant: str | None,
-    states: frozenset[JobState],
-    everything: bool,
-    limit: int,
-) -> tuple[JobView, ...]:
-    if states or everything:
-        return await api.list(pool=pool, tenant=tenant, states=states, limit=limit)
-    live = await api.list(pool=pool, tenant=tenant, states=_LIVE, limit=limit)
-    ended = await api.list(pool=pool, tenant=tenant, states=_ENDED, limit=limit)
-    since = now() - _RECENT
-    recent = [view for view in ended if view.ended_at and view.ended_at > since]
-    both = sorted((*live, *recent), key=lambda view: view.submitted_at, reverse=True)
-    return tuple(both[:limit])
-
-
-async def _one_job(
-    api: "Longshore", ref: str
-) -> tuple[JobView, JobStatus | None, Progress | None, JobSpec, CheckpointDecision | None]:
-    view = await known_job(api, ref)
-    submitted = await api.spec(view.id)
-    saving = None if view.state.ended else await api.saving(view.id)
-    try:
-        status = await api.status(view.id)
-        progress = None if status.state.ended else await api.progress(view.id)
-    except LongshoreError as error:
-        note(f"note: what the database says, for lack of more: {error}")
-        return view, None, None, submitted, saving
-    return view, status, progress, submitted, saving
-
-
-def _stored_checkpoint(job_id: str, spec: JobSpec) -> CheckpointInfo | None:
-    """Return the newest whole checkpoint in the store; None also where that cannot be read."""
-    if spec.checkpoint is None or not spec.checkpoint.store:
-        return None
-    try:
-        found = call(lambda api: api.checkpoints(job_id))
-    except LongshoreError as error:
-        note(f"note: {error}")
-        return None
-    return next((each for each in found.checkpoints if each.whole), None)
 
 
 def _no_jobs(*, filtered: bool, everything: bool) -> str:

@@ -23,10 +23,8 @@ from client.words import (
     span,
     styled,
 )  # fmt: skip
-from models.checkpoint import CheckpointInfo
-from models.checkpointing import CheckpointDecision
 from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
-from models.messages import Progress
+from models.job_report import JobReport
 from models.placement import Candidate, Decision, Rejection
 from models.units import format_duration, format_gb, format_limits
 from models.views import Explanation, JobView
@@ -53,17 +51,9 @@ def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
     return table
 
 
-def job_screen(
-    job: JobView,
-    status: JobStatus | None,
-    progress: Progress | None,
-    spec: JobSpec,
-    now: datetime,
-    stored: CheckpointInfo | None = None,
-    saving: CheckpointDecision | None = None,
-) -> RenderableType:
-    """Return one job in full; `stored` is its newest checkpoint in the checkpoint store, `saving`
-    what was decided last about a save."""
+def job_screen(report: JobReport, now: datetime) -> RenderableType:
+    """Return one job in full."""
+    job, status, progress = report.job, report.status, report.progress
     state = status.state if status else job.state
     since = f" for {span(now - status.since)}" if status and not state.ended else ""
     parts: list[RenderableType] = [
@@ -72,8 +62,9 @@ def job_screen(
     if progress and state is JobState.RUNNING and (progress.fraction or progress.message):
         started = progress.started_at or job.started_at or now
         parts.append(progress_bar(progress, now - started))
-    facts = _facts(job, status, spec, now) + checkpoint_facts(progress, stored, now)
-    facts += saving_facts(saving, now)
+    facts = _facts(job, status, report.spec, now)
+    facts += checkpoint_facts(progress, report.checkpoint, now)
+    facts += saving_facts(report.saving, now)
     parts += [Text(), pairs(facts)]
     attempts = status.attempts if status else ()
     if attempts:
@@ -100,11 +91,44 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
             heading(f"Nodes of pool {job.pool} now, for this job alone"),
             _verdicts_table(explanation.decision),
         ]
+    if explanation.placed is not None and explanation.placed.candidates:
+        parts += [Text(), heading("Nodes that could take it when it was placed, best first")]
+        parts += [_verdicts_table(explanation.placed)]
     parts += list(buying_parts(explanation, now))
     if explanation.hints:
         parts += [Text(), heading("What could help")]
         parts += [_bullet(hint) for hint in explanation.hints]
     return Group(*parts)
+
+
+def wants(spec: JobSpec) -> str:
+    """Return what a job asks for: ``2 x H100 with 40GB, 4 cores, 16GB RAM, about 1h``."""
+    gpus = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
+    return (
+        f"{gpus}, {_cores(spec.cpus)}, "
+        f"{format_gb(spec.ram)} RAM{format_limits(spec.storage_bandwidth, spec.power_per_gpu)}, "
+        f"about {format_duration(spec.expected_duration)}"
+    )
+
+
+def command_of(spec: JobSpec) -> str:
+    """Return what a job runs, in one line."""
+    command = spec.command if isinstance(spec.command, str) else " ".join(spec.command or ())
+    return f"{command} in {spec.image}".strip() if spec.image else command
+
+
+def held(job: JobView) -> str:
+    """Return what a job has of its node: ``GPUs 0-3``, ``500/1000 of GPU 2``."""
+    gpus = gpu_list(job.gpu_indices)
+    if job.mig is not None:
+        return f"{job.mig} at {format_slices(job.slices)} of {gpus}"
+    return f"{job.milli}/1000 of {gpus}" if job.milli < 1000 else gpus
+
+
+def attempt_end(record: AttemptRecord) -> str:
+    """Return how an attempt ended, in words."""
+    spares = f"; {record.spares_said}" if record.spares_said else ""
+    return f"{_how_it_ended(record)}{spares}"
 
 
 def _last_change(job: JobView) -> datetime:
@@ -121,7 +145,7 @@ def _remark(job: JobView, now: datetime) -> str:
     match job.state:
         case JobState.RUNNING:
             again = f", attempt {job.attempt}" if job.attempt > 1 else ""
-            return f"{_where(job)} {_held(job)}{and_others(job.nodes[1:])}{again}"
+            return f"{_where(job)} {held(job)}{and_others(job.nodes[1:])}{again}"
         case JobState.SUCCEEDED:
             return f"{_where(job)} for {_ran(job)}"
         case JobState.FAILED:
@@ -135,13 +159,6 @@ def _remark(job: JobView, now: datetime) -> str:
             return job.reason or "until it is released"
         case _:
             return job.reason
-
-
-def _held(job: JobView) -> str:
-    gpus = gpu_list(job.gpu_indices)
-    if job.mig is not None:
-        return f"{job.mig} at {format_slices(job.slices)} of {gpus}"
-    return f"{job.milli}/1000 of {gpus}" if job.milli < 1000 else gpus
 
 
 def _where(job: JobView) -> str:
@@ -181,8 +198,8 @@ def _facts(
         when = clock(job.estimated_start, now)
         facts.append(("may start", f"{when} ({ago(job.estimated_start, now)})"))
     facts += [
-        ("wants", _wants(spec)),
-        ("command", Text(_command(spec))),
+        ("wants", wants(spec)),
+        ("command", Text(command_of(spec))),
         (
             "queue",
             f"pool {job.pool}, tenant {job.tenant}, {job.tier.value}, class {job.priority}",
@@ -204,22 +221,8 @@ def _gave_way(status: JobStatus) -> str:
     return ", ".join(f"{what} {count(number, 'time')}" for number, what in times if number)
 
 
-def _wants(spec: JobSpec) -> str:
-    gpus = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
-    return (
-        f"{gpus}, {_cores(spec.cpus)}, "
-        f"{format_gb(spec.ram)} RAM{format_limits(spec.storage_bandwidth, spec.power_per_gpu)}, "
-        f"about {format_duration(spec.expected_duration)}"
-    )
-
-
 def _cores(cpus: float) -> str:
     return f"{cpus:g} core" + ("" if cpus == 1 else "s")
-
-
-def _command(spec: JobSpec) -> str:
-    command = spec.command if isinstance(spec.command, str) else " ".join(spec.command or ())
-    return f"{command} in {spec.image}".strip() if spec.image else command
 
 
 def _moment(instant: datetime, now: datetime) -> str:
@@ -240,14 +243,9 @@ def _attempts_table(attempts: Sequence[AttemptRecord], now: datetime) -> Table:
             gpu_list(record.gpu_indices).removeprefix("GPUs ").removeprefix("GPU "),
             clock(record.placed_at, now),
             span(lasted),
-            _attempt_end(record),
+            attempt_end(record),
         )
     return table
-
-
-def _attempt_end(record: AttemptRecord) -> str:
-    spares = f"; {record.spares_said}" if record.spares_said else ""
-    return f"{_how_it_ended(record)}{spares}"
 
 
 def _how_it_ended(record: AttemptRecord) -> str:

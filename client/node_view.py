@@ -58,7 +58,7 @@ def cells(node: NodeView) -> Text:
 
     The letters of jobs that share a GPU, or have MIG instances of it, stand between round ones.
     """
-    letters = _letters(node)
+    letters = letters_of(node)
     drawn = Text("[")
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
         if gpu.job_id is not None:
@@ -74,6 +74,21 @@ def cells(node: NodeView) -> Text:
         else:
             drawn.append(FREE)
     return drawn.append("]")
+
+
+def letters_of(node: NodeView) -> dict[str, str]:
+    """Return a letter for each job of a node, in the order of its GPUs."""
+    ordered = sorted(node.gpus, key=lambda gpu: gpu.index)
+    jobs = dict.fromkeys(job_id for gpu in ordered for job_id in _jobs_of(gpu))
+    return {job: ascii_letters[i] if i < len(ascii_letters) else "#" for i, job in enumerate(jobs)}
+
+
+def state_of(node: NodeView) -> str:
+    """Return a node's state as people say it: one that drains is CORDONED while its jobs stay, and
+    DRAINED when they have left."""
+    if node.state is NodeState.DRAINING and not node.clearing:
+        return "CORDONED"
+    return "DRAINED" if node.drained else node.state.value
 
 
 def pools_table(pools: Sequence[PoolView], now: datetime) -> Table:
@@ -157,11 +172,7 @@ def _name(node: NodeView, wide: bool) -> Text:
 
 
 def _state(node: NodeView) -> Text:
-    state = styled(node.state)
-    if node.state is NodeState.DRAINING and not node.clearing:
-        state = Text("CORDONED", style="yellow")
-    elif node.drained:
-        state = Text("DRAINED", style="yellow")
+    state = Text(state_of(node), style=styled(node.state).style)
     if node.state is not NodeState.READY and node.state_reason:
         state.append(f" {node.state_reason}", style="dim")
     return state
@@ -178,17 +189,10 @@ def _jobs(node: NodeView) -> Text:
     names = {gpu.job_id: gpu.job_name or gpu.job_id for gpu in node.gpus if gpu.job_id}
     names |= {part.job_id: _part_name(part) for gpu in node.gpus for part in gpu.parts}
     running = Text()
-    for job_id, letter in _letters(node).items():
+    for job_id, letter in letters_of(node).items():
         running.append(" " if running else "").append(letter, style=_colour(letter))
         running.append(f"={names[job_id]}")
     return running
-
-
-def _letters(node: NodeView) -> dict[str, str]:
-    """Return a letter for each job of a node, in the order of its GPUs."""
-    ordered = sorted(node.gpus, key=lambda gpu: gpu.index)
-    jobs = dict.fromkeys(job_id for gpu in ordered for job_id in _jobs_of(gpu))
-    return {job: ascii_letters[i] if i < len(ascii_letters) else "#" for i, job in enumerate(jobs)}
 
 
 def _jobs_of(gpu: GPUView) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`longshore topology`: the domains of the pools as they are now."""
+"""The domains of the pools as they are now."""
 
 from activities.database import Database
 from activities.snapshot import load_nodes, load_pool, load_simulated
@@ -9,20 +9,25 @@ from scheduling.topology import topology_of
 
 
 async def read_topology(pool: str | None) -> tuple[PoolTopology, ...]:
-    """Return the domains of one pool, or of all by name.
+    """Return the domains of one pool, or of all by name, of the database of the settings.
 
     Raises NotFoundError for no such pool, UnavailableError without a database.
     """
     database = Database(Settings().resolve_database_url(), pool_size=1)
     try:
-        known = sorted(view.spec.name for view in await Views(database).pools())
-        found: list[PoolTopology] = []
-        for name in known if pool is None else [pool]:
-            async with database.transaction() as connection:
-                await load_pool(connection, name, known=True)
-                nodes = await load_nodes(connection, name)
-                simulated = await load_simulated(connection, name)
-            found.append(topology_of(name, nodes, simulated))
+        return await topology_in(database, pool)
     finally:
         await database.close()
+
+
+async def topology_in(database: Database, pool: str | None) -> tuple[PoolTopology, ...]:
+    """Return the same of this database."""
+    known = sorted(view.spec.name for view in await Views(database).pools())
+    found: list[PoolTopology] = []
+    for name in known if pool is None else [pool]:
+        async with database.transaction() as connection:
+            await load_pool(connection, name, known=True)
+            nodes = await load_nodes(connection, name)
+            simulated = await load_simulated(connection, name)
+        found.append(topology_of(name, nodes, simulated))
     return tuple(found)

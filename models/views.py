@@ -71,6 +71,8 @@ class GPUView(Wire):
     job_id: str | None = None
     """The job that holds it whole."""
     job_name: str | None = None
+    spare: bool = False
+    """The job that holds it whole has it stand by: nothing runs there."""
     mig: bool = False
     """Whether it is in MIG mode."""
     milli_used: int = 0
@@ -137,6 +139,9 @@ class Explanation(Wire):
     last_decision: Decision | None = None
     """For a queued job: what the last cycle said, with the jobs before it."""
     decided_at: Instant | None = None
+    placed: Decision | None = None
+    """For a job that runs or ran: what placed its last attempt, with the score of that node and of
+    the best others."""
     making_room: PreemptionPlan | None = None
     """For a queued job: the running jobs that give way to it now."""
     gave_way: PreemptionPlan | None = None

@@ -13,6 +13,7 @@ from client.node_view import cells, node_line, nodes_table, pools_table
 from client.watch_command import Fleet, changes, fleet_screen
 from client.words import ago, gpu_list, span
 from models.job import AttemptRecord, FailureClass, JobResult, JobSpec, JobState, JobStatus
+from models.job_report import JobReport
 from models.messages import Progress
 from models.placement import Decision, PlacementKind, Rejection, RejectionCode
 from models.pool import PoolSpec
@@ -206,7 +207,8 @@ def test_one_job_in_full() -> None:
     )
     progress = Progress(fraction=0.25, message="epoch 3", started_at=NOW - 3 * MINUTE)
     job = a_running_job(simulated=True, reason="the best of 2 candidates")
-    text = "\n".join(drawn(job_screen(job, status, progress, spec, NOW)))
+    report = JobReport(job=job, status=status, progress=progress, spec=spec)
+    text = "\n".join(drawn(job_screen(report, NOW)))
     for part in (
         "train-abcdefghij  RUNNING for 3m",
         "25%  about 9m left  epoch 3",
@@ -233,7 +235,7 @@ def test_a_job_that_gave_way_says_how_often() -> None:
     )  # fmt: skip
     status = a_status(JobState.QUEUED, attempts=attempts, preemptions=2, moves=1)
     spec = JobSpec.model_validate({"name": "train", "command": "true"})
-    text = "\n".join(drawn(job_screen(a_job(), status, None, spec, NOW)))
+    text = "\n".join(drawn(job_screen(JobReport(job=a_job(), status=status, spec=spec), NOW)))
     for part in (
         "preempted 2 times, moved 1 time",
         "moved: its time ends",

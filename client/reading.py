@@ -1,0 +1,158 @@
+"""What the capacity database says of jobs, nodes and pools. Temporal is not needed for it."""
+
+from datetime import UTC, datetime, timedelta
+
+from activities.buying.reasons import BuyingReasons
+from activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
+from activities.database import Database
+from activities.locality import with_locality
+from activities.snapshot import load_nodes, load_pool, load_recent
+from activities.views import Views
+from client.explain import explain
+from client.topology import topology_in
+from models.checkpoint import CheckpointInfo
+from models.checkpointing import CheckpointDecision
+from models.domains import PoolTopology
+from models.errors import LongshoreError
+from models.job import JobSpec, JobState
+from models.job_report import JobReport
+from models.placement import JobRequest
+from models.settings import Settings
+from models.views import Explanation, JobView, NodeView, PoolView
+from scheduling.packer import place
+
+RECENT = timedelta(hours=1)
+"""A list of jobs shows those that ended so lately, unless it is asked for others."""
+
+
+class Reading:
+    """Reads, and changes nothing. Every call may raise UnavailableError."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._database: Database | None = None
+
+    async def close(self) -> None:
+        if self._database is not None:
+            await self._database.close()
+
+    async def list(
+        self,
+        *,
+        pool: str | None = None,
+        tenant: str | None = None,
+        states: frozenset[JobState] = frozenset(),
+        recent: bool = False,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> tuple[JobView, ...]:
+        """Return jobs, newest first: those after the one with the id `after`.
+
+        With `recent` only those that have not ended, or have within the last hour.
+        """
+        ended_since = datetime.now(UTC) - RECENT if recent else None
+        return await self._views().jobs(
+            pool=pool, tenant=tenant, states=states, ended_since=ended_since, after=after,
+            limit=limit,
+        )  # fmt: skip
+
+    async def job(self, ref: str) -> JobView:
+        """Return the job with this id, or the newest of this name. Raises NotFoundError."""
+        return await self._views().job(ref)
+
+    async def spec(self, ref: str) -> JobSpec:
+        """Return what was submitted. Raises NotFoundError."""
+        return await self._views().spec((await self._views().job(ref)).id)
+
+    async def saving(self, ref: str) -> CheckpointDecision | None:
+        """Return what was decided last about a save of a job; None where nobody has looked."""
+        return await self._views().saving(await self._resolve(ref))
+
+    async def checkpoints(self, ref: str) -> StoredCheckpoints:
+        """Return what the checkpoint store has of a job, whole or not, newest first.
+
+        Raises UnavailableError when the store cannot be read.
+        """
+        job_id = await self._resolve(ref)
+        return await checkpoints_of(self.settings.resolve_checkpoint_store(), job_id)
+
+    async def report(self, ref: str) -> JobReport:
+        """Return one job in full, as far as database and checkpoint store know it.
+
+        Raises NotFoundError.
+        """
+        job = await self.job(ref)
+        spec = await self._views().spec(job.id)
+        attempts = await self._views().attempts(job.id)
+        saving = None if job.state.ended else await self.saving(job.id)
+        checkpoint, missing = await self._stored(job.id, spec)
+        return JobReport(
+            job=job, spec=spec, attempts=attempts, checkpoint=checkpoint, saving=saving,
+            missing=missing,
+        )  # fmt: skip
+
+    async def explain(self, ref: str) -> Explanation:
+        """Say why a job is where it is; for a queued one node by node, as things are now."""
+        job = await self._views().job(ref)
+        last, row = await self._views().last_decision(job.id)
+        gave_way = await self._views().gave_way(job.id)
+        saving = await self._views().saving(job.id)
+        reasons = BuyingReasons(self._db())
+        if row is None:
+            on = await reasons.blocks_of_job(job.id)
+            placed = await self._views().placed_by(job.id)
+            return explain(job, placed=placed, gave_way=gave_way, saving=saving, blocks=on)
+        async with self._db().transaction() as connection:
+            pool = await load_pool(connection, job.pool)
+            nodes = await load_nodes(connection, job.pool)
+            recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
+            request = JobRequest.model_validate(row["request"])
+            (request,), nodes = await with_locality(
+                connection, job.pool, pool.packing, [request], nodes
+            )
+        making_room = await self._views().making_room(job.id)
+        alone = place(request, nodes, pool.packing, datetime.now(UTC), recent=recent)
+        return explain(
+            job, alone=alone, last=last, decided_at=row["decided_at"], position=row["position"],
+            nodes=len(nodes), growth=pool.growth, making_room=making_room,
+            gave_way=gave_way, saving=saving,
+            buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
+        )  # fmt: skip
+
+    async def nodes(
+        self, *, pool: str | None = None, with_gone: bool = False
+    ) -> tuple[NodeView, ...]:
+        """Return the nodes by id, with who holds each GPU."""
+        return await self._views().nodes(pool=pool, with_gone=with_gone)
+
+    async def topology(self, pool: str | None = None) -> tuple[PoolTopology, ...]:
+        """Return the domains of one pool, or of all by name. Raises NotFoundError."""
+        return await topology_in(self._db(), pool)
+
+    async def pools(self) -> tuple[PoolView, ...]:
+        """Return the pools by name."""
+        return await self._views().pools()
+
+    async def _resolve(self, ref: str) -> str:
+        """Return the id of the job that `ref` names: an id, or the name of the newest."""
+        return await self._views().id_of(ref)
+
+    async def _stored(
+        self, job_id: str, spec: JobSpec
+    ) -> tuple[CheckpointInfo | None, tuple[str, ...]]:
+        """Return the newest whole checkpoint in the store, or why nobody can say."""
+        if spec.checkpoint is None or not spec.checkpoint.store:
+            return None, ()
+        try:
+            found = await self.checkpoints(job_id)
+        except LongshoreError as error:
+            return None, (str(error),)
+        return next((each for each in found.checkpoints if each.whole), None), ()
+
+    def _views(self) -> Views:
+        return Views(self._db())
+
+    def _db(self) -> Database:
+        if self._database is None:
+            self._database = Database(self.settings.resolve_database_url(), pool_size=3)
+        return self._database
