@@ -231,8 +231,8 @@ _JOBS = """
            coalesce(p.slices, 0) AS slices,
            coalesce(r.nodes, '{}') AS nodes, coalesce(r.spares, '{}') AS spares,
            coalesce(n.simulated, false) AS simulated, j.submitted_at,
-           p.placed_at AS started_at, f.placed_at AS first_started_at, j.ended_at, j.failure,
-           j.exit_code,
+           q.queued_at, p.placed_at AS started_at, f.placed_at AS first_started_at, j.ended_at,
+           j.failure, j.exit_code,
            CASE WHEN j.ended_at IS NOT NULL THEN j.message
                 WHEN q.job_id IS NOT NULL THEN coalesce(q.decision->>'reason', '')
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL

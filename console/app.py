@@ -17,12 +17,16 @@ from console import (
     blocks_page,
     bought_api,
     costs_page,
+    fleet_api,
+    jobs_page,
+    nodes_page,
     orderbook_page,
     problems,
     purchases_page,
 )
 from console.api_docs import docs_page
 from console.bought import Bought
+from console.fleet import Fleet
 from console.markets import Markets
 from console.past import Past
 from console.quotes import Quotes
@@ -31,15 +35,16 @@ from console.small_pages import missing_page
 from models.settings import Settings
 
 _ABOUT = (
-    "Prices of GPU time at the compute markets that Longshore is set up for, and what was bought "
-    "there. Every request needs the console's token as `Authorization: Bearer TOKEN`."
+    "Nodes and jobs; prices of GPU time at the compute markets that Longshore is set up for, and "
+    "what was bought there. Every request needs the console's token as "
+    "`Authorization: Bearer TOKEN`."
 )
 
 
 def build(settings: Settings, token: str) -> FastAPI:
     """Return the application. One a process: its pages belong to NiceGUI's only application."""
     markets, past = Markets(settings), Past(settings)
-    bought = Bought(settings)
+    bought, fleet = Bought(settings), Fleet(settings)
     quotes = Quotes(markets.providers)
     simulated = settings.market != "real"
 
@@ -49,6 +54,7 @@ def build(settings: Settings, token: str) -> FastAPI:
         await markets.close()
         await past.close()
         await bought.close()
+        await fleet.close()
 
     app = FastAPI(
         title="Longshore",
@@ -61,10 +67,13 @@ def build(settings: Settings, token: str) -> FastAPI:
     problems.install(app)
     app.include_router(api.router(quotes, past, simulated=simulated))
     app.include_router(bought_api.router(bought))
+    app.include_router(fleet_api.router(fleet))
     _add_small_routes(app)
     orderbook_page.add(quotes, past, simulated=simulated)
     for page in (purchases_page, blocks_page, costs_page):
         page.add(bought, simulated=simulated)
+    nodes_page.add(fleet)
+    jobs_page.add(fleet)
     _add_pages(app)
     app.add_middleware(Guard, token=token)
     app.add_middleware(SafeHeaders)

@@ -29,10 +29,11 @@ class Badge:
     def __init__(self) -> None:
         self._html = ui.html("", sanitize=False)
 
-    def show(self, simulated: bool) -> None:
+    def show(self, simulated: bool, what: str = "Simulated market") -> None:
+        """Say that `what` stands here, or nothing."""
         self._html.content = (
             '<span class="badge" title="Nothing here is real, and nothing costs money.">'
-            "Simulated market</span>"
+            f"{escape(what)}</span>"
             if simulated
             else ""
         )

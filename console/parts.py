@@ -12,8 +12,14 @@ _LOOKS = {
     "INTENT": "begun", "ORDERED": "begun", "FILLED": "begun", "STARTING": "begun",
     "READY": "well", "OPEN": "well", "COMPENSATING": "ending", "DRAINING": "ending",
     "ENDED": "over", "REFUSED": "bad",
+    "CORDONED": "ending", "DRAINED": "ending", "LOST": "bad", "GONE": "over",
+    "SUBMITTED": "begun", "QUEUED": "begun", "HELD": "ending", "RUNNING": "well",
+    "STOPPING": "ending", "RETRYING": "ending", "SUCCEEDED": "over", "FAILED": "bad",
 }  # fmt: skip
 SIMULATED = '<span class="sim" title="Bought at a simulated market: no money moved.">sim</span>'
+
+SIMULATED_GPUS = '<span class="sim" title="Its GPUs are simulated: jobs run there for real, their \
+GPUs are only said to be there.">simulated</span>'
 
 
 def chip(state: str) -> str:

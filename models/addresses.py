@@ -8,6 +8,8 @@ from pydantic import BeforeValidator
 
 CONSOLE_PAGES = (
     ("/orderbook", "Order book"),
+    ("/nodes", "Nodes"),
+    ("/jobs", "Jobs"),
     ("/purchases", "Purchases"),
     ("/blocks", "Blocks"),
     ("/costs", "Costs"),

@@ -38,6 +38,8 @@ class JobView(Wire):
     simulated: bool = False
     """True where it runs, or ran last, on simulated GPUs."""
     submitted_at: Instant
+    queued_at: Instant | None = None
+    """Since when it is in the queue that it waits in; null for one that does not."""
     started_at: Instant | None = None
     """When it was placed last."""
     first_started_at: Instant | None = None

@@ -1,0 +1,123 @@
+"""Nodes and jobs, for whoever looks: read once for all that ask, with Temporal or without."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, TypeVar, cast
+
+from activities.checkpoints.rows import StoredCheckpoints
+from client.api import Longshore
+from client.reading import Reading
+from client.web_ui import job_url
+from console.sharing import Shared
+from models.domains import PoolTopology
+from models.errors import LongshoreError, UnavailableError
+from models.job import JobState
+from models.job_report import JobReport
+from models.settings import Settings
+from models.views import Explanation, JobView, NodeView, PoolView
+
+KEPT = 1.0
+"""Seconds for which the same answer is given to everybody."""
+STORE_KEPT = 15.0
+"""Seconds for which what the checkpoint store has is: to list it may take many requests."""
+CONNECT_EVERY = 5.0
+"""Seconds between two attempts to reach Temporal while it is away."""
+PATIENCE = 3.0
+"""Seconds that Temporal gets to answer before the database alone does."""
+
+T = TypeVar("T")
+
+
+class Fleet:
+    """Reads what the commands read, by the same functions. Changes nothing.
+
+    Every call may raise UnavailableError. Temporal is looked for when a job is looked at first.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._reading = Reading(settings)
+        self._longshore: Longshore | None = None
+        self._answers: Shared[Hashable, Any] = Shared(KEPT)
+        self._stored: Shared[str, StoredCheckpoints] = Shared(STORE_KEPT)
+        self._connected: Shared[str, Longshore] = Shared(CONNECT_EVERY)
+
+    async def nodes(self, pool: str | None = None, *, gone: bool = False) -> tuple[NodeView, ...]:
+        """Return the nodes by id, with who holds each GPU."""
+        return await self._shared(
+            ("nodes", pool, gone), lambda: self._reading.nodes(pool=pool, with_gone=gone)
+        )
+
+    async def topology(self, pool: str | None = None) -> tuple[PoolTopology, ...]:
+        """Return the domains of one pool, or of all by name. Raises NotFoundError."""
+        return await self._shared(("topology", pool), lambda: self._reading.topology(pool))
+
+    async def pools(self) -> tuple[PoolView, ...]:
+        """Return the pools by name."""
+        return await self._shared(("pools",), self._reading.pools)
+
+    async def jobs(
+        self,
+        *,
+        pool: str | None = None,
+        tenant: str | None = None,
+        states: frozenset[JobState] = frozenset(),
+        recent: bool = True,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> tuple[JobView, ...]:
+        """Return jobs, newest first, those after the one with the id `after`; with `recent` none
+        that ended more than an hour ago."""
+        return await self._shared(
+            ("jobs", pool, tenant, states, recent, after, limit),
+            lambda: self._reading.list(
+                pool=pool, tenant=tenant, states=states, recent=recent, after=after, limit=limit
+            ),
+        )
+
+    async def report(self, ref: str) -> JobReport:
+        """Return one job in full; what Temporal does not say in time is left out, and said.
+
+        Raises NotFoundError.
+        """
+        return await self._shared(("report", ref), lambda: self._report(ref))
+
+    async def explain(self, ref: str) -> Explanation:
+        """Say why a job is where it is. Raises NotFoundError."""
+        return await self._shared(("explain", ref), lambda: self._reading.explain(ref))
+
+    async def checkpoints(self, ref: str) -> StoredCheckpoints:
+        """Return what the checkpoint store has of a job, newest first. Raises NotFoundError."""
+        return await self._stored.get(ref, lambda: self._reading.checkpoints(ref))
+
+    def workflow_url(self, job_id: str) -> str | None:
+        """Return where the Temporal Web UI shows a job; None where nobody has said where it is."""
+        try:
+            return job_url(self._settings, job_id)
+        except LongshoreError:
+            return None
+
+    async def close(self) -> None:
+        await self._reading.close()
+        if self._longshore is not None:
+            await self._longshore.close()
+
+    async def _report(self, ref: str) -> JobReport:
+        known = await self._reading.report(ref)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await (await self._temporal()).with_live(known)
+        except TimeoutError:
+            return known.without_live(f"Temporal did not answer within {PATIENCE:g} seconds")
+        except UnavailableError as error:
+            return known.without_live(str(error))
+
+    async def _temporal(self) -> Longshore:
+        if self._longshore is None:
+            self._longshore = await self._connected.get(
+                "temporal", lambda: Longshore.connect(self._settings)
+            )
+        return self._longshore
+
+    async def _shared(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
+        return cast(T, await self._answers.get(key, read))

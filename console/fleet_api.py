@@ -1,0 +1,153 @@
+"""The REST API of nodes and jobs: what the commands print with --json. Reads only."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from activities.checkpoints.rows import StoredCheckpoints
+from console.api import PROBLEMS, ForPrograms
+from console.bought_api import After, Limit, PoolName
+from console.fleet import Fleet
+from console.problems import Problem
+from models.base import Frozen, Name
+from models.domains import PoolTopology
+from models.job import JobState
+from models.job_report import JobReport
+from models.views import Explanation, JobView, NodeView, PoolView
+
+_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$"
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    **{status: PROBLEMS[status] for status in (401, 422, 503)},
+    404: {"model": Problem, "description": "There is no such pool or job."},
+}
+
+JobRef = Annotated[
+    str,
+    Path(
+        pattern=_ID,
+        description="A job's id, or a name for the newest job of it.",
+        examples=["train-abcdefghij"],
+    ),
+]
+
+
+class NodesResponse(Frozen):
+    """A page of nodes, by id. Memory is GB."""
+
+    nodes: tuple[NodeView, ...]
+    next: str | None = None
+    """Ask again with `after` set to this; none on the last page."""
+
+
+class TopologyResponse(Frozen):
+    """The domains of pools, by the names of these."""
+
+    pools: tuple[PoolTopology, ...]
+
+
+class PoolsResponse(Frozen):
+    """The pools, by name."""
+
+    pools: tuple[PoolView, ...]
+
+
+class JobsResponse(Frozen):
+    """A page of jobs, the newest first."""
+
+    jobs: tuple[JobView, ...]
+    next: str | None = None
+    """Ask again with `after` set to this; none on the last page."""
+
+
+def router(fleet: Fleet) -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter(route_class=ForPrograms, responses=_PROBLEMS, tags=["nodes and jobs"])
+    _add_nodes(routes, fleet)
+    _add_jobs(routes, fleet)
+    return routes
+
+
+def _add_nodes(routes: APIRouter, fleet: Fleet) -> None:
+    @routes.get("/nodes", summary="Nodes, with who holds each GPU")
+    async def nodes(
+        pool: PoolName = None,
+        gone: Annotated[bool, Query(description="Those that have gone too.")] = False,
+        after: After = None,
+        limit: Limit = 100,
+    ) -> NodesResponse:
+        """Each GPU of each node with the job that holds it, or has a part of it.
+
+        Each entry is one of `longshore nodes --json`.
+        """
+        found = await fleet.nodes(pool, gone=gone)
+        rest = [node for node in found if after is None or node.id > after]
+        page = tuple(rest[:limit])
+        return NodesResponse(nodes=page, next=page[-1].id if len(rest) > limit else None)
+
+    @routes.get("/topology", summary="Domains of fast fabric")
+    async def topology(pool: PoolName = None) -> TopologyResponse:
+        """The domains of each pool with their nodes, and what is used and free in each.
+
+        Each entry is one of `longshore topology --json`.
+        """
+        return TopologyResponse(pools=await fleet.topology(pool))
+
+    @routes.get("/pools", summary="Pools")
+    async def pools() -> PoolsResponse:
+        """Their settings, GPUs in use, and how many jobs run, wait and are held.
+
+        Each entry is one of `longshore pools --json`.
+        """
+        return PoolsResponse(pools=await fleet.pools())
+
+
+def _add_jobs(routes: APIRouter, fleet: Fleet) -> None:
+    @routes.get("/jobs", summary="Jobs, the newest first")
+    async def jobs(
+        pool: PoolName = None,
+        tenant: Annotated[Name | None, Query(description="Only this tenant's.")] = None,
+        state: Annotated[
+            JobState | None,
+            Query(description="Only those in this state, however long ago they ended."),
+        ] = None,
+        ended: Annotated[
+            bool, Query(description="Those too that ended more than an hour ago.")
+        ] = False,
+        after: After = None,
+        limit: Limit = 100,
+    ) -> JobsResponse:
+        """Those that have not ended, and those of the last hour: where each is, or why it waits.
+
+        Each entry is one of `longshore jobs --json`.
+        """
+        states = frozenset([state] if state else ())
+        found = await fleet.jobs(
+            pool=pool, tenant=tenant, states=states, recent=not (ended or state), after=after,
+            limit=limit + 1,
+        )  # fmt: skip
+        page = tuple(found[:limit])
+        return JobsResponse(jobs=page, next=page[-1].id if len(found) > limit else None)
+
+    @routes.get("/jobs/{job_id}", summary="One job in full")
+    async def job(job_id: JobRef) -> JobReport:
+        """What was submitted, what its workflow and its process say, its attempts with their
+        nodes and GPUs, and its newest checkpoint: `longshore job ID --json`.
+
+        While Temporal is away `status` and `progress` are null, and `missing` says why.
+        """
+        return await fleet.report(job_id)
+
+    @routes.get("/jobs/{job_id}/why", summary="Why a job is where it is")
+    async def why(job_id: JobRef) -> Explanation:
+        """For a job that waits, node by node what is missing; for one that was placed, the scores
+        of its node and of the best others: `longshore why ID --json`.
+        """
+        return await fleet.explain(job_id)
+
+    @routes.get("/jobs/{job_id}/checkpoints", summary="What is stored of a job")
+    async def checkpoints(job_id: JobRef) -> StoredCheckpoints:
+        """What the checkpoint store has, the newest first: `longshore checkpoints ID --json`.
+
+        An answer is at most fifteen seconds old.
+        """
+        return await fleet.checkpoints(job_id)

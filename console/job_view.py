@@ -1,0 +1,372 @@
+"""The page of one job as HTML: what it wants, why it is where it is, its attempts."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from html import escape
+
+from activities.checkpoints.rows import StoredCheckpoints
+from client.job_view import attempt_end, command_of, wants
+from client.words import format_slices, gpu_list
+from console.formats import count, some, with_code
+from console.jobs_view import link, waited
+from console.parts import (
+    PICKED,
+    SIMULATED_GPUS,
+    amount,
+    facts,
+    how_long,
+    number,
+    table,
+    when,
+)  # fmt: skip
+from models.gang import GangPlan, PlannedGroup
+from models.job import AttemptRecord, JobState
+from models.job_report import AttemptView, JobReport
+from models.messages import Progress
+from models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
+from models.units import format_bytes
+from models.views import Explanation, JobView
+
+MOST_NODES = 60
+"""Rows of nodes that are listed one by one."""
+_MOST_SHARES = 12
+
+
+def notes_html(report: JobReport) -> str:
+    """Return what could not be asked; nothing where all answered."""
+    items = "".join(f"<li>{with_code(_sentence(each))}</li>" for each in report.missing)
+    return f'<ul class="notes" role="status">{items}</ul>' if items else ""
+
+
+def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
+    """Return what a job is; `workflow` is where the Temporal Web UI shows it."""
+    job, status = report.job, report.status
+    state = status.state if status else job.state
+    pairs = [
+        ("Pool", escape(job.pool)),
+        ("Tenant", escape(job.tenant)),
+        ("Tier", f"{job.tier.value} <small>class {job.priority}</small>"),
+        ("Submitted", when(job.submitted_at)),
+        ("Waited" if job.first_started_at else "Waits for", how_long(waited(job, now))),
+        ("Where", _where(job)),
+        ("Placed", when(job.started_at)),
+        ("Attempts", count(job.attempt if report.attempts else 0)),
+    ]
+    if job.ended_at is not None:
+        pairs.append(("Ended", when(job.ended_at)))
+    if job.exit_code is not None:
+        pairs.append(("Exit code", str(job.exit_code)))
+    running = state is JobState.RUNNING and report.progress is not None
+    bar = _progress(report.progress) if running and report.progress else ""
+    return f"{facts(pairs)}{bar}{_asked(report)}{_leads_on(job, workflow)}"
+
+
+def why_html(explanation: Explanation, now: datetime) -> str:
+    """Return why a job is where it is, in sentences."""
+    said = [f"It {escape(explanation.headline)}."]
+    if explanation.position is not None:
+        said.append(_place_in_queue(explanation))
+    last = explanation.last_decision
+    if explanation.decided_at is not None and last is not None:
+        ago = how_long(now - explanation.decided_at)
+        also = "" if last.reason in explanation.headline else f": {escape(last.reason)}"
+        said.append(f"The last cycle looked at it {ago} ago{also}.")
+        if last.estimated_start is not None:
+            at = when(last.estimated_start)
+            said.append(f"It may start at {at} UTC, when running jobs end in time.")
+    said += _decided(explanation, now)
+    return "".join(
+        f'<p class="reason{"" if position else " first"}">{each.replace("..", ".")}</p>'
+        for position, each in enumerate(said)
+    )
+
+
+def hints_html(explanation: Explanation) -> str:
+    """Return what could be done about it; nothing where there is nothing to say."""
+    items = "".join(f"<li>{with_code(hint)}</li>" for hint in explanation.hints)
+    return f'<ul class="hints">{items}</ul>' if items else ""
+
+
+def nodes_html(explanation: Explanation) -> tuple[str, str]:
+    """Return the nodes with the answer of each, and a title for them; nothing where none is known.
+
+    For a job that waits every node as it is now, else those that could take its last attempt.
+    """
+    if explanation.decision is not None:
+        return _verdicts(explanation.decision), f"Nodes of pool {explanation.job.pool} now"
+    placed = explanation.placed
+    if placed is None or not placed.candidates:
+        return "", ""
+    return _candidates(placed), "Nodes that could take it when it was placed, best first"
+
+
+def gang_html(explanation: Explanation) -> str:
+    """Return the groups of a gang, and what each domain has; nothing for another job."""
+    decision = explanation.decision or explanation.placed
+    if decision is None or decision.gang is None:
+        return ""
+    plan = decision.gang
+    refusal = f'<p class="padded">{escape(plan.refusal)}</p>' if plan.refusal else ""
+    return f"{refusal}{_groups(plan)}{_rooms(plan)}"
+
+
+def attempts_html(report: JobReport, now: datetime) -> str:
+    """Return the attempts, the newest first: nodes, GPUs, how long, and how each ended."""
+    if not report.attempts:
+        return ""
+    records = {each.attempt: each for each in report.status.attempts} if report.status else {}
+    return table(
+        "Attempts, the newest first",
+        ("Attempt", "Nodes and GPUs", "Placed", "Lasted", "End", "Why there"),
+        (
+            f'<tr><th scope="row">{each.attempt}</th>'
+            f'<td class="shares">{_shares(each)}</td><td>{when(each.placed_at)}</td>'
+            f"<td>{how_long((each.ended_at or now) - each.placed_at)}</td>"
+            f'<td class="fold">{escape(_end(each, records.get(each.attempt)))}</td>'
+            f'<td class="fold quiet">{escape(each.reason)}</td></tr>'
+            for each in reversed(report.attempts)
+        ),
+    )
+
+
+def checkpoints_html(stored: StoredCheckpoints, now: datetime) -> str:
+    """Return what the checkpoint store has of a job."""
+    damaged = "".join(f"<li>{escape(each)}</li>" for each in stored.damaged)
+    notes = f'<ul class="notes padded">{damaged}</ul>' if damaged else ""
+    if not stored.checkpoints:
+        return f'{notes}<p class="quiet padded">Nothing is stored yet.</p>'
+    return notes + table(
+        "Checkpoints, the newest first",
+        ("Attempt", "Number", "Step", "Size", "Saved", "Took", "Whole"),
+        (
+            f'<tr><th scope="row">{each.attempt}</th>{number(str(each.number))}'
+            f"{number('–' if each.step is None else count(each.step))}"
+            f"{number(format_bytes(each.bytes))}"
+            f"<td>{when(each.saved_at)}<small>{how_long(now - each.saved_at)} ago</small></td>"
+            f"{number('–' if each.write_seconds is None else f'{each.write_seconds:.1f}s')}"
+            f"<td>{'yes' if each.whole else f'no: not all {each.ranks} ranks'}</td></tr>"
+            for each in stored.checkpoints
+        ),
+        numbers=("Number", "Step", "Size", "Took"),
+    )
+
+
+def _asked(report: JobReport) -> str:
+    """Return what was submitted, in short. The values of variables may be secret: names alone."""
+    spec = report.spec
+    said = [f"Wants {escape(wants(spec))}"]
+    if spec.gang is not None:
+        spares = spec.gang.spares_of(spec.gpus)
+        beside = f" with {some(spares, 'spare GPU')}" if spares else ""
+        said.append(f"as a gang{beside}")
+    if spec.env:
+        said.append(f"with the variables {escape(', '.join(sorted(spec.env)))}")
+    checkpoint = "saves and goes on" if spec.checkpoint else "starts anew when it is stopped"
+    rest = [checkpoint] + ([] if spec.preemptible else ["never gives way to another job"])
+    return (
+        f'<p class="reason">{", ".join(said)}; {", ".join(rest)}.</p>'
+        f'<p class="reason command"><code>{escape(command_of(spec))}</code></p>'
+    )
+
+
+def _place_in_queue(explanation: Explanation) -> str:
+    of = f"the queue of pool {escape(explanation.job.pool)}"
+    if not explanation.ahead:
+        return f"It is the first in {of}."
+    return f"It has place {explanation.position} in {of}, {some(explanation.ahead, 'job')} ahead."
+
+
+def _leads_on(job: JobView, workflow: str | None) -> str:
+    logs = f"<code>longshore logs {escape(job.id)}</code>"
+    if workflow is None:
+        seen = "Where the Temporal Web UI is, is not known: set LONGSHORE_TEMPORAL_UI."
+    else:
+        words = "Its workflow in the Temporal Web UI"
+        seen = f'<a href="{escape(workflow)}" rel="noreferrer">{words}</a>'
+    return f'<p class="reason">{seen} · {logs} prints what it wrote.</p>'
+
+
+def _progress(progress: Progress) -> str:
+    said = escape(progress.message)
+    if progress.fraction is None:
+        return f'<p class="reason">{said}</p>' if said else ""
+    share = f"{progress.fraction * 100:.0f}"
+    return (
+        f'<p class="reason"><span class="meter wide"><i style="width:{share}%"></i></span>'
+        f"{share} % {said}</p>"
+    )
+
+
+def _where(job: JobView) -> str:
+    if job.node_id is None:
+        return "–"
+    last = "" if job.state in (JobState.RUNNING, JobState.STOPPING) else " <small>last</small>"
+    more = len(job.nodes) - 1
+    also = f" <small>and {some(more, 'more node')}</small>" if more > 0 else ""
+    mark = f" {SIMULATED_GPUS}" if job.simulated else ""
+    return f'<span class="id">{escape(job.node_id)}</span>{also}{last}{mark}'
+
+
+def _decided(explanation: Explanation, now: datetime) -> Iterable[str]:
+    """Yield what was decided about preemption, saves and buying, with how long ago."""
+    room, gave, saving = explanation.making_room, explanation.gave_way, explanation.saving
+    if room is not None:
+        yield f"Others give way to it: {escape(room.reason)}."
+    if gave is not None:
+        ago = how_long(now - gave.at)
+        yield f"It gave way to {link(gave.job_id)} {ago} ago: {escape(gave.reason)}."
+    if saving is not None:
+        asked = "asked" if saving.save else "not asked"
+        ago = how_long(now - saving.at)
+        yield f"It was {asked} to save {ago} ago: {escape(saving.reason)}."
+    bought = explanation.buying
+    if bought is not None:
+        ago = how_long(now - bought.at)
+        best = next((each for each in bought.options if each.chosen), None)
+        cost = f" ({amount(best.total)} in all)" if best else ""
+        yield f"About buying its pool decided {ago} ago: {escape(bought.reason)}{cost}."
+    for each in explanation.blocks:
+        ago = how_long(now - each.at)
+        yield f"About its block {escape(each.block_id)}, {ago} ago: {escape(each.reason)}."
+
+
+def _verdicts(decision: Decision) -> str:
+    """Return every node with its answer: those that would do, then why the others do not."""
+    rows = [
+        f'<tr><th scope="row" class="id">{escape(each.node_id)}</th><td>{_answer("fits", "well")}'
+        f'</td><td class="fold">{escape(_gpus(each))}, score {each.terms.total:.3f}</td></tr>'
+        for each in decision.candidates
+    ] + [
+        f'<tr><th scope="row" class="id">{escape(each.node_id)}</th>'
+        f"<td>{_answer(each.code.value, 'bad' if each.permanent else 'ending')}</td>"
+        f'<td class="fold">{escape(each.reason)}</td></tr>'
+        for each in decision.rejections
+    ]
+    if not rows:
+        return ""
+    codes: dict[str, int] = {}
+    for each in decision.rejections:
+        codes[each.code.value] = codes.get(each.code.value, 0) + 1
+    sums = [f"{some(len(decision.candidates), 'node')} would do"] if decision.candidates else []
+    sums += [f"{code}: {some(nodes, 'node')}" for code, nodes in codes.items()]
+    more = len(rows) - MOST_NODES
+    rest = [f'<tr><td colspan="3" class="quiet">and {some(more, "more node")}</td></tr>']
+    return (
+        f'<p class="padded">For this job alone, without the jobs before it: '
+        f"{escape(', '.join(sums))}.</p>"
+        + table(
+            "Nodes with their answer", ("Node", "Answer", "What is there"),
+            [*rows[:MOST_NODES], *(rest if more > 0 else [])],
+        )
+    )  # fmt: skip
+
+
+def _candidates(decision: Decision) -> str:
+    placed = decision.kind is PlacementKind.EXISTING_NODE
+    return table(
+        "Nodes that could take it, best first",
+        ("Node", "GPUs", "Score", "Made of"),
+        (
+            f"<tr{PICKED if placed and each.node_id == decision.node_id else ''}>"
+            f'<th scope="row" class="id">{escape(each.node_id)}</th><td>{escape(_gpus(each))}</td>'
+            f"{number(f'{each.terms.total:.3f}')}"
+            f'<td class="fold">{escape(_made_of(each.terms)) or "–"}</td></tr>'
+            for each in decision.candidates
+        ),
+        numbers=("Score",),
+    )
+
+
+def _made_of(terms: ScoreTerms) -> str:
+    """Return the terms of a score; in a cycle the parts are known of the chosen node alone."""
+    named = (
+        ("utilization", terms.utilization), ("fragmentation", terms.fragmentation),
+        ("expiry", terms.expiry), ("provider", terms.provider),
+    )  # fmt: skip
+    said = [f"{name} {value:.3f}" for name, value in named]
+    parts = [f"{part.name} {part.value:+.3f}" for part in terms.parts]
+    return ", ".join([*said, *parts] if terms.rule is PackingRule.SEED_SCORE else parts)
+
+
+def _groups(plan: GangPlan) -> str:
+    if not plan.groups:
+        return ""
+    return "<h3>Groups</h3>" + table(
+        "Groups of the gang",
+        ("Group", "Domain", "GPUs", "Nodes", "Stand by"),
+        (_group(each) for each in plan.groups),
+        numbers=("GPUs",),
+    )
+
+
+def _group(group: PlannedGroup) -> str:
+    nodes, spares = (
+        "<br>".join(
+            f'<span class="id">{escape(share.node_id)}</span> {gpu_list(share.gpu_indices)}'
+            for share in shares
+        )
+        for shares in (group.nodes, group.spares)
+    )
+    return (
+        f'<tr><th scope="row">{group.number}</th><td>{escape(group.domain)}</td>'
+        f"{number(count(group.gpus))}<td>{nodes}</td><td>{spares or '–'}</td></tr>"
+    )
+
+
+def _rooms(plan: GangPlan) -> str:
+    if not plan.domains:
+        return ""
+    return "<h3>Domains</h3>" + table(
+        "What the domains have",
+        ("Domain", "Nodes", "GPUs", "Free", "For it", "Left"),
+        (
+            f'<tr><th scope="row">{escape(each.domain)}</th>'
+            + "".join(
+                number(count(value))
+                for value in (each.nodes, each.gpus, each.free, each.usable, each.residual)
+            )
+            + "</tr>"
+            for each in plan.domains[:MOST_NODES]
+        ),
+        numbers=("Nodes", "GPUs", "Free", "For it", "Left"),
+    )
+
+
+def _shares(attempt: AttemptView) -> str:
+    stood = "stands by" if attempt.ended_at is None else "stood by"
+    said = [
+        f'<span class="id">{escape(share.node_id)}</span> '
+        f"{gpu_list(share.gpu_indices)}"
+        f"{f' {format_slices(share.slices)}' if share.slices else ''}"
+        f"{f', {stood}' if share.spare else ''}"
+        for share in attempt.shares[:_MOST_SHARES]
+    ]
+    more = len(attempt.shares) - _MOST_SHARES
+    rest = [f"and {some(more, 'more node')}"] if more > 0 else []
+    mark = SIMULATED_GPUS if any(share.simulated for share in attempt.shares) else ""
+    return f"{'<br>'.join([*said, *rest])} {mark}"
+
+
+def _end(attempt: AttemptView, record: AttemptRecord | None) -> str:
+    """Return how an attempt ended: as its workflow says, else why it gave up its GPUs."""
+    if attempt.ended_at is None:
+        return "runs"
+    if record is not None and record.ended_at is not None:
+        return attempt_end(record)
+    reason = (attempt.end_reason or "ended").lower().replace("_", " ")
+    return f"{reason}: {attempt.end_message}".rstrip(": ")
+
+
+def _gpus(candidate: Candidate) -> str:
+    slices = f" {format_slices(candidate.slices)}" if candidate.slices else ""
+    link_class = f", {candidate.link.value}" if candidate.link else ""
+    return f"{gpu_list(candidate.gpu_indices)}{slices}{link_class}"
+
+
+def _answer(words: str, looks: str) -> str:
+    return f'<span class="state {looks}">{escape(words)}</span>'
+
+
+def _sentence(text: str) -> str:
+    said = text[:1].upper() + text[1:]
+    return said if said.endswith(".") else f"{said}."

@@ -1,0 +1,207 @@
+"""The pages /jobs and /jobs/ID."""
+
+from datetime import UTC, datetime
+from html import escape
+from urllib.parse import urlencode
+
+from nicegui import ui
+from starlette.requests import Request
+
+from console import job_view as view
+from console import jobs_view as lists
+from console.fleet import Fleet
+from console.layout import Badge, Card, frame, toggle
+from console.live import follow
+from console.parts import chip, empty, updated
+from models.errors import LongshoreError, NotFoundError
+from models.job_report import JobReport
+from models.views import Explanation
+
+PATH = lists.PATH
+ALL_POOLS = "All pools"
+_STATES = {name: name.capitalize() for name in lists.STATES}
+
+
+def add(fleet: Fleet) -> None:
+    """Add the pages to those of this process."""
+
+    @ui.page(PATH, title="Jobs · Longshore")
+    def jobs(request: Request) -> None:
+        with frame(PATH, request) as badge:
+            JobsPage(fleet, badge, request)
+
+    @ui.page(PATH + "/{job_id}", title="Job · Longshore")
+    def job(request: Request, job_id: str) -> None:
+        with frame(PATH, request) as badge:
+            JobPage(fleet, badge, job_id)
+
+
+class JobsPage:
+    """The jobs under way, and those of the last hour."""
+
+    def __init__(self, fleet: Fleet, badge: Badge, request: Request) -> None:
+        self._fleet, self._badge = fleet, badge
+        asked = request.query_params
+        pool, state = asked.get("pool", "")[:63], asked.get("state", "")
+        self._after = asked.get("after", "")[:200].replace("\0", "")
+        with ui.element("div").classes("title"):
+            ui.html("<h1>Jobs</h1>", sanitize=False)
+            self._pool = ui.select(
+                {"": ALL_POOLS, **({pool: pool} if pool else {})}, value=pool,
+                on_change=self._changed,
+            ).props('outlined dense options-dense aria-label="Pool"').classes("pool")  # fmt: skip
+            self._state = toggle(_STATES, state if state in _STATES else "all", "Which jobs")
+            self._live = ui.html("", sanitize=False).classes("live")
+        self._state.on_value_change(self._changed)
+        with ui.element("section").classes("card").props('aria-label="Sums"') as self._sums_card:
+            self._sums = ui.html("", sanitize=False)
+        self._card = Card("Under way, and of the last hour", classes="jobs")
+        with self._card:
+            self._list = ui.html(_READING, sanitize=False)
+        self._more = ui.html("", sanitize=False)
+        follow(self.refresh)
+
+    async def refresh(self) -> None:
+        """Read the jobs and show them."""
+        pool = str(self._pool.value or "").replace("\0", "") or None
+        try:
+            pools = await self._fleet.pools()
+            found = await self._fleet.jobs(
+                pool=pool, states=lists.STATES[str(self._state.value)],
+                after=self._after or None, limit=lists.SHOWN + 1,
+            )  # fmt: skip
+        except LongshoreError as error:
+            self._live.content = updated(None)
+            self._sums_card.set_visibility(False)
+            self._list.content = empty("The database does not answer", str(error), _AGAIN)
+            self._more.content = ""
+            return
+        now, page = datetime.now(UTC), found[: lists.SHOWN]
+        self._offer([each.spec.name for each in pools])
+        self._badge.show(any(each.simulated for each in page), "Simulated GPUs")
+        self._live.content = updated(now)
+        self._sums_card.set_visibility(bool(pools))
+        self._sums.content = lists.sums_html(pools, pool)
+        self._card.remark("the newest first")
+        self._list.content = lists.list_html(page, now) if page else self._nothing(pool)
+        self._more.content = lists.more_html(page, self._asked(), more=len(found) > len(page))
+
+    def _offer(self, names: list[str]) -> None:
+        chosen = str(self._pool.value or "")
+        known = sorted({*names, chosen} - {""})
+        options = {"": ALL_POOLS, **{name: name for name in known}}
+        if options != self._pool.options:
+            self._pool.set_options(options, value=chosen)
+
+    def _asked(self) -> dict[str, str]:
+        asked = {
+            "pool": str(self._pool.value or ""),
+            "state": str(self._state.value),
+            "after": self._after,
+        }
+        return {name: value for name, value in asked.items() if value}
+
+    async def _changed(self) -> None:
+        self._after = ""
+        ui.navigate.history.replace(f"{PATH}?{urlencode(self._asked())}")
+        await self.refresh()
+
+    def _nothing(self, pool: str | None) -> str:
+        if pool or self._after or self._state.value != "all":
+            return empty(
+                "No such jobs now, nor in the last hour",
+                "`All` above shows the others; `longshore jobs --all` older ones too.",
+            )
+        return empty(
+            "No jobs now, and none ended in the last hour",
+            "Submit one: `longshore submit --gpus 1 -- nvidia-smi`. `longshore jobs --all` lists "
+            "older ones.",
+        )
+
+
+class JobPage:
+    """One job: where it is and why, its attempts, its checkpoints."""
+
+    def __init__(self, fleet: Fleet, badge: Badge, job_id: str) -> None:
+        self._fleet, self._badge = fleet, badge
+        self._id = job_id[:200].replace("\0", "")
+        ui.html(f'<a class="back" href="{PATH}">All jobs</a>', sanitize=False)
+        with ui.element("div").classes("title"):
+            self._title = ui.html("<h1>Job</h1>", sanitize=False)
+            self._live = ui.html("", sanitize=False).classes("live")
+        self._notes = ui.html("", sanitize=False)
+        self._notes.set_visibility(False)
+        with ui.element("section").classes("card").props('aria-label="Job"'):
+            self._head = ui.html(_READING, sanitize=False)
+        self._cards = {
+            name: Card(name)
+            for name in ("Why it is where it is", "What could help", "Nodes", "Gang",
+                         "Attempts", "Checkpoints")
+        }  # fmt: skip
+        self._parts: dict[str, ui.html] = {}
+        for name, card in self._cards.items():
+            with card:
+                self._parts[name] = ui.html("", sanitize=False)
+            card.show(False)
+        follow(self.refresh)
+
+    async def refresh(self) -> None:
+        """Read the job and show it."""
+        try:
+            report = await self._fleet.report(self._id)
+            explanation = await self._fleet.explain(report.job.id)
+        except NotFoundError:
+            self._show_instead(
+                empty("There is no such job", "`longshore jobs --all` lists them all.")
+            )
+        except LongshoreError as error:
+            self._live.content = updated(None)
+            self._show_instead(empty("The database does not answer", str(error), _AGAIN))
+        else:
+            self._show(report, explanation)
+            await self._show_checkpoints(report)
+
+    def _show(self, report: JobReport, explanation: Explanation) -> None:
+        now, job = datetime.now(UTC), report.job
+        state = (report.status.state if report.status else job.state).value
+        self._badge.show(job.simulated, "Simulated GPUs")
+        self._live.content = updated(now)
+        self._title.content = f"<h1>{escape(job.id)} {chip(state)}</h1>"
+        self._notes.content = view.notes_html(report)
+        self._notes.set_visibility(bool(report.missing))
+        self._head.content = view.head_html(report, now, self._fleet.workflow_url(job.id))
+        self._put("Why it is where it is", view.why_html(explanation, now))
+        self._put("What could help", view.hints_html(explanation))
+        nodes, title = view.nodes_html(explanation)
+        self._put("Nodes", nodes)
+        self._cards["Nodes"].title(title)
+        self._put("Gang", view.gang_html(explanation))
+        self._put("Attempts", view.attempts_html(report, now))
+        self._cards["Attempts"].remark("the newest first")
+
+    async def _show_checkpoints(self, report: JobReport) -> None:
+        contract = report.spec.checkpoint
+        if contract is None or not contract.store:
+            return self._put("Checkpoints", "")
+        try:
+            found = await self._fleet.checkpoints(report.job.id)
+        except LongshoreError as error:
+            said = f'<p class="padded quiet">{escape(str(error))}</p>'
+            return self._put("Checkpoints", said)
+        self._cards["Checkpoints"].remark("in the checkpoint store, the newest first")
+        return self._put("Checkpoints", view.checkpoints_html(found, datetime.now(UTC)))
+
+    def _put(self, name: str, html: str) -> None:
+        """Show a part; hide its card where there is nothing to say."""
+        self._parts[name].content = html
+        self._cards[name].show(bool(html))
+
+    def _show_instead(self, html: str) -> None:
+        self._notes.set_visibility(False)
+        self._head.content = html
+        for card in self._cards.values():
+            card.show(False)
+
+
+_READING = '<div class="empty"><p>Reading …</p></div>'
+_AGAIN = "It is asked again every three seconds."

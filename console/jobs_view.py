@@ -1,0 +1,132 @@
+"""The list of jobs as HTML: the state of each, where it is, how long it waited, and why."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from html import escape
+from urllib.parse import quote, urlencode
+
+from client.job_view import held
+from client.words import and_others, gpu_list
+from console.formats import count, some
+from console.parts import SIMULATED_GPUS, chip, facts, how_long, table
+from models.job import FailureClass, JobState
+from models.views import JobView, PoolView
+
+PATH = "/jobs"
+SHOWN = 100
+STATES: dict[str, frozenset[JobState]] = {
+    "all": frozenset(),
+    "waiting": frozenset({JobState.SUBMITTED, JobState.QUEUED, JobState.RETRYING}),
+    "held": frozenset({JobState.HELD}),
+    "running": frozenset({JobState.RUNNING, JobState.STOPPING}),
+    "ended": frozenset(state for state in JobState if state.ended),
+    "failed": frozenset({JobState.FAILED}),
+}
+"""What can be chosen, with the states of each; none for all."""
+
+
+def link(job_id: str, words: str = "") -> str:
+    """Return a link to the page of one job."""
+    return f'<a class="id" href="{PATH}/{quote(job_id)}">{escape(words or job_id)}</a>'
+
+
+def sums_html(pools: Iterable[PoolView], pool: str | None) -> str:
+    """Return how much runs and waits, in one pool or in all."""
+    shown = [each for each in pools if pool in (None, each.spec.name)]
+    used, gpus = sum(each.gpus_used for each in shown), sum(each.gpus for each in shown)
+    last = max((each.last_cycle_at for each in shown if each.last_cycle_at), default=None)
+    return facts(
+        (
+            ("Running", count(sum(each.running for each in shown))),
+            ("Waiting", count(sum(each.queued for each in shown))),
+            ("Held", count(sum(each.held for each in shown))),
+            ("GPUs used", f"{count(used)} <small>of {count(gpus)}</small>"),
+            ("Last cycle", f"{last:%H:%M:%S} <small>UTC</small>" if last else "none yet"),
+        )
+    )
+
+
+def list_html(jobs: Iterable[JobView], now: datetime) -> str:
+    """Return the table of jobs."""
+    return table(
+        "Jobs, the newest first",
+        ("Job", "State", "For", "GPUs", "Where", "Waited", "Why"),
+        (_row(job, now) for job in jobs),
+        numbers=("Waited",),
+    )
+
+
+def more_html(jobs: Sequence[JobView], asked: dict[str, str], *, more: bool) -> str:
+    """Return links to older jobs, and back to the newest; nothing where all are shown."""
+    after = asked.get("after")
+    rest = {key: value for key, value in asked.items() if key != "after"}
+    newest = f'<a href="{_address(rest)}">Newest</a>' if after else ""
+    older = f'<a href="{_address({**rest, "after": jobs[-1].id})}">Older</a>' if more else ""
+    if not (newest or older):
+        return ""
+    return f'<nav class="pages" aria-label="Pages of jobs">{newest}{older}</nav>'
+
+
+def wish(job: JobView) -> str:
+    """Return the GPUs that a job wants, in few words."""
+    of = job.gpu_type or "GPU"
+    if job.mig is not None or job.milli < 1000:
+        return f"{job.mig or f'{job.milli}/1000'} of {of}"
+    return f"{job.gpus} × {of}" if job.gpu_type else some(job.gpus, "GPU")
+
+
+def waited(job: JobView, now: datetime) -> timedelta:
+    """Return how long a job that waits has been in the queue; of another, how long it waited for
+    its first start."""
+    if job.queued_at is not None:
+        return now - (job.queued_at if job.first_started_at else job.submitted_at)
+    return (job.first_started_at or job.ended_at or now) - job.submitted_at
+
+
+def why(job: JobView) -> str:
+    """Return why a job is where it is, as stored: by the last cycle, or how it ended."""
+    if job.state is not JobState.FAILED:
+        return job.reason
+    kind = (job.failure or FailureClass.USER).value.replace("_", " ")
+    code = "" if job.exit_code is None else f", exit code {job.exit_code}"
+    return f"{kind}{code}: {job.reason}".rstrip(": ")
+
+
+def _row(job: JobView, now: datetime) -> str:
+    starts = ""
+    if job.state is JobState.QUEUED and job.estimated_start is not None:
+        starts = f"<small>may start in {how_long(job.estimated_start - now)}</small>"
+    over = job.queued_at is None and (job.first_started_at or job.ended_at)
+    so_far = "" if over else "<small>so far</small>"
+    again = f"<small>attempt {job.attempt}</small>" if job.attempt > 1 else ""
+    return (
+        f'<tr><th scope="row">{link(job.id)}</th><td>{chip(job.state.value)}{again}</td>'
+        f"<td>{escape(job.pool)}<small>{escape(job.tenant)}, {job.tier.value}, class "
+        f"{job.priority}</small></td><td>{escape(wish(job))}</td><td>{_where(job)}</td>"
+        f'<td class="n">{how_long(waited(job, now))}{so_far}</td>'
+        f'<td class="fold">{_why(job)}{starts}</td></tr>'
+    )
+
+
+def _why(job: JobView) -> str:
+    said = escape(why(job))
+    if job.state is not JobState.RUNNING:
+        return said
+    # Why it runs where it runs is long, and seldom asked.
+    return f'<span class="clamp quiet" title="{said}">{said}</span>'
+
+
+def _where(job: JobView) -> str:
+    if job.node_id is None or job.state in (JobState.QUEUED, JobState.HELD):
+        return '<span class="quiet">–</span>'
+    mark = f" {SIMULATED_GPUS}" if job.simulated else ""
+    spares = f", {', '.join(job.spares)} stands by" if job.spares else ""
+    what = held(job) if job.gpu_indices else gpu_list(job.gpu_indices)
+    return (
+        f'<span class="id">{escape(job.node_id)}</span>{mark}'
+        f"<small>{escape(f'{what}{and_others(job.nodes[1:])}{spares}')}</small>"
+    )
+
+
+def _address(query: dict[str, str]) -> str:
+    return escape(f"{PATH}?{urlencode(query)}" if query else PATH)
