@@ -93,7 +93,7 @@ def _parts(gpu: GPUView, title: str) -> str:
 def _said(gpu: GPUView, takes_work: bool) -> str:
     name = gpu.job_name or gpu.job_id
     if gpu.job_id is not None:
-        return f"stands by for {name}" if gpu.spare else f"held by {name}"
+        return f"standing by for {name}" if gpu.spare else f"held by {name}"
     if gpu.mig:
         of = f": {_shares(gpu.parts)}" if gpu.parts else ""
         return f"in MIG mode, {_slices(gpu.parts)} of {SLICES} slices in use{of}"

@@ -20,9 +20,10 @@ CHECKS = [
 ]  # fmt: skip
 PATHS = (
     "/orderbook", "/market/history", "/market/providers", "/market/switch", "/purchases",
-    "/purchases/{purchase_id}", "/blocks", "/blocks/{block_id}", "/costs",
+    "/purchases/{purchase_id}", "/blocks", "/blocks/{block_id}", "/costs", "/nodes", "/topology",
+    "/pools", "/jobs", "/jobs/{job_id}", "/jobs/{job_id}/why", "/jobs/{job_id}/checkpoints",
 )  # fmt: skip
-TAKE_NOTHING = ("/market/providers", "/market/switch")
+TAKE_NOTHING = ("/market/providers", "/market/switch", "/pools")
 EXAMPLES = 50
 """Of each kind, for each operation."""
 

@@ -1,0 +1,246 @@
+"""The REST API of nodes and jobs over HTTP, with what a real cycle left in a real database."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from activities.database import Database
+from activities.views import Views
+from models.settings import Settings
+from tests.support.console import RunningConsole, running_console
+from tests.support.control import new_pool
+from tests.support.database_away import database_away
+from tests.support.ledger import Ledger
+from tests.support.local_stack import temporary_folder
+from tests.support.waiting import eventually
+from workers.stack import Stack
+
+FABRIC = {"region": "eu", "cluster": "c1", "fabric.domain": "a"}
+
+
+class Scene:
+    """A pool of its own in the stack's database; what is in it has names of its own."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.pool = ledger.pool
+        self.node_a, self.node_b, self.node_c = (f"node-{each}-{self.pool}" for each in "abc")
+        self.train, self.part, self.other, self.wide = (
+            f"{each}-{self.pool}" for each in ("train", "part", "other", "wide")
+        )
+
+
+@pytest.fixture
+async def scene(temporal: Client, settings: Settings) -> AsyncIterator[Scene]:
+    database = Database(settings.resolve_database_url())
+    yield Scene(Ledger(database, temporal, new_pool()))
+    await database.close()
+
+
+@pytest.fixture
+async def placed(scene: Scene) -> AsyncIterator[Scene]:
+    """Two nodes; a job that runs, two that share a GPU, and one that is too wide."""
+    ledger = scene.ledger
+    for node in (scene.node_a, scene.node_b):
+        await ledger.register(node, gpus=4)
+    part = {"milli": 400, "vram_per_gpu": "20GB"}
+    async with ledger.listening(scene.train, scene.part, scene.other, scene.wide):
+        await ledger.enqueue(scene.train, name=f"the-{scene.train}", gpus=3, tenant="lab")
+        await ledger.enqueue(scene.part, **part)
+        await ledger.enqueue(scene.other, **part)
+        await ledger.enqueue(scene.wide, gpus=64)
+        await ledger.cycle(f"one-{scene.pool}")
+        yield scene
+
+
+def of(console: RunningConsole, path: str, **query: object) -> Any:
+    answer = console.get(path, **query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def as_json(views: Any) -> Any:
+    return [json.loads(view.model_dump_json()) for view in views]
+
+
+async def test_nodes_and_jobs_are_what_the_commands_print(placed: Scene, console: RunningConsole):
+    views, pool = Views(placed.ledger.database), placed.pool
+    nodes = of(console, "/nodes", pool=pool)["nodes"]
+    assert nodes == as_json(await views.nodes(pool=pool))
+    assert of(console, "/jobs", pool=pool)["jobs"] == as_json(await views.jobs(pool=pool))
+    pools = {each["spec"]["name"]: each for each in of(console, "/pools")["pools"]}
+    assert (pools[pool]["gpus"], pools[pool]["gpus_used"]) == (8, 4)
+    [domains] = of(console, "/topology", pool=pool)["pools"]
+    assert {node["node_id"]: node["used"] + node["free"] for node in domains["unlabelled"]} == {
+        placed.node_a: 4, placed.node_b: 4,
+    }  # fmt: skip
+    holders = {
+        gpu["job_id"] or tuple(part["job_id"] for part in gpu["parts"])
+        for node in nodes
+        for gpu in node["gpus"]
+    }
+    assert holders == {placed.train, tuple(sorted((placed.part, placed.other))), ()}
+
+
+async def test_a_job_in_full_without_temporal(placed: Scene, console: RunningConsole):
+    report = of(console, f"/jobs/{placed.train}")
+    assert (report["job"]["state"], report["status"], report["progress"]) == (
+        "RUNNING",
+        None,
+        None,
+    )
+    assert report["spec"]["gpus"] == 3
+    [missing] = report["missing"]
+    assert missing.startswith("what the database says, for lack of more: ")
+    [attempt] = report["attempts"]
+    assert (attempt["attempt"], attempt["ended_at"], attempt["end_reason"]) == (1, None, None)
+    [share] = attempt["shares"]
+    assert share["node_id"] == report["job"]["node_id"]
+    assert share["gpu_indices"] == report["job"]["gpu_indices"]
+    assert attempt["reason"] == report["job"]["reason"]
+    assert of(console, f"/jobs/the-{placed.train}")["job"]["id"] == placed.train
+
+
+async def test_an_attempt_says_why_it_ended(placed: Scene, console: RunningConsole):
+    await placed.ledger.release(placed.train)
+    await placed.ledger.enqueue(placed.train, attempt=2, gpus=3)
+    [queued] = of(console, "/jobs", state="QUEUED", pool=placed.pool, limit=1)["jobs"]
+    assert queued["queued_at"] > queued["submitted_at"]
+    await placed.ledger.cycle(f"two-{placed.pool}")
+    first, second = of(console, f"/jobs/{placed.train}")["attempts"]
+    assert (first["end_reason"], first["end_message"]) == ("held", "held")
+    assert first["ended_at"] >= first["placed_at"]
+    assert (second["attempt"], second["ended_at"]) == (2, None)
+
+
+async def test_why_a_job_was_placed_and_why_another_waits(placed: Scene, console: RunningConsole):
+    why = of(console, f"/jobs/{placed.train}/why")["placed"]
+    best, other = why["candidates"]
+    assert best["node_id"] == why["node_id"]
+    assert best["terms"]["total"] >= other["terms"]["total"]
+    assert best["terms"]["parts"]
+    why = of(console, f"/jobs/{placed.wide}/why")
+    assert (why["job"]["state"], why["position"]) == ("QUEUED", 1)
+    codes = {each["node_id"]: each["code"] for each in why["decision"]["rejections"]}
+    assert codes == dict.fromkeys((placed.node_a, placed.node_b), "not-enough-gpus")
+    assert why["last_decision"]["reason"] == why["job"]["reason"]
+    assert why["placed"] is None
+    assert why["hints"]
+
+
+async def test_pages_of_nodes_and_of_jobs(placed: Scene, console: RunningConsole):
+    async def all_of(what: str, limit: int) -> list[str]:
+        ids: list[str] = []
+        after: dict[str, str] = {}
+        while True:
+            page = of(console, f"/{what}", limit=limit, pool=placed.pool, **after)
+            assert len(page[what]) <= limit
+            ids += [each["id"] for each in page[what]]
+            if page["next"] is None:
+                return ids
+            after = {"after": page["next"]}
+
+    assert await all_of("nodes", 1) == [placed.node_a, placed.node_b]
+    assert sorted(await all_of("jobs", 3)) == sorted(
+        (placed.train, placed.part, placed.other, placed.wide)
+    )
+
+
+async def test_jobs_by_pool_tenant_and_state(placed: Scene, console: RunningConsole):
+    def ids(**query: object) -> set[str]:
+        return {job["id"] for job in of(console, "/jobs", **query)["jobs"]}
+
+    assert ids(state="QUEUED", pool=placed.pool) == {placed.wide}
+    assert ids(tenant="lab", pool=placed.pool) == {placed.train}
+    assert len(ids(pool=placed.pool)) == 4
+    assert ids(pool="another") == set()
+
+
+async def test_a_job_of_long_ago_shows_when_it_is_asked_for(
+    placed: Scene, console: RunningConsole
+):
+    await placed.ledger.finish(placed.train)
+    await placed.ledger.rows(
+        "UPDATE jobs SET ended_at = now() - interval '2 hours' WHERE id = :id", id=placed.train
+    )
+    found = of(console, "/jobs", pool=placed.pool)["jobs"]
+    assert placed.train not in {job["id"] for job in found}
+    found = of(console, "/jobs", pool=placed.pool, ended="true")["jobs"]
+    assert placed.train in {job["id"] for job in found}
+    [job] = of(console, "/jobs", pool=placed.pool, state="SUCCEEDED")["jobs"]
+    assert job["id"] == placed.train
+
+
+async def test_what_stands_by_is_told_from_what_runs(scene: Scene, console: RunningConsole):
+    ledger = scene.ledger
+    for node in (scene.node_a, scene.node_b, scene.node_c):
+        await ledger.register(node, gpus=2)
+    await ledger.rows(
+        "UPDATE nodes SET labels = CAST(:labels AS jsonb) WHERE pool = :pool",
+        labels=json.dumps(FABRIC), pool=scene.pool,
+    )  # fmt: skip
+    gang = {"group_gpus": 4, "spares_per_group": 2}
+    async with ledger.listening(scene.train):
+        await ledger.enqueue(scene.train, gpus=4, gang=gang)
+        await ledger.cycle(f"one-{scene.pool}")
+    [job] = of(console, "/jobs", pool=scene.pool)["jobs"]
+    assert len(job["nodes"]) == 2
+    [spare] = job["spares"]
+    standing_by = {
+        node["id"]: {gpu["spare"] for gpu in node["gpus"]}
+        for node in of(console, "/nodes", pool=scene.pool)["nodes"]
+    }
+    assert standing_by == {**{node: {False} for node in job["nodes"]}, spare: {True}}
+    [attempt] = of(console, f"/jobs/{scene.train}")["attempts"]
+    assert [share["spare"] for share in attempt["shares"]] == [False, False, True]
+    [domains] = of(console, "/topology", pool=scene.pool)["pools"]
+    assert domains["domains"][0]["domain"] == "eu/c1/a"
+
+
+async def test_a_database_that_is_away_is_said_and_comes_back(stack: Stack, database_url: str):
+    with (
+        temporary_folder() as folder,
+        running_console(folder, database_url=database_url) as console,
+    ):
+        assert of(console, "/nodes") == {"nodes": [], "next": None}
+        with database_away(stack, database_url):
+            for path in ("/nodes", "/topology", "/pools", "/jobs", "/jobs/train-1"):
+                refused = await eventually(
+                    lambda p=path: not (r := console.get(p)).is_success and r
+                )
+                assert refused.status_code == 503, path
+                assert refused.json()["error"]["type"] == "unavailable"
+                assert int(refused.headers["Retry-After"]) >= 1
+        assert await eventually(lambda: console.get("/nodes").is_success)
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/nodes?limit=0", "limit"),
+        ("/nodes?pool=Not+a+name", "pool"),
+        ("/jobs?state=BROKEN", "state"),
+        ("/jobs?tenant=%00", "tenant"),
+        ("/jobs?after=%20", "after"),
+        ("/jobs/%20", "job_id"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(console: RunningConsole, path: str, field: str):
+    refused = console.http.get(path)
+    assert refused.status_code == 422
+    assert refused.json()["error"]["field"] == field
+
+
+@pytest.mark.parametrize("path", ["/jobs/none", "/jobs/none/why", "/jobs/none/checkpoints"])
+def test_a_job_that_is_not_there_is_not_found(console: RunningConsole, path: str):
+    refused = console.get(path)
+    assert refused.status_code == 404
+    assert "longshore jobs --all" in refused.json()["error"]["message"]
+
+
+def test_nothing_here_can_be_changed(console: RunningConsole):
+    for path in ("/nodes", "/jobs", "/jobs/train-1", "/topology", "/pools"):
+        assert console.http.post(path, json={}).status_code == 405

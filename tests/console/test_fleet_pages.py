@@ -1,0 +1,219 @@
+"""The pages /nodes and /jobs in a real browser, with a control worker and nodes at work."""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+from temporalio.client import Client
+
+from client.api import Longshore
+from models.job import JobState
+from models.settings import Settings
+from tests.support.console import RunningConsole, running_console
+from tests.support.control import a_spec, new_pool, reaches, serving_control
+from tests.support.database_away import database_away
+from tests.support.local_stack import temporary_folder
+from tests.support.scripted_node import USER_ERROR, ScriptedNode
+from workers.stack import Stack
+
+WITHIN = 20_000
+NARROW = {"width": 700, "height": 900}
+_CUT_OFF = "[...document.querySelectorAll('.body')].filter(b => b.scrollWidth > b.clientWidth)"
+FABRIC = {"region": "eu", "cluster": "c1", "fabric.domain": "rack-1"}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A pool with four nodes, and the jobs in it."""
+
+    pool: str
+    longshore: Longshore
+    nodes: dict[str, ScriptedNode]
+    gang: str
+    """Runs on two nodes, a third stands by."""
+    part: str
+    wide: str
+    """Waits: no node could ever hold it."""
+
+
+@pytest.fixture(scope="module")
+def here(stack: Stack, settings: Settings) -> Iterator[RunningConsole]:
+    """A console that knows the stack's database and its Temporal."""
+    with pytest.MonkeyPatch.context() as patch, temporary_folder() as folder:
+        patch.setenv("TEMPORAL_ADDRESS", stack.temporal.address)
+        patch.setenv("LONGSHORE_TEMPORAL_UI", "https://temporal.example.com/")
+        with running_console(folder, database_url=settings.resolve_database_url()) as console:
+            yield console
+
+
+@pytest.fixture
+async def fleet(temporal: Client, settings: Settings) -> AsyncIterator[Fleet]:
+    pool, token = new_pool(), settings.resolve_agent_token()
+    labels = {"a": FABRIC, "b": FABRIC, "c": FABRIC, "lab": {}}
+    nodes = {
+        name: ScriptedNode(temporal, pool, token, node_id=f"{name}-of-{pool}", labels=of)
+        for name, of in labels.items()
+    }
+    longshore = Longshore(temporal, settings)
+    async with serving_control(temporal, settings), AsyncExitStack() as stack:
+        for node in nodes.values():
+            await stack.enter_async_context(node.serving())
+            await node.register()
+        wish = {"group_gpus": 16, "spares_per_group": 8}
+        gang = await longshore.submit(a_spec(pool, name="pretrain", gpus=16, gang=wish))
+        await reaches(longshore, gang.job_id, JobState.RUNNING)
+        part = await longshore.submit(
+            a_spec(pool, name="notebook", milli=400, vram_per_gpu="20GB", env={"KEY": "not-for-eyes"})
+        )
+        await nodes["lab"].started(part.job_id)
+        wide = await longshore.submit(a_spec(pool, name="wide", gpus=9))
+        await reaches(longshore, wide.job_id, JobState.QUEUED)
+        yield Fleet(pool, longshore, nodes, gang.job_id, part.job_id, wide.job_id)
+    await longshore.close()
+
+
+@pytest.fixture
+async def page(browser: Browser, here: RunningConsole) -> AsyncIterator[Page]:
+    """A page that is signed in. At the end: no script failed, and nothing came from elsewhere."""
+    context = await browser.new_context()
+    page = await context.new_page()
+    trouble: list[str] = []
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.startswith((here.url, "data:", here.url.replace("http", "ws")))
+            else trouble.append(request.url)
+        ),
+    )
+    await page.goto(f"{here.url}/nodes?token={here.token}")
+    await page.wait_for_url(f"{here.url}/nodes")
+    yield page
+    await context.close()
+    assert not trouble
+
+
+async def test_who_holds_which_gpu(page: Page, here: RunningConsole, fleet: Fleet):
+    await page.goto(f"{here.url}/nodes?pool={fleet.pool}")
+    table = page.get_by_role("table", name=f"Nodes of pool {fleet.pool}, by domain")
+    await expect(table).to_be_visible(timeout=WITHIN)
+    of_rack = table.get_by_role("row", name="Domain eu/c1/rack-1")
+    await expect(of_rack).to_contain_text("3 nodes, 24 used and 0 free of 24 GPUs")
+    of_none = table.get_by_role("row", name="No domain")
+    await expect(of_none).to_contain_text("1 node, 1 used and 7 free of 8 GPUs")
+    await expect(table.get_by_role("img", name="GPUs 0-7 held by pretrain")).to_have_count(2)
+    await expect(table.get_by_role("img", name="GPUs 0-7 standing by for pretrain")).to_have_count(1)
+    lab = table.get_by_role("row", name=re.compile(fleet.nodes["lab"].id))
+    shared = "GPU 0 shared, 400 of 1000 in use: notebook 400/1000, GPUs 1-7 free"
+    await expect(lab.get_by_role("img", name=shared)).to_be_visible()
+    await expect(lab.get_by_role("rowheader")).to_have_text(re.compile("own · scripted"))
+    await expect(lab).to_contain_text("simulated")
+    await expect(page.locator(".badge")).to_have_text("Simulated GPUs")
+    sums = page.get_by_label("Sums")
+    for said in ("4 4 ready", "Used25 78 %", "Free7", "Stand by8", "Jobs waiting1"):
+        await expect(sums).to_contain_text(said)
+    await lab.get_by_role("link", name="notebook").click()
+    await expect(page).to_have_url(f"{here.url}/jobs/{fleet.part}")
+    await expect(page.get_by_role("heading", name=fleet.part)).to_be_visible(timeout=WITHIN)
+
+
+async def test_the_page_of_nodes_follows_what_happens(
+    page: Page, here: RunningConsole, fleet: Fleet
+):
+    await page.goto(f"{here.url}/nodes?pool={fleet.pool}&domain=-")
+    await expect(page.get_by_text("Only nodes of no domain.")).to_be_visible(timeout=WITHIN)
+    lab = page.get_by_role("row", name=re.compile(fleet.nodes["lab"].id))
+    await expect(lab).to_contain_text("ready")
+    await fleet.longshore.cordon(fleet.nodes["lab"].id, "a fan is loud")
+    await expect(lab).to_contain_text("cordoned", timeout=WITHIN)
+    await expect(lab).to_contain_text("a fan is loud")
+    idle = "GPUs 1-7 idle, on a node that takes no work"
+    await expect(lab.get_by_role("img", name=re.compile(idle))).to_be_visible()
+    await fleet.nodes["lab"].end(fleet.part)
+    await expect(lab).to_contain_text("cordoned", timeout=WITHIN)
+    await expect(lab.get_by_role("link", name="notebook")).to_have_count(0, timeout=WITHIN)
+    await page.get_by_role("link", name="Show all domains").click()
+    await expect(page.get_by_text("Domain eu/c1/rack-1")).to_be_visible(timeout=WITHIN)
+
+
+async def test_jobs_with_why_each_waits(page: Page, here: RunningConsole, fleet: Fleet):
+    await page.goto(f"{here.url}/jobs?pool={fleet.pool}")
+    table = page.get_by_role("table", name="Jobs, the newest first")
+    await expect(table.locator("tbody tr")).to_have_count(3, timeout=WITHIN)
+    row = table.get_by_role("row", name=re.compile(fleet.wide))
+    await expect(row).to_contain_text("queued")
+    await expect(row).to_contain_text("so far")
+    said = here.get(f"/jobs/{fleet.wide}/why").json()["job"]["reason"]
+    await expect(row).to_contain_text(said)
+    gang = table.get_by_role("row", name=re.compile(fleet.gang))
+    await expect(gang).to_contain_text("16 GPUs")
+    await expect(gang).to_contain_text("stands by")
+    await page.get_by_role("button", name="Waiting").press("Enter")
+    await expect(table.locator("tbody tr")).to_have_count(1, timeout=WITHIN)
+    await expect(page).to_have_url(re.compile(f"pool={fleet.pool}&state=waiting"))
+    await page.reload()
+    await expect(table.locator("tbody tr")).to_have_count(1, timeout=WITHIN)
+    await table.get_by_role("link", name=fleet.wide).click()
+    nodes = page.get_by_role("table", name="Nodes with their answer")
+    await expect(nodes.locator("tbody tr")).to_have_count(4, timeout=WITHIN)
+    await expect(nodes).to_contain_text("not-enough-gpus")
+    await expect(page.get_by_text("What could help")).to_be_visible()
+
+
+async def test_one_job_with_its_attempts(page: Page, here: RunningConsole, fleet: Fleet):
+    await page.goto(f"{here.url}/jobs/{fleet.part}")
+    attempts = page.get_by_role("table", name="Attempts, the newest first")
+    await expect(attempts).to_contain_text("runs", timeout=WITHIN)
+    await expect(attempts).to_contain_text(fleet.nodes["lab"].id)
+    scores = page.get_by_role("table", name="Nodes that could take it, best first")
+    await expect(scores.locator("[aria-current=true]")).to_contain_text(fleet.nodes["lab"].id)
+    await expect(page.get_by_text("with the variables KEY")).to_be_visible()
+    assert "not-for-eyes" not in await page.content()
+    link = page.get_by_role("link", name="Its workflow in the Temporal Web UI")
+    where = f"https://temporal.example.com/namespaces/default/workflows/job-{fleet.part}"
+    await expect(link).to_have_attribute("href", where)
+    await expect(page.get_by_role("status")).to_have_count(0)
+    await fleet.nodes["lab"].end(fleet.part, report=USER_ERROR)
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("failed", timeout=WITHIN)
+    await expect(attempts).to_contain_text("user, exit code 3: exit code 3", timeout=WITHIN)
+
+
+async def test_a_job_that_is_not_there(page: Page, here: RunningConsole):
+    await page.goto(f"{here.url}/jobs/none-of-this")
+    await expect(page.get_by_text("There is no such job")).to_be_visible(timeout=WITHIN)
+
+
+async def test_narrow_windows_scroll_in_one_direction(
+    page: Page, here: RunningConsole, fleet: Fleet
+):
+    await page.set_viewport_size(NARROW)  # pyright: ignore[reportArgumentType]
+    for path in (f"nodes?pool={fleet.pool}", f"jobs?pool={fleet.pool}", f"jobs/{fleet.wide}"):
+        await page.goto(f"{here.url}/{path}")
+        await expect(page.locator("table tbody tr").first).to_be_visible(timeout=WITHIN)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+        assert await page.evaluate(f"{_CUT_OFF}.length") == 0, path
+
+
+async def test_pages_say_that_the_database_is_away_and_go_on(
+    browser: Browser, stack: Stack, database_url: str
+):
+    with (
+        temporary_folder() as folder,
+        running_console(folder, database_url=database_url) as console,
+    ):
+        context = await browser.new_context(extra_http_headers=console.headers)
+        for path, said in (("nodes", "There are no nodes yet"), ("jobs", "No jobs now")):
+            page = await context.new_page()
+            await page.goto(f"{console.url}/{path}")
+            await expect(page.get_by_text(said)).to_be_visible(timeout=WITHIN)
+            with database_away(stack, database_url):
+                away = page.get_by_text("The database does not answer")
+                await expect(away).to_be_visible(timeout=WITHIN)
+                await expect(page.locator(".live.old")).to_contain_text("no answer")
+            await expect(page.get_by_text(said)).to_be_visible(timeout=WITHIN)
+            await expect(page.locator("time").first).to_contain_text("updated")
+        await context.close()

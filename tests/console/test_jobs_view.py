@@ -1,0 +1,294 @@
+"""The pages of jobs as HTML: the list, and one job with its attempts and each node's answer."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+
+from activities.checkpoints.rows import StoredCheckpoints
+from console import job_view as view
+from console.jobs_view import STATES, list_html, more_html, sums_html, waited, why, wish
+from models.checkpoint import CheckpointInfo
+from models.gang import DomainRoom, GangPlan, NodeShare, PlannedGroup
+from models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
+from models.job_report import AttemptShare, AttemptView, JobReport
+from models.messages import Progress
+from models.placement import (
+    Candidate,
+    Decision,
+    PackingRule,
+    PlacementKind,
+    Rejection,
+    RejectionCode,
+    ScoreTerm,
+    ScoreTerms,
+)
+from models.pool import PoolSpec
+from models.views import Explanation, JobView, PoolView
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def a_job(state: JobState = JobState.QUEUED, **fields: Any) -> JobView:
+    basics = {
+        "id": "train-abcdefghij", "name": "train", "tenant": "lab", "pool": "default",
+        "tier": "FLEX", "priority": 7, "gpus": 4, "gpu_type": "H100", "state": state,
+        "submitted_at": NOW - 10 * MINUTE,
+    }  # fmt: skip
+    return JobView.model_validate({**basics, **fields})
+
+
+def a_running_job(**fields: Any) -> JobView:
+    started = NOW - 3 * MINUTE
+    placed = {
+        "attempt": 1, "node_id": "node-a", "nodes": ("node-a",), "gpu_indices": (0, 1, 2, 3),
+        "started_at": started, "first_started_at": started, "reason": "the best of 2",
+    }  # fmt: skip
+    return a_job(JobState.RUNNING, **{**placed, **fields})
+
+
+def a_spec(**fields: Any) -> JobSpec:
+    return JobSpec.model_validate(
+        {"name": "train", "gpus": 4, "command": ["python", "train.py"], **fields}
+    )
+
+
+def an_attempt(number: int = 1, **fields: Any) -> AttemptView:
+    share = AttemptShare(node_id="node-a", gpu_indices=(0, 1), simulated=True)
+    basics = {"attempt": number, "placed_at": NOW - 9 * MINUTE, "shares": (share,)}
+    return AttemptView.model_validate({**basics, **fields})
+
+
+def terms(total: float, **fields: Any) -> ScoreTerms:
+    named = {"utilization": 0.5, "fragmentation": -0.1, "expiry": 0.0, "provider": 0.2}
+    return ScoreTerms.model_validate({**named, "total": total, **fields})
+
+
+def text_of(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
+
+
+def test_a_job_that_waits_says_how_long_and_why():
+    job = a_job(
+        reason="3 nodes are <busy>", estimated_start=NOW + 20 * MINUTE, queued_at=NOW - MINUTE
+    )
+    html = list_html([job], NOW)
+    said = text_of(html)
+    for part in (
+        "train-abcdefghij queued", "default lab, FLEX, class 7", "4 × H100", "10min so far",
+        "3 nodes are <busy> may start in 20min",
+    ):  # fmt: skip
+        assert part in said, part
+    assert "<busy>" not in html
+    assert 'href="/jobs/train-abcdefghij"' in html
+    assert html.count('scope="col"') == 7
+    assert '<th scope="row">' in html
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (a_job(), 10 * MINUTE),
+        (a_running_job(), 7 * MINUTE),
+        (a_job(first_started_at=NOW - 8 * MINUTE, queued_at=NOW - MINUTE), MINUTE),
+        (a_job(JobState.CANCELLED, ended_at=NOW - 4 * MINUTE), 6 * MINUTE),
+    ],
+)
+def test_how_long_a_job_waits_or_waited(job: JobView, expected: timedelta):
+    assert waited(job, NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"gpu_type": None, "gpus": 1}, "1 GPU"),
+        ({"gpus": 8}, "8 × H100"),
+        ({"gpus": 1, "milli": 250}, "250/1000 of H100"),
+        ({"gpus": 1, "mig": "1g.10gb"}, "1g.10gb of H100"),
+    ],
+)
+def test_what_a_job_wants_in_few_words(fields: dict[str, Any], expected: str):
+    assert wish(a_job(**fields)) == expected
+
+
+def test_where_a_gang_is_with_what_stands_by():
+    job = a_running_job(nodes=("node-a", "node-b", "node-c"), spares=("node-d",), simulated=True)
+    said = text_of(list_html([job], NOW))
+    assert "node-a simulated GPUs 0-3 and 2 more nodes, node-d stands by" in said
+
+
+def test_a_failure_says_its_class_and_code():
+    job = a_job(
+        JobState.FAILED, failure=FailureClass.OUT_OF_MEMORY, exit_code=137, reason="killed"
+    )
+    assert why(job) == "out of memory, exit code 137: killed"
+
+
+def test_every_state_but_all_can_be_chosen():
+    chosen = STATES["waiting"] | STATES["held"] | STATES["running"] | STATES["ended"]
+    assert chosen == frozenset(JobState)
+    assert STATES["failed"] < STATES["ended"]
+
+
+def test_older_jobs_and_the_newest_again():
+    jobs = [a_job()]
+    assert more_html(jobs, {"pool": "a"}, more=False) == ""
+    html = more_html(jobs, {"pool": "a", "after": "x"}, more=True)
+    assert 'href="/jobs?pool=a"' in html
+    assert 'href="/jobs?pool=a&amp;after=train-abcdefghij"' in html
+
+
+def test_the_sums_are_of_the_pool_that_was_chosen():
+    pools = [
+        PoolView(spec=PoolSpec(name=name), nodes=1, gpus=8, gpus_used=used, queued=2, held=1,
+                 running=3, last_cycle_at=NOW)
+        for name, used in (("a", 4), ("b", 8))
+    ]  # fmt: skip
+    assert "Running 6 Waiting 4 Held 2 GPUs used 12 of 16" in text_of(sums_html(pools, None))
+    assert "GPUs used 4 of 8 Last cycle 12:00:00 UTC" in text_of(sums_html(pools, "a"))
+
+
+def test_the_head_of_a_job():
+    spec = a_spec(
+        gpus=16, env={"TOKEN": "secret-value"}, gang={"group_gpus": 16, "spares_per_group": 8},
+        checkpoint={"folder": "ckpt"}, preemptible=False,
+    )  # fmt: skip
+    status = JobStatus(
+        job_id="train-abcdefghij", name="train", tenant="lab", pool="default",
+        state=JobState.RUNNING, submitted_at=NOW, since=NOW,
+    )  # fmt: skip
+    report = JobReport(
+        job=a_running_job(nodes=("node-a", "node-b"), simulated=True), spec=spec, status=status,
+        progress=Progress(fraction=0.25, message="epoch 3 <of 12>"), attempts=(an_attempt(),),
+    )  # fmt: skip
+    html = view.head_html(report, NOW, "http://ui/workflows/job-x")
+    said = text_of(html)
+    for part in (
+        "Tenant lab", "Tier FLEX class 7", "Waited 7min", "node-a and 1 more node simulated",
+        "Attempts 1", "25 % epoch 3 <of 12>", "as a gang with 8 spare GPUs",
+        "with the variables TOKEN", "saves and goes on, never gives way", "python train.py",
+        "longshore logs train-abcdefghij",
+    ):  # fmt: skip
+        assert part in said, part
+    assert "secret-value" not in html
+    assert 'href="http://ui/workflows/job-x"' in html
+    assert "set LONGSHORE_TEMPORAL_UI" in view.head_html(report, NOW, None)
+
+
+def test_what_could_not_be_asked_is_said():
+    report = JobReport(job=a_job(), spec=a_spec()).without_live("Temporal does not answer")
+    assert text_of(view.notes_html(report)) == (
+        "What the database says, for lack of more: Temporal does not answer."
+    )
+    assert view.notes_html(JobReport(job=a_job(), spec=a_spec())) == ""
+
+
+def test_why_a_job_waits_node_by_node():
+    rejections = tuple(
+        Rejection(node_id=f"node-{n}", code=RejectionCode.GPUS_BUSY, permanent=False,
+                  reason=f"has {n} of 8 GPUs free")
+        for n in range(100)
+    )  # fmt: skip
+    gone = Rejection(
+        node_id="small", code=RejectionCode.VRAM, permanent=True, reason="has <40GB> each"
+    )
+    alone = Decision(
+        job_id="x", kind=PlacementKind.QUEUE_FOR_FLEX, rejections=(gone, *rejections),
+        candidates=(Candidate(node_id="fits", gpu_indices=(2, 3), terms=terms(0.6)),),
+    )  # fmt: skip
+    explanation = Explanation(
+        job=a_job(), headline="waits: it was not its turn", position=3, ahead=2, decision=alone,
+        last_decision=alone.model_copy(update={"reason": "2 others are first"}),
+        decided_at=NOW - MINUTE, hints=("look at `longshore jobs`",),
+    )  # fmt: skip
+    said = text_of(view.why_html(explanation, NOW))
+    assert said == (
+        "It waits: it was not its turn. It has place 3 in the queue of pool default, 2 jobs ahead."
+        " The last cycle looked at it 1min ago: 2 others are first."
+    )
+    html, title = view.nodes_html(explanation)
+    said = text_of(html)
+    assert title == "Nodes of pool default now"
+    assert "1 node would do, not-enough-vram: 1 node, gpus-busy: 100 nodes" in said
+    assert "fits fits GPUs 2-3, score 0.600" in said
+    assert "small not-enough-vram has <40GB> each" in said
+    assert "and 42 more nodes" in said
+    assert html.count("<tr") == view.MOST_NODES + 2
+    assert "<code>longshore jobs</code>" in view.hints_html(explanation)
+
+
+def test_why_a_job_is_where_it_is_with_the_next_best():
+    parts = (ScoreTerm(name="room for 8 GPUs", value=-0.25),)
+    best = Candidate(
+        node_id="node-a", gpu_indices=(0, 1),
+        terms=terms(-0.25, rule=PackingRule.KEEP_ROOM, parts=parts),
+    )  # fmt: skip
+    other = Candidate(node_id="node-b", gpu_indices=(4,), terms=terms(0.6))
+    placed = Decision(
+        job_id="x", kind=PlacementKind.EXISTING_NODE, node_id="node-a", candidates=(best, other)
+    )
+    explanation = Explanation(job=a_running_job(), headline="runs: the best of 2", placed=placed)
+    html, title = view.nodes_html(explanation)
+    assert title == "Nodes that could take it when it was placed, best first"
+    assert "node-a GPUs 0-1 -0.250 room for 8 GPUs -0.250" in text_of(html)
+    assert "utilization 0.500, fragmentation -0.100, expiry 0.000, provider 0.200" in text_of(html)
+    assert html.count('aria-current="true"') == 1
+    assert view.gang_html(explanation) == ""
+
+
+def test_a_gang_says_its_groups_and_what_the_domains_have():
+    share = NodeShare(node_id="node-a", gpu_indices=(0, 1, 2, 3))
+    room = DomainRoom(domain="eu/c1/a", nodes=2, gpus=16, free=12, usable=8, residual=4)
+    plan = GangPlan(
+        gpus=4, domains=(room,), refusal="4 <GPUs> are missing",
+        groups=(PlannedGroup(number=0, domain="eu/c1/a", gpus=4, nodes=(share,)),),
+    )  # fmt: skip
+    placed = Decision(job_id="x", kind=PlacementKind.EXISTING_NODE, gang=plan)
+    html = view.gang_html(Explanation(job=a_running_job(), headline="runs", placed=placed))
+    said = text_of(html)
+    assert "4 <GPUs> are missing" in said
+    assert "0 eu/c1/a 4 node-a GPUs 0-3 –" in said
+    assert "eu/c1/a 2 16 12 8 4" in said
+
+
+def test_attempts_say_how_each_ended_by_workflow_or_database():
+    ended = NOW - 5 * MINUTE
+    lost = an_attempt(1, ended_at=ended, end_reason="node-lost", end_message="silent for 12 s")
+    failed = an_attempt(2, ended_at=ended, end_reason="failed", end_message="exit code 3")
+    spare = AttemptShare(node_id="node-b", gpu_indices=(0,), spare=True)
+    running = an_attempt(3, shares=(AttemptShare(node_id="node-a", gpu_indices=(0,)), spare))
+    record = AttemptRecord(
+        attempt=2, node_id="node-a", gpu_indices=(0,), placed_at=NOW, ended_at=ended,
+        failure=FailureClass.USER, exit_code=3, message="exited with code 3",
+    )  # fmt: skip
+    status = JobStatus(
+        job_id="x", name="x", tenant="x", pool="x", state=JobState.RUNNING, submitted_at=NOW,
+        since=NOW, attempts=(record,),
+    )  # fmt: skip
+    report = JobReport(
+        job=a_running_job(), spec=a_spec(), status=status, attempts=(lost, failed, running)
+    )
+    rows = [text_of(row) for row in view.attempts_html(report, NOW).split("<tr>")[2:]]
+    assert rows[0].startswith("3 node-a GPU 0 node-b GPU 0, stands by")
+    assert "runs" in rows[0]
+    assert "user, exit code 3: exited with code 3" in rows[1]
+    assert "node-lost: silent for 12 s" in rows[2]
+    assert "node-a GPUs 0-1 simulated" in rows[2]
+    assert view.attempts_html(JobReport(job=a_job(), spec=a_spec()), NOW) == ""
+
+
+def test_checkpoints_and_what_is_damaged():
+    info = CheckpointInfo(
+        job_id="x", attempt=2, number=3, step=1200, bytes=2_000_000, saved_at=NOW - MINUTE,
+        published=True, whole=True, write_seconds=1.5,
+    )  # fmt: skip
+    stored = StoredCheckpoints(job_id="x", checkpoints=(info,), damaged=("<one> cannot be read",))
+    said = text_of(view.checkpoints_html(stored, NOW))
+    assert "2 3 1,200" in said
+    assert "1min ago 1.5s yes" in said
+    assert "<one> cannot be read" in said
+    empty = StoredCheckpoints(job_id="x", checkpoints=())
+    assert "Nothing is stored yet." in text_of(view.checkpoints_html(empty, NOW))
