@@ -134,7 +134,7 @@ class JobPage:
         with ui.element("section").classes("card").props('aria-label="Job"'):
             self._head = ui.html(_READING, sanitize=False)
         self._cards = {
-            name: Card(name)
+            name: Card(name, classes="jobs")
             for name in ("Why it is where it is", "What could help", "Nodes", "Gang",
                          "Attempts", "Checkpoints")
         }  # fmt: skip

@@ -65,9 +65,8 @@ async def fleet(temporal: Client, settings: Settings) -> AsyncIterator[Fleet]:
         wish = {"group_gpus": 16, "spares_per_group": 8}
         gang = await longshore.submit(a_spec(pool, name="pretrain", gpus=16, gang=wish))
         await reaches(longshore, gang.job_id, JobState.RUNNING)
-        part = await longshore.submit(
-            a_spec(pool, name="notebook", milli=400, vram_per_gpu="20GB", env={"KEY": "not-for-eyes"})
-        )
+        share = {"milli": 400, "vram_per_gpu": "20GB", "env": {"KEY": "not-for-eyes"}}
+        part = await longshore.submit(a_spec(pool, name="notebook", **share))
         await nodes["lab"].started(part.job_id)
         wide = await longshore.submit(a_spec(pool, name="wide", gpus=9))
         await reaches(longshore, wide.job_id, JobState.QUEUED)
@@ -106,7 +105,8 @@ async def test_who_holds_which_gpu(page: Page, here: RunningConsole, fleet: Flee
     of_none = table.get_by_role("row", name="No domain")
     await expect(of_none).to_contain_text("1 node, 1 used and 7 free of 8 GPUs")
     await expect(table.get_by_role("img", name="GPUs 0-7 held by pretrain")).to_have_count(2)
-    await expect(table.get_by_role("img", name="GPUs 0-7 standing by for pretrain")).to_have_count(1)
+    standing_by = table.get_by_role("img", name="GPUs 0-7 standing by for pretrain")
+    await expect(standing_by).to_have_count(1)
     lab = table.get_by_role("row", name=re.compile(fleet.nodes["lab"].id))
     shared = "GPU 0 shared, 400 of 1000 in use: notebook 400/1000, GPUs 1-7 free"
     await expect(lab.get_by_role("img", name=shared)).to_be_visible()
@@ -191,7 +191,8 @@ async def test_narrow_windows_scroll_in_one_direction(
     page: Page, here: RunningConsole, fleet: Fleet
 ):
     await page.set_viewport_size(NARROW)  # pyright: ignore[reportArgumentType]
-    for path in (f"nodes?pool={fleet.pool}", f"jobs?pool={fleet.pool}", f"jobs/{fleet.wide}"):
+    pages = ("nodes?pool=" + fleet.pool, "jobs?pool=" + fleet.pool)
+    for path in (*pages, f"jobs/{fleet.wide}", f"jobs/{fleet.gang}"):
         await page.goto(f"{here.url}/{path}")
         await expect(page.locator("table tbody tr").first).to_be_visible(timeout=WITHIN)
         assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
