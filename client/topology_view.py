@@ -1,6 +1,6 @@
 """How the domains of pools look: a row for each domain, and one for each of its nodes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -11,18 +11,7 @@ from client.words import SIMULATED, styled
 from models.domains import DomainNode, PoolTopology
 from scheduling.words import count
 
-_COLUMNS = (
-    "domain",
-    "node",
-    "state",
-    "flavor",
-    "rack",
-    "GPUs",
-    "used",
-    "free",
-    "link",
-    "conformance",
-)
+_FIRST = ("domain", "node", "state", "GPUs", "used", "free")
 _NUMBERS = ("GPUs", "used", "free")
 
 
@@ -43,21 +32,21 @@ def _head(pool: PoolTopology) -> RenderableType:
 
 
 def _table(pool: PoolTopology) -> RenderableType:
-    nodes = [node for domain in pool.domains for node in domain.nodes]
-    limits = limit_columns([*nodes, *pool.unlabelled])
-    headings = (*_COLUMNS, *(heading for heading, _ in limits))
+    nodes = [*(node for domain in pool.domains for node in domain.nodes), *pool.unlabelled]
+    # What no node says takes no room.
+    more = [(heading, words) for heading, words in _SAID if any(words(node) for node in nodes)]
+    more += limit_columns(nodes)
+    headings = (*_FIRST, *(heading for heading, _ in more))
     table = a_table(headings, right=_NUMBERS, fold=("domain", "node"))
     for domain in pool.domains:
         sums = (str(domain.gpus), str(domain.used), str(domain.free))
         nodes = count(len(domain.nodes), "node")
-        table.add_row(
-            domain.domain, nodes, "", "", "", *sums, *[""] * (2 + len(limits)), style="bold"
-        )
+        table.add_row(domain.domain, nodes, "", *sums, *[""] * len(more), style="bold")
         for node in domain.nodes:
-            table.add_row(*_row("", node), *(words(node) for _, words in limits))
+            table.add_row(*_row("", node), *(words(node) for _, words in more))
     for number, node in enumerate(pool.unlabelled):
         first = "" if number else "(none)"
-        table.add_row(*_row(first, node), *(words(node) for _, words in limits))
+        table.add_row(*_row(first, node), *(words(node) for _, words in more))
     return table
 
 
@@ -65,15 +54,16 @@ def _row(domain: str, node: DomainNode) -> tuple[RenderableType, ...]:
     state = styled(node.state)
     if node.simulated:
         state.append(f" {SIMULATED}", style="dim")
-    numbers = (str(node.gpus), str(node.used), str(node.free))
-    link = node.slowest_link.value if node.slowest_link else ""
-    return (
-        domain,
-        node.node_id,
-        state,
-        node.flavor,
-        node.rack,
-        *numbers,
-        link,
-        node.conformance or "",
-    )
+    return domain, node.node_id, state, str(node.gpus), str(node.used), str(node.free)
+
+
+def _link(node: DomainNode) -> str:
+    return node.slowest_link.value if node.slowest_link else ""
+
+
+_SAID: tuple[tuple[str, Callable[[DomainNode], str]], ...] = (
+    ("flavor", lambda node: node.flavor),
+    ("rack", lambda node: node.rack),
+    ("link", _link),
+    ("conformance", lambda node: node.conformance or ""),
+)
