@@ -142,7 +142,7 @@ async def test_nothing_is_removed(node: Ledger, how: str):
 async def test_an_end_has_a_reason(node: Ledger):
     await node.place("a")
     for table in ("placements", "leases"):
-        with pytest.raises(IntegrityError, match="end_has_reason"):
+        with pytest.raises(IntegrityError, match=f"{table}_end_has_reason"):
             await node.rows(f"UPDATE {table} SET ended_at = now()")
 
 

@@ -82,3 +82,28 @@ async def test_instances_that_come_at_once_never_overlap(ledger: Ledger):
     # Nothing was refused that would have fitted beside what is there.
     assert all(mask & union for _, mask in wishes)
     assert await ledger.drift() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "constraint"),
+    [
+        ("nodes SET cpu_milli_used = cpu_milli + 1", "nodes_cpu_within_size"),
+        ("nodes SET ram_mb_used = ram_mb + 1", "nodes_ram_within_size"),
+        ("nodes SET storage_mb_s_used = storage_mb_s + 1", "nodes_storage_within_size"),
+        ("nodes SET milliwatts_used = milliwatts + 1", "nodes_power_within_size"),
+        ("nodes SET milliwatts_used = -1", "nodes_power_within_size"),
+        ("gpus SET vram_mb_used = vram_mb + 1", "gpus_vram_within_size"),
+        ("gpus SET milli_used = 1001", "gpus_milli_within_size"),
+        ("gpus SET milli_used = 0", "gpus_kind_is_of_use"),
+        ("gpus SET kind = NULL", "gpus_kind_is_of_use"),
+    ],
+)
+async def test_sums_are_not_written_over_what_there_is(
+    ledger: Ledger, change: str, constraint: str
+):
+    await ledger.register(gpus=1, storage_bandwidth=4, power=700)
+    await ledger.add_job("a")
+    await ledger.place("a", [0], **{**SHARE, "milli": 500})
+    with pytest.raises(IntegrityError, match=constraint):
+        await ledger.rows(f"UPDATE {change}")
+    assert await ledger.drift() == []
