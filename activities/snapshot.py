@@ -48,11 +48,12 @@ async def load_nodes(
     With `only` those of these ids.
     """
     values = _asked(pool, only)
-    nodes = await connection.execute(text(_NODES.format(only=_only(only))), values)
+    nodes = await connection.execute(text(_NODES.format(only=_only(only, "n.id"))), values)
     gpus: dict[str, list[GPU]] = {}
     # Thousands of GPUs, of which few differ: equal ones share one value.
     known: dict[tuple[int, int, int, str | None, int, str | None, int], GPU] = {}
-    held = await connection.execute(text(_GPUS.format(only=_only(only))), values)
+    query = _GPUS.format(only=_only(only, "n.id", "g.node_id"))
+    held = await connection.execute(text(query), values)
     for node_id, *columns in held:
         facts = tuple(columns)
         if facts not in known:
@@ -97,7 +98,7 @@ async def load_running(
 
     With `only` on those of these ids.
     """
-    query = _RUNNING.format(only=_only(only))
+    query = _RUNNING.format(only=_only(only, "n.id", "p.node_id"))
     rows = await connection.execute(text(query), _asked(pool, only))
     return tuple(
         RunningJob(
@@ -141,8 +142,9 @@ def to_milli(cores: float) -> int:
     return round(cores * 1000)
 
 
-def _only(only: Collection[str] | None) -> str:
-    return "" if only is None else "AND n.id = ANY(:only)"
+def _only(only: Collection[str] | None, *columns: str) -> str:
+    # Said of each table: PostgreSQL does not conclude it, and would read all of the others.
+    return "" if only is None else " ".join(f"AND {column} = ANY(:only)" for column in columns)
 
 
 def _asked(pool: str, only: Collection[str] | None) -> dict[str, object]:
@@ -168,7 +170,7 @@ def _gpu(
 
 
 def _node(row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopology]) -> Node:
-    return Node.model_construct(
+    return Node.trusted(
         id=row["id"], block_id=row["block_id"], provider=row["provider"], tier=Tier(row["tier"]),
         gpu_type=row["gpu_type"], gpus=gpus, cpus=row["cpu_milli"] / 1000,
         cpus_used=row["cpu_milli_used"] / 1000, ram=row["ram_mb"] / 1000,

@@ -43,8 +43,9 @@ class KeptNodes:
         """By node, also by nodes that are not among these; in the order of views."""
         self._data: dict[str, tuple[str, ...]] = {}
         self._kinds = _Kinds()
-        self._order: list[_Kept] | None = None
-        """By id; None after a node came or left."""
+        self._by_id = _ByPosition(())
+        self._complete = True
+        """Whether `_by_id` has all nodes, and no other."""
         self.running_count = 0
         """Jobs that run, by node."""
 
@@ -54,12 +55,12 @@ class KeptNodes:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """All nodes, by id."""
-        return tuple(kept.node for kept in self._ordered())
+        return tuple(kept.node for kept in self._ordered().kept)
 
     @property
     def nodes_with_data(self) -> tuple[Node, ...]:
         """All nodes, by id, with what `hold_data` said last."""
-        return tuple(kept.view.node for kept in self._ordered())
+        return tuple(kept.view.node for kept in self._ordered().kept)
 
     @property
     def running(self) -> tuple[RunningJob, ...]:
@@ -91,7 +92,7 @@ class KeptNodes:
             if node := by_id.get(node_id):
                 self._put(node)
             elif self._kept.pop(node_id, None):
-                self._order = None
+                self._complete = False
 
     def hold_data(self, data: Mapping[str, tuple[str, ...]]) -> None:
         """Say which data each node holds, as far as a plan wants it; all others hold none."""
@@ -104,11 +105,10 @@ class KeptNodes:
     def columns(self, now: datetime) -> Columns:
         """Return the columns of a plan at `now`, for it to change as it likes."""
         order = self._ordered()
-        numbers = np.fromiter((kept.number for kept in order), np.intp, len(order))
-        arranged = self._kinds.arranged(numbers)
+        arranged = self._kinds.arranged(order.numbers)
         if self.classes_kept > 2 * len(arranged.classes) + _FEW:
-            self._begin_anew(order)
-        return Columns(_ViewsAt([kept.view for kept in order], now), now, arranged=arranged)
+            self._begin_anew()
+        return Columns(_ViewsAt(list(order.views), now), now, arranged=arranged)
 
     def _put_running(self, node_id: str, jobs: Sequence[RunningJob]) -> None:
         before = self._running.pop(node_id, ())
@@ -120,23 +120,25 @@ class KeptNodes:
         data = self._data.get(node.id)
         seen = node.model_copy(update={"data": data}) if data else node
         view = view_node(seen, self._running.get(node.id, ()), _BEFORE_ALL)
-        kept = self._kept.get(node.id)
-        if kept is None:
-            self._kept[node.id] = _Kept(node, view, self._kinds.number_of(view))
-            self._order = None
-        else:
-            kept.node, kept.view, kept.number = node, view, self._kinds.number_of(view)
+        kept = _Kept(node, view, self._kinds.number_of(view))
+        if node.id not in self._kept:
+            self._complete = False
+        elif self._complete:
+            self._by_id.put(kept)
+        self._kept[node.id] = kept
 
-    def _ordered(self) -> list["_Kept"]:
-        if self._order is None:
-            self._order = [self._kept[node_id] for node_id in sorted(self._kept)]
-        return self._order
+    def _ordered(self) -> "_ByPosition":
+        if not self._complete:
+            self._by_id = _ByPosition(self._kept[node_id] for node_id in sorted(self._kept))
+            self._complete = True
+        return self._by_id
 
-    def _begin_anew(self, order: Sequence["_Kept"]) -> None:
+    def _begin_anew(self) -> None:
         """Forget the classes that no node is in."""
         self._kinds = _Kinds()
-        for kept in order:
+        for kept in self._kept.values():
             kept.number = self._kinds.number_of(kept.view)
+        self._complete = False
 
 
 @dataclass(slots=True)
@@ -146,6 +148,23 @@ class _Kept:
     """As of no moment: jobs end when they should."""
     number: int
     """Of its class."""
+
+
+class _ByPosition:
+    """All nodes, by id: a plan knows them by position."""
+
+    def __init__(self, kept: Iterable[_Kept]) -> None:
+        self.kept = list(kept)
+        self.views = [each.view for each in self.kept]
+        self.numbers = np.array([each.number for each in self.kept], np.intp)
+        self._positions = {each.node.id: i for i, each in enumerate(self.kept)}
+
+    def put(self, kept: _Kept) -> None:
+        """Put a node in place of what it was before."""
+        position = self._positions[kept.node.id]
+        self.kept[position] = kept
+        self.views[position] = kept.view
+        self.numbers[position] = kept.number
 
 
 class _Kinds:
