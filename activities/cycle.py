@@ -71,7 +71,7 @@ class CycleActivities:
         """Jobs placed lately in each pool, with when they were read."""
         self._kept = KeptPools()
         self._warming = Warming()
-        self._preempting = Preempting(database, signals, checkpoints, metrics)
+        self._preempting = Preempting(database, signals, checkpoints, metrics, self._kept)
 
     @activity.defn
     @reports_errors

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from activities.checkpoints.rows import CheckpointActivities
 from activities.database import Database, clock
 from activities.failpoints import failpoint
+from activities.kept import KeptPools
 from activities.metrics import PREEMPTIONS, SILENT, Metrics
 from activities.preemption_inputs import PreemptionInputs, read_inputs
 from activities.signals import Signals
@@ -45,12 +46,17 @@ class Preempting:
         signals: Signals,
         checkpoints: CheckpointActivities | None = None,
         metrics: Metrics = SILENT,
+        kept: KeptPools | None = None,
     ) -> None:
-        """Without `checkpoints` nobody asks the store: what the database knows of saves counts."""
+        """Without `checkpoints` nobody asks the store: what the database knows of saves counts.
+
+        `kept` are the pools that a cycle keeps.
+        """
         self._database = database
         self._signals = signals
         self._checkpoints = checkpoints
         self._metrics = metrics
+        self._kept = kept or KeptPools()
 
     async def after_cycle(self, pool: str, cycle_id: str) -> int:
         """Have running jobs give way to those that this cycle left waiting; return how many do.
@@ -72,11 +78,13 @@ class Preempting:
             if not await connection.scalar(text(_MIGHT_HELP), {"pool": pool}):
                 return []
         store_away = await self._why_store_is_away(pool)
-        async with self._database.transaction() as connection:
-            seen = await read_inputs(connection, pool, store_away)
+        async with self._database.snapshot() as connection:
+            kept = await self._kept.take(connection, pool)
+            seen = await read_inputs(connection, pool, store_away, kept.nodes)
             under_way = await _under_way(connection, seen)
             prices = await _prices(connection) if seen.spec.buying.enabled else ()
             now = await clock(connection)
+        self._kept.keep(pool, kept)
         if not seen.spec.preemption.enabled:
             return []
         quotes = {

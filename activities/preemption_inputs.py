@@ -1,6 +1,8 @@
 """What a decision about preemption is made from: a pool's queue, its nodes, and what runs there
 with what it would cost to stop it."""
 
+from collections.abc import Iterable
+
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -12,6 +14,7 @@ from models.node import Node
 from models.placement import JobRequest, RunningJob
 from models.pool import PoolSpec
 from models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
+from scheduling.kept import KeptNodes
 
 
 class PreemptionInputs(Frozen):
@@ -25,33 +28,44 @@ class PreemptionInputs(Frozen):
 
 
 async def read_inputs(
-    connection: AsyncConnection, pool: str, store_away: str = ""
+    connection: AsyncConnection, pool: str, store_away: str = "", kept: KeptNodes | None = None
 ) -> PreemptionInputs:
     """Return what is to be decided on.
 
-    `store_away` says why the checkpoint store is away, empty where it is there. Saves count as
-    far as they have been observed (`activities.checkpoints.rows`): nobody is stopped in the hope
-    of one.
+    `kept` are the pool's nodes in the snapshot of `connection`, where they are known. `store_away`
+    says why the checkpoint store is away, empty where it is there. Saves count as far as they have
+    been observed (`activities.checkpoints.rows`): nobody is stopped in the hope of one.
     """
     spec = await load_pool(connection, pool)
     queue = await load_queue(connection, pool)
+    if kept is None:
+        nodes = await load_nodes(connection, pool)
+        shares = await load_running(connection, pool)
+    else:
+        nodes, shares = kept.nodes, kept.running
     return PreemptionInputs(
         spec=spec,
-        nodes=await load_nodes(connection, pool),
-        running=await load_running_work(connection, pool, spec.preemption, store_away),
+        nodes=nodes,
+        running=await load_running_work(connection, pool, spec.preemption, shares, store_away),
         queue=tuple(entry.request for entry in queue if not entry.held),
     )
 
 
 async def load_running_work(
-    connection: AsyncConnection, pool: str, policy: PreemptionPolicy, store_away: str = ""
+    connection: AsyncConnection,
+    pool: str,
+    policy: PreemptionPolicy,
+    running: Iterable[RunningJob],
+    store_away: str = "",
 ) -> tuple[RunningWork, ...]:
-    """Return the jobs that run on the pool's nodes, by id, each with all of its nodes.
+    """Return the jobs that run on the pool's nodes, by id, each with all of its nodes, by id.
+
+    `running` is what `load_running` says in the same snapshot.
 
     The price is the mean of its blocks', by its GPUs; on nodes that were not bought, the policy's.
     """
     shares: dict[str, list[RunningJob]] = {}
-    for share in await load_running(connection, pool):
+    for share in sorted(running, key=lambda share: share.node_id):
         shares.setdefault(share.job_id, []).append(share)
     preempted = LeaseEnd.PREEMPTED.value
     values = {"pool": pool, "owned": policy.owned_gpu_price, "preempted": preempted}

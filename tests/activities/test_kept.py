@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import clock
 from activities.kept import KeptPool, KeptPools
+from activities.preemption_inputs import read_inputs
 from activities.queue import ensure_pool
 from activities.snapshot import load_nodes, load_queue, load_running
 from models.messages import DrainRequest, LeaseEnd, NodeEnd
@@ -127,6 +128,8 @@ async def look(ledger: Ledger, pools: KeptPools, chance: random.Random) -> KeptP
         queue = [entry.request for entry in await load_queue(connection, ledger.pool)]
         now = await clock(connection) + timedelta(minutes=chance.choice([0, 0, 40]))
         nothing = await KeptPools().take(connection, ledger.pool)
+        inputs = await read_inputs(connection, ledger.pool)
+        assert await read_inputs(connection, ledger.pool, kept=kept.nodes) == inputs
     assert kept.nodes.nodes == nodes
     assert sorted(kept.nodes.running, key=lambda job: (job.job_id, job.node_id)) == sorted(
         running, key=lambda job: (job.job_id, job.node_id)
