@@ -4,6 +4,7 @@ import itertools
 import json
 import time
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -23,11 +24,13 @@ from activities.preempting import Preempting
 from activities.queue import end_attempt
 from activities.retrying import reports_errors
 from activities.signals import Signals
-from activities.snapshot import load_pool, load_queue, load_recent
+from activities.snapshot import QueueEntry, load_pool, load_queue, load_recent
 from activities.warming import Warming
 from models.messages import CycleReply, CycleRequest, LeaseEnd, Waiting
+from models.node import Node
 from models.placement import (
     CyclePlan,
+    JobRequest,
     Placement,
     PlacementKey,
     PlacementKind,
@@ -119,34 +122,20 @@ class CycleActivities:
 
     async def _plan_and_commit(self, request: CycleRequest) -> Outcome:
         began = time.perf_counter()
-        async with self._database.snapshot() as connection:
-            pool = await load_pool(connection, request.pool)
-            entries = [e for e in await load_queue(connection, request.pool) if not e.held]
-            queue = [entry.request for entry in entries]
-            kept = await self._kept.take(connection, request.pool) if queue else None
-            recent = await self._recent_jobs(connection, pool) if queue else ()
-            now = await clock(connection)
-            queue, data = await load_locality(connection, request.pool, pool.packing, queue)
-        decided, nodes = CyclePlan(decisions=()), ()
-        if kept:
-            kept.nodes.hold_data(data)
-            decided = plan_kept(queue, kept.nodes, pool.packing, now, recent)
-            used = {node_id for made in decided.placements for node_id, _ in made.held}
-            nodes = kept.nodes.named(used)
-            self._kept.keep(request.pool, kept)
+        made = await self._decide(request.pool)
         async with self._database.transaction() as connection:
-            placed = await commit(connection, request, decided, queue, nodes)
-            asked = [entry.request for entry in entries]
-            await note_data(connection, asked, decided, placed)
-            told = await _explain_waiting(connection, decided, now)
+            placed = await commit(connection, request, made.plan, made.queue, made.nodes)
+            asked = [entry.request for entry in made.entries]
+            await note_data(connection, asked, made.plan, placed)
+            told = await _explain_waiting(connection, made.plan, made.now)
             await connection.execute(
                 text(
                     "UPDATE cycles SET queued = :queued, placed = :placed, refused = :refused,"
                     " took_ms = :took WHERE id = :id"
                 ),
                 {
-                    "id": request.cycle_id, "queued": len(queue), "placed": len(placed),
-                    "refused": len(decided.placements) - len(placed),
+                    "id": request.cycle_id, "queued": len(made.queue), "placed": len(placed),
+                    "refused": len(made.plan.placements) - len(placed),
                     "took": (time.perf_counter() - began) * 1000,
                 },
             )  # fmt: skip
@@ -155,9 +144,31 @@ class CycleActivities:
                 await failpoint("cycle.before-commit")
         seconds = time.perf_counter() - began
         self._warming.after(seconds)
-        measure_cycle(self._metrics, pool.name, entries, decided, placed, now, seconds)
+        pool = made.pool
+        measure_cycle(self._metrics, pool.name, made.entries, made.plan, placed, made.now, seconds)
         await self._signals.tell_jobs("waiting", told)
-        return _reply(pool, len(queue), len(placed)), placements
+        return _reply(pool, len(made.queue), len(placed)), placements
+
+    async def _decide(self, pool_name: str) -> "_Decided":
+        async with self._database.snapshot() as connection:
+            pool = await load_pool(connection, pool_name)
+            entries = [
+                entry for entry in await load_queue(connection, pool_name) if not entry.held
+            ]
+            queue = [entry.request for entry in entries]
+            if not queue:
+                now = await clock(connection)
+                return _Decided(pool, entries, queue, (), CyclePlan(decisions=()), now)
+            kept = await self._kept.take(connection, pool_name)
+            recent = await self._recent_jobs(connection, pool)
+            queue, data = await load_locality(connection, pool_name, pool.packing, queue)
+            now = await clock(connection)
+        kept.nodes.hold_data(data)
+        decided = plan_kept(queue, kept.nodes, pool.packing, now, recent)
+        used = {node_id for decision in decided.placements for node_id, _ in decision.held}
+        nodes = kept.nodes.named(used)
+        self._kept.keep(pool_name, kept)
+        return _Decided(pool, entries, queue, nodes, decided, now)
 
     async def _recent_jobs(
         self, connection: AsyncConnection, pool: PoolSpec
@@ -183,6 +194,19 @@ class CycleActivities:
             await end_attempt(
                 connection, key, LeaseEnd.WITHDRAWN.value, "its workflow had ended already"
             )
+
+
+class _Decided(NamedTuple):
+    """A plan, and what it was made from."""
+
+    pool: PoolSpec
+    entries: list[QueueEntry]
+    queue: list[JobRequest]
+    """Their jobs, with the checkpoints that they go on from."""
+    nodes: tuple[Node, ...]
+    """Those that the plan uses."""
+    plan: CyclePlan
+    now: datetime
 
 
 async def _begin(connection: AsyncConnection, pool: str) -> None:

@@ -40,6 +40,11 @@ class KeptPools:
     def __init__(self) -> None:
         self._pools: dict[str, KeptPool] = {}
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The pools of which something is kept."""
+        return frozenset(self._pools)
+
     async def take(self, connection: AsyncConnection, pool: str) -> KeptPool:
         """Return a pool as the snapshot of `connection` shows it (`Database.snapshot`).
 

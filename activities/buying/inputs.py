@@ -25,7 +25,7 @@ from models.buying import (
 from models.errors import LongshoreError
 from models.job import Tier
 from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook, Window
-from models.placement import JobRequest
+from models.placement import JobRequest, RunningJob
 from models.pool import PoolSpec
 from models.purchase import PurchaseRequest, order_key
 from scheduling.buying.fleet import holds, shape_of
@@ -63,9 +63,11 @@ async def read_need(connection: AsyncConnection, pool: str) -> PoolNeed:
         for entry in await load_queue(connection, pool)
         if not entry.held
     )
-    running = await load_running(connection, pool)
+    running: dict[str, list[RunningJob]] = {}
+    for job in await load_running(connection, pool):
+        running.setdefault(job.node_id, []).append(job)
     releases = tuple(
-        Release(node=node, running=tuple(job for job in running if job.node_id == node.id))
+        Release(node=node, running=tuple(running.get(node.id, ())))
         for node in await load_nodes(connection, pool)
     )
     return PoolNeed(unmet=Unmet(jobs=jobs), releases=releases)

@@ -97,6 +97,14 @@ async def test_all_is_read_again_in_doubt(held: Ledger, doubt: dict[str, object]
     assert (await look(held, kept, random.Random())).nodes is not before.nodes
 
 
+async def test_pools_that_sleep_are_forgotten(held: Ledger):
+    kept = KeptPools()
+    asleep = await look(held, kept, random.Random())
+    kept.keep("asleep", replace(asleep, read_at=float("-inf")))
+    await look(held, kept, random.Random())
+    assert kept.names == {held.pool}
+
+
 async def test_who_takes_and_fails_leaves_nothing(held: Ledger):
     kept = KeptPools()
     before = await look(held, kept, random.Random())
