@@ -8,7 +8,7 @@ from activities.checkpoints.rows import StoredCheckpoints
 from client.job_view import attempt_end, command_of, wants
 from client.words import format_slices, gpu_list
 from console.formats import count, some, with_code
-from console.jobs_view import link, waited
+from console.jobs_view import link, waited, waits
 from console.parts import (
     PICKED,
     SIMULATED_GPUS,
@@ -47,7 +47,7 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
         ("Tenant", escape(job.tenant)),
         ("Tier", f"{job.tier.value} <small>class {job.priority}</small>"),
         ("Submitted", when(job.submitted_at)),
-        ("Waited" if job.first_started_at else "Waits for", how_long(waited(job, now))),
+        ("Waits for" if waits(job) else "Waited", how_long(waited(job, now))),
         ("Where", _where(job)),
         ("Placed", when(job.started_at)),
         ("Attempts", count(job.attempt if report.attempts else 0)),

@@ -83,6 +83,11 @@ def waited(job: JobView, now: datetime) -> timedelta:
     return (job.first_started_at or job.ended_at or now) - job.submitted_at
 
 
+def waits(job: JobView) -> bool:
+    """Return whether a job waits now, for its first start or for another."""
+    return job.queued_at is not None or not (job.first_started_at or job.ended_at)
+
+
 def why(job: JobView) -> str:
     """Return why a job is where it is, as stored: by the last cycle, or how it ended."""
     if job.state is not JobState.FAILED:
@@ -96,8 +101,7 @@ def _row(job: JobView, now: datetime) -> str:
     starts = ""
     if job.state is JobState.QUEUED and job.estimated_start is not None:
         starts = f"<small>may start in {how_long(job.estimated_start - now)}</small>"
-    over = job.queued_at is None and (job.first_started_at or job.ended_at)
-    so_far = "" if over else "<small>so far</small>"
+    so_far = "<small>so far</small>" if waits(job) else ""
     again = f"<small>attempt {job.attempt}</small>" if job.attempt > 1 else ""
     return (
         f'<tr><th scope="row">{link(job.id)}</th><td>{chip(job.state.value)}{again}</td>'

@@ -15,7 +15,14 @@ from client.words import ago, gpu_list, span
 from models.job import AttemptRecord, FailureClass, JobResult, JobSpec, JobState, JobStatus
 from models.job_report import JobReport
 from models.messages import Progress
-from models.placement import Decision, PlacementKind, Rejection, RejectionCode
+from models.placement import (
+    Candidate,
+    Decision,
+    PlacementKind,
+    Rejection,
+    RejectionCode,
+    ScoreTerms,
+)
 from models.pool import PoolSpec
 from models.views import Explanation, GPUView, JobView, NodeView, PartView, PoolView
 
@@ -242,6 +249,21 @@ def test_a_job_that_gave_way_says_how_often() -> None:
         "preempted: for big-1",
     ):
         assert part in text
+
+
+def test_why_names_the_next_best_of_a_job_that_was_placed() -> None:
+    terms = ScoreTerms(utilization=1, fragmentation=0, expiry=0, provider=0, total=0.25)
+    best, other = (
+        Candidate(node_id=node, gpu_indices=(0, 1), terms=terms) for node in ("node-a", "node-b")
+    )
+    placed = Decision(
+        job_id="x", kind=PlacementKind.EXISTING_NODE, node_id="node-a", candidates=(best, other)
+    )
+    explanation = Explanation(job=a_running_job(), headline="runs", placed=placed)
+    text = "\n".join(drawn(explanation_screen(explanation, NOW)))
+    assert "Nodes that could take it when it was placed, best first" in text
+    assert text.index("node-a") < text.index("node-b")
+    assert text.count("GPUs 0-1, score 0.250") == 2
 
 
 def test_why_lists_every_node_with_what_is_missing() -> None:

@@ -99,6 +99,10 @@ def test_a_job_that_waits_says_how_long_and_why():
 )
 def test_how_long_a_job_waits_or_waited(job: JobView, expected: timedelta):
     assert waited(job, NOW) == expected
+    so_far = "so far" in text_of(list_html([job], NOW))
+    assert so_far == (job.state is JobState.QUEUED)
+    head = text_of(view.head_html(JobReport(job=job, spec=a_spec()), NOW, None))
+    assert ("Waits for" in head) == so_far
 
 
 @pytest.mark.parametrize(
