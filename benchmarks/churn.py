@@ -7,7 +7,9 @@
 The first draws pods of a list, at random moments and for exponential times, on nodes drawn anew
 for each seed. The second replays a trace of jobs (submit_s, duration_s, num_gpu) on equal nodes of
 8 GPUs; seed 0 is the trace itself, others move its submit times a little. Differences are to
-`tight` with the same jobs. Without arguments the small sample in examples/trace/packing is played.
+`tight` with the same jobs. `keep-room` is played three times: without knowing how long jobs stay,
+with estimates that are off by a factor (lognormal, sigma 1), and with exact ones. Without
+arguments the small sample in examples/trace/packing is played.
 """
 
 import argparse
@@ -18,11 +20,20 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.churn_streams import Refusals, Stream, pod_stream, refusals, trace_stream
+from benchmarks.churn_streams import (
+    Refusals,
+    Stream,
+    estimates_of,
+    pod_stream,
+    refusals,
+    trace_stream,
+)
 from benchmarks.packing_lists import SAMPLE, Pod, parse_seeds, read_nodes, read_pods, workloads_in
 from scheduling.packing.policies import POLICIES
 
 OURS, RIVAL = "keep-room", "tight"
+TOLD = {f"{OURS}, rough": "rough", f"{OURS}, exact": "exact"}
+"""Rows where jobs say how long they stay; no other policy looks at that."""
 CHURN_MODES = ("share", "whole")
 
 
@@ -64,11 +75,13 @@ def main() -> None:
 
 def compare(name: str, make: Callable[[int], Stream], seeds: Sequence[int]) -> list[Result]:
     """Play the same streams by every policy."""
-    refused: dict[str, list[Refusals]] = {policy: [] for policy in POLICIES}
+    refused: dict[str, list[Refusals]] = {policy: [] for policy in (*POLICIES, *TOLD)}
     for seed in seeds:
         stream = make(seed)
         for policy, rows in refused.items():
-            rows.append(refusals(stream, POLICIES[policy](stream.requests)))
+            estimates = estimates_of(stream.seconds, TOLD.get(policy, "none"), seed)
+            made = POLICIES[OURS if policy in TOLD else policy](stream.requests)
+            rows.append(refusals(stream, made, estimates))
     rival = np.array([row.gpu_time for row in refused[RIVAL]])
     results: list[Result] = []
     for policy, rows in refused.items():
@@ -124,12 +137,12 @@ def _parse() -> argparse.Namespace:
 
 def _print(results: Sequence[Result]) -> None:
     print(
-        f"{'stream':28} {'policy':14} {'GPU time':>8} {'to tight':>15} {'ratio':>6} "
+        f"{'stream':28} {'policy':16} {'GPU time':>8} {'to tight':>15} {'ratio':>6} "
         f"{'jobs':>6} {'4 and more GPUs':>15}"
     )
     for r in results:
         print(
-            f"{r.stream:28} {r.policy:14} {r.gpu_time:8.2f} {r.versus_tight:+8.2f} ± "
+            f"{r.stream:28} {r.policy:16} {r.gpu_time:8.2f} {r.versus_tight:+8.2f} ± "
             f"{r.error:4.2f} {r.ratio:6.3f} {r.jobs:6.2f} {r.wide:15.2f}",
             flush=True,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.packing_lists import WHOLE, Nodes, Pod, could_take
-from scheduling.packing.fleet import Choice, Fleet, NodeSize, Request
+from scheduling.packing.fleet import Choice, Fleet, NodeSize, Request, Stay
 from scheduling.packing.policies import Policy
 
 HOLD = 3600.0
@@ -85,10 +85,28 @@ def trace_stream(path: Path, nodes: int, replicate: int) -> Stream:
     return Stream(fleet, start[order].tolist(), seconds, requests)
 
 
-def refusals(stream: Stream, policy: Policy) -> Refusals:
-    """Play a stream: a job that finds no room when it comes is refused for good."""
+def estimates_of(seconds: Sequence[float], how: str, seed: int) -> list[float] | None:
+    """Return for how long each job says that it will stay: not at all, exactly or roughly.
+
+    Rough ones are off by a lognormal factor, sigma 1, at most ten times either way.
+    """
+    if how == "none":
+        return None
+    if how == "exact":
+        return list(seconds)
+    chance = np.random.default_rng([seed, 77])
+    factors = np.exp(chance.normal(0.0, 1.0, len(seconds)))
+    return (np.array(seconds) * np.clip(factors, 0.1, 10.0)).tolist()
+
+
+def refusals(stream: Stream, policy: Policy, estimates: Sequence[float] | None = None) -> Refusals:
+    """Play a stream: a job that finds no room when it comes is refused for good.
+
+    The policy is told the estimates, one a job in seconds, where there are any.
+    """
     fleet = stream.fleet.copy()
     running: list[tuple[float, int, Choice]] = []
+    stays: list[Stay | None] = [None] * len(stream.requests)
     asked = refused = 0.0
     jobs = [0, 0]
     wide = [0, 0]
@@ -96,10 +114,11 @@ def refusals(stream: Stream, policy: Policy) -> Refusals:
         now = stream.start[i]
         while running and running[0][0] <= now:
             _, ended, choice = heapq.heappop(running)
-            fleet.give_back(stream.requests[ended], choice)
-        choice = policy.choose(fleet, request)
+            fleet.give_back(stream.requests[ended], choice, stays[ended])
+        stays[i] = Stay(now, now + estimates[i]) if estimates else None
+        choice = policy.choose(fleet, request, stays[i])
         if choice is not None:
-            fleet.take(request, choice)
+            fleet.take(request, choice, stays[i])
             heapq.heappush(running, (now + stream.seconds[i], i, choice))
         if now < stream.counted_from:
             continue

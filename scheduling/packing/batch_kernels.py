@@ -114,7 +114,8 @@ def insert(fleet, requests, r, outlook, nodes, where, masks):
     for n in nodes:
         if not fits(fleet, n, request):
             continue
-        loss, mask = loss_on(fleet, n, request, outlook, worth_now(fleet, n, outlook))
+        before = worth_now(fleet, n, outlook)
+        loss, mask = loss_on(fleet, n, request, outlook, before, fleet.jobs[n] + 1.0)
         if best < 0 or loss < best_loss:
             best, best_loss, best_mask = n, loss, mask
     if best >= 0:

@@ -15,6 +15,7 @@ WHOLE = 1000
 
 MIN_WIDTH = 8
 Column = NDArray[np.int64]
+Times = NDArray[np.float64]
 
 
 class NodeSize(NamedTuple):
@@ -45,6 +46,13 @@ class Request(NamedTuple):
         return self.gpus * self.milli
 
 
+class Stay(NamedTuple):
+    """When a job comes, and when it expects to end: seconds of any one clock."""
+
+    start: float
+    end: float
+
+
 class Choice(NamedTuple):
     """A node by its row, and the indices of the GPUs taken there."""
 
@@ -67,6 +75,11 @@ class Columns(NamedTuple):
     jobs: Column
     version: Column
     """Grows with every change of the node; never the same for two states of a node."""
+    since: Times
+    until: Times
+    """When jobs came, and expect to end: one row a node, its first `known` entries."""
+    known: Column
+    """Jobs that have said when they expect to end."""
 
 
 @dataclass
@@ -101,6 +114,9 @@ class Fleet:
                 vram=np.where(present, vram[:, None], 0).astype(np.int64),
                 jobs=np.zeros_like(cpu),
                 version=np.zeros_like(cpu),
+                since=np.zeros((len(cpu), MIN_WIDTH)),
+                until=np.zeros((len(cpu), MIN_WIDTH)),
+                known=np.zeros_like(cpu),
             )
         )
 
@@ -109,7 +125,8 @@ class Fleet:
 
     def copy(self) -> "Fleet":
         """Return a fleet that shares nothing with this one."""
-        columns = Columns(*(column.copy() for column in self.columns))
+        columns = self.columns
+        columns = columns._replace(**{k: v.copy() for k, v in columns._asdict().items()})
         return Fleet(columns, self.taken, self.given_back)
 
     def free_milli(self) -> int:
@@ -131,15 +148,23 @@ class Fleet:
             for gpu in choice.gpus
         )
 
-    def take(self, request: Request, choice: Choice) -> None:
-        """Take what the request asks. Raises `ValueError` when it is not there."""
+    def take(self, request: Request, choice: Choice, stay: Stay | None = None) -> None:
+        """Take what the request asks, for so long where that is known.
+
+        Raises `ValueError` when it is not there.
+        """
         if not self.fits(request, choice):
             raise ValueError(f"{request} does not fit at {choice}")
         self._change(request, choice, -1)
+        if stay is not None:
+            self._expect(choice.node, stay)
         self.taken += 1
 
-    def give_back(self, request: Request, choice: Choice) -> None:
-        """Undo a `take`: the job has ended. Raises `ValueError` when nothing such was taken."""
+    def give_back(self, request: Request, choice: Choice, stay: Stay | None = None) -> None:
+        """Undo a `take`, `stay` included: the job has ended.
+
+        Raises `ValueError` when nothing such was taken.
+        """
         at, c, gpus = choice.node, self.columns, list(choice.gpus)
         if (
             c.jobs[at] < 1
@@ -149,8 +174,31 @@ class Fleet:
             or (c.vram[at, gpus] + request.vram > c.vram_total[at]).any()
         ):
             raise ValueError(f"{request} was not taken at {choice}")
+        if stay is not None:
+            self._forget(at, stay)
         self._change(request, choice, 1)
         self.given_back += 1
+
+    def _expect(self, at: int, stay: Stay) -> None:
+        c = self.columns
+        slot = int(c.known[at])
+        if slot == c.until.shape[1]:
+            since, until = (
+                np.concatenate([old, np.zeros_like(old)], 1) for old in (c.since, c.until)
+            )
+            c = self.columns = c._replace(since=since, until=until)
+        c.since[at, slot], c.until[at, slot] = stay
+        c.known[at] += 1
+
+    def _forget(self, at: int, stay: Stay) -> None:
+        c = self.columns
+        last = int(c.known[at]) - 1
+        mine = (c.since[at] == stay.start) & (c.until[at] == stay.end)
+        slots = np.flatnonzero(mine[: last + 1])
+        if not len(slots):
+            raise ValueError(f"nothing was taken for {stay} at {at}")
+        c.since[at, slots[0]], c.until[at, slots[0]] = c.since[at, last], c.until[at, last]
+        c.known[at] = last
 
     def _change(self, request: Request, choice: Choice, sign: int) -> None:
         at, c = choice.node, self.columns

@@ -24,6 +24,8 @@ class Outlook(NamedTuple):
     ram_per_milli: float
     churn: float
     """Jobs that have ended for each that runs, at most 1: 0 while a fleet only fills."""
+    seconds: float
+    """For how long jobs expect to stay, on average; 1 where none has said."""
 
 
 class OutlookKeeper:
@@ -35,9 +37,12 @@ class OutlookKeeper:
         self._seen = 0
         self._due = 0
 
-    def observe(self, fleet: Fleet, request: Request) -> bool:
-        """Count a request. Return whether the outlook has changed with it."""
-        self.mix.observe(request)
+    def observe(self, fleet: Fleet, request: Request, seconds: float | None = None) -> bool:
+        """Count a request, with the seconds that it expects to stay where that is known.
+
+        Return whether the outlook has changed with it.
+        """
+        self.mix.observe(request, seconds)
         self._seen += 1
         if self._seen < self._due:
             return False
@@ -64,6 +69,7 @@ def make_outlook(mix: Mix, fleet: Fleet) -> Outlook:
         cpu_per_milli=max(mix.cpu / mix.gpu_milli, 1e-9),
         ram_per_milli=max(mix.ram / mix.gpu_milli, 1e-9),
         churn=churn,
+        seconds=mix.seconds / mix.told if mix.seconds else 1.0,
     )
 
 
@@ -90,4 +96,4 @@ def width_bonus(need: Column) -> Weights:
 
 def _empty() -> Outlook:
     nothing = np.zeros(0)
-    return Outlook(np.zeros((0, 6), np.int64), nothing, nothing, 1e-9, 1e-9, 0.0)
+    return Outlook(np.zeros((0, 6), np.int64), nothing, nothing, 1e-9, 1e-9, 0.0, 1.0)

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
-from scheduling.packing.fleet import Choice, Column, Fleet, Request
+from scheduling.packing.fleet import Choice, Column, Fleet, Request, Stay
 from scheduling.packing.outlook import OutlookKeeper
 from scheduling.packing.shapes import Weights, typical
 
@@ -30,8 +30,11 @@ class Policy(Protocol):
     @property
     def name(self) -> str: ...
 
-    def choose(self, fleet: Fleet, request: Request) -> Choice | None:
-        """Return a node with room and its GPUs, or None when no node has room."""
+    def choose(self, fleet: Fleet, request: Request, stay: Stay | None = None) -> Choice | None:
+        """Return a node with room and its GPUs, or None when no node has room.
+
+        `stay` says when the job comes and expects to end, where that is known.
+        """
         ...
 
 
@@ -56,7 +59,7 @@ class Rule:
     def name(self) -> str:
         return self._name
 
-    def choose(self, fleet: Fleet, request: Request) -> Choice | None:
+    def choose(self, fleet: Fleet, request: Request, stay: Stay | None = None) -> Choice | None:
         return choice_of(*self._choose(self._rule, fleet.columns, tuple(request)))
 
 
@@ -76,7 +79,7 @@ class FragmentationDescent:
         self._choose = cast(Kernel, kernels.choose_fgd)
         self._memory: dict[Request, tuple[Column, Weights, Column]] = {}
 
-    def choose(self, fleet: Fleet, request: Request) -> Choice | None:
+    def choose(self, fleet: Fleet, request: Request, stay: Stay | None = None) -> Choice | None:
         memory = self._memory.get(request)
         if memory is None:
             size = len(fleet)
@@ -99,6 +102,7 @@ class Memory(NamedTuple):
 class KeepRoom:
     """Loses the least worth: room for what is asked here, as learnt from the requests so far.
 
+    Where jobs say how long they stay, those that end together come together.
     See docs/decisions/0015-packing-policies.md. One object belongs to one fleet.
     """
 
@@ -109,10 +113,16 @@ class KeepRoom:
 
         self.keeper = OutlookKeeper()
         self._choose = cast(Kernel, room_kernels.choose_keep_room)
+        self._by_stay = cast(Kernel, room_kernels.choose_by_stay)
         self._rows: dict[Request, int] = {}
         self._memory: Memory | None = None
 
-    def choose(self, fleet: Fleet, request: Request) -> Choice | None:
+    def choose(self, fleet: Fleet, request: Request, stay: Stay | None = None) -> Choice | None:
+        if stay is not None:
+            self.keeper.observe(fleet, request, stay.end - stay.start)
+            self._memory = None
+            outlook = self.keeper.outlook
+            return choice_of(*self._by_stay(fleet.columns, tuple(request), outlook, *stay))
         if self.keeper.observe(fleet, request) or self._memory is None:
             self._rows.clear()
             self._memory = None

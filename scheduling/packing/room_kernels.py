@@ -12,11 +12,17 @@ from scheduling.packing.kernels import FULL, fits, free_milli, fullest_gpus
 
 EMPTIER = 0.02
 """Milli that one free milli of a node costs: nearly equal nodes are taken fullest first."""
+STAYS_ON = 0.25
+"""A job that has run for an hour stays a quarter of an hour more at least: estimates err, and what
+is overdue mostly runs on. From a tenth to all of the time so far it makes little difference."""
 
 
 @njit(cache=True)
-def worth(fleet, n, cpu, ram, milli, vram, jobs, outlook):
-    """Return what node n is worth with this left and so many jobs on it, in GPU-milli."""
+def worth(fleet, n, cpu, ram, milli, vram, jobs, load, outlook):
+    """Return what node n is worth with this left and so many jobs on it, in GPU-milli.
+
+    `load` is the jobs, each counted by how long it stays where that is known: see `load_of`.
+    """
     gpus = fleet.gpus[n]
     idle = 0
     for j in range(gpus):
@@ -30,7 +36,7 @@ def worth(fleet, n, cpu, ram, milli, vram, jobs, outlook):
         served = min(cpu / outlook.cpu_per_milli, ram / outlook.ram_per_milli)
         value -= (1.0 - outlook.churn) * max(0.0, idle - served)
     if outlook.churn > 0.0:
-        room = lasting_room(fleet, n, cpu, ram, milli, vram, jobs, outlook)
+        room = lasting_room(fleet, n, cpu, ram, milli, vram, jobs, load, outlook)
         value += outlook.churn * room
     return value
 
@@ -50,12 +56,13 @@ def usable_milli(cpu, ram, milli, vram, gpus, model, need):
 
 
 @njit(cache=True)
-def lasting_room(fleet, n, cpu, ram, milli, vram, jobs, outlook):
+def lasting_room(fleet, n, cpu, ram, milli, vram, jobs, load, outlook):
     """Return the milli that the usual requests find here, now or when some jobs have ended.
 
     The first copy of a kind may fit now; the next one may need a third of the node's jobs to end
     first. A copy counts by the share of the jobs that may stay: where all end alike, that is about
-    how soon the others have ended.
+    how soon the others have ended. Those that must leave are counted by `load`: one that stays
+    for twice the usual time is as long to wait for as two.
     """
     gpus = fleet.gpus[n]
     cpu_used, ram_used = fleet.cpu_total[n] - cpu, fleet.ram_total[n] - ram
@@ -82,7 +89,8 @@ def lasting_room(fleet, n, cpu, ram, milli, vram, jobs, outlook):
                 leave = max(leave, (i * need[0] - cpu) / cpu_used)
             if i * need[1] > ram:
                 leave = max(leave, (i * need[1] - ram) / ram_used)
-            copies += (jobs * (1.0 - leave) + 0.5) / (jobs + 0.5)
+            staying = jobs * (1.0 - leave) + 0.5
+            copies += staying / (jobs + 0.5 + leave * (load - jobs))
         value += outlook.demand[k] * copies * wide * need[3]
     return value
 
@@ -91,14 +99,16 @@ def lasting_room(fleet, n, cpu, ram, milli, vram, jobs, outlook):
 def worth_now(fleet, n, outlook):
     """Return what node n is worth as it is."""
     return worth(
-        fleet, n, fleet.cpu[n], fleet.ram[n], fleet.milli[n], fleet.vram[n], fleet.jobs[n], outlook
-    )
+        fleet, n, fleet.cpu[n], fleet.ram[n], fleet.milli[n], fleet.vram[n], fleet.jobs[n],
+        float(fleet.jobs[n]), outlook,
+    )  # fmt: skip
 
 
 @njit(cache=True)
-def loss_on(fleet, n, request, outlook, before):
+def loss_on(fleet, n, request, outlook, before, load):
     """Return the worth that node n loses to the request, and the mask of the GPUs that cost least.
 
+    `load` is that of the node once it is there, as in `worth`.
     Parts of a GPU are tried on every GPU; whole GPUs are the first idle ones.
     """
     cpu, ram, gpus, milli, vram, _ = request
@@ -118,7 +128,7 @@ def loss_on(fleet, n, request, outlook, before):
             left_vram[i] = fleet.vram[n, i] - taken * vram
         after = worth(
             fleet, n, fleet.cpu[n] - cpu, fleet.ram[n] - ram, left, left_vram, fleet.jobs[n] + 1,
-            outlook,
+            load, outlook,
         )  # fmt: skip
         if before - after < best:
             best, best_mask = before - after, mask
@@ -143,7 +153,7 @@ def choose_keep_room(fleet, request, outlook, memory, row):
                 memory.worth[n] = worth_now(fleet, n, outlook)
                 memory.worth_seen[n] = version
             memory.loss[row, n], memory.mask[row, n] = loss_on(
-                fleet, n, request, outlook, memory.worth[n]
+                fleet, n, request, outlook, memory.worth[n], fleet.jobs[n] + 1.0
             )
             memory.seen[row, n] = version
         if best < 0 or memory.loss[row, n] < best_loss:
@@ -151,6 +161,41 @@ def choose_keep_room(fleet, request, outlook, memory, row):
     if best < 0:
         return -1, 0
     return best, memory.mask[row, best]
+
+
+@njit(cache=True)
+def choose_by_stay(fleet, request, outlook, start, end):
+    """Return the node that loses least worth to a job that stays so long, and its GPUs.
+
+    What a node is worth changes with time here, so no answer is kept.
+    """
+    best, best_loss, best_mask = -1, 0.0, 0
+    for n in range(len(fleet.cpu)):
+        if not fits(fleet, n, request):
+            continue
+        load = load_of(fleet, n, start, outlook.seconds)
+        before = worth(
+            fleet, n, fleet.cpu[n], fleet.ram[n], fleet.milli[n], fleet.vram[n], fleet.jobs[n],
+            load, outlook,
+        )  # fmt: skip
+        load += (end - start) / outlook.seconds
+        loss, mask = loss_on(fleet, n, request, outlook, before, load)
+        if best < 0 or loss < best_loss:
+            best, best_loss, best_mask = n, loss, mask
+    return best, best_mask
+
+
+@njit(cache=True)
+def load_of(fleet, n, now, usual):
+    """Return the jobs on node n, each counted by how long it stays over the usual seconds.
+
+    One that has not said counts as one.
+    """
+    seconds = 0.0
+    for i in range(fleet.known[n]):
+        so_far = now - fleet.since[n, i]
+        seconds += max(fleet.until[n, i] - now, STAYS_ON * so_far)
+    return seconds / usual + (fleet.jobs[n] - fleet.known[n])
 
 
 @njit(cache=True)

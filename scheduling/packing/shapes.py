@@ -45,9 +45,18 @@ class Mix:
     cpu: int = 0
     ram: int = 0
     gpu_milli: int = 0
+    told: int = 0
+    seconds: float = 0.0
+    """Requests that have said for how long they expect to stay, and that together."""
 
-    def observe(self, request: Request) -> None:
-        """Count a request. One that asks no GPU tells nothing about room on GPUs."""
+    def observe(self, request: Request, seconds: float | None = None) -> None:
+        """Count a request, with the seconds that it expects to stay where it says so.
+
+        One that asks no GPU tells nothing about room on GPUs.
+        """
+        if seconds is not None:
+            self.told += 1
+            self.seconds += seconds
         if not request.gpu_milli:
             return
         octave = math.floor(2 * math.log2(max(1, request.cpu / request.gpus)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.churn_streams import Stream, refusals, trace_stream
+from benchmarks.churn_streams import Stream, estimates_of, refusals, trace_stream
 from benchmarks.packing_lists import SAMPLE, arrivals, read_nodes, read_pods
 from scheduling.packing.fleet import WHOLE, Fleet, NodeSize, Request
 from scheduling.packing.policies import POLICIES, Rule
@@ -39,7 +39,7 @@ def test_batches_are_measured_on_small_clusters():
 def test_churn_compares_every_policy_on_the_sample():
     report = _run("benchmarks.churn", "--seeds", "0", "--nodes", "12", "--loads", "0.9")
     rows = {row["policy"]: row for row in report["results"]}
-    assert set(rows) == set(POLICIES)
+    assert set(rows) == {*POLICIES, "keep-room, rough", "keep-room, exact"}
     assert rows["tight"]["ratio"] == 1
     assert report["ratio"] == rows["keep-room"]["gpu_time"] / rows["tight"]["gpu_time"]
 
@@ -65,6 +65,17 @@ def test_a_job_that_finds_no_room_is_refused_and_what_ends_makes_room():
     result = refusals(stream, Rule("tight"))
     assert result.gpu_time == pytest.approx(100 * 90 / 110)
     assert result.jobs == result.wide == pytest.approx(100 / 3)
+
+
+def test_estimates_are_exact_or_off_by_a_factor_of_ten_at_most():
+    seconds = [float(i) for i in range(1, 2_000)]
+    rough = estimates_of(seconds, "rough", seed=3)
+    assert rough is not None
+    factors = [said / real for said, real in zip(rough, seconds, strict=True)]
+    assert 0.1 <= min(factors) < 0.2
+    assert 5 < max(factors) <= 10
+    assert estimates_of(seconds, "exact", seed=3) == seconds
+    assert estimates_of(seconds, "none", seed=3) is None
 
 
 def test_a_trace_is_read_in_order_and_without_gangs(tmp_path: Path):

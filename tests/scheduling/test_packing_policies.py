@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.packing.batch import place_batch
-from scheduling.packing.fleet import WHOLE, Choice, Fleet, NodeSize, Request
+from scheduling.packing.fleet import WHOLE, Choice, Fleet, NodeSize, Request, Stay
 from scheduling.packing.outlook import OutlookKeeper
 from scheduling.packing.policies import POLICIES, FragmentationDescent, KeepRoom, Rule
 from scheduling.packing.shapes import Mix, typical
@@ -52,6 +52,10 @@ cores = st.sampled_from((Request(2_000, 16_000), Request(30_000, 16_000)))
 streams = st.lists(st.one_of(parts, wholes, cores), min_size=1, max_size=40)
 endings = st.lists(st.booleans(), min_size=40, max_size=40)
 """After each request: whether the job that has run longest ends."""
+estimates = st.lists(
+    st.one_of(st.none(), st.sampled_from((30.0, 600.0, 7_200.0))), min_size=40, max_size=40
+)
+"""Of each request: for how many seconds it says that it stays."""
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
@@ -137,6 +141,45 @@ def test_keep_room_decides_as_its_reference(
             running.append((request, choice))
         if end and running:
             fleet.give_back(*running.pop(0))
+
+
+@given(nodes=fleets, stream=streams, ends=endings, seconds=estimates)
+def test_keep_room_decides_as_its_reference_where_jobs_say_how_long_they_stay(
+    nodes: list[NodeSize], stream: list[Request], ends: list[bool], seconds: list[float | None]
+):
+    """Some say nothing; a job comes each minute, so that many are overdue."""
+    fleet = Fleet.of(nodes)
+    policy = KeepRoom()
+    running: list[tuple[Request, Choice, Stay | None]] = []
+    for i, request in enumerate(stream):
+        known = seconds[i]
+        stay = None if known is None else Stay(60.0 * i, 60.0 * i + known)
+        choice = policy.choose(fleet, request, stay)
+        assert choice == reference_keep_room(policy.keeper.outlook, fleet, request, stay)
+        if choice is not None:
+            fleet.take(request, choice, stay)
+            running.append((request, choice, stay))
+        if ends[i] and running:
+            fleet.give_back(*running.pop(0))
+    while running:
+        fleet.give_back(*running.pop())
+    assert fleet.columns.known.sum() == 0
+
+
+@pytest.mark.parametrize(("long", "short"), [(0, 1), (1, 0)])
+def test_keep_room_puts_together_what_ends_together(long: int, short: int):
+    """Two nodes are in half use: one for ten more hours, one for ten more minutes."""
+    half, hours, minutes = Request(0, 0, 4, WHOLE), Stay(0, 36_000), Stay(0, 600)
+    fleet = Fleet.of([NodeSize(0, 0, 8, 0)] * 2)
+    policy = KeepRoom()
+    for _ in range(4):  # what has ended says that nodes come free again
+        fleet.take(half, Choice(0, (0, 1, 2, 3)))
+        fleet.give_back(half, Choice(0, (0, 1, 2, 3)))
+    fleet.take(half, Choice(long, (0, 1, 2, 3)), hours)
+    fleet.take(half, Choice(short, (0, 1, 2, 3)), minutes)
+    policy.choose(fleet, Request(0, 0, 8, WHOLE), hours)  # whole nodes are asked for
+    assert policy.choose(fleet, half, hours) == Choice(long, (4, 5, 6, 7))
+    assert policy.choose(fleet, half, minutes) == Choice(short, (4, 5, 6, 7))
 
 
 @given(nodes=fleets, stream=streams, shuffle=st.randoms(use_true_random=False))

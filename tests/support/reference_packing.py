@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from scheduling.packing.fleet import WHOLE, Choice, Fleet, Request
+from scheduling.packing.fleet import WHOLE, Choice, Fleet, Request, Stay
 from scheduling.packing.outlook import Outlook
 from scheduling.packing.shapes import Typical
 
@@ -27,6 +27,8 @@ class Rest:
     milli: tuple[int, ...]
     vram: tuple[int, ...]
     jobs: int
+    stays: tuple[Stay, ...] = ()
+    """Of the jobs that have said how long they stay."""
 
     @property
     def free(self) -> int:
@@ -48,14 +50,14 @@ class Rest:
             return False
         return len(self.with_room(request)) >= request.gpus
 
-    def after(self, request: Request, gpus: Iterable[int]) -> "Rest":
+    def after(self, request: Request, gpus: Iterable[int], stay: Stay | None = None) -> "Rest":
         taken = set(gpus)
         return Rest(
             self.cpu_total, self.ram_total, self.vram_total, self.model,
             self.cpu - request.cpu, self.ram - request.ram,
             tuple(m - request.milli * (g in taken) for g, m in enumerate(self.milli)),
             tuple(v - request.vram * (g in taken) for g, v in enumerate(self.vram)),
-            self.jobs + 1,
+            self.jobs + 1, (*self.stays, stay) if stay else self.stays,
         )  # fmt: skip
 
 
@@ -72,6 +74,7 @@ def rests(fleet: Fleet) -> list[Rest]:
             tuple(int(m) for m in c.milli[n, : c.gpus[n]]),
             tuple(int(v) for v in c.vram[n, : c.gpus[n]]),
             int(c.jobs[n]),
+            tuple(Stay(float(c.since[n, i]), float(c.until[n, i])) for i in range(c.known[n])),
         )
         for n in range(len(fleet))
     ]  # fmt: skip
@@ -116,17 +119,21 @@ def reference_fgd(shapes: Typical, fleet: Fleet, request: Request) -> Choice | N
     return best(fleet, request, options)
 
 
-def reference_keep_room(outlook: Outlook, fleet: Fleet, request: Request) -> Choice | None:
+def reference_keep_room(
+    outlook: Outlook, fleet: Fleet, request: Request, stay: Stay | None = None
+) -> Choice | None:
+    now = stay.start if stay else None
+
     def options(rest: Rest) -> Options:
-        before = reference_worth(rest, outlook)
+        before = reference_worth(rest, outlook, now)
         for gpus in _tries(rest, request):
-            loss = before - reference_worth(rest.after(request, gpus), outlook)
+            loss = before - reference_worth(rest.after(request, gpus, stay), outlook, now)
             yield -(loss + (0.02 * rest.free + 1e-6 * rest.cpu + 1e-9 * rest.ram)), gpus
 
     return best(fleet, request, options)
 
 
-def reference_worth(rest: Rest, outlook: Outlook) -> float:
+def reference_worth(rest: Rest, outlook: Outlook, now: float | None = None) -> float:
     value = 0.0
     for need, pressure in zip(outlook.need, outlook.pressure, strict=True):
         if pressure > 0:
@@ -135,12 +142,12 @@ def reference_worth(rest: Rest, outlook: Outlook) -> float:
         served = min(rest.cpu / outlook.cpu_per_milli, rest.ram / outlook.ram_per_milli)
         value -= (1 - outlook.churn) * max(0.0, rest.free - served)
     if outlook.churn > 0:
-        value += outlook.churn * reference_lasting_room(rest, outlook)
+        value += outlook.churn * reference_lasting_room(rest, outlook, now)
     return value
 
 
-def reference_lasting_room(rest: Rest, outlook: Outlook) -> float:
-    room = 0.0
+def reference_lasting_room(rest: Rest, outlook: Outlook, now: float | None = None) -> float:
+    room, load = 0.0, float(rest.jobs) if now is None else _load(rest, outlook.seconds, now)
     for row, demand in zip(outlook.need, outlook.demand, strict=True):
         need = Request(*(int(part) for part in row))
         if need.gpus > len(rest.milli) or need.vram > rest.vram_total:
@@ -151,12 +158,18 @@ def reference_lasting_room(rest: Rest, outlook: Outlook) -> float:
         for i in range(1, len(rest.milli) // need.gpus + 1):
             if i * need.cpu > rest.cpu_total or i * need.ram > rest.ram_total:
                 break
-            copies += _staying(rest, need, i)
+            copies += _staying(rest, need, i, load)
         room += demand * copies * need.gpus * need.milli
     return room
 
 
-def _staying(rest: Rest, need: Request, copies: int) -> float:
+def _load(rest: Rest, usual: float, now: float) -> float:
+    """Jobs by how long they stay; one that has run for an hour stays 15 minutes at least."""
+    left = [max(stay.end - now, 0.25 * (now - stay.start)) for stay in rest.stays]
+    return sum(left) / usual + (rest.jobs - len(rest.stays))
+
+
+def _staying(rest: Rest, need: Request, copies: int, load: float) -> float:
     free = len(rest.with_room(need))
     leave = 0.0
     if copies * need.gpus > free:
@@ -165,7 +178,7 @@ def _staying(rest: Rest, need: Request, copies: int) -> float:
         leave = max(leave, (copies * need.cpu - rest.cpu) / (rest.cpu_total - rest.cpu))
     if copies * need.ram > rest.ram:
         leave = max(leave, (copies * need.ram - rest.ram) / (rest.ram_total - rest.ram))
-    return (rest.jobs * (1 - leave) + 0.5) / (rest.jobs + 0.5)
+    return (rest.jobs * (1 - leave) + 0.5) / (rest.jobs + 0.5 + leave * (load - rest.jobs))
 
 
 def _usable(rest: Rest, need: Request) -> int:
