@@ -69,20 +69,30 @@ def trace_stream(path: Path, nodes: int, replicate: int) -> Stream:
 
     Replicate 0 is the trace itself; the others move every submit time at random.
     """
+    start, seconds, gpus = read_trace(path, replicate, widest=8)
+    requests = [Request(0, 0, wide, WHOLE) for wide in gpus]
+    return Stream(Fleet.of([NodeSize(0, 0, 8, 0)] * nodes), start, seconds, requests)
+
+
+def read_trace(
+    path: Path, replicate: int, widest: int | None = None
+) -> tuple[list[float], list[float], list[int]]:
+    """Return when jobs come, how long they run (seconds) and their GPUs, at most so many.
+
+    In the order that they come; replicates move every submit time at random, but for 0.
+    """
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     rows = list(csv.DictReader(text.decode().splitlines()))
     rows.sort(key=lambda row: float(row["submit_s"]))
     first = float(rows[0]["submit_s"])
-    rows = [row for row in rows if int(row["num_gpu"]) <= 8]
+    rows = [row for row in rows if widest is None or int(row["num_gpu"]) <= widest]
     start = np.array([float(row["submit_s"]) - first for row in rows])
     if replicate:
         chance = np.random.default_rng([replicate, 23])
         start = np.maximum(0.0, start + np.round(chance.uniform(-JITTER, JITTER, len(start))))
     order = np.argsort(start, kind="stable")
-    requests = [Request(0, 0, int(rows[i]["num_gpu"]), WHOLE) for i in order]
     seconds = [max(1.0, float(rows[i]["duration_s"])) for i in order]
-    fleet = Fleet.of([NodeSize(0, 0, 8, 0)] * nodes)
-    return Stream(fleet, start[order].tolist(), seconds, requests)
+    return start[order].tolist(), seconds, [int(rows[i]["num_gpu"]) for i in order]
 
 
 def estimates_of(seconds: Sequence[float], how: str, seed: int) -> list[float] | None:
