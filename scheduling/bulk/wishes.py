@@ -115,7 +115,7 @@ class Wishes:
                 lay.free[number] = layout.free
                 lay.by_free[family, layout.free] = number
             if self._table:
-                lay.gpus[number] = self._table.gpus_number(layout)
+                lay.gpus[number] = self._gpus_number(layout)
         lay.known[0] = len(columns.layouts)
 
     def _number(self, need: Need) -> int:
@@ -170,12 +170,15 @@ class Wishes:
         return len(self._levels_of(layout.rooms)) < 2 and not by_index
 
     def _gpus_with(self, layout: Layout, found: Chosen, need: Need) -> int:
+        return self._gpus_number(layout_with(layout, found, need))
+
+    def _gpus_number(self, layout: Layout) -> int:
+        """Return what the table says of a layout; of all with one look that is the same."""
         assert self._table is not None
-        after = layout_with(layout, found, need)
-        key = self._key_of(after)
+        key = self._key_of(layout)
         number = self._gpus_of.get(key)
         if number is None:
-            number = self._gpus_of[key] = self._table.gpus_number(after)
+            number = self._gpus_of[key] = self._table.gpus_number(layout)
         return number
 
     def _ask(self, wish: int, number: int) -> None:

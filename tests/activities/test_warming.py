@@ -3,6 +3,7 @@
 from activities.warming import Warming
 from scheduling import bulk
 from scheduling.bulk import cells, kernel, rests
+from scheduling.bulk.warm import warm
 
 
 async def test_a_long_plan_has_the_pass_loaded_and_nothing_is_compiled_twice() -> None:
@@ -20,3 +21,16 @@ async def test_a_long_plan_has_the_pass_loaded_and_nothing_is_compiled_twice() -
     )  # fmt: skip
     # None, or a second one, would be compiled in the middle of a cycle.
     assert [len(entry.signatures) for entry in entries] == [1] * len(entries)
+
+
+def test_what_was_compiled_holds_for_the_same_sources_alone() -> None:
+    warm()
+    kept = kernel.run._cache._cache_file
+    of_these = kept._load_index()
+    before, kept._source_stamp = kept._source_stamp, "other sources"
+    try:
+        of_others = kept._load_index()
+    finally:
+        kept._source_stamp = before
+    assert of_these
+    assert not of_others
