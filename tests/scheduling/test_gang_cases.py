@@ -9,7 +9,15 @@ from models.gang import GangPacking
 from models.job import Tier
 from models.node import NodeState
 from models.placement import PlacementKind, RejectionCode
-from models.topology import FLAVOR_LABEL, RACK_LABEL, Conformance, Gang, SameConformance
+from models.topology import (
+    CLUSTER_LABEL,
+    FLAVOR_LABEL,
+    RACK_LABEL,
+    REGION_LABEL,
+    Conformance,
+    Gang,
+    SameConformance,
+)
 from tests.support.gangs import a_gang, decide, in_domain, residuals, taken
 from tests.support.packing import HOUR, a_job, a_node
 
@@ -128,6 +136,13 @@ def test_a_domain_with_room_for_the_spares_is_better():
     assert taken(decide(a_gang(32, 32), nodes)) == [("A", {"a": 32})]
     job = a_gang(32, 32, spares_per_group=4, allow_cross_group_spread=False)
     assert taken(decide(job, nodes)) == [("B", {"b": 32})]
+
+
+@pytest.mark.parametrize("label", [REGION_LABEL, CLUSTER_LABEL])
+def test_a_domain_of_that_name_in_another_cluster_or_region_is_another(label: str):
+    nodes = [in_domain("A", "n1"), in_domain("A", "n2", labels={label: "other"})]
+    assert decide(a_gang(16, 16), nodes).members == ()
+    assert len(decide(a_gang(16, 8), nodes).by_node) == 2
 
 
 def test_96_of_five_domains_grow_to_160():
