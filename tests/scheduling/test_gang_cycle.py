@@ -124,6 +124,15 @@ def test_a_gang_with_more_spares_than_it_has_gpus_there_is_not_starved_either() 
     assert kept[:2] == [("guarded", 2, NOW + HOUR), ("guarded", 8, NOW + HOUR)]
 
 
+def test_what_stands_by_is_given_to_nobody_else_in_the_same_cycle() -> None:
+    nodes = [a_node(name, labels=fabric("a")) for name in ("a", "b")]
+    gang = {"group_gpus": 8, "spares_per_group": 8}
+    for compiled in (False, True):
+        queue = [a_gang("guarded", 8, gang=gang, priority=9), a_job("next", 1)]
+        made = plan(queue, nodes, [], POLICY, NOW, compiled=compiled)
+        assert [decision.node_id for decision in made.decisions] == ["a", None]
+
+
 def test_what_is_kept_for_a_gang_leaves_the_longest_runs_of_what_is_free_then() -> None:
     node = a_node("a", busy=range(8), labels=fabric("a"))
     held = [running("soon", "a", {0, 1, 2, 4, 5}, HOUR, vram_per_gpu=80)]
