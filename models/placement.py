@@ -149,6 +149,11 @@ class JobRequest(Frozen):
         check_gpus(self.gpus, self.milli, self.mig, self.vram_per_gpu, self.gang)
         return self
 
+    def __hash__(self) -> int:
+        """Return the hash of all fields; a dict has none, so that of its entries in any order."""
+        entries = {**self.__dict__, "data": frozenset(self.data.items())}
+        return hash(tuple(entries[name] for name in type(self).model_fields))
+
     @property
     def whole(self) -> bool:
         """Whether it wants its GPUs for itself."""
