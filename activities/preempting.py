@@ -90,7 +90,7 @@ class Preempting:
         quotes = {
             job.id: quote
             for job in seen.queue
-            if (quote := rough_quote(job, prices, seen.spec.buying, now)) is not None
+            if (quote := rough_quote(job, prices, seen.spec.purchasing, now)) is not None
         }
         plans = plan_preemptions(
             seen.queue, seen.nodes, seen.running, seen.spec.preemption, seen.spec.packing, now,

@@ -18,10 +18,12 @@ from models.buying import (
 )
 from models.job import Tier
 from models.node import GPU, Node
-from models.placement import JobRequest, PackingPolicy, RunningJob
+from models.placement import JobRequest, RunningJob
+from models.pool import PoolPacking
 from scheduling.buying.plan import decide
 from scheduling.cycle import plan
 
+PACKING = PoolPacking()
 IDLE_AFTER = BuyingPolicy().idle_after
 _LOOK_AGAIN = 6
 """Steps until the same queue is looked at again."""
@@ -137,8 +139,9 @@ def by_policy(policy: BuyingPolicy) -> Buyer:
         )
         markets = pool.shop.markets(pool.step)
         decision = decide(
-            unmet, _under_way(pool), _releases(pool), markets, policy, CapsLeft(), pool.now
-        )
+            unmet, _under_way(pool), _releases(pool), markets, policy, CapsLeft(), pool.now,
+            PACKING,
+        )  # fmt: skip
         for order in decision.plans:
             pool.buy(order)
 
@@ -155,7 +158,7 @@ def cheapest_now(policy: BuyingPolicy) -> Buyer:
                 continue
             unmet = Unmet(jobs=(UnmetJob(request=job, start_by=pool.now),))
             markets = pool.shop.markets(pool.step)
-            decision = decide(unmet, (), (), markets, policy, CapsLeft(), pool.now)
+            decision = decide(unmet, (), (), markets, policy, CapsLeft(), pool.now, PACKING)
             if decision.plans:
                 served.add(job.id)
                 pool.buy(decision.plans[0])
@@ -218,7 +221,7 @@ def _end_what_is_over(pool: Pool) -> None:
 def _place(pool: Pool) -> None:
     if not pool.queue:
         return
-    planned = plan(pool.queue, pool.ready(), pool.running, PackingPolicy(), pool.now)
+    planned = plan(pool.queue, pool.ready(), pool.running, PACKING, pool.now)
     by_id = {job.id: job for job in pool.queue}
     for decision in planned.placements:
         job = by_id.pop(decision.job_id)

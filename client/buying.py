@@ -3,7 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 
-from activities.buying.inputs import look_at, read_need
+from activities.buying.inputs import look_at, read_need, under_way
 from activities.database import Database
 from activities.snapshot import load_pool
 from client.markets import open_markets
@@ -38,9 +38,10 @@ def decide_on_file(path: str | Path, now: datetime) -> DryRun:
         document.under_way,
         [node.release() for node in document.nodes],
         [market.view(at) for market in document.markets],
-        _as_if_on(document.policy),
+        _as_if_on(document.policy.beside(document.packing)),
         caps,
         at,
+        document.packing,
     )
     return DryRun(
         source=str(path),
@@ -61,13 +62,15 @@ async def decide_on_pool(pool: str, now: datetime) -> DryRun:
     try:
         async with database.transaction() as connection:
             spec = await load_pool(connection, pool, known=True)
-            need = await read_need(connection, pool)
+            need = await read_need(connection, spec)
+            coming = await under_way(connection, spec)
     finally:
         await database.close()
-    policy = _as_if_on(spec.buying)
+    policy = _as_if_on(spec.purchasing)
     async with open_markets(settings) as markets:
         views = await look_at(markets, need.unmet, policy, now)
-    decision = decide(need.unmet, (), need.releases, views, policy, CapsLeft.of(policy.caps), now)
+    caps = CapsLeft.of(policy.caps)
+    decision = decide(need.unmet, coming, need.releases, views, policy, caps, now, spec.packing)
     return DryRun(
         source=f"pool {pool}",
         decision=decision,

@@ -14,6 +14,7 @@ from models.base import Frozen, Instant, Name, Wire
 from models.buying import BookQuote, BuyingPolicy, CapacityUnderWay, Release, UnmetJob
 from models.job import Tier
 from models.market import Window
+from models.placement import PackingPolicy, RecentJobs
 from models.units import Duration
 
 
@@ -149,6 +150,9 @@ class BlockScene(Frozen):
     elsewhere: int | None = None
     """The lowest price of like machines at any market now."""
     policy: BuyingPolicy
+    packing: PackingPolicy
+    recent: tuple[RecentJobs, ...] = ()
+    """Placed lately, as a cycle knows them."""
     now: Instant
 
 

@@ -1,4 +1,4 @@
-"""What a pool may buy, what it lacks, what the markets show, and what was decided about it.
+"""What a pool lacks, what the markets show, and what was decided about it.
 
 `scheduling.buying.plan.decide` turns the middle of this page into its end. Prices are
 micro-dollars per GPU-hour, costs micro-dollars. All of it is frozen and can be stored: the same
@@ -9,13 +9,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from models.base import Frozen, Instant, Name
+from models.buying_policy import BuyingPolicy as BuyingPolicy
+from models.buying_policy import BuyingRule as BuyingRule
+from models.buying_policy import Caps as Caps
 from models.job import Tier
 from models.market import (
     Capabilities,
-    InstanceType,
     NoQuote,
     Offer,
     OrderBook,
@@ -24,115 +26,10 @@ from models.market import (
 )
 from models.money import Money
 from models.node import Node
-from models.placement import JobRequest, RunningJob
-from models.units import GB, Duration
+from models.placement import JobRequest, RecentJobs, RunningJob
+from models.units import GB
 
 _MINUTE = timedelta(minutes=1)
-
-
-class BuyingRule(StrEnum):
-    """How it is chosen what to buy."""
-
-    SEED = "seed"
-    """By size: an offer below 8 GPUs, whole nodes from an order book from 8 on."""
-    LEAST_COST = "least-cost"
-    """What costs least in all: money committed, less what is left over, plus delay."""
-
-
-class Caps(Frozen):
-    """The most that may be committed, in micro-dollars; no limit where one is left out."""
-
-    per_purchase: Money | None = None
-    per_day: Money | None = None
-    """For the whole pool, by days in UTC."""
-    per_tier_day: dict[Tier, Money] = Field(default_factory=dict[Tier, Money])
-    per_tenant_day: Money | None = None
-    """For each tenant; a purchase counts for those whose jobs it serves, by their GPU-hours."""
-
-
-class BuyingPolicy(Frozen):
-    """What a pool may buy. Nothing is ever bought unless `enabled`."""
-
-    enabled: bool = False
-    rule: BuyingRule = BuyingRule.LEAST_COST
-    instance_types: tuple[str, ...] = ()
-    """Such as 8xH100: what may be bought; any type that a job can use when left out."""
-    spot: bool = False
-    """Whether machines that may be taken away before their time will do."""
-    caps: Caps = Caps()
-    max_price: dict[Tier, Money] = Field(
-        default_factory=lambda: {Tier.FLEX: 10_000_000},
-    )
-    """Micro-dollars per GPU-hour for each tier; no limit for a tier that is not named. A limit
-    order never offers more, and an offer above it is not taken."""
-
-    fast_safety_factor: float = Field(default=1.0, ge=0, le=10)
-    """Warm target of FAST: the whole part of (queued + used GPUs) times this. Above 1 the average
-    of `smoothing` counts where that is more, so that it stays when the queue is empty."""
-    fast_warm_gpus: int = Field(default=0, ge=0, le=100_000)
-    """The warm target is never below this."""
-    fast_delay_price: Money = 30_000_000
-    """What it costs that a FAST job waits: for each of its GPUs, an hour."""
-    flex_price: Money = 2_000_000
-    """A FLEX job whose time costs no more than this for a GPU-hour starts now; else it waits."""
-    flex_rise: float = Field(default=0.25, ge=0, le=10)
-    """By how much of itself that price rises, evenly, until the latest start of the job: the less
-    time is left, the less can be hoped for."""
-    flex_deadline: Duration = timedelta(hours=24)
-    """A FLEX job starts at most this long after it was submitted, at any price within the cap."""
-
-    smoothing: Duration = timedelta(minutes=30)
-    """Demand counts as sustained when it was there for so long (consolidation)."""
-    cooldown: Duration = timedelta(0)
-    """Nothing is bought for so long after a purchase."""
-    startup_limit: Duration = timedelta(minutes=15)
-    """Machines that take longer to come up are not bought. Capacity that is there within this
-    time is waited for."""
-    usual_startup: Duration = timedelta(minutes=5)
-    """How long a machine takes to come up, where the market does not say."""
-    safety_margin: Duration = timedelta(seconds=300)
-    """Bought time must outlast a job's expected duration by this much."""
-
-    shortest_window: Duration = timedelta(hours=1)
-    longest_window: Duration = timedelta(hours=24)
-    window_step: Duration = Field(default=timedelta(minutes=15), ge=timedelta(minutes=1))
-    """Windows are whole multiples of it: what is rounded up is room for a late start-up."""
-    seed_window: Duration = timedelta(hours=24)
-    """What the seed rule buys, at a market of fixed windows."""
-    prime_max_gpus: int = Field(default=8, ge=1, le=1024)
-    """The most GPUs that the seed rule takes from a list of offers."""
-    prime_max_price: Money | None = None
-    """The most that the seed rule pays there, for a GPU-hour; no limit when left out."""
-
-    idle_after: Duration = timedelta(minutes=1)
-    """A machine that is billed as it runs is stopped when it was idle for so long. It was bought
-    for what it serves, and has no time left for much else."""
-    resale_share: float = Field(default=0.5, ge=0, le=1)
-    """How much of the highest bid is hoped for when time that is left over is sold again."""
-    resale_fee: float = Field(default=0.0, ge=0, le=1)
-    """What the market keeps of it."""
-    resell: bool = True
-    """Whether time of its blocks that nobody needs is sold again."""
-    renew: bool = True
-    """Whether the time after a block is bought where that costs less than to let its work end."""
-    reuse_share: float = Field(default=0.5, ge=0, le=1)
-    """How much of its price time that is left over is worth while demand of late would use it."""
-
-    @property
-    def keeps_warm(self) -> bool:
-        """Whether FAST capacity is bought ahead of the jobs that will use it."""
-        return self.enabled and (self.fast_warm_gpus > 0 or self.fast_safety_factor > 1)
-
-    @field_validator("instance_types")
-    @classmethod
-    def _types_can_be_read(cls, types: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(str(InstanceType.parse(named)) for named in types)
-
-    @model_validator(mode="after")
-    def _windows_in_order(self) -> Self:
-        if self.shortest_window > self.longest_window:
-            raise ValueError("shortest_window must not be longer than longest_window")
-        return self
 
 
 class PriceReached(Frozen):
@@ -186,6 +83,8 @@ class Unmet(Frozen):
     demand: tuple[DemandSample, ...] = ()
     """Of late, oldest first: at least as far back as the policy's `smoothing`."""
     last_bought_at: Instant | None = None
+    recent: tuple[RecentJobs, ...] = ()
+    """Placed lately: with the queue they say what the packer keeps room for."""
 
 
 class NodeShape(Frozen):

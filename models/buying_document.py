@@ -20,6 +20,7 @@ from models.buying import (
 from models.market import Capabilities, Offer
 from models.node import Node
 from models.placement import JobRequest, RunningJob
+from models.pool import PoolPacking
 from models.statefile import NodeEntry
 from models.units import GB, Duration
 
@@ -142,6 +143,8 @@ class BuyingDocument(Frozen):
     now: Instant | None = None
     """The time to decide at; the clock's when left out."""
     policy: BuyingPolicy = BuyingPolicy()
+    packing: PoolPacking = PoolPacking()
+    """How the pool packs: what is bought has to be what it would then use."""
     queue: tuple[WaitingJob, ...] = ()
     nodes: tuple[NodeInUse, ...] = ()
     under_way: tuple[CapacityUnderWay, ...] = ()

@@ -41,6 +41,11 @@ class PoolSpec(Frozen):
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     """When running jobs are asked to save."""
 
+    @property
+    def purchasing(self) -> BuyingPolicy:
+        """What it may buy, for as long as its packer asks of a node at least."""
+        return self.buying.beside(self.packing)
+
 
 def no_such_pool(name: str, known: Iterable[str]) -> NotFoundError:
     """Return the error for a pool that is not among the `known` ones; it names the first few."""

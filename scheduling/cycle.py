@@ -270,7 +270,7 @@ class _Cycle:
         """Return the node where the job can start first, and when; ties keep the order."""
         if scan.need in self._no_start:
             return None
-        first = first_start(scan.holders, self.columns, scan.need)
+        first = first_start(scan.holders, self.columns, scan.need, not_now=True)
         if first is None:
             self._no_start.add(scan.need)
         return first

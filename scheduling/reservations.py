@@ -84,20 +84,28 @@ def instance_open_from(
 
 
 def earliest_start(
-    view: NodeView, need: Need, now: datetime, before: datetime | None = None
+    view: NodeView,
+    need: Need,
+    now: datetime,
+    before: datetime | None = None,
+    *,
+    not_now: bool = False,
 ) -> datetime | None:
     """Return when the node can first hold the job to its end, by what is known of its holds.
 
-    None when that is never, not before the node's time ends, or not before `before`.
+    None when that is never, not before the node's time ends, or not before `before`. With
+    `not_now` it is known that it cannot at `now`.
     """
-    if view.node.state is not NodeState.READY:
+    starts = {hold.end for holds in (view.holds, view.reserved) for hold in holds}
+    if not not_now:
+        starts.add(now)
+    if before is not None:
+        starts = {start for start in starts if start < before}
+    if not starts or view.node.state is not NodeState.READY:
         return None
     if need.whole and (view.rooms.roomy(need.vram) & ~view.stuck).bit_count() < need.gpus:
         return None
-    releases = {hold.end for hold in (*view.holds, *view.reserved)}
-    for start in sorted({now, *releases}):
-        if before is not None and start >= before:
-            return None
+    for start in sorted(starts):
         if view.node.expires_at is not None and view.node.expires_at - start < need.must_last:
             return None
         if _is_open(view, need, start):
@@ -106,16 +114,18 @@ def earliest_start(
 
 
 def first_start(
-    positions: Iterable[int], columns: Columns, need: Need
+    positions: Iterable[int], columns: Columns, need: Need, *, not_now: bool = False
 ) -> tuple[int, datetime] | None:
     """Return the node among `positions` where the job can start first, and when.
 
-    Ties keep the order. None when no node can, by what is known of its holds.
+    Ties keep the order. None when no node can, by what is known of its holds. With `not_now` it is
+    known that none can now.
     """
     first: tuple[int, datetime] | None = None
     for position in positions:
         before = first[1] if first else None
-        start = earliest_start(columns.views[position], need, columns.now, before)
+        view = columns.views[position]
+        start = earliest_start(view, need, columns.now, before, not_now=not_now)
         if start is not None:
             first = int(position), start
     return first

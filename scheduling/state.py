@@ -232,6 +232,22 @@ def without_job(node: Node, job: RunningJob) -> Node:
     )
 
 
+def running_job(
+    job: JobRequest, node: Node, gpu_indices: tuple[int, ...], slices: int, end: datetime
+) -> RunningJob:
+    """Return what a job holds of a node that has given it these GPUs, or its part of one."""
+    host = job.share_of(len(gpu_indices), node.gpu_power)
+    vram, milli = job.vram_per_gpu, job.milli
+    if slices:
+        gpu = next(gpu for gpu in node.gpus if gpu.index == gpu_indices[0])
+        vram, milli = slices_gb(gpu.vram, slices), 0
+    return RunningJob(
+        job_id=job.id, node_id=node.id, gpu_indices=gpu_indices, vram_per_gpu=vram, milli=milli,
+        slices=slices, cpus=host.cpus, ram=host.ram, storage=host.storage, power=host.power,
+        expected_end=end,
+    )  # fmt: skip
+
+
 def used_of(host: HostAmounts) -> dict[str, float]:
     """Return these amounts as the fields of a node that say what is used."""
     return {

@@ -41,8 +41,8 @@ async def read_scene(connection: AsyncConnection, block_id: str, now: datetime) 
     found = await connection.execute(text(_BLOCK), {"id": block_id})
     block = found.mappings().one()
     spec = await load_pool(connection, block["pool"])
-    policy = spec.buying
-    need = await read_need(connection, block["pool"])
+    policy = spec.purchasing
+    need = await read_need(connection, spec)
     machines = await connection.execute(text(_MACHINES), {"id": block_id})
     jobs = await connection.execute(text(_JOBS), {"id": block_id})
     billed = await connection.execute(text(_BILLED), {"pool": block["pool"]})
@@ -58,6 +58,8 @@ async def read_scene(connection: AsyncConnection, block_id: str, now: datetime) 
         demand=usual_demand(samples, Tier(block["tier"]), now),
         place=block["place"],
         policy=policy,
+        packing=spec.packing,
+        recent=need.unmet.recent,
         now=now,
     )
 

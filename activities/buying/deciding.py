@@ -22,6 +22,7 @@ from activities.retrying import reports_errors
 from activities.snapshot import load_pool
 from models.buying import (
     BuyDecision,
+    CapacityUnderWay,
     Caps,
     CapsLeft,
     MarketView,
@@ -58,7 +59,7 @@ class BuyingActivities:
                 if known:
                     return Bought(reason="decided before", purchases=known)
                 spec = await load_pool(connection, request.pool)
-                need = await read_need(connection, request.pool)
+                need = await read_need(connection, spec)
                 coming = await under_way(connection, spec)
                 caps = await _caps_left(connection, spec)
                 now = await clock(connection)
@@ -66,12 +67,12 @@ class BuyingActivities:
             if not spec.buying.enabled:
                 return Bought(reason="buying is off for this pool")
             # Most decisions are that nothing lacks: the markets are not asked for those.
-            decision = decide(need.unmet, coming, need.releases, (), spec.buying, caps, now)
+            decision = _decided(spec, need, coming, (), caps, now)
             if all(option.kind is OptionKind.AGAIN for option in decision.options):
                 await self._note(spec.name, decision)
                 return Bought(reason=decision.reason)
             views = await self._look(need, spec, now)
-            decision = decide(need.unmet, coming, need.releases, views, spec.buying, caps, now)
+            decision = _decided(spec, need, coming, views, caps, now)
             bought = await self._store(prefix, spec, need, decision)
             await self._note(spec.name, decision.model_copy(update={"reason": bought.reason}))
             return bought
@@ -82,7 +83,7 @@ class BuyingActivities:
                 await stack.enter_async_context(aclosing(market))
                 for market in registry.connect_all(self._settings).values()
             ]
-            return await look_at(markets, need.unmet, spec.buying, now)
+            return await look_at(markets, need.unmet, spec.purchasing, now)
 
     async def _store(
         self, prefix: str, spec: PoolSpec, need: PoolNeed, decision: BuyDecision
@@ -116,6 +117,19 @@ class BuyingActivities:
                 text(_NOTE),
                 {"pool": pool, "record": json.dumps(_record(best, serves))},
             )
+
+
+def _decided(
+    spec: PoolSpec,
+    need: PoolNeed,
+    coming: Sequence[CapacityUnderWay],
+    views: Sequence[MarketView],
+    caps: CapsLeft,
+    now: datetime,
+) -> BuyDecision:
+    return decide(
+        need.unmet, coming, need.releases, views, spec.purchasing, caps, now, spec.packing
+    )
 
 
 def option_of(plan: PurchasePlan, now: datetime) -> PurchaseOption:

@@ -8,8 +8,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import clock
+from activities.locality import with_locality
 from activities.providers.base import Provider
-from activities.snapshot import load_nodes, load_queue, load_running
+from activities.snapshot import load_nodes, load_queue, load_recent, load_running
 from models.base import Frozen
 from models.buying import (
     BookQuote,
@@ -43,8 +44,10 @@ class PoolNeed(Frozen):
     releases: tuple[Release, ...]
 
 
-async def read_need(connection: AsyncConnection, pool: str) -> PoolNeed:
-    """Return the pool's queue, without jobs that are held, and its nodes with what runs there."""
+async def read_need(connection: AsyncConnection, spec: PoolSpec) -> PoolNeed:
+    """Return the pool's queue, without jobs that are held, and its nodes with what runs there:
+    all that its cycle packs by."""
+    pool = spec.name
     tenants = await connection.execute(
         text(
             "SELECT j.id, j.tenant FROM jobs j JOIN queue q ON q.job_id = j.id"
@@ -54,23 +57,23 @@ async def read_need(connection: AsyncConnection, pool: str) -> PoolNeed:
     )
     tenant_of: dict[str, str] = {row.id: row.tenant for row in tenants}
     bought = await _bought_for(connection, pool)
+    queue = [entry.request for entry in await load_queue(connection, pool) if not entry.held]
+    nodes = await load_nodes(connection, pool)
+    requests, nodes = await with_locality(connection, pool, spec.packing, queue, nodes)
     jobs = tuple(
         UnmetJob(
-            request=entry.request,
-            tenant=tenant_of.get(entry.request.id, "default"),
-            bought=tuple(bought.get(entry.request.id, ())),
+            request=request,
+            tenant=tenant_of.get(request.id, "default"),
+            bought=tuple(bought.get(request.id, ())),
         )
-        for entry in await load_queue(connection, pool)
-        if not entry.held
+        for request in requests
     )
     running: dict[str, list[RunningJob]] = {}
     for job in await load_running(connection, pool):
         running.setdefault(job.node_id, []).append(job)
-    releases = tuple(
-        Release(node=node, running=tuple(running.get(node.id, ())))
-        for node in await load_nodes(connection, pool)
-    )
-    return PoolNeed(unmet=Unmet(jobs=jobs), releases=releases)
+    releases = tuple(Release(node=node, running=tuple(running.get(node.id, ()))) for node in nodes)
+    recent = await load_recent(connection, pool) if spec.packing.rule.learns else ()
+    return PoolNeed(unmet=Unmet(jobs=jobs, recent=recent), releases=releases)
 
 
 async def _bought_for(connection: AsyncConnection, pool: str) -> dict[str, list[BoughtFor]]:

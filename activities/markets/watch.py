@@ -104,14 +104,14 @@ class MarketWatchActivities:
         async with self._database.transaction() as connection:
             names = (await connection.scalars(text(_WAIT_FOR_A_PRICE))).all()
             pools = [await load_pool(connection, name) for name in names]
-            needs = {pool.name: await read_need(connection, pool.name) for pool in pools}
+            needs = {pool.name: await read_need(connection, pool) for pool in pools}
             now = await clock(connection)
         for pool in pools:
             waiting = needs[pool.name].unmet.jobs
             jobs = tuple(job for job in waiting if job.request.tier is Tier.FLEX)
             if not pool.buying.enabled:
                 continue
-            there = await self._price_for(jobs, asks, pool.buying, now)
+            there = await self._price_for(jobs, asks, pool.purchasing, now)
             if there is not None:
                 await self._signals.poke_pool(pool.name)
                 woken[pool.name] = (

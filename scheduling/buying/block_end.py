@@ -5,6 +5,7 @@ against leaving the block as it is. docs/buying.md tells the rules.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from models.block_end import (
@@ -20,7 +21,7 @@ from models.buying import MarketView, PurchasePlan
 from models.market import Capabilities, Level, NoQuote, NoQuoteReason, OrderBook, Window
 from models.units import format_duration
 from scheduling.buying.costs import SHORTEST_RESALE
-from scheduling.buying.fleet import Fleet, shape_of
+from scheduling.buying.fleet import shape_of
 from scheduling.buying.going_on import go_on
 from scheduling.buying.leaving import MOST_QUEUED, fleet_of_scene, kept_for, may_leave
 from scheduling.buying.moving import cost_of_moving
@@ -270,14 +271,14 @@ def _beyond(scene: BlockScene) -> list[BlockJob]:
     if not wanted:
         return running
     fleet, now = fleet_of_scene(scene), scene.now
-    starts = fleet.outlook(wanted.values(), scene.policy, now).starts
+    starts = fleet.outlook(wanted.values(), now).starts
     lacking = [wanted[name] for name, start in starts.items() if start is None]
     mine = {machine.name for machine in scene.machines if machine.takes_work}
     longer = tuple(
         node.model_copy(update={"expires_at": None}) if node.id in mine else node
         for node in fleet.nodes
     )
-    uses = Fleet(longer, fleet.running).outlook(lacking, scene.policy, now).uses
+    uses = replace(fleet, nodes=longer).outlook(lacking, now).uses
     queued = [
         BlockJob(
             id=use.job_id, node_id=name, gpus=use.gpus, tier=wanted[use.job_id].tier,

@@ -16,7 +16,8 @@ from models.buying import (
 )
 from models.job import Tier
 from scheduling.buying.again import tried_before
-from scheduling.buying.fleet import Fleet, Outlook, names_of
+from scheduling.buying.fleet import Fleet, names_of
+from scheduling.buying.outlook import Outlook
 from scheduling.buying.prices import BlockSource, PodSource, Taken, taken_by
 from scheduling.buying.words import title_of
 
@@ -45,13 +46,13 @@ class Scene:
     """What was chosen before, and is in the books no more."""
 
     def outlook(self, fleet: Fleet) -> Outlook:
-        return fleet.outlook((job.request for job in self.jobs), self.policy, self.now)
+        return fleet.outlook((job.request for job in self.jobs), self.now)
 
     def outlook_without(self, left_out: Collection[str], fleet: Fleet) -> Outlook:
         """Return the outlook where some jobs, by id, start when they would without a purchase."""
         known = self.outlook(self.fleet).starts
         rest = (job.request for job in self.jobs if job.request.id not in left_out)
-        found = fleet.outlook(rest, self.policy, self.now)
+        found = fleet.outlook(rest, self.now)
         starts = {**{job_id: known[job_id] for job_id in left_out}, **found.starts}
         return Outlook(starts, found.uses)
 

@@ -1,24 +1,22 @@
 """What a pool has, what is coming and what might be bought, as nodes that the packer understands.
 
-A machine that is not there yet is a node of which all is held until it comes. So one plan of
-`scheduling.cycle` says for every job when it starts: now, when something ends, when a machine
-comes up, or never by what is known.
+A machine that is not there yet is a node of which all is held until it comes. So the packer says
+for every job when it starts: now, when something ends, when a machine comes up, or never by what
+is known (`scheduling.buying.outlook`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 
-from models.buying import BuyingPolicy, CapacityUnderWay, NodeShape, PurchasePlan, Release
+from models.buying import CapacityUnderWay, NodeShape, PurchasePlan, Release
 from models.job import Tier
 from models.market import InstanceType
 from models.node import GPU, Node, NodeState
-from models.placement import JobRequest, PackingPolicy, RunningJob
+from models.placement import JobRequest, PackingPolicy, RecentJobs, RunningJob
 from models.topology import labels_of_bought
-from scheduling.cycle import plan
+from scheduling.buying.outlook import Ground, Outlook, look_ahead
 
-MOST_RESERVATIONS = 1_000
 _COMING = "(coming)"
 _CPUS_PER_GPU, _RAM_PER_GPU = 8.0, 64.0
 """Where a market does not say: the node of 8 GPUs, 64 cores and 512 GB."""
@@ -29,36 +27,15 @@ _VRAM = {
 """GB, where neither type nor market says it."""
 
 
-class Use(NamedTuple):
-    """So many GPUs of a node are used from one time to another."""
-
-    job_id: str
-    gpus: int
-    start: datetime
-    end: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """When each job starts, by what is known, and how that uses each node."""
-
-    starts: Mapping[str, datetime | None]
-    uses: Mapping[str, Sequence[Use]]
-    """By node."""
-
-    def jobs_on(self, nodes: Iterable[str]) -> frozenset[str]:
-        return frozenset(use.job_id for node in nodes for use in self.uses.get(node, ()))
-
-    def ends_on(self, node_id: str) -> datetime | None:
-        return max((use.end for use in self.uses.get(node_id, ())), default=None)
-
-
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Nodes, and what is held of them."""
+    """Nodes, what is held of them, and how they are packed."""
 
+    packing: PackingPolicy
     nodes: tuple[Node, ...] = ()
     running: tuple[RunningJob, ...] = ()
+    recent: tuple[RecentJobs, ...] = ()
+    """Placed lately, as a cycle knows them."""
 
     def with_bought(self, bought: PurchasePlan, name: str, expires_at: datetime | None) -> "Fleet":
         """Return the fleet with the nodes of a purchase, named by `names_of`."""
@@ -100,7 +77,7 @@ class Fleet:
             )
             for name in names
         )  # fmt: skip
-        return Fleet(self.nodes + nodes, self.running + held)
+        return replace(self, nodes=self.nodes + nodes, running=self.running + held)
 
     @property
     def coming(self) -> frozenset[str]:
@@ -111,7 +88,8 @@ class Fleet:
         """Return what can take work of a tier, and what is held there."""
         nodes = tuple(node for node in self.nodes if node.tier is tier)
         names = {node.id for node in nodes}
-        return Fleet(nodes, tuple(job for job in self.running if job.node_id in names))
+        running = tuple(job for job in self.running if job.node_id in names)
+        return replace(self, nodes=nodes, running=running)
 
     def gpus_of(self, tier: Tier) -> int:
         """Return the GPUs of nodes that take work of a tier, now or when they have come."""
@@ -130,35 +108,26 @@ class Fleet:
             if job.node_id in nodes and job.job_id != _COMING
         )
 
-    def outlook(self, jobs: Iterable[JobRequest], policy: BuyingPolicy, now: datetime) -> Outlook:
-        """Return when each job starts if nothing more is bought."""
-        wanted = {job.id: job for job in jobs}
-        packing = PackingPolicy(
-            safety_margin=policy.safety_margin, max_reservations=MOST_RESERVATIONS
-        )
-        planned = plan(wanted.values(), self.nodes, self.running, packing, now)
-        starts: dict[str, datetime | None] = dict.fromkeys(wanted)
-        uses: dict[str, list[Use]] = {}
-        for decision in planned.placements:
-            starts[decision.job_id] = now
-            end = now + _lasts(wanted[decision.job_id])
-            for node_id, gpus in decision.held:
-                uses.setdefault(node_id, []).append(Use(decision.job_id, len(gpus), now, end))
-        for kept in planned.reservations:
-            starts[kept.job_id] = kept.start
-            use = Use(kept.job_id, len(kept.gpu_indices), kept.start, kept.end)
-            uses.setdefault(kept.node_id, []).append(use)
-        return Outlook(starts, uses)
+    def outlook(self, jobs: Iterable[JobRequest], now: datetime) -> Outlook:
+        """Return when each job starts if nothing more is bought, by the pool's own packing."""
+        ready = {job.node_id: job.expected_end for job in self.running if job.job_id == _COMING}
+        ground = Ground(self.nodes, self.running, ready, self.packing, self.recent)
+        return look_ahead(jobs, ground, now)
 
 
 def fleet_of(
-    releases: Iterable[Release], under_way: Iterable[CapacityUnderWay], policy: BuyingPolicy
+    releases: Iterable[Release],
+    under_way: Iterable[CapacityUnderWay],
+    packing: PackingPolicy,
+    recent: tuple[RecentJobs, ...] = (),
 ) -> Fleet:
     """Return what there is and what was bought already."""
     known = list(releases)
     fleet = Fleet(
+        packing,
         tuple(release.node for release in known),
         tuple(job for release in known for job in release.running),
+        recent,
     )
     for coming in under_way:
         shape = coming.shape or shape_of(coming.instance_type)
@@ -202,7 +171,3 @@ def holds(shape: NodeShape, job: JobRequest) -> bool:
     if job.gang is not None:
         return True
     return job.gpus <= shape.gpus and job.cpus <= shape.cpus and job.ram <= shape.ram
-
-
-def _lasts(job: JobRequest) -> timedelta:
-    return max(job.expected_duration, timedelta(seconds=1))

@@ -47,14 +47,15 @@ def kept_for(scene: BlockScene) -> str:
 
 def fleet_of_scene(scene: BlockScene) -> Fleet:
     """Return what the pool has of the block's tier, and what is coming."""
-    return fleet_of(scene.pool, scene.under_way, scene.policy).of_tier(scene.block.tier)
+    fleet = fleet_of(scene.pool, scene.under_way, scene.packing, scene.recent)
+    return fleet.of_tier(scene.block.tier)
 
 
 def _idle(scene: BlockScene, fleet: Fleet) -> list[Node]:
     """Return the nodes that are there, on which nothing runs and for which nothing is reserved."""
     held = {job.node_id for job in fleet.running}
     wanted = [job.request for job in scene.queue[:MOST_QUEUED]]
-    reserved = fleet.outlook(wanted, scene.policy, scene.now).uses
+    reserved = fleet.outlook(wanted, scene.now).uses
     return [
         node for node in fleet.nodes
         if node.state is NodeState.READY and node.id not in held and not reserved.get(node.id)

@@ -22,7 +22,7 @@ from models.buying import (
     UnmetJob,
 )
 from models.job import Tier
-from models.placement import JobRequest
+from models.placement import JobRequest, PackingPolicy
 from scheduling.buying.again import bought_before, not_again
 from scheduling.buying.costs import (
     Candidate,
@@ -61,15 +61,17 @@ def decide(
     policy: BuyingPolicy,
     caps_left: CapsLeft,
     now: datetime,
+    packing: PackingPolicy,
 ) -> BuyDecision:
     """Return what to buy for the jobs that neither the nodes nor what is coming can hold.
 
+    `packing` is the pool's: what is bought is what it then places these jobs on.
     Nothing is bought while buying is off or stopped, within the cooldown, or over a cap.
     """
     hindrance = _hindrance(unmet, policy, caps_left, now)
     if hindrance:
         return _nothing(policy, markets, now, hindrance)
-    fleet = fleet_of(releases, under_way, policy)
+    fleet = fleet_of(releases, under_way, packing, unmet.recent)
     options = bought_before(unmet.jobs, policy, now)
     taken: Taken = {}
     for tier in (Tier.FAST, Tier.FLEX):

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from models.buying import Option, PurchasePlan
 from models.market import NoQuote, Window
 from scheduling.buying.costs import Candidate, Scene, foreseen, name_in
-from scheduling.buying.fleet import Outlook, names_of
+from scheduling.buying.fleet import names_of
+from scheduling.buying.outlook import Outlook
 from scheduling.buying.prices import BlockSource, Taken, round_up, taken_by, whole_steps
 
 MOST_SHORTENED = 12

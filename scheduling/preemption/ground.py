@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from models.mig import slices_gb
 from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import (
     Decision,
@@ -32,7 +31,16 @@ from scheduling.placement.parts import Part
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.placement.slots import part_of
 from scheduling.reservations import first_start, open_from
-from scheduling.state import Hold, Need, NodeView, used_of, view_node, with_job, without_job
+from scheduling.state import (
+    Hold,
+    Need,
+    NodeView,
+    running_job,
+    used_of,
+    view_node,
+    with_job,
+    without_job,
+)
 
 Out = frozenset[str]
 """Ids of jobs that are taken away."""
@@ -261,13 +269,4 @@ def _with_part(gpu: GPU, share: RunningJob) -> GPU:
 
 
 def held_by(job: JobRequest, gain: GainedGPUs, end: datetime, node: Node) -> RunningJob:
-    host = job.share_of(len(gain.gpu_indices), node.gpu_power)
-    vram, milli = job.vram_per_gpu, job.milli
-    if gain.slices:
-        gpu = next(gpu for gpu in node.gpus if gpu.index == gain.gpu_indices[0])
-        vram, milli = slices_gb(gpu.vram, gain.slices), 0
-    return RunningJob(
-        job_id=job.id, node_id=gain.node_id, gpu_indices=gain.gpu_indices, vram_per_gpu=vram,
-        milli=milli, slices=gain.slices, cpus=host.cpus, ram=host.ram, storage=host.storage,
-        power=host.power, expected_end=end,
-    )  # fmt: skip
+    return running_job(job, node, gain.gpu_indices, gain.slices, end)

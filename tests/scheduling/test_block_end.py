@@ -21,6 +21,7 @@ from models.job import Tier
 from models.market import Level, NoQuote, NoQuoteReason, OrderBook
 from models.money import micro_of
 from models.node import NodeState
+from models.pool import PoolPacking
 from models.units import format_duration
 from scheduling.buying.block_end import TRY_AGAIN, decide_block, resale_window
 from tests.support.buying import NOW, a_job, a_release
@@ -62,6 +63,7 @@ def a_scene(*releases: Release, **changes: Any) -> BlockScene:
         "block": a_block(), "pool": pool, "place": "a", "now": NOW,
         "machines": tuple(BlockMachine(name=release.node.id) for release in pool),
         "policy": BuyingPolicy.model_validate({"enabled": True, **policy}),
+        "packing": PoolPacking(),
         "rest": quote(bids=(("1.50", 16),)), "terms": SaleTerms(fee_bps=400),
     }  # fmt: skip
     return BlockScene.model_validate({**fields, **changes})

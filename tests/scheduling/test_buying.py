@@ -17,6 +17,7 @@ from models.buying import (
 from models.job import Tier
 from models.market import InstanceType, Level, NoQuoteReason, Window
 from models.money import micro_of
+from models.pool import PoolPacking
 from models.topology import Conformance, Gang
 from scheduling.buying.costs import Candidate, Scene, after, costed, usual_demand
 from scheduling.buying.fleet import Fleet
@@ -385,7 +386,7 @@ def test_a_machine_that_is_billed_as_it_runs_is_no_longer_there_for_what_comes_a
 def test_what_a_round_chose_ends_for_the_next_one():
     # Were the machine there for ever, a job of two hours would be placed there for nothing.
     policy = BuyingPolicy(enabled=True)
-    scene = Scene(Tier.FAST, (a_job(),), Fleet(), policy, CapsLeft(), 0.0, NOW)
+    scene = Scene(Tier.FAST, (a_job(),), Fleet(PoolPacking()), policy, CapsLeft(), 0.0, NOW)
     (source,) = pod_sources([cloud(("2.00", 1))], Tier.FAST, policy)
     option = costed(scene, Candidate(OptionKind.PODS, pods=(source,)))
     beside = replace(after(scene, option), jobs=(a_job("next", hours=2),))

@@ -19,7 +19,8 @@ from models.job import Tier
 from models.market import Capabilities, Level, NoQuote, NoQuoteReason, Offer, OrderBook
 from models.money import micro_of
 from models.node import GPU, Node
-from models.placement import JobRequest, RunningJob
+from models.placement import JobRequest, PackingPolicy, RunningJob
+from models.pool import PoolPacking
 from scheduling.buying.plan import decide
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -121,6 +122,7 @@ def decided(
     now: datetime = NOW,
     unmet: dict[str, Any] | None = None,
     policy: dict[str, Any] | None = None,
+    packing: PackingPolicy | None = None,
     **fields: Any,
 ) -> BuyDecision:
     """Decide with buying switched on; `policy` and the rest are fields of the policy."""
@@ -140,4 +142,5 @@ def decided(
         ),
         caps or CapsLeft(),
         now,
+        packing or PoolPacking(),
     )
