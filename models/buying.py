@@ -189,6 +189,13 @@ class OptionKind(StrEnum):
     """Nothing is lacking."""
     AGAIN = "again"
     """To buy again for a job that what was bought for it does not hold."""
+    UNPROMISED = "unpromised"
+    """To buy for a job that demands what no market promises."""
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether it is to buy for a job that nothing is bought for now, whatever is offered."""
+        return self in (OptionKind.AGAIN, OptionKind.UNPROMISED)
 
 
 class PurchasePlan(Frozen):

@@ -26,7 +26,6 @@ from models.buying import (
     Caps,
     CapsLeft,
     MarketView,
-    OptionKind,
     PurchasePlan,
 )
 from models.pool import PoolSpec
@@ -68,7 +67,7 @@ class BuyingActivities:
                 return Bought(reason="buying is off for this pool")
             # Most decisions are that nothing lacks: the markets are not asked for those.
             decision = _decided(spec, need, coming, (), caps, now)
-            if all(option.kind is OptionKind.AGAIN for option in decision.options):
+            if all(option.kind.is_in_vain for option in decision.options):
                 await self._note(spec.name, decision)
                 return Bought(reason=decision.reason)
             views = await self._look(need, spec, now)

@@ -31,6 +31,7 @@ from models.pool import PoolSpec
 from models.purchase import PurchaseRequest, order_key
 from scheduling.buying.fleet import holds, shape_of
 from scheduling.buying.options import windows_to_ask
+from scheduling.buying.promises import not_promised
 
 ANSWER_WITHIN = 30.0
 """Seconds that a market has for all of its answers."""
@@ -121,7 +122,7 @@ async def look_at(
     markets: Sequence[Provider], unmet: Unmet, policy: BuyingPolicy, now: datetime
 ) -> tuple[MarketView, ...]:
     """Return what each market shows for the jobs that wait; one that is away says so."""
-    jobs = [job.request for job in unmet.jobs]
+    jobs = [job.request for job in unmet.jobs if not not_promised(job.request)]
     return tuple(await asyncio.gather(*(_look(market, jobs, policy, now) for market in markets)))
 
 

@@ -16,8 +16,11 @@ from models.node import GPU, Node, NodeState
 from models.placement import JobRequest, PackingPolicy, RecentJobs, RunningJob
 from models.topology import labels_of_bought
 from scheduling.buying.outlook import Ground, Outlook, look_ahead
+from scheduling.buying.promises import not_promised
 
 _COMING = "(coming)"
+_REPORTED = "(what its agent reports)"
+"""The fingerprint of a machine that is not there yet: some, and none that a job can have named."""
 _CPUS_PER_GPU, _RAM_PER_GPU = 8.0, 64.0
 """Where a market does not say: the node of 8 GPUs, 64 cores and 512 GB."""
 _VRAM = {
@@ -58,7 +61,7 @@ class Fleet:
     ) -> "Fleet":
         """Return the fleet with nodes that come; in one fabric domain only where it is named.
 
-        They promise no conformance: no market says which driver its machines will have.
+        What driver they have their agents report: it will be known, and is not yet.
         """
         gpus = tuple(GPU(index=index, vram=shape.vram) for index in range(shape.gpus))
         nodes = tuple(
@@ -66,7 +69,7 @@ class Fleet:
                 id=name, provider=provider, tier=tier, gpu_type=shape.gpu_type, gpus=gpus,
                 cpus=shape.cpus, ram=shape.ram, expires_at=expires_at,
                 labels=labels_of_bought(provider, place, domain or name),
-                container_runtime=shape.container_runtime,
+                container_runtime=shape.container_runtime, conformance=_REPORTED,
             )
             for name in names
         )  # fmt: skip
@@ -165,6 +168,8 @@ def shape_of(
 
 def holds(shape: NodeShape, job: JobRequest) -> bool:
     """Return whether machines of a shape could hold a job: one alone, or several for a gang."""
+    if not_promised(job):
+        return False
     of_type = job.gpu_type is None or job.gpu_type.casefold() == shape.gpu_type.casefold()
     if not of_type or job.vram_per_gpu > shape.vram:
         return False

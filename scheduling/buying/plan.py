@@ -43,6 +43,7 @@ from scheduling.buying.prices import (
     block_sources,
     pod_sources,
 )
+from scheduling.buying.promises import not_promised, unpromised
 from scheduling.buying.seed_rule import seed_options, shortfall
 from scheduling.buying.shorter import shortened
 from scheduling.buying.words import cost_of_difference, sentence
@@ -72,7 +73,7 @@ def decide(
     if hindrance:
         return _nothing(policy, markets, now, hindrance)
     fleet = fleet_of(releases, under_way, packing, unmet.recent)
-    options = bought_before(unmet.jobs, policy, now)
+    options = [*unpromised(unmet.jobs), *bought_before(unmet.jobs, policy, now)]
     taken: Taken = {}
     for tier in (Tier.FAST, Tier.FLEX):
         scene = _scene(tier, unmet, fleet, policy, caps_left, now, taken)
@@ -121,12 +122,11 @@ def _scene(
     now: datetime,
     taken: Taken,
 ) -> Scene:
-    # What a machine has of driver and kernel is known when it is there, too late to buy by it.
     by_id = {
         job.request.id: job
         for job in unmet.jobs
-        if job.request.tier is tier and job.request.conformance is None
-        if not not_again(job, policy, now)
+        if job.request.tier is tier
+        if not (not_promised(job.request) or not_again(job, policy, now))
     }
     ordered = [by_id[request.id] for request in queue_order(j.request for j in by_id.values())]
     demand = usual_demand(unmet.demand, tier, now)

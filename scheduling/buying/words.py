@@ -20,10 +20,10 @@ def sentence(options: Sequence[Option], missing: Sequence[NoQuote]) -> str:
     bought = [option for option in options if option.chosen and option.plans]
     if bought:
         return "; then ".join(_bought(option, options) for option in bought)
-    again = [option.lost for option in options if option.kind is OptionKind.AGAIN]
+    again = [option.lost for option in options if option.kind.is_in_vain]
     if again and len(again) == len(options):
         return f"wait: {again[0]}"
-    refused = [o for o in options if not o.chosen and o.kind is not OptionKind.AGAIN]
+    refused = [o for o in options if not o.chosen and not o.kind.is_in_vain]
     why = "it costs least" if refused else "nothing on the markets can serve these jobs"
     if refused and all(_by_cap(option) or _tried(option) for option in refused):
         why = refused[0].lost
@@ -45,7 +45,7 @@ def best_options(options: Sequence[Option]) -> tuple[Option, ...]:
     found: list[Option] = []
     for tier in dict.fromkeys(option.tier for option in options):
         mine = [option for option in options if option.tier is tier]
-        first = [o for o in mine if o.chosen or o.kind in (OptionKind.WAIT, OptionKind.AGAIN)]
+        first = [o for o in mine if o.chosen or o.kind is OptionKind.WAIT or o.kind.is_in_vain]
         others = sorted((o for o in mine if o not in first), key=lambda o: (_by_cap(o), o.total))
         found += [*first, *others][:_MOST_SHOWN]
     return tuple(found)
@@ -53,7 +53,7 @@ def best_options(options: Sequence[Option]) -> tuple[Option, ...]:
 
 def line_of(option: Option) -> str:
     """Return an option in a line: ``wait: $304.00 in all (costs $214.70 more)``."""
-    if option.kind is OptionKind.AGAIN:
+    if option.kind.is_in_vain:
         return f"{option.tier}, {option.title}: {option.lost}"
     why = "chosen" if option.chosen else option.lost
     return f"{option.tier}, {option.title}: {about(option.total)} in all ({why})"

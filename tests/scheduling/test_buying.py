@@ -17,12 +17,14 @@ from models.buying import (
 from models.job import Tier
 from models.market import InstanceType, Level, NoQuoteReason, Window
 from models.money import micro_of
+from models.placement import RejectionCode
 from models.pool import PoolPacking
-from models.topology import Conformance, Gang
+from models.topology import Conformance, Gang, SameConformance
 from scheduling.buying.costs import Candidate, Scene, after, costed, usual_demand
-from scheduling.buying.fleet import Fleet
+from scheduling.buying.fleet import Fleet, holds, shape_of
 from scheduling.buying.options import windows_to_ask
 from scheduling.buying.prices import pod_sources
+from scheduling.packer import check
 from tests.support.buying import (
     NOW,
     a_job,
@@ -57,13 +59,47 @@ def test_one_small_job_takes_the_smallest_offer_and_pays_it_while_used():
     assert plan.serves == ("a",)
 
 
-def test_nothing_is_bought_for_a_job_that_rules_machines_out_by_their_fingerprint():
-    seen = a_job(conformance=Conformance(known=True))
-    for rule in (BuyingRule.LEAST_COST, BuyingRule.SEED):
-        assert decided([seen], BOOK, OFFERS, rule=rule).plans == ()
-        beside = decided([seen, a_job("b")], BOOK, OFFERS, rule=rule)
-        (plan,) = beside.plans
-        assert (plan.serves, plan.nodes) == (("b",), 1)
+@pytest.mark.parametrize("rule", list(BuyingRule))
+def test_nothing_is_bought_for_a_job_that_names_the_fingerprints_of_its_machines(rule: BuyingRule):
+    job = a_job(conformance=Conformance(allowed=("1f0e6b2c9d4a7e35",)))
+    alone = decided([job], BOOK, OFFERS, rule=rule)
+    assert alone.plans == ()
+    (option,) = alone.options
+    assert (option.kind, option.title) == (OptionKind.UNPROMISED, "buy for a")
+    assert alone.reason == f"wait: {option.lost}"
+    assert "no market says which driver" in option.lost
+    beside = decided([job, a_job("b")], BOOK, OFFERS, rule=rule)
+    (plan,) = beside.plans
+    assert (plan.serves, plan.nodes) == (("b",), 1)
+
+
+@pytest.mark.parametrize("rule", list(BuyingRule))
+def test_a_job_that_wants_any_known_fingerprint_is_bought_for_where_no_node_has_said(
+    rule: BuyingRule,
+):
+    job = a_job(conformance=Conformance(known=True))
+    silent = a_release()
+    (plan,) = decided([job], BOOK, OFFERS, releases=[silent], rule=rule).plans
+    assert plan.serves == ("a",)
+    # It is what the machine's agent reports that then counts.
+    (coming,) = Fleet(PoolPacking()).with_bought(plan, "new", None).nodes
+    wants = PoolPacking()
+    assert check(coming, job.request, wants, NOW) is None
+    assert check(coming.model_copy(update={"conformance": "1f"}), job.request, wants, NOW) is None
+    told = check(coming.model_copy(update={"conformance": None}), job.request, wants, NOW)
+    assert told is not None
+    assert told.code is RejectionCode.CONFORMANCE
+    said = a_release(conformance="1f0e6b2c9d4a7e35")
+    assert decided([job], BOOK, OFFERS, releases=[said], rule=rule).plans == ()
+
+
+def test_markets_are_not_asked_for_a_job_that_none_can_promise_to_hold():
+    named = a_job(conformance=Conformance(allowed=("1f",))).request
+    shape = shape_of("8xH100-80GB")
+    assert shape is not None
+    assert holds(shape, a_job(conformance=Conformance(known=True)).request)
+    assert not holds(shape, named)
+    assert not holds(shape, a_job(gang=Gang(same_conformance=SameConformance.REQUIRE)).request)
 
 
 def test_a_full_node_of_work_takes_a_block_that_is_just_long_enough():

@@ -112,7 +112,9 @@ def test_nothing_is_bought_for_a_gang_whose_groups_no_market_promises_to_hold():
     assert decided([a_job(gpus=16, gang=Gang(group_gpus=8))], apart).plans
     assert not CLOUD.fast_fabric
     alike = Gang(same_conformance=SameConformance.REQUIRE)
-    assert decided([a_job(gpus=16, gang=alike)], BOOK, OFFERS).plans == ()
+    refused = decided([a_job(gpus=16, gang=alike)], BOOK, OFFERS)
+    assert refused.plans == ()
+    assert "gang.same_conformance: require" in refused.reason
 
 
 def test_a_group_is_not_bought_for_while_its_nodes_come_in_one_block():

@@ -1,0 +1,41 @@
+"""What a job may demand of a machine that no market promises.
+
+Driver, firmware and kernel parameters are known when the machine's agent has reported them. A job
+that only wants them known can run there then; one that names them may have been bought for in
+vain.
+"""
+
+from collections.abc import Iterable
+
+from models.buying import Option, OptionKind, UnmetJob
+from models.placement import JobRequest
+from models.topology import SameConformance
+
+
+def not_promised(job: JobRequest) -> str:
+    """Return why nothing is bought for a job, whatever is offered; empty where it may be."""
+    if job.conformance is not None and job.conformance.allowed:
+        return (
+            "no market says which driver, firmware and kernel parameters its machines will have, "
+            "and the job allows named fingerprints only (conformance.allowed)"
+        )
+    if job.gang is not None and job.gang.same_conformance is SameConformance.REQUIRE:
+        return (
+            "no market says that its machines are alike in driver, firmware and kernel "
+            "parameters, which the job asks for (gang.same_conformance: require)"
+        )
+    return ""
+
+
+def unpromised(jobs: Iterable[UnmetJob]) -> list[Option]:
+    """Return an option, rejected, for each job that nothing is bought for."""
+    return [
+        Option(
+            kind=OptionKind.UNPROMISED,
+            tier=job.request.tier,
+            title=f"buy for {job.request.id}",
+            lost=why,
+        )
+        for job in jobs
+        if (why := not_promised(job.request))
+    ]
