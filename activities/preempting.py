@@ -94,7 +94,7 @@ class Preempting:
         }
         plans = plan_preemptions(
             seen.queue, seen.nodes, seen.running, seen.spec.preemption, seen.spec.packing, now,
-            under_way, quotes,
+            under_way, quotes, seen.recent,
         )  # fmt: skip
         chosen = [plan for plan in plans if plan.preempts]
         return await self._store(seen, cycle_id, chosen) if chosen else []

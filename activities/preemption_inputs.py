@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.snapshot import load_nodes, load_pool, load_queue, load_running
+from activities.locality import with_locality
+from activities.snapshot import load_nodes, load_pool, load_queue, load_recent, load_running
 from models.base import Frozen
 from models.job import JobSpec
 from models.messages import LeaseEnd
 from models.node import Node
-from models.placement import JobRequest, RunningJob
+from models.placement import JobRequest, RecentJobs, RunningJob
 from models.pool import PoolSpec
 from models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
 from scheduling.kept import KeptNodes
@@ -25,6 +26,8 @@ class PreemptionInputs(Frozen):
     running: tuple[RunningWork, ...]
     queue: tuple[JobRequest, ...]
     """In order, without jobs that are held."""
+    recent: tuple[RecentJobs, ...] = ()
+    """Placed lately, as a cycle knows them."""
 
 
 async def read_inputs(
@@ -37,17 +40,19 @@ async def read_inputs(
     been observed (`activities.checkpoints.rows`): nobody is stopped in the hope of one.
     """
     spec = await load_pool(connection, pool)
-    queue = await load_queue(connection, pool)
+    waiting = [entry.request for entry in await load_queue(connection, pool) if not entry.held]
     if kept is None:
         nodes = await load_nodes(connection, pool)
         shares = await load_running(connection, pool)
     else:
         nodes, shares = kept.nodes, kept.running
+    queue, nodes = await with_locality(connection, pool, spec.packing, waiting, nodes)
     return PreemptionInputs(
         spec=spec,
         nodes=nodes,
         running=await load_running_work(connection, pool, spec.preemption, shares, store_away),
-        queue=tuple(entry.request for entry in queue if not entry.held),
+        queue=tuple(queue),
+        recent=await load_recent(connection, pool) if spec.packing.rule.learns else (),
     )
 
 

@@ -84,7 +84,7 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
     policy = inputs.spec.preemption.model_copy(update={"enabled": True})
     plans = plan_preemptions(
         inputs.queue[: position + 1], inputs.nodes, inputs.running, policy, inputs.spec.packing,
-        now, quotes=quotes,
+        now, quotes=quotes, recent=inputs.recent,
     )  # fmt: skip
     found = next((plan for plan in plans if plan.job_id == job.id), None)
     return PreemptionDryRun(

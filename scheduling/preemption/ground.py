@@ -26,7 +26,7 @@ from scheduling.packer import placing, waiting
 from scheduling.placement.columns import Columns
 from scheduling.placement.feasibility import fits_when_empty
 from scheduling.placement.gpus import mask_of
-from scheduling.placement.mix import NO_MIX
+from scheduling.placement.mix import NO_MIX, Mix
 from scheduling.placement.parts import Part
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.placement.slots import part_of
@@ -56,10 +56,13 @@ class Ground:
         running: Iterable[RunningJob],
         packing: PackingPolicy,
         now: datetime,
+        mix: Mix = NO_MIX,
     ) -> None:
-        # Where it fits is asked; which of such nodes is best for jobs to come is a cycle's matter.
-        self.packing = packing.model_copy(update={"rule": PackingRule.SEED_SCORE})
+        self.packing = packing
         self.now = now
+        self._mix = mix
+        # Whether a job fits is the same by each rule, and asked far more often than where it goes.
+        self._plain = packing.model_copy(update={"rule": PackingRule.SEED_SCORE})
         self.version = 0
         self._nodes = {node.id: node for node in sorted(nodes, key=lambda node: node.id)}
         self._running: dict[str, list[RunningJob]] = {name: [] for name in self._nodes}
@@ -68,7 +71,9 @@ class Ground:
             if job.node_id in self._running:
                 self._running[job.node_id].append(job)
         self._views = {name: self._view(name, NOBODY) for name in self._nodes}
-        self._scanner: tuple[int, Scanner] | None = None
+        self._asked: tuple[int, Columns] | None = None
+        self._scanners: dict[PackingRule, Scanner] = {}
+        """Of the nodes as they are, in the version that was asked last."""
 
     def nodes_for(self, job: JobRequest) -> list[str]:
         """Return the nodes that could take the job, or a share of it, were nobody there."""
@@ -85,12 +90,19 @@ class Ground:
         return self._nodes[name]
 
     def decide(self, job: JobRequest, out: Out = NOBODY) -> Decision:
-        """Return the packer's decision on the nodes without these jobs."""
+        """Return the packer's decision on the nodes without these jobs: where a cycle would place
+        the job, by the pool's rule."""
         if job.gang is not None:
             return place_gang(job, self._views_without(out), self.packing, self.now, explain=False)
-        scan = self._scan(job, out)
+        scan = self._scan(job, out, self.packing)
         best = scan.best(1)
         return placing(job, scan, best) if best else waiting(job, scan)
+
+    def fits(self, job: JobRequest, out: Out = NOBODY) -> bool:
+        """Return whether there is room for the job without these jobs, beside all others."""
+        if job.gang is not None:
+            return bool(self.decide(job, out).members)
+        return self._scan(job, out, self._plain).option_count > 0
 
     def node_fits(self, name: str, job: JobRequest, out: Out) -> bool:
         """Return whether one node has room for the whole job without these jobs."""
@@ -103,18 +115,12 @@ class Ground:
         views = [self._thinned(name, out) for name in names]
         return plan_gang(job, views, self.packing, self.now, later=True)[0].fits
 
-    def fits_elsewhere(self, job: JobRequest) -> bool:
-        """Return whether there is room for the job as things are, beside all that runs."""
-        if job.gang is not None:
-            return bool(self.decide(job).members)
-        return self._scan(job, NOBODY).option_count > 0
-
     def first_start(self, job: JobRequest) -> datetime | None:
         """Return when the job can start if nobody is stopped; None where that is not known."""
         if job.gang is not None:
             found = first_gang_start(job, self._views_without(NOBODY), self.packing, self.now)
             return found[0] if found else None
-        scan = self._scan(job, NOBODY)
+        scan = self._scan(job, NOBODY, self._plain)
         first = first_start(scan.holders, scan.columns, scan.need)
         return first[1] if first else None
 
@@ -158,7 +164,7 @@ class Ground:
                 power = self._nodes[name].gpu_power
                 self._keep(name, _hold(job.id, share, power, mask_of(indices), start))
             return True
-        scan = self._scan(job, NOBODY)
+        scan = self._scan(job, NOBODY, self._plain)
         first = first_start(scan.holders, scan.columns, need)
         if first is None:
             return False
@@ -179,18 +185,24 @@ class Ground:
             return False
         return node.expires_at is None or node.expires_at - self.now >= must_last
 
-    def _scan(self, job: JobRequest, out: Out) -> Scan:
-        if not out and self._scanner and self._scanner[0] == self.version:
-            return self._scanner[1].scan(Need.of(job, self.packing))
+    def _scan(self, job: JobRequest, out: Out, packing: PackingPolicy) -> Scan:
+        need = Need.of(job, packing)
+        if out:
+            return Scanner(self._columns(out), packing, self._mix).scan(need)
+        if self._asked is None or self._asked[0] != self.version:
+            self._asked = self.version, self._columns(NOBODY)
+            self._scanners = {}
+        if packing.rule not in self._scanners:
+            self._scanners[packing.rule] = Scanner(self._asked[1], packing, self._mix)
+        return self._scanners[packing.rule].scan(need)
+
+    def _columns(self, out: Out) -> Columns:
         views = self._views_without(out)
         columns = Columns([replace(view, reserved=[]) for view in views], self.now)
         for position, view in enumerate(views):
             for hold in view.reserved:
                 columns.reserve(position, hold)
-        scanner = Scanner(columns, self.packing, NO_MIX)
-        if not out:
-            self._scanner = self.version, scanner
-        return scanner.scan(Need.of(job, self.packing))
+        return columns
 
     def _views_without(self, out: Out) -> list[NodeView]:
         return [

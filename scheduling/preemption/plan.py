@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from models.node import Node
-from models.placement import JobRequest, PackingPolicy, PlacementKind
+from models.placement import JobRequest, PackingPolicy, RecentJobs
 from models.preemption import (
     BuyQuote,
     PreemptionPlan,
@@ -21,6 +21,7 @@ from models.preemption import (
 )
 from models.topology import Gang
 from scheduling.cycle import queue_order
+from scheduling.placement.mix import Mix, mix_of
 from scheduling.preemption.costs import Candidate, probable_end, victim_of, why_not
 from scheduling.preemption.ground import Ground, gains_of
 from scheduling.preemption.search import Best, search
@@ -37,6 +38,7 @@ def plan_preemption(
     packing: PackingPolicy,
     now: datetime,
     buy_quote: BuyQuote | None = None,
+    recent: Iterable[RecentJobs] = (),
 ) -> PreemptionPlan:
     """Return which running jobs are to stop so that `job` starts; none where that is not right.
 
@@ -44,7 +46,8 @@ def plan_preemption(
     whole, and only where that costs less than every other way. The order of `nodes` and `running`
     does not matter.
     """
-    scene = _Scene(nodes, running, policy, packing, now)
+    mix = mix_of([job], recent, len(running), packing)
+    scene = _Scene(nodes, running, policy, packing, now, mix)
     return scene.plan(job, buy_quote, policy.max_under_way)
 
 
@@ -57,6 +60,7 @@ def plan_preemptions(
     now: datetime,
     under_way: Sequence[PreemptionUnderWay] = (),
     quotes: Mapping[str, BuyQuote] | None = None,
+    recent: Iterable[RecentJobs] = (),
 ) -> tuple[PreemptionPlan, ...]:
     """Return a plan for every job of a queue that waits, in queue order.
 
@@ -64,8 +68,12 @@ def plan_preemptions(
     stopped, and the start that is kept for those that wait on. So no job is stopped for two, and
     none is stopped for a job that could not start beside those before it. `under_way` are the jobs
     for which others are being stopped already: they get no second plan, and their GPUs are taken.
+    A job that fits goes where the next cycle places it, by the pool's rule and what was placed
+    lately (`recent`): elsewhere it might be in the way of one that then has others stopped.
     """
-    scene = _Scene(nodes, running, policy, packing, now)
+    queue = tuple(queue)
+    mix = mix_of(queue, recent, len(running), packing)
+    scene = _Scene(nodes, running, policy, packing, now, mix)
     scene.begin(under_way)
     return scene.plan_all(queue, quotes or {}, sum(len(one.victims) for one in under_way))
 
@@ -80,6 +88,7 @@ class _Scene:
         policy: PreemptionPolicy,
         packing: PackingPolicy,
         now: datetime,
+        mix: Mix,
     ) -> None:
         self.policy = policy
         self.now = now
@@ -89,7 +98,7 @@ class _Scene:
             for work in self.works.values()
             for share in work.shares
         ]
-        self.ground = Ground(nodes, shares, packing, now)
+        self.ground = Ground(nodes, shares, packing, now, mix)
         self._busy: dict[str, str] = {}
         """Why a job is out of the question, whoever asks."""
         self._waits: dict[tuple[Need, Gang | None], timedelta] = {}
@@ -112,9 +121,8 @@ class _Scene:
         for job in queue_order(queue):
             if job.id in self._busy:
                 continue
-            fitting = self.ground.decide(job)
-            if fitting.kind is PlacementKind.EXISTING_NODE:
-                self.ground.put(job, gains_of(fitting))
+            if self.ground.fits(job):
+                self.ground.put(job, gains_of(self.ground.decide(job)))
                 continue
             plan = self.plan(job, quotes.get(job.id), self.policy.max_under_way - stopping)
             plans.append(plan)
@@ -129,9 +137,9 @@ class _Scene:
         """Return the plan for one job; at most `room` jobs may be stopped."""
         if not self.policy.enabled:
             return self._none(job, "preemption is off for this pool")
-        fitting = self.ground.decide(job)
-        if fitting.kind is PlacementKind.EXISTING_NODE:
-            return self._none(job, f"it needs nobody's GPUs: {fitting.reason}")
+        if self.ground.fits(job):
+            reason = self.ground.decide(job).reason
+            return self._none(job, f"it needs nobody's GPUs: {reason}")
         names = self.ground.nodes_for(job)
         if not names:
             return self._none(job, "no node could take it, were nobody there")
@@ -183,7 +191,7 @@ class _Scene:
         )
 
     def _wait(self, job: JobRequest) -> timedelta:
-        if self.ground.fits_elsewhere(job):
+        if self.ground.fits(job):
             return timedelta(0)
         start = self.ground.first_start(job)
         return start - self.now if start else timedelta.max
@@ -234,8 +242,7 @@ class _Scene:
         where it finds that the job does not fit after all."""
 
         def fits(some: Sequence[Candidate]) -> bool:
-            decision = self.ground.decide(job, frozenset(one.id for one in some))
-            return decision.kind is PlacementKind.EXISTING_NODE
+            return self.ground.fits(job, frozenset(one.id for one in some))
 
         if not chosen or not fits(chosen):
             return ()

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from models.node import Node
-from models.placement import JobRequest, RunningJob
+from models.placement import JobRequest, PackingPolicy, RunningJob
 from models.pool import PoolPacking
 from models.preemption import (
     BuyQuote,
@@ -17,6 +17,7 @@ from models.preemption import (
     WayKind,
     WorkCheckpoint,
 )
+from scheduling.cycle import plan
 from scheduling.preemption.costs import cost_of, probable_end, victim_of
 from scheduling.preemption.plan import plan_preemption, plan_preemptions
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
@@ -255,12 +256,39 @@ def test_jobs_that_name_data_give_way_too() -> None:
     assert planned(a_job("urgent", 8, priority=8), [named]).preempts
 
 
-def test_the_rule_by_which_a_live_pool_ranks_nodes_does_not_matter() -> None:
+def test_who_is_stopped_does_not_depend_on_the_rule_by_which_a_pool_ranks_nodes() -> None:
     nodes, works = nodes_with([full()], [a_node()]), [full()]
     job = a_job("urgent", 4, priority=8)
     live = plan_preemption(job, nodes, works, RULES, PoolPacking(), NOW)
     assert live == plan_preemption(job, nodes, works, RULES, POLICY, NOW)
     assert live.preempts
+
+
+def test_nobody_is_stopped_for_a_job_that_the_next_cycle_places() -> None:
+    # The score knows no difference between an empty node and one with a job that uses no memory,
+    # and would send the small job to the first: the large one would then have no room.
+    nodes = [a_node("a"), a_node("b"), a_node("c")]
+    victim = a_work("victim", {"c": range(8)}, checkpoint=saved(5 * MINUTE))
+    lean = a_work("lean", {"b": range(7)}, preemptible=False)
+    shares = tuple(s.model_copy(update={"vram_per_gpu": 0.0}) for s in lean.shares)
+    request = lean.request.model_copy(update={"vram_per_gpu": 0.0})
+    lean = lean.model_copy(update={"shares": shares, "request": request})
+    busy = nodes_with([victim, lean], nodes)
+    small = a_job("small", 1, priority=9, vram_per_gpu=0, submitted_at=NOW)
+    large = a_job("large", 8, priority=8, submitted_at=NOW)
+
+    def plans(packing: PackingPolicy) -> list[str]:
+        made = plan_preemptions([small, large], busy, [victim, lean], RULES, packing, NOW)
+        return [each.job_id for each in made if each.preempts]
+
+    def placed(packing: PackingPolicy) -> dict[str, str | None]:
+        made = plan([small, large], busy, [*victim.shares, *lean.shares], packing, NOW)
+        return {each.job_id: each.node_id for each in made.placements}
+
+    assert placed(PoolPacking()) == {"small": "b", "large": "a"}
+    assert plans(PoolPacking()) == []
+    assert placed(POLICY) == {"small": "a"}
+    assert plans(POLICY) == ["large"]
 
 
 def test_a_job_that_fits_or_a_pool_that_may_not_stops_nobody() -> None:
