@@ -166,9 +166,7 @@ class _Cycle:
         """Decide for the jobs, in order: compiled where that is sooner or asked for."""
         if compiled is None:
             compiled = bulk.is_worth(len(jobs))
-        # What data nodes hold the compiled pass does not look at.
-        local = self.policy.weights.locality and any(job.data for job in jobs)
-        if not compiled or local or not bulk.is_for(self.columns, self.policy):
+        if not compiled or not bulk.is_for(self.columns, self.policy):
             return tuple(self.decide(job) for job in jobs)
         with paused():
             return self._decide_compiled(jobs)

@@ -131,6 +131,9 @@ class Faces(NamedTuple):
     provider: Floats
     most_provider: Floats
     """By row of sizes, in the same way."""
+    held: Floats
+    most_held: Floats
+    """By row of data: what it adds that nodes of a make hold that, and the most of a face."""
 
 
 class Layouts(NamedTuple):
@@ -183,6 +186,7 @@ class Needs(NamedTuple):
     lasting: Ints
     duration: Ints
     provider: Ints
+    data: Ints
     """The rows of `Faces`."""
     wanted: Floats
     """K x powers x R."""

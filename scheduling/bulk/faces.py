@@ -42,6 +42,7 @@ def needs_of(needs: Sequence[Need], wishes: Sequence[int], columns: Columns) -> 
         lasting=none,
         duration=none,
         provider=none,
+        data=none,
         wanted=wanted.reshape(len(needs), len(powers), amounts).astype(np.float64),
         beside_class=np.full(beside, -1, np.int32),
         beside_code=np.zeros(beside, np.uint8),
@@ -71,8 +72,10 @@ def faces_of(
         lambda need: provider_for(need.gpus),
         lambda need: provider_bonus(columns, need.gpus),
     )
+    data, holdings = _asked_once(needs, lambda need: need.data, makes.held)
     expiry = np.array(penalties, np.float64).reshape(len(penalties), len(makes))
     provider = np.array(bonuses, np.float64).reshape(len(bonuses), len(makes))
+    held = weights.locality * np.array(holdings, np.float64).reshape(len(holdings), len(makes))
     power = np.unique(makes.gpu_power, return_inverse=True)[1].astype(np.int32)
     size = keeper.table.size_of_make if keeper else np.zeros(len(makes), np.intp)
     alike = [makes.amount, makes.unnamed, power, size, *provider]
@@ -98,8 +101,11 @@ def faces_of(
         most_expiry=_most(weights.expiry * expiry, of_make, len(first)),
         provider=provider,
         most_provider=_most(weights.provider * provider, of_make, len(first)),
+        held=held,
+        most_held=_most(held, of_make, len(first)),
     )
-    return n._replace(lasting=lasting, duration=duration, provider=by_provider), faces
+    rows = n._replace(lasting=lasting, duration=duration, provider=by_provider, data=data)
+    return rows, faces
 
 
 def steps_of(wanted: Floats) -> Floats:

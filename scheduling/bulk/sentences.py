@@ -94,7 +94,8 @@ class Sentences:
         self, j: int, slot: int, group: int, i: int, total: float, of: list[list[float]]
     ) -> ScoreTerms:
         used, gap, expiry, provider = of
-        in_full = not i and bool(self._names)
+        held = 0.0 if i else self._held(slot, group)
+        in_full = not i and bool(self._names or held)
         known = None if in_full else self._terms.get((slot, group, total))
         if known is None:
             known = ScoreTerms.trusted(
@@ -103,18 +104,28 @@ class Sentences:
                 fragmentation=gap[i],
                 expiry=expiry[i],
                 provider=provider[i],
-                parts=self._parts(j, expiry[i], provider[i]) if in_full else (),
+                parts=self._parts(j, expiry[i], provider[i], held) if in_full else (),
                 total=total,
             )
             if not in_full:
                 self._terms[slot, group, total] = known
         return known
 
-    def _parts(self, j: int, expiry: float, provider: float) -> tuple[ScoreTerm, ...]:
+    def _held(self, slot: int, group: int) -> float:
+        """Return what it adds that nodes of a class hold data of the job."""
+        tables = self._run.tables
+        return float(tables.f.held[tables.n.data[slot], tables.c.make[group]])
+
+    def _parts(self, j: int, expiry: float, provider: float, held: float) -> tuple[ScoreTerm, ...]:
+        data = ("data on the node", held)
+        if not self._names:  # the score has expiry and provider as terms of its own
+            return tuple(in_words([data], 0.0, 0.0))
         lost = self._run.answers.parts[j].tolist()
         parts = [(name, -milli / WHOLE) for name, milli in zip(self._names, lost, strict=True)]
         weights = self._policy.weights
-        return tuple(in_words(parts, weights.expiry * expiry, weights.provider * provider))
+        return tuple(
+            in_words([*parts, data], weights.expiry * expiry, weights.provider * provider)
+        )
 
     def _waits(self, job: JobRequest, kind: int, slot: int, counts: list[int]) -> Decision:
         outlook = ""

@@ -49,6 +49,7 @@ def bound_by_score(weights, x, f, n, k, waiting):
     """Put the most that a node may be worth into `value`, for each of the cells that wait."""
     facts, bounds, best, value = x.facts, x.bounds, x.best, x.value
     most_expiry, most_provider = f.most_expiry[n.duration[k]], f.most_provider[n.provider[k]]
+    most_held = f.most_held[n.data[k]]
     unnamed, amounts = f.unnamed, f.amount
     gpus, amount = n.gpus[k], n.amount[k]
     if n.mig[k] or weights[1] > 0:  # what it takes, or how far apart, is not known
@@ -62,6 +63,7 @@ def bound_by_score(weights, x, f, n, k, waiting):
         used = min((bounds[cell, side] + more) / amounts[face], 1.0)
         # The same sum as of a class, so that equal values are equal to the last digit.
         total = weights[0] * used + weights[1] * 0.0 + most_expiry[face] + most_provider[face]
+        total = total + most_held[face]
         value[i] = np.rint(total * 1e9) / 1e9
 
 
@@ -74,6 +76,7 @@ def bound_by_room(count, x, f, lay, n, r, k, waiting):
     """
     facts, bounds, best, value = x.facts, x.bounds, x.best, x.value
     most_expiry, most_provider = f.most_expiry[n.duration[k]], f.most_provider[n.provider[k]]
+    most_held = f.most_held[n.data[k]]
     look_gpus, wanted, power, sizes = lay.look_gpus[n.wish[k]], n.wanted[k], f.power, f.size
     size, of_rest, jobs, left, bits = r.size, r.gpus, r.jobs, r.left, r.left_bits
     buckets, worth = r.buckets, r.worth
@@ -92,7 +95,7 @@ def bound_by_room(count, x, f, lay, n, r, k, waiting):
         if rest == count[RESTS] and not learn_rest(count, r):
             return FULL
         own = bounds[cell, CHEAPEST] - worth[rest]
-        total = -own / WHOLE + most_expiry[face] + most_provider[face] + SLACK
+        total = -own / WHOLE + most_expiry[face] + most_provider[face] + most_held[face] + SLACK
         value[i] = total if total == total else np.inf
     return DONE
 
@@ -104,6 +107,7 @@ def look_by_score(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, 
     by_layout, mig, gpus, amount = n.by_layout[k], n.mig[k], n.gpus[k], n.amount[k]
     codes, gaps, added = lay.code[wish], lay.gap[wish], lay.added[wish]
     expiries, providers = f.expiry[n.duration[k]], f.provider[n.provider[k]]
+    held = f.held[n.data[k]]
     later, size, free, make_of, layout_of = c.later, c.size, c.free, c.make, c.layout
     in_use, heap_at, pool = c.amount, c.heap_at, c.pool
     best, value, facts = x.best, x.value, x.facts
@@ -137,6 +141,7 @@ def look_by_score(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, 
                 used = min((in_use[g] + more) / amounts, 1.0)
                 total = weights[0] * used + weights[1] * gap
                 total = total + weights[2] * expiries[make] + weights[3] * providers[make]
+                total = total + held[make]
                 total = np.rint(total * 1e9) / 1e9
                 if found < MOST_SHOWN or total >= totals[MOST_SHOWN - 1]:
                     found = offer(
@@ -152,6 +157,7 @@ def look_by_room(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, t
     count, wish, want = c.numbers, n.wish[k], n.wanted[k]
     codes, look_gpus, gpus_after = lay.code[wish], lay.look_gpus[wish], lay.gpus_after[wish]
     expiries, providers = f.expiry[n.duration[k]], f.provider[n.provider[k]]
+    held = f.held[n.data[k]]
     later, size, free, make_of, layout_of = c.later, c.size, c.free, c.make, c.layout
     rest_of, heap_at, pool = c.rest, c.heap_at, c.pool
     best, value, facts = x.best, x.value, x.facts
@@ -187,7 +193,7 @@ def look_by_room(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, t
                     return found, FULL
                 total = room_total(
                     worth, idle, of_rest, had, rest, free[g, 0] + EPSILON, free[g, 1] + EPSILON,
-                    weights[2] * expiries[make] + weights[3] * providers[make],
+                    weights[2] * expiries[make] + weights[3] * providers[make] + held[make],
                 )  # fmt: skip
                 if found < MOST_SHOWN or total >= totals[MOST_SHOWN - 1]:
                     found = offer(
@@ -240,6 +246,7 @@ def value_of(rule, weights, c, f, lay, n, r, k, g, gap, added, gpus_after):
     make = c.make[g]
     expiry = weights[2] * f.expiry[n.duration[k], make]
     provider = weights[3] * f.provider[n.provider[k], make]
+    held = f.held[n.data[k], make]
     if rule == KEEP_ROOM:
         had = rest_of_class(c, lay, r, g)
         if had < 0:
@@ -249,10 +256,11 @@ def value_of(rule, weights, c, f, lay, n, r, k, g, gap, added, gpus_after):
             return -np.inf
         return room_total(
             r.worth, r.idle, r.gpus, had, rest, c.free[g, 0] + EPSILON, c.free[g, 1] + EPSILON,
-            expiry + provider,
+            expiry + provider + held,
         )  # fmt: skip
     used = used_with(c, n, k, g, added)
-    return np.rint((weights[0] * used + weights[1] * gap + expiry + provider) * 1e9) / 1e9
+    total = weights[0] * used + weights[1] * gap + expiry + provider + held
+    return np.rint(total * 1e9) / 1e9
 
 
 @inner

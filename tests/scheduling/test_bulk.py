@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from models.placement import (
     CyclePlan,
+    Decision,
     GPUChoice,
     PackingPolicy,
     PackingRule,
@@ -34,6 +35,7 @@ policies = st.builds(
         [
             ScoreWeights(),
             ScoreWeights(utilization=-1, fragmentation=0),
+            ScoreWeights(locality=0.7),
             ScoreWeights(separation=0.5),
         ]
     ),
@@ -45,15 +47,7 @@ lately = st.lists(
 )  # fmt: skip
 
 
-def without_data(scene: Scene) -> Scene:
-    """Return a scene that the compiled pass decides: it leaves queues with data to others."""
-    return Scene(
-        scene.nodes, scene.running, [job.model_copy(update={"data": {}}) for job in scene.queue]
-    )
-
-
-any_scenes = scenes(max_jobs=25, mixed=True, linked=True, gangs=True)
-compiled_scenes = st.one_of(any_scenes.map(without_data), any_scenes)
+compiled_scenes = scenes(max_jobs=25, mixed=True, linked=True, gangs=True)
 
 
 def both_ways(
@@ -62,6 +56,21 @@ def both_ways(
     """Return the plan of the compiled pass, and that made job by job."""
     arguments = scene.queue, scene.nodes, scene.running, policy, NOW, recent
     return plan(*arguments, compiled=True), plan(*arguments, compiled=False)
+
+
+def with_data(scene: Scene, rng: random.Random) -> Scene:
+    """Return a scene in which nodes hold data, and jobs want some."""
+    held, wanted = [(), ("a",), ("a", "b")], [{}, {"a": 10.0}, {"a": 10.0, "b": 30.0}]
+    return Scene(
+        [node.model_copy(update={"data": rng.choice(held)}) for node in scene.nodes],
+        scene.running,
+        [job.model_copy(update={"data": rng.choice(wanted)}) for job in scene.queue],
+    )
+
+
+def goes_to_data(decision: Decision) -> bool:
+    parts = [part for each in decision.candidates[:1] for part in each.terms.parts]
+    return any(part.name == "data on the node" for part in parts)
 
 
 @given(compiled_scenes, policies, lately)
@@ -84,7 +93,7 @@ def test_a_compiled_plan_is_the_same_with_few_needs_in_hand_and_wide_cells(
     assert compiled == one_by_one
 
 
-@given(scenes(mixed=True, linked=True, gangs=True).map(without_data), st.sampled_from([0, 1, 8]))
+@given(scenes(mixed=True, linked=True, gangs=True), st.sampled_from([0, 1, 8]))
 def test_a_compiled_plan_is_that_of_the_reference(scene: Scene, most: int) -> None:
     policy = PackingPolicy(max_reservations=most)
     compiled, _ = both_ways(scene, policy, [])
@@ -97,10 +106,10 @@ def test_a_compiled_plan_is_that_of_the_reference(scene: Scene, most: int) -> No
 def test_long_queues_with_gangs_on_crowded_nodes_are_planned_alike(rule: PackingRule) -> None:
     kinds: Counter[PlacementKind] = Counter()
     codes: set[RejectionCode] = set()
-    gangs = beside = 0
+    gangs = beside = data = 0
     for seed in range(8):
         make = (crowded, crowded_in_parts)[seed % 2]
-        scene = make(random.Random(seed))
+        scene = with_data(make(random.Random(seed)), random.Random(seed))
         scene.queue[::10] = [
             job.model_copy(update={"gang": Gang(), "mig": None, "milli": 1000})
             for job in scene.queue[::10]
@@ -114,9 +123,11 @@ def test_long_queues_with_gangs_on_crowded_nodes_are_planned_alike(rule: Packing
         codes.update(code for decision in compiled.decisions for code in decision.rejected)
         gangs += sum(bool(decision.members) for decision in compiled.placements)
         beside += sum(decision.node_id in reserved for decision in compiled.placements)
+        data += sum(goes_to_data(decision) for decision in compiled.placements)
     # The comparison means something only where all of these happen.
     assert kinds[PlacementKind.EXISTING_NODE] > 100
     assert kinds[PlacementKind.REQUEST_MORE_CAPACITY] > 50
     assert RejectionCode.RESERVED in codes
     assert gangs > 3
     assert beside > 3
+    assert data > 20
