@@ -191,7 +191,8 @@ class JobSpec(Frozen):
     command: str | tuple[str, ...] | None = None
     """What to run: a list is run as it is, a text by `sh -c`."""
     image: str | None = Field(default=None, min_length=1)
-    """A container image to run the command in (its own command when there is none)."""
+    """A container image to run the command in (its own command when there is none). A node where
+    jobs used it lately is preferred, as for `data`."""
     env: dict[EnvName, EnvValue] = Field(default_factory=dict)
     """Environment of the process, beside CUDA_VISIBLE_DEVICES and LONGSHORE_*."""
     workdir: str | None = None

@@ -113,6 +113,10 @@ class Candidate(Frozen):
     terms: ScoreTerms
 
 
+IMAGE_SIZE = 10.0
+"""GB, a guess beside data that has sizes: nobody says how large an image is."""
+
+
 class JobRequest(Frozen):
     """What the packer needs to know of a job."""
 
@@ -141,8 +145,8 @@ class JobRequest(Frozen):
     conformance: Conformance | None = None
     """Rules nodes out by their fingerprint."""
     data: dict[str, GB] = Field(default_factory=dict[str, float])
-    """What it reads, by name, with the size where that is known; a checkpoint too that it goes on
-    from."""
+    """What it reads, by name, with the size where that is known; its container image too, and a
+    checkpoint that it goes on from."""
 
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
@@ -182,7 +186,7 @@ class JobRequest(Frozen):
             storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
             expected_duration=spec.expected_duration, needs_container=spec.image is not None,
             submitted_at=submitted_at, attempt=attempt, gang=spec.gang,
-            conformance=spec.conformance, data=spec.data,
+            conformance=spec.conformance, data={**spec.data, **_image_of(spec)},
         )  # fmt: skip
 
 
@@ -276,6 +280,11 @@ class Decision(Frozen):
         if not self.members:
             return ((self.node_id, self.gpu_indices),) if self.node_id is not None else ()
         return _by_node(self.members)
+
+
+def _image_of(spec: JobSpec) -> dict[str, float]:
+    """Return the job's container image as data: no data of a job has a space in its name."""
+    return {f"image {spec.image}": IMAGE_SIZE} if spec.image else {}
 
 
 def _by_node(members: tuple[Member, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:

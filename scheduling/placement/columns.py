@@ -58,6 +58,11 @@ class Makes:
         self.some_unnamed = bool(self.unnamed.any())
         self.providers = _Names([make.provider for make in makes])
         self._data = [make.data for make in makes]
+        self._holders: dict[str, list[int]] = {}
+        """By name of data: the makes that hold it."""
+        for number, held in enumerate(self._data):
+            for name in held:
+                self._holders.setdefault(name, []).append(number)
         self._fast = _bools([make.tier is Tier.FAST for make in makes])
         self._container = _bools([make.container for make in makes])
         self._gpu_types = _Names([make.gpu_type for make in makes])
@@ -74,11 +79,11 @@ class Makes:
 
     def held(self, need: Need) -> Floats:
         """Return which part of the job's data nodes of each make hold, 0 to 1."""
-        if not need.data:
-            return np.zeros(len(self))
-        return _floats(
-            [math.fsum(part for name, part in need.data if name in held) for held in self._data]
-        )
+        parts = np.zeros(len(self))
+        for number in {each for name, _ in need.data for each in self._holders.get(name, ())}:
+            held = self._data[number]
+            parts[number] = math.fsum(part for name, part in need.data if name in held)
+        return parts
 
     def mismatches(self, need: Need) -> Iterator[tuple[RejectionCode, Bools]]:
         """Yield each constraint on the make of a node, with the makes where it fails."""

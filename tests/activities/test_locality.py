@@ -34,6 +34,17 @@ async def test_a_job_goes_where_its_data_was_used(three: Ledger):
     assert parts["data on the node"] == 0.2
 
 
+async def test_a_job_goes_where_its_image_was_used(ledger: Ledger):
+    for name in ("node-a", "node-b"):
+        await ledger.register(name, container_runtime="docker")
+    assert await _placed(ledger, "other", gpus=2) == "node-a"
+    assert await _placed(ledger, "first", image="trainer:1") == "node-b"
+    await ledger.finish("first")
+    await ledger.finish("other")
+    assert await _placed(ledger, "another", image="trainer:2") == "node-a"
+    assert await _placed(ledger, "second", image="trainer:1") == "node-b"
+
+
 async def test_without_weight_data_changes_nothing(three: Ledger):
     weights = ScoreWeights(locality=0)
     async with three.database.transaction() as connection:
