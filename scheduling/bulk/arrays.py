@@ -27,7 +27,7 @@ FAMILIES, FAMILY_SETS = 64, 1 << 10
 MOST_SHOWN = 4
 """Nodes that a decision names: the best, and three beside it."""
 CLASSES, POOL, MOVES, RESTS, DUE, NEED, SUBJECT, CELLS, ORDER, KEPT = range(10)
-"""Places in `Classes.numbers`: classes, used cells of `pool`, moves, rests; at how many moves the
+"""Places in `Classes.numbers`: classes, used places of `pool`, moves, rests; at how many moves the
 outlook is due; what a question to the caller is about; cells, used places of `Cells.order`, and
 nodes with reservations."""
 FACE, LOOK, NODES, HEAD, FIRST, STALE, FEWEST_JOBS = range(7)

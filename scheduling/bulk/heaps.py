@@ -11,14 +11,14 @@ from scheduling.bulk.compiling import inner
 
 
 @inner
-def has_cells(heap_room, size, pool, count, g):
-    """Say whether another node can join a class, with the cells that are left."""
+def has_places(heap_room, size, pool, count, g):
+    """Say whether another node can join a class, with the places that are left."""
     return size[g] < heap_room[g] or count[POOL] + 2 * size[g] + 4 <= len(pool)
 
 
 @inner
 def join(heap_at, heap_room, size, pool, count, g, position):
-    """Put a node into the heap of a class; `has_cells` must hold."""
+    """Put a node into the heap of a class; `has_places` must hold."""
     nodes = size[g]
     if nodes == heap_room[g]:
         at, room = count[POOL], 2 * nodes + 4

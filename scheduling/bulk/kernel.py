@@ -11,7 +11,7 @@ import numpy as np
 from scheduling.bulk.arrays import CLASSES, DUE, KEPT, MOVES, UNKNOWN, VARIES
 from scheduling.bulk.cells import enter, has_room, keep_node, left
 from scheduling.bulk.compiling import entry, inner
-from scheduling.bulk.heaps import has_cells, join, leave
+from scheduling.bulk.heaps import has_places, join, leave
 from scheduling.bulk.questions import (
     ALONE,
     ASK_LAYOUT,
@@ -71,7 +71,7 @@ def run(rule, weights, host_codes, c, x, f, lay, n, r, a, slots, exhausted, begi
         layout = unasked(c, lay, n, k, found, groups)
         if layout >= 0:
             return j, ask(count, ASK_LAYOUT, k, layout)
-        if not has_cells(c.heap_room, c.size, c.pool, count, to):
+        if not has_places(c.heap_room, c.size, c.pool, count, to):
             return j, FULL
         a.kind[j] = PLACED
         note(c, f, lay, n, k, found, groups, a.used[j], a.gap[j], a.expiry[j], a.provider[j])

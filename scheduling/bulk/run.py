@@ -83,7 +83,7 @@ class Run:
         self.answers = answers_for(len(jobs), names)
         self._decisions: list[Decision | None] = [None] * len(jobs)
         self._explained = 0
-        self._sentences = Sentences(self, columns, policy, keeper)
+        self._sentences = Sentences(jobs, self.slots, self.answers, self.tables, policy, keeper)
         kernel.index_classes(self.tables.c)
 
     def forward(self) -> int:

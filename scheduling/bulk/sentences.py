@@ -1,6 +1,7 @@
 """Decisions in full, with candidates and reasons, made of the arrays of a pass."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from models.placement import (
     Candidate,
@@ -11,9 +12,10 @@ from models.placement import (
     ScoreTerm,
     ScoreTerms,
 )
+from scheduling.bulk.arrays import Answers, Ints
 from scheduling.bulk.questions import NEVER, NO_START, PLACED, RESERVED_ALL
+from scheduling.bulk.tables import Tables
 from scheduling.packer import NO_START_KNOWN, behind_reservations, placed_on, waits
-from scheduling.placement.columns import Columns
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.keep_room import RoomKeeper
 from scheduling.placement.layouts import CODES
@@ -21,18 +23,24 @@ from scheduling.placement.links import slowest_link
 from scheduling.placement.parts import WHOLE
 from scheduling.placement.rules import in_words
 
-if TYPE_CHECKING:
-    from scheduling.bulk.run import Run
-
 
 class Sentences:
     """Makes the decisions of one pass."""
 
     def __init__(
-        self, run: "Run", columns: Columns, policy: PackingPolicy, keeper: RoomKeeper | None
+        self,
+        jobs: Sequence[JobRequest],
+        slots: Ints,
+        answers: Answers,
+        tables: Tables,
+        policy: PackingPolicy,
+        keeper: RoomKeeper | None,
     ) -> None:
-        self._run = run
-        self._columns = columns
+        """`slots` has the row of each job's need, `answers` what was decided for it."""
+        self._jobs = jobs
+        self._slots = slots
+        self._answers = answers
+        self._tables = tables
         self._policy = policy
         self._names = [] if keeper is None else [
             *keeper.names, "GPUs left without cores or RAM", "what is free on the node",
@@ -46,7 +54,7 @@ class Sentences:
     def explain(self, begin: int, end: int, decisions: list[Decision | None]) -> None:
         """Put the decisions of these jobs into the list, where the caller has not decided."""
         self._terms.clear()  # rows are of other needs now
-        answers, slots = self._run.answers, self._run.slots[begin:end].tolist()
+        answers, slots = self._answers, self._slots[begin:end].tolist()
         kinds = answers.kind[begin:end].tolist()
         counts = answers.counts[begin:end].tolist()
         shown = zip(
@@ -59,7 +67,7 @@ class Sentences:
         )  # fmt: skip
         rows = zip(range(begin, end), slots, kinds, counts, shown, strict=True)
         for j, slot, kind, count, facts in rows:
-            job = self._run.jobs[j]
+            job = self._jobs[j]
             if kind == PLACED:
                 decisions[j] = self._placed(j, job, slot, count, facts)
             elif kind in (NEVER, NO_START, RESERVED_ALL):
@@ -70,7 +78,8 @@ class Sentences:
     ) -> Decision:
         nodes, groups, totals, *terms_of = facts
         candidates: list[Candidate] = []
-        views, tables = self._columns.views, self._run.tables
+        tables = self._tables
+        views = tables.columns.views
         for i, group in enumerate(groups):
             if group < 0:
                 break
@@ -113,14 +122,14 @@ class Sentences:
 
     def _held(self, slot: int, group: int) -> float:
         """Return what it adds that nodes of a class hold data of the job."""
-        tables = self._run.tables
+        tables = self._tables
         return float(tables.f.held[tables.n.data[slot], tables.c.make[group]])
 
     def _parts(self, j: int, expiry: float, provider: float, held: float) -> tuple[ScoreTerm, ...]:
         data = ("data on the node", held)
         if not self._names:  # the score has expiry and provider as terms of its own
             return tuple(in_words([data], 0.0, 0.0))
-        lost = self._run.answers.parts[j].tolist()
+        lost = self._answers.parts[j].tolist()
         parts = [(name, -milli / WHOLE) for name, milli in zip(self._names, lost, strict=True)]
         weights = self._policy.weights
         return tuple(
