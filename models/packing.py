@@ -55,6 +55,9 @@ class ScoreWeights(Frozen):
     locality: Weight = Field(default=0.2, ge=0)
     """For a node that holds all data that the job reads: in the scale of the rule, with
     `keep-room` in GPUs."""
+    links: Weight = Field(default=0.1, ge=0)
+    """For a node where the slowest link between the job's GPUs is as fast as NVSwitch; for slower
+    ones their part of it, and nothing where links are not known. In the scale of the rule."""
     separation: Weight = Field(default=0.0, ge=0)
     """For a node where what runs ends just when the job will, so that whole nodes come free
     together: short jobs beside short ones, long beside long. In the scale of the rule; long queues

@@ -142,6 +142,8 @@ class Layouts(NamedTuple):
     code: Bytes
     mask: Longs
     gap: Floats
+    link: Floats
+    """What the slowest link between the GPUs adds, with its weight."""
     added: Floats
     """GB of a MIG instance there."""
     after: Ints
@@ -181,6 +183,8 @@ class Needs(NamedTuple):
     mig: Flags
     by_layout: Flags
     """Whether its value depends on which GPUs of a layout it gets."""
+    most_link: Floats
+    """The most that links between its GPUs may add; 0 where they add nothing anywhere."""
     outlook: Bytes
     """Why a job that finds no node waits, where that is known: see `kernel`."""
     lasting: Ints
@@ -194,6 +198,7 @@ class Needs(NamedTuple):
     """K x nodes with reservations: the class that was asked, and its answer."""
     beside_code: Bytes
     beside_gap: Floats
+    beside_link: Floats
     beside_added: Floats
     beside_gpus: Ints
 

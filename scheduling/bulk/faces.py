@@ -38,6 +38,7 @@ def needs_of(needs: Sequence[Need], wishes: Sequence[int], columns: Columns) -> 
         gpus=gpus,
         mig=mig,
         by_layout=mig | (gpus > 1),
+        most_link=np.zeros(len(needs)),
         outlook=np.full(len(needs), BY_CALLER, np.uint8),
         lasting=none,
         duration=none,
@@ -47,6 +48,7 @@ def needs_of(needs: Sequence[Need], wishes: Sequence[int], columns: Columns) -> 
         beside_class=np.full(beside, -1, np.int32),
         beside_code=np.zeros(beside, np.uint8),
         beside_gap=np.zeros(beside),
+        beside_link=np.zeros(beside),
         beside_added=np.zeros(beside),
         beside_gpus=np.full(beside, -1, np.int32),
     )
@@ -104,7 +106,11 @@ def faces_of(
         held=held,
         most_held=_most(held, of_make, len(first)),
     )
-    rows = n._replace(lasting=lasting, duration=duration, provider=by_provider, data=data)
+    linked = any(layout.topology for layout in columns.layouts)
+    rows = n._replace(
+        lasting=lasting, duration=duration, provider=by_provider, data=data,
+        most_link=np.where((n.gpus > 1) & linked, weights.links, 0.0),
+    )  # fmt: skip
     return rows, faces
 
 

@@ -154,8 +154,8 @@ def beside_reservations(
         if code != FITS:
             continue
         total = value_of(
-            rule, weights, c, f, lay, n, r, k, g, n.beside_gap[k, i], n.beside_added[k, i],
-            n.beside_gpus[k, i],
+            rule, weights, c, f, lay, n, r, k, g, n.beside_gap[k, i], n.beside_link[k, i],
+            n.beside_added[k, i], n.beside_gpus[k, i],
         )  # fmt: skip
         if total == -np.inf:
             return found, FULL

@@ -103,8 +103,8 @@ class Sentences:
         self, j: int, slot: int, group: int, i: int, total: float, of: list[list[float]]
     ) -> ScoreTerms:
         used, gap, expiry, provider = of
-        held = 0.0 if i else self._held(slot, group)
-        in_full = not i and bool(self._names or held)
+        beside = [] if i else self._beside(slot, group)
+        in_full = not i and bool(self._names or beside)
         known = None if in_full else self._terms.get((slot, group, total))
         if known is None:
             known = ScoreTerms.trusted(
@@ -113,27 +113,31 @@ class Sentences:
                 fragmentation=gap[i],
                 expiry=expiry[i],
                 provider=provider[i],
-                parts=self._parts(j, expiry[i], provider[i], held) if in_full else (),
+                parts=self._parts(j, expiry[i], provider[i], beside) if in_full else (),
                 total=total,
             )
             if not in_full:
                 self._terms[slot, group, total] = known
         return known
 
-    def _held(self, slot: int, group: int) -> float:
-        """Return what it adds that nodes of a class hold data of the job."""
+    def _beside(self, slot: int, group: int) -> list[tuple[str, float]]:
+        """Return what data on the nodes of a class and links there add, as far as they do."""
         tables = self._tables
-        return float(tables.f.held[tables.n.data[slot], tables.c.make[group]])
+        held = float(tables.f.held[tables.n.data[slot], tables.c.make[group]])
+        links = self._policy.weights.links * tables.chosen(slot, group).link
+        parts = [("data on the node", held), ("links between its GPUs", links)]
+        return [part for part in parts if part[1]]
 
-    def _parts(self, j: int, expiry: float, provider: float, held: float) -> tuple[ScoreTerm, ...]:
-        data = ("data on the node", held)
+    def _parts(
+        self, j: int, expiry: float, provider: float, beside: list[tuple[str, float]]
+    ) -> tuple[ScoreTerm, ...]:
         if not self._names:  # the score has expiry and provider as terms of its own
-            return tuple(in_words([data], 0.0, 0.0))
+            return tuple(in_words(beside, 0.0, 0.0))
         lost = self._answers.parts[j].tolist()
         parts = [(name, -milli / WHOLE) for name, milli in zip(self._names, lost, strict=True)]
         weights = self._policy.weights
         return tuple(
-            in_words([*parts, data], weights.expiry * expiry, weights.provider * provider)
+            in_words([*parts, *beside], weights.expiry * expiry, weights.provider * provider)
         )
 
     def _waits(self, job: JobRequest, kind: int, slot: int, counts: list[int]) -> Decision:

@@ -65,7 +65,7 @@ class Tables:
         """Needs that are in hand at one time."""
         self.needs: list[Need] = []
         wishes = len({wish_of(need) for need in needs})
-        self.wishes = Wishes(columns, policy.gpu_choice, keeper, min(max(wishes, 1), self.rows))
+        self.wishes = Wishes(columns, policy, keeper, min(max(wishes, 1), self.rows))
         self.beside: dict[tuple[int, int], Chosen] = {}
         """By row and class: the choice on a node with reservations."""
         room = 1 << (columns.class_count + min(jobs, 4096)).bit_length()
@@ -114,6 +114,7 @@ class Tables:
         # What a MIG instance adds is looked up by layout, as in a scan.
         added = self.wishes.chosen(wish, layout).vram
         n.beside_gap[row, kept], n.beside_added[row, kept] = found.gap, added
+        n.beside_link[row, kept] = self._policy.weights.links * found.link
         if self._keeper is not None:
             after = self.wishes.layout_beside(wish, layout, found)
             n.beside_gpus[row, kept] = self.wishes.lay.gpus[after]
@@ -161,7 +162,7 @@ class Tables:
         self.c.numbers[DUE] = due
 
     def _grow_beside(self) -> None:
-        by_kept = ("class", "code", "gap", "added", "gpus")
+        by_kept = ("class", "code", "gap", "link", "added", "gpus")
         columns = {f"beside_{name}": getattr(self.n, f"beside_{name}") for name in by_kept}
         self.n = self.n._replace(**{name: _doubled(column, 1) for name, column in columns.items()})
         # No class has the number of a column that is new.

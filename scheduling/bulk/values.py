@@ -49,7 +49,7 @@ def bound_by_score(weights, x, f, n, k, waiting):
     """Put the most that a node may be worth into `value`, for each of the cells that wait."""
     facts, bounds, best, value = x.facts, x.bounds, x.best, x.value
     most_expiry, most_provider = f.most_expiry[n.duration[k]], f.most_provider[n.provider[k]]
-    most_held = f.most_held[n.data[k]]
+    most_held, most_link = f.most_held[n.data[k]], n.most_link[k]
     unnamed, amounts = f.unnamed, f.amount
     gpus, amount = n.gpus[k], n.amount[k]
     if n.mig[k] or weights[1] > 0:  # what it takes, or how far apart, is not known
@@ -63,7 +63,7 @@ def bound_by_score(weights, x, f, n, k, waiting):
         used = min((bounds[cell, side] + more) / amounts[face], 1.0)
         # The same sum as of a class, so that equal values are equal to the last digit.
         total = weights[0] * used + weights[1] * 0.0 + most_expiry[face] + most_provider[face]
-        total = total + most_held[face]
+        total = total + (most_held[face] + most_link)
         value[i] = np.rint(total * 1e9) / 1e9
 
 
@@ -76,7 +76,7 @@ def bound_by_room(count, x, f, lay, n, r, k, waiting):
     """
     facts, bounds, best, value = x.facts, x.bounds, x.best, x.value
     most_expiry, most_provider = f.most_expiry[n.duration[k]], f.most_provider[n.provider[k]]
-    most_held = f.most_held[n.data[k]]
+    most_held, most_link = f.most_held[n.data[k]], n.most_link[k]
     look_gpus, wanted, power, sizes = lay.look_gpus[n.wish[k]], n.wanted[k], f.power, f.size
     size, of_rest, jobs, left, bits = r.size, r.gpus, r.jobs, r.left, r.left_bits
     buckets, worth = r.buckets, r.worth
@@ -95,7 +95,8 @@ def bound_by_room(count, x, f, lay, n, r, k, waiting):
         if rest == count[RESTS] and not learn_rest(count, r):
             return FULL
         own = bounds[cell, CHEAPEST] - worth[rest]
-        total = -own / WHOLE + most_expiry[face] + most_provider[face] + most_held[face] + SLACK
+        total = -own / WHOLE + most_expiry[face] + most_provider[face] + most_held[face]
+        total = total + most_link + SLACK
         value[i] = total if total == total else np.inf
     return DONE
 
@@ -105,7 +106,7 @@ def look_by_score(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, 
     """Find the best nodes of the cells that wait; return how many, and DONE or a question."""
     wish, want = n.wish[k], n.wanted[k]
     by_layout, mig, gpus, amount = n.by_layout[k], n.mig[k], n.gpus[k], n.amount[k]
-    codes, gaps, added = lay.code[wish], lay.gap[wish], lay.added[wish]
+    codes, gaps, added, links = lay.code[wish], lay.gap[wish], lay.added[wish], lay.link[wish]
     expiries, providers = f.expiry[n.duration[k]], f.provider[n.provider[k]]
     held = f.held[n.data[k]]
     later, size, free, make_of, layout_of = c.later, c.size, c.free, c.make, c.layout
@@ -129,19 +130,19 @@ def look_by_score(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, 
         g = facts[cell, HEAD]
         while g >= 0:
             if size[g] > 0 and has_amounts(free, g, of_face):
-                gap = 0.0
+                gap = link = 0.0
                 if by_layout:
                     layout = layout_of[g]
                     if codes[layout] == UNKNOWN:
                         return found, ask(c.numbers, ASK_LAYOUT, k, layout)
-                    gap = gaps[layout]
+                    gap, link = gaps[layout], links[layout]
                     if mig:
                         more = added[layout]
                 make = make_of[g]
                 used = min((in_use[g] + more) / amounts, 1.0)
                 total = weights[0] * used + weights[1] * gap
                 total = total + weights[2] * expiries[make] + weights[3] * providers[make]
-                total = total + held[make]
+                total = total + (held[make] + link)
                 total = np.rint(total * 1e9) / 1e9
                 if found < MOST_SHOWN or total >= totals[MOST_SHOWN - 1]:
                     found = offer(
@@ -156,6 +157,7 @@ def look_by_room(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, t
     """Do the same where room counts; FULL where the arrays are full."""
     count, wish, want = c.numbers, n.wish[k], n.wanted[k]
     codes, look_gpus, gpus_after = lay.code[wish], lay.look_gpus[wish], lay.gpus_after[wish]
+    links, linked = lay.link[wish], n.most_link[k] > 0
     expiries, providers = f.expiry[n.duration[k]], f.provider[n.provider[k]]
     held = f.held[n.data[k]]
     later, size, free, make_of, layout_of = c.later, c.size, c.free, c.make, c.layout
@@ -179,11 +181,13 @@ def look_by_room(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, t
         g = facts[cell, HEAD]
         while g >= 0:
             if size[g] > 0 and has_amounts(free, g, of_face):
-                after = gpus
+                after, layout, link = gpus, layout_of[g], 0.0
+                if gpus == VARIES or linked:
+                    if codes[layout] == UNKNOWN:
+                        return found, ask(count, ASK_LAYOUT, k, layout)
+                    link = links[layout]
                 if gpus == VARIES:
-                    if codes[layout_of[g]] == UNKNOWN:
-                        return found, ask(count, ASK_LAYOUT, k, layout_of[g])
-                    after = gpus_after[layout_of[g]]
+                    after = gpus_after[layout]
                 had, make = rest_of[g], make_of[g]
                 rest = find_rest(
                     count, sizes, of_rest, jobs, left, bits, buckets, sizes[had], after,
@@ -193,7 +197,7 @@ def look_by_room(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, t
                     return found, FULL
                 total = room_total(
                     worth, idle, of_rest, had, rest, free[g, 0] + EPSILON, free[g, 1] + EPSILON,
-                    weights[2] * expiries[make] + weights[3] * providers[make] + held[make],
+                    weights[2] * expiries[make] + weights[3] * providers[make] + held[make] + link,
                 )  # fmt: skip
                 if found < MOST_SHOWN or total >= totals[MOST_SHOWN - 1]:
                     found = offer(
@@ -241,7 +245,7 @@ def has_amounts(free, g, want):
 
 
 @inner
-def value_of(rule, weights, c, f, lay, n, r, k, g, gap, added, gpus_after):
+def value_of(rule, weights, c, f, lay, n, r, k, g, gap, link, added, gpus_after):
     """Return what a node of a class is worth to the job; minus infinite where arrays are full."""
     make = c.make[g]
     expiry = weights[2] * f.expiry[n.duration[k], make]
@@ -256,10 +260,10 @@ def value_of(rule, weights, c, f, lay, n, r, k, g, gap, added, gpus_after):
             return -np.inf
         return room_total(
             r.worth, r.idle, r.gpus, had, rest, c.free[g, 0] + EPSILON, c.free[g, 1] + EPSILON,
-            expiry + provider + held,
+            expiry + provider + held + link,
         )  # fmt: skip
     used = used_with(c, n, k, g, added)
-    total = weights[0] * used + weights[1] * gap + expiry + provider + held
+    total = weights[0] * used + weights[1] * gap + expiry + provider + (held + link)
     return np.rint(total * 1e9) / 1e9
 
 

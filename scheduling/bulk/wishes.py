@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from models.placement import GPUChoice
+from models.placement import GPUChoice, PackingPolicy
 from scheduling.bulk.arrays import FAMILIES, FAMILY_SETS, UNKNOWN, VARIES, Layouts
 from scheduling.placement.classes import Layout
 from scheduling.placement.columns import Columns
@@ -18,7 +18,8 @@ _MOST_AHEAD = 64
 """Wishes that are answered for a new look before they ask."""
 _BY_PAIR: dict[str, tuple[Any, int]] = {
     "code": (np.uint8, UNKNOWN), "mask": (np.int64, 0), "gap": (np.float64, 0),
-    "added": (np.float64, 0), "after": (np.int32, -1), "gpus_after": (np.int32, -1),
+    "link": (np.float64, 0), "added": (np.float64, 0), "after": (np.int32, -1),
+    "gpus_after": (np.int32, -1),
     "look_code": (np.uint8, UNKNOWN), "look_gpus": (np.int32, VARIES),
 }  # fmt: skip
 _BY_LAYOUT: dict[str, tuple[Any, int]] = {
@@ -31,11 +32,12 @@ class Wishes:
     """The wishes in hand and all layouts, with the arrays that say what is found."""
 
     def __init__(
-        self, columns: Columns, choice: GPUChoice, keeper: RoomKeeper | None, most: int
+        self, columns: Columns, policy: PackingPolicy, keeper: RoomKeeper | None, most: int
     ) -> None:
         """`most` wishes are in hand at one time."""
         self._columns = columns
-        self._choice = choice
+        self._choice = policy.gpu_choice
+        self._links = policy.weights.links
         self._table = keeper.table if keeper else None
         self._numbers: dict[Wish, int] = {}
         self._needs: list[Need] = []
@@ -191,6 +193,7 @@ class Wishes:
         lay.code[wish, number] = FITS
         lay.mask[wish, number] = found.mask
         lay.gap[wish, number] = found.gap
+        lay.link[wish, number] = self._links * found.link
         lay.added[wish, number] = found.vram
         if self._table and not self._takes_alike(layout, need):
             lay.gpus_after[wish, number] = self._gpus_with(layout, found, need)

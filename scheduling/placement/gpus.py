@@ -23,6 +23,9 @@ class Chosen(NamedTuple):
     """Of a MIG instance: its set of slices."""
     vram: float = 0.0
     """Of a MIG instance: its GB."""
+    link: float = 0.0
+    """Of several for a job on one node: how fast the slowest link between them is, as a part of
+    the fastest class; 0 where one is not known."""
 
 
 @lru_cache(maxsize=1 << 16)

@@ -34,14 +34,15 @@ class Wish(NamedTuple):
 class LayoutAnswers:
     """The answers of all layouts to a job with a wish.
 
-    `codes`, `gaps`, `added` and `fits_empty` have an entry for each layout: the first constraint
-    that fails there, the average gap of the GPUs chosen, the GB of a MIG instance there, and
-    whether it would do without any job.
+    `codes`, `gaps`, `links`, `added` and `fits_empty` have an entry for each layout: the first
+    constraint that fails there, the average gap of the GPUs chosen and the speed of their slowest
+    link, the GB of a MIG instance there, and whether it would do without any job.
     """
 
     def __init__(self, columns: Columns, wish: Wish, choice: GPUChoice) -> None:
         self.codes: Codes = np.zeros(64, dtype=np.uint8)
         self.gaps: Floats = np.zeros(64)
+        self.links: Floats = np.zeros(64)
         self.added: Floats = np.zeros(64)
         self.fits_empty: Bools = np.zeros(64, dtype=np.bool_)
         self._columns = columns
@@ -55,6 +56,7 @@ class LayoutAnswers:
         while len(self.codes) < len(layouts):  # twice the room, so that growing stays cheap
             self.codes = np.resize(self.codes, 2 * len(self.codes))
             self.gaps = np.resize(self.gaps, 2 * len(self.gaps))
+            self.links = np.resize(self.links, 2 * len(self.links))
             self.added = np.resize(self.added, 2 * len(self.added))
             self.fits_empty = np.resize(self.fits_empty, 2 * len(self.fits_empty))
         for number in range(len(self._chosen), len(layouts)):
@@ -76,6 +78,7 @@ class LayoutAnswers:
         chosen = found if isinstance(found, Chosen) else None
         self.codes[number] = FITS if isinstance(found, Chosen) else CODE_NUMBER[found]
         self.gaps[number] = chosen.gap if chosen else 0.0
+        self.links[number] = chosen.link if chosen else 0.0
         self.added[number] = chosen.vram if chosen else 0.0
         self.fits_empty[number] = fits_empty
         self._chosen.append(chosen)

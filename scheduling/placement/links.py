@@ -12,6 +12,7 @@ from scheduling.placement.gpus import Chosen, average_gap, choose, indices_of, m
 _Set = tuple[int, ...]
 """GPU indices, ascending."""
 
+_FASTEST = max(link.gb_per_second for link in LinkClass)
 _MAX_SETS = 13_000
 """Sets that are compared: enough for any 8 of 16 GPUs."""
 
@@ -34,8 +35,13 @@ def choose_gpus(
 def choose_linked(
     topology: NodeTopology | None, usable: int, free: int, count: int, choice: GPUChoice
 ) -> Chosen:
-    """Return the same for a job on one node: a single GPU is chosen without regard to links."""
-    return choose_gpus(topology if count > 1 else None, usable, free, count, choice)
+    """Return the same for a job on one node, with the speed of its slowest link: a single GPU is
+    chosen without regard to links."""
+    if count < 2:
+        return choose_gpus(None, usable, free, count, choice)
+    chosen = choose_gpus(topology, usable, free, count, choice)
+    slowest = slowest_link(topology, chosen.indices)
+    return chosen._replace(link=slowest.gb_per_second / _FASTEST) if slowest else chosen
 
 
 def slowest_link(topology: NodeTopology | None, indices: Sequence[int]) -> LinkClass | None:

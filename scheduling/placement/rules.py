@@ -31,6 +31,7 @@ class Facts(Protocol):
     columns: Columns
     used: Floats
     gaps: Floats
+    links: Floats
     """By class."""
     expiry: Floats
     provider: Floats
@@ -122,7 +123,8 @@ class _Rule:
 
     def added(self, first: int, end: int) -> Floats:
         """Return what is added to the rule's own value."""
-        return self._beside[self.facts.columns.make[first:end]] + self.apart(first, end)
+        beside = self._beside[self.facts.columns.make[first:end]] + self.apart(first, end)
+        return beside + self.weights.links * self.facts.links[first:end]
 
     def apart(self, first: int, end: int) -> Floats | float:
         """Return what it adds that a node's jobs end about when this one will."""
@@ -144,7 +146,12 @@ class _Rule:
         make = self.facts.columns.classes[number].make
         data = self.weights.locality * float(self.facts.locality[make])
         apart = float(np.sum(self.apart(number, number + 1)))
-        return [("data on the node", data), ("ends with the node's jobs", apart)]
+        links = self.weights.links * float(self.facts.links[number])
+        return [
+            ("data on the node", data),
+            ("links between its GPUs", links),
+            ("ends with the node's jobs", apart),
+        ]
 
 
 class _SeedScore(_Rule):
@@ -157,9 +164,10 @@ class _SeedScore(_Rule):
     def values(self, first: int, end: int) -> Floats:
         facts, new = self.facts, slice(first, end)
         make = facts.columns.make[new]
+        beside = self._locality[make] + self.apart(first, end)
         return totals(
             facts.used[new], facts.gaps[new], self._expiry[make], self._provider[make],
-            self.weights, self._locality[make] + self.apart(first, end),
+            self.weights, beside + self.weights.links * facts.links[new],
         )  # fmt: skip
 
     def parts(self, number: int) -> list[ScoreTerm]:

@@ -90,7 +90,7 @@ class Scan:
         self.provider = provider_bonus(columns, need.gpus)
         self.locality = columns.makes.held(need)
         self._codes: Codes = np.zeros(0, np.uint8)
-        self.gaps = self.used = self._totals = self._ranking = np.zeros(0)
+        self.gaps = self.links = self.used = self._totals = self._ranking = np.zeros(0)
         """By class, as far as they are asked: the value is -inf for what is no option, and in
         `_ranking` also for classes that have no node now."""
         self._asked = 0
@@ -243,6 +243,7 @@ class Scan:
         columns, new = self.columns, slice(first, end)
         self._codes[new] = self._first_failures(new)
         self.gaps[new] = self._layouts.gaps[columns.layout[new]]
+        self.links[new] = self._layouts.links[columns.layout[new]]
         self._ask_reserved(first)
         added = self._layouts.added[columns.layout[new]] if self.need.mig else None
         self.used[new] = utilization(columns, self.need, new, added)
@@ -274,6 +275,7 @@ class Scan:
         spare = len(self.columns.make) - len(self._codes)
         self._codes = np.concatenate([self._codes, np.zeros(spare, np.uint8)])
         self.gaps = np.concatenate([self.gaps, np.zeros(spare)])
+        self.links = np.concatenate([self.links, np.zeros(spare)])
         self.used = np.concatenate([self.used, np.zeros(spare)])
         self._totals = np.concatenate([self._totals, np.zeros(spare)])
         self._ranking = np.concatenate([self._ranking, np.zeros(spare)])
@@ -301,6 +303,7 @@ class Scan:
                 continue
             self._beside_reservations[number] = chosen
             self.gaps[number] = chosen.gap
+            self.links[number] = chosen.link
 
     def _follow(self) -> None:
         """Take in the moves of nodes between classes since the last time."""

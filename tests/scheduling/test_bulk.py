@@ -35,7 +35,7 @@ policies = st.builds(
         [
             ScoreWeights(),
             ScoreWeights(utilization=-1, fragmentation=0),
-            ScoreWeights(locality=0.7),
+            ScoreWeights(locality=0.7, links=3),
             ScoreWeights(separation=0.5),
         ]
     ),
@@ -68,9 +68,9 @@ def with_data(scene: Scene, rng: random.Random) -> Scene:
     )
 
 
-def goes_to_data(decision: Decision) -> bool:
-    parts = [part for each in decision.candidates[:1] for part in each.terms.parts]
-    return any(part.name == "data on the node" for part in parts)
+def parts_of(decision: Decision) -> list[str]:
+    """Return what the value of the node chosen is made of."""
+    return [part.name for each in decision.candidates[:1] for part in each.terms.parts]
 
 
 @given(compiled_scenes, policies, lately)
@@ -102,32 +102,38 @@ def test_a_compiled_plan_is_that_of_the_reference(scene: Scene, most: int) -> No
     assert compiled.model_copy(update={"decisions": wordless}) == expected
 
 
+@pytest.mark.parametrize("weights", [ScoreWeights(), ScoreWeights(locality=2, links=4)])
 @pytest.mark.parametrize("rule", [PackingRule.SEED_SCORE, PackingRule.KEEP_ROOM])
-def test_long_queues_with_gangs_on_crowded_nodes_are_planned_alike(rule: PackingRule) -> None:
+def test_long_queues_with_gangs_on_crowded_nodes_are_planned_alike(
+    rule: PackingRule, weights: ScoreWeights
+) -> None:
     kinds: Counter[PlacementKind] = Counter()
     codes: set[RejectionCode] = set()
-    gangs = beside = data = 0
+    parts: Counter[str] = Counter()
+    gangs = beside = 0
     for seed in range(8):
-        make = (crowded, crowded_in_parts)[seed % 2]
-        scene = with_data(make(random.Random(seed)), random.Random(seed))
+        rng = random.Random(seed)
+        scene = crowded_in_parts(rng) if seed % 2 else crowded(rng, linked=seed % 4 == 0)
+        scene = with_data(scene, rng)
         scene.queue[::10] = [
             job.model_copy(update={"gang": Gang(), "mig": None, "milli": 1000})
             for job in scene.queue[::10]
         ]
         labels = labels_of_bought("market", None, "island")
         scene.nodes[:] = [node.model_copy(update={"labels": labels}) for node in scene.nodes]
-        compiled, one_by_one = both_ways(scene, PackingPolicy(rule=rule), [])
+        compiled, one_by_one = both_ways(scene, PackingPolicy(rule=rule, weights=weights), [])
         assert compiled == one_by_one
         reserved = {reservation.node_id for reservation in compiled.reservations}
         kinds.update(decision.kind for decision in compiled.decisions)
         codes.update(code for decision in compiled.decisions for code in decision.rejected)
         gangs += sum(bool(decision.members) for decision in compiled.placements)
         beside += sum(decision.node_id in reserved for decision in compiled.placements)
-        data += sum(goes_to_data(decision) for decision in compiled.placements)
+        parts.update(name for decision in compiled.placements for name in parts_of(decision))
     # The comparison means something only where all of these happen.
     assert kinds[PlacementKind.EXISTING_NODE] > 100
     assert kinds[PlacementKind.REQUEST_MORE_CAPACITY] > 50
     assert RejectionCode.RESERVED in codes
     assert gangs > 3
     assert beside > 3
-    assert data > 20
+    assert parts["data on the node"] > 20
+    assert parts["links between its GPUs"] > 9

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.placement import Decision, GPUChoice
+from models.placement import Decision, GPUChoice, PackingRule, ScoreWeights
 from models.topology import Conformance, LinkClass, NodeTopology, fingerprint
 from scheduling.cycle import plan
 from scheduling.placement.gpus import choose, indices_of, mask_of
@@ -105,6 +105,22 @@ def test_nodes_alike_but_for_their_links_are_told_apart():
     nodes = [a_node("plain", busy=[0]), a_node("linked", busy=[0], topology=EVEN_AND_ODD)]
     gpus = {c.node_id: (c.gpu_indices, c.link) for c in decide(a_job(gpus=4), nodes).candidates}
     assert gpus == {"plain": ((1, 2, 3, 4), None), "linked": ((1, 3, 5, 7), NVLINK)}
+
+
+@pytest.mark.parametrize("rule", PackingRule)
+@pytest.mark.parametrize("links", [0.1, 0.0])
+def test_of_nodes_alike_but_for_their_links_the_faster_one_goes_first(
+    rule: PackingRule, links: float
+):
+    pairs = islands((0, 1), (2, 3), within=NVLINK, between=PCIE5)
+    nodes = [
+        a_node("across", gpus=4, busy=[0, 3], topology=pairs),
+        a_node("pair", gpus=4, busy=[0, 1], topology=pairs),
+    ]
+    decision = decide(a_job(gpus=2), nodes, rule=rule, weights=ScoreWeights(links=links))
+    assert decision.node_id == ("pair" if links else "across")
+    parts = {part.name: part.value for part in decision.candidates[0].terms.parts}
+    assert parts.get("links between its GPUs") == (pytest.approx(0.05) if links else None)
 
 
 def test_gpus_kept_for_a_later_start_are_linked_too():

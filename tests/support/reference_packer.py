@@ -156,7 +156,14 @@ def in_words(
     """The chosen node by the seed's score, with what is added to it."""
     data = policy.weights.locality * held(job, machine.node)
     ends = policy.weights.separation * together(job, machine)
-    named = sorted([(-data, "data on the node"), (-ends, "ends with the node's jobs")])
+    links = policy.weights.links * fast(option.gpu_indices, machine.node)
+    named = sorted(
+        [
+            (-data, "data on the node"),
+            (-links, "links between its GPUs"),
+            (-ends, "ends with the node's jobs"),
+        ]
+    )
     parts = [ScoreTerm(name=n, value=round(-v, 6)) for v, n in named if -v >= 0.001]
     terms = option.terms.model_copy(update={"parts": tuple(parts)})
     return option.model_copy(update={"terms": terms})
@@ -231,6 +238,7 @@ def answer(
         total += policy.weights.expiry * terms.expiry + policy.weights.provider * terms.provider
         total += policy.weights.locality * held(job, node)
         total += policy.weights.separation * together(job, machine)
+        total += policy.weights.links * fast(gpus, node)
         terms = terms.model_copy(update={"rule": policy.rule, "total": round(total, 9)})
     link = link_of(gpus, node.topology)
     return Candidate(node_id=node.id, gpu_indices=gpus, slices=slices, link=link, terms=terms)
@@ -259,6 +267,7 @@ def score(
         + weights.provider * bonus
         + weights.locality * held(job, node)
         + weights.separation * together(job, machine)
+        + weights.links * fast(gpus, node)
     )
     return ScoreTerms(
         utilization=utilization,
@@ -267,6 +276,12 @@ def score(
         provider=bonus,
         total=round(total, 9),
     )
+
+
+def fast(gpus: GPUs, node: Node) -> float:
+    """The slowest link between the GPUs, as a part of the fastest that there is."""
+    link = link_of(gpus, node.topology)
+    return link.gb_per_second / 900 if link else 0.0
 
 
 def held(job: JobRequest, node: Node) -> float:
