@@ -1,5 +1,6 @@
 """One cycle of a pool: read queue and capacity once, plan, commit what holds, tell the jobs."""
 
+import asyncio
 import itertools
 import json
 import time
@@ -164,7 +165,8 @@ class CycleActivities:
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
             now = await clock(connection)
         kept.nodes.hold_data(data)
-        decided = plan_kept(queue, kept.nodes, pool.packing, now, recent)
+        # In a thread: a long plan must not keep this process from its other work.
+        decided = await asyncio.to_thread(plan_kept, queue, kept.nodes, pool.packing, now, recent)
         used = {node_id for decision in decided.placements for node_id, _ in decision.held}
         nodes = kept.nodes.named(used)
         self._kept.keep(pool_name, kept)

@@ -92,9 +92,9 @@ class Preempting:
             for job in seen.queue
             if (quote := rough_quote(job, prices, seen.spec.purchasing, now)) is not None
         }
-        plans = plan_preemptions(
-            seen.queue, seen.nodes, seen.running, seen.spec.preemption, seen.spec.packing, now,
-            under_way, quotes, seen.recent,
+        plans = await asyncio.to_thread(
+            plan_preemptions, seen.queue, seen.nodes, seen.running, seen.spec.preemption,
+            seen.spec.packing, now, under_way, quotes, seen.recent,
         )  # fmt: skip
         chosen = [plan for plan in plans if plan.preempts]
         return await self._store(seen, cycle_id, chosen) if chosen else []

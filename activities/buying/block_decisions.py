@@ -1,5 +1,6 @@
 """Deciding what becomes of a block, and handing its machines over to the block after it."""
 
+import asyncio
 import hashlib
 from typing import Any
 
@@ -67,7 +68,7 @@ class BlockDecisionActivities:
                 scene = await with_markets(scene, block["account"], self._settings)
             except LongshoreError as error:
                 activity.logger.warning("block %s: no prices: %s", ref.block_id, error)
-            decision = decide_block(scene)
+            decision = await asyncio.to_thread(decide_block, scene)
             return await self._store(scene, block, decision)
 
     @activity.defn

@@ -1,5 +1,6 @@
 """Deciding what a pool buys now, and storing it: the intents exist before anything is ordered."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
@@ -66,12 +67,12 @@ class BuyingActivities:
             if not spec.buying.enabled:
                 return Bought(reason="buying is off for this pool")
             # Most decisions are that nothing lacks: the markets are not asked for those.
-            decision = _decided(spec, need, coming, (), caps, now)
+            decision = await _decided(spec, need, coming, (), caps, now)
             if all(option.kind.is_in_vain for option in decision.options):
                 await self._note(spec.name, decision)
                 return Bought(reason=decision.reason)
             views = await self._look(need, spec, now)
-            decision = _decided(spec, need, coming, views, caps, now)
+            decision = await _decided(spec, need, coming, views, caps, now)
             bought = await self._store(prefix, spec, need, decision)
             await self._note(spec.name, decision.model_copy(update={"reason": bought.reason}))
             return bought
@@ -118,7 +119,7 @@ class BuyingActivities:
             )
 
 
-def _decided(
+async def _decided(
     spec: PoolSpec,
     need: PoolNeed,
     coming: Sequence[CapacityUnderWay],
@@ -126,8 +127,9 @@ def _decided(
     caps: CapsLeft,
     now: datetime,
 ) -> BuyDecision:
-    return decide(
-        need.unmet, coming, need.releases, views, spec.purchasing, caps, now, spec.packing
+    # In a thread: with many nodes it takes seconds, and this process has heartbeats to send.
+    return await asyncio.to_thread(
+        decide, need.unmet, coming, need.releases, views, spec.purchasing, caps, now, spec.packing
     )
 
 
