@@ -90,7 +90,7 @@ async def ensure_schedule(temporal: Client, recurring: Recurring, every: timedel
 
     Raises RefusedError and UnavailableError.
     """
-    schedule = _schedule(recurring, every)
+    schedule = schedule_of(recurring, every)
     words = f"{recurring.says} runs every {format_duration(every)}"
     try:
         await temporal.create_schedule(recurring.schedule, schedule, rpc_timeout=_PATIENCE)
@@ -101,28 +101,23 @@ async def ensure_schedule(temporal: Client, recurring: Recurring, every: timedel
     return f"{words}: the schedule {recurring.schedule} was made"
 
 
-async def _update(temporal: Client, recurring: Recurring, schedule: Schedule, words: str) -> str:
-    said = [words]
-
-    def update(found: ScheduleUpdateInput) -> ScheduleUpdate:
-        before = found.description.schedule
-        if before.spec.intervals != schedule.spec.intervals:
-            said.append(f"the schedule {recurring.schedule} was changed")
-        if before.state.paused:
-            said.append("it is paused, and stays so")
-        schedule.state = before.state
-        return ScheduleUpdate(schedule)
-
-    try:
-        await temporal.get_schedule_handle(recurring.schedule).update(
-            update, rpc_timeout=_PATIENCE
-        )
-    except RPCError as error:
-        raise as_ours(error, f"to update the schedule {recurring.schedule}") from error
-    return "; ".join(said)
+async def is_as(temporal: Client, found: Schedule, wanted: Schedule) -> bool:
+    """Return whether a schedule, as the server describes it, does what is wanted when it runs."""
+    there, action = found.action, wanted.action
+    assert isinstance(there, ScheduleActionStartWorkflow)
+    assert isinstance(action, ScheduleActionStartWorkflow)
+    encode = temporal.data_converter.encode
+    return (
+        (found.spec.intervals, found.spec.jitter, found.policy)
+        == (wanted.spec.intervals, wanted.spec.jitter, wanted.policy)
+        and (there.workflow, there.id, there.task_queue, there.execution_timeout)
+        == (action.workflow, action.id, action.task_queue, action.execution_timeout)
+        and [*there.args, there.static_summary]
+        == [*await encode(action.args), *await encode([action.static_summary])]
+    )
 
 
-def _schedule(recurring: Recurring, every: timedelta) -> Schedule:
+def schedule_of(recurring: Recurring, every: timedelta) -> Schedule:
     return Schedule(
         action=ScheduleActionStartWorkflow(
             recurring.workflow,
@@ -136,3 +131,27 @@ def _schedule(recurring: Recurring, every: timedelta) -> Schedule:
         spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)], jitter=every / 10),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=_CATCH_UP),
     )
+
+
+async def _update(temporal: Client, recurring: Recurring, schedule: Schedule, words: str) -> str:
+    said = [words]
+
+    async def update(found: ScheduleUpdateInput) -> ScheduleUpdate | None:
+        before = found.description.schedule
+        if before.spec.intervals != schedule.spec.intervals:
+            said.append(f"the schedule {recurring.schedule} was changed")
+        if before.state.paused:
+            said.append("it is paused, and stays so")
+        # Whoever pauses it just now may not be seen yet, and an update would undo that.
+        if await is_as(temporal, before, schedule):
+            return None
+        schedule.state = before.state
+        return ScheduleUpdate(schedule)
+
+    try:
+        await temporal.get_schedule_handle(recurring.schedule).update(
+            update, rpc_timeout=_PATIENCE
+        )
+    except RPCError as error:
+        raise as_ours(error, f"to update the schedule {recurring.schedule}") from error
+    return "; ".join(said)

@@ -5,11 +5,16 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
-from temporalio.client import Client, ScheduleActionExecutionStartWorkflow, ScheduleOverlapPolicy
+from temporalio.client import (
+    Client,
+    ScheduleActionExecutionStartWorkflow,
+    ScheduleOverlapPolicy,
+)
 
 from activities.database import Database, current_revision, newest_revision
 from client.api import Longshore
@@ -17,7 +22,7 @@ from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE
 from models.job import JobState
 from models.market_memory import MARKET_WATCH_SCHEDULE, MarketWatchReport
 from models.messages import job_workflow_id
-from models.reconcile import RECONCILE_SCHEDULE, ReconcileReport
+from models.reconcile import RECONCILE_SCHEDULE, ReconcileReport, ReconcileRequest
 from models.search import SEARCH_ATTRIBUTES
 from models.settings import Settings
 from tests.support.control import a_spec, reaches
@@ -25,7 +30,14 @@ from tests.support.home import PROGRAM
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
-from workers.schedules import MARKET_WATCH, RECONCILE, ensure_schedule
+from workers.schedules import (
+    MARKET_WATCH,
+    RECONCILE,
+    Recurring,
+    ensure_schedule,
+    is_as,
+    schedule_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +100,11 @@ async def test_the_schedule_skips_what_overlaps_and_follows_the_setting(temporal
     said = await ensure_schedule(temporal, RECONCILE, timedelta(minutes=7))
     assert said == f"reconcile runs every 7m; the schedule {RECONCILE_SCHEDULE} was changed"
     await schedule.pause(note="by the test")
+
+    async def is_paused() -> bool:
+        return (await schedule.describe()).schedule.state.paused
+
+    await eventually(is_paused)
     said = await ensure_schedule(temporal, RECONCILE, timedelta(minutes=7))
     assert said == "reconcile runs every 7m; it is paused, and stays so"
     found = (await schedule.describe()).schedule
@@ -96,6 +113,20 @@ async def test_the_schedule_skips_what_overlaps_and_follows_the_setting(temporal
     assert found.policy.overlap is ScheduleOverlapPolicy.SKIP
     assert found.state.paused
     await schedule.unpause()
+
+
+@pytest.mark.parametrize("recurring", [RECONCILE, MARKET_WATCH])
+async def test_a_schedule_that_is_as_it_should_be_is_known(temporal: Client, recurring: Recurring):
+    recurring = replace(recurring, schedule=f"{recurring.schedule}-of-a-test")
+    every = timedelta(days=9)
+    await ensure_schedule(temporal, recurring, every)
+    schedule = temporal.get_schedule_handle(recurring.schedule)
+    found = (await schedule.describe()).schedule
+    await schedule.delete()
+    assert await is_as(temporal, found, schedule_of(recurring, every))
+    assert not await is_as(temporal, found, schedule_of(recurring, timedelta(days=8)))
+    other = replace(recurring, arguments=(ReconcileRequest(dry_run=True),))
+    assert not await is_as(temporal, found, schedule_of(other, every))
 
 
 async def test_the_schedule_runs_reconcile(control: Database, temporal: Client):
