@@ -178,8 +178,8 @@ class JobSpec(Frozen):
     """Lets the job span nodes; all of its GPUs are placed together, or none."""
     conformance: Conformance | None = None
     """Which nodes may serve, by driver, firmware and kernel parameters; any when left out.
-    Nothing is bought for a job that says so: what a machine has is known when it is there. See
-    docs/topology.md."""
+    For `known` a pool buys; not for `allowed`, for what a machine has is known when it is there.
+    See docs/topology.md."""
 
     data: Annotated[
         dict[DataName, GB],
