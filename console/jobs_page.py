@@ -13,12 +13,12 @@ from console.fleet import Fleet
 from console.layout import Badge, Card, frame, toggle
 from console.live import follow
 from console.parts import chip, empty, updated
+from console.pool_choice import PoolChoice
 from models.errors import LongshoreError, NotFoundError
 from models.job_report import JobReport
 from models.views import Explanation
 
 PATH = lists.PATH
-ALL_POOLS = "All pools"
 _STATES = {name: name.capitalize() for name in lists.STATES}
 
 
@@ -46,10 +46,7 @@ class JobsPage:
         self._after = asked.get("after", "")[:200].replace("\0", "")
         with ui.element("div").classes("title"):
             ui.html("<h1>Jobs</h1>", sanitize=False)
-            self._pool = ui.select(
-                {"": ALL_POOLS, **({pool: pool} if pool else {})}, value=pool,
-                on_change=self._changed,
-            ).props('outlined dense options-dense aria-label="Pool"').classes("pool")  # fmt: skip
+            self._pool = PoolChoice(pool, self._changed)
             self._state = toggle(_STATES, state if state in _STATES else "all", "Which jobs")
             self._live = ui.html("", sanitize=False).classes("live")
         self._state.on_value_change(self._changed)
@@ -63,7 +60,7 @@ class JobsPage:
 
     async def refresh(self) -> None:
         """Read the jobs and show them."""
-        pool = str(self._pool.value or "").replace("\0", "") or None
+        pool = self._pool.value.replace("\0", "") or None
         try:
             pools = await self._fleet.pools()
             found = await self._fleet.jobs(
@@ -77,7 +74,7 @@ class JobsPage:
             self._more.content = ""
             return
         now, page = datetime.now(UTC), found[: lists.SHOWN]
-        self._offer([each.spec.name for each in pools])
+        self._pool.offer([each.spec.name for each in pools])
         self._badge.show(any(each.simulated for each in page), "Simulated GPUs")
         self._live.content = updated(now)
         self._sums_card.set_visibility(bool(pools))
@@ -86,16 +83,9 @@ class JobsPage:
         self._list.content = lists.list_html(page, now) if page else self._nothing(pool)
         self._more.content = lists.more_html(page, self._asked(), more=len(found) > len(page))
 
-    def _offer(self, names: list[str]) -> None:
-        chosen = str(self._pool.value or "")
-        known = sorted({*names, chosen} - {""})
-        options = {"": ALL_POOLS, **{name: name for name in known}}
-        if options != self._pool.options:
-            self._pool.set_options(options, value=chosen)
-
     def _asked(self) -> dict[str, str]:
         asked = {
-            "pool": str(self._pool.value or ""),
+            "pool": self._pool.value,
             "state": str(self._state.value),
             "after": self._after,
         }

@@ -13,11 +13,11 @@ from console.gpu_cells import legend_html
 from console.layout import Badge, frame, toggle
 from console.live import follow
 from console.parts import empty, updated
+from console.pool_choice import PoolChoice
 from models.errors import LongshoreError
 from models.views import NodeView
 
 PATH = view.PATH
-ALL_POOLS = "All pools"
 _SHOWN = {"folded": "Alike as one", "all": "Each node"}
 
 
@@ -42,10 +42,7 @@ class NodesPage:
         pool, shown = asked.get("pool", "")[:63], asked.get("show", "")
         with ui.element("div").classes("title"):
             ui.html("<h1>Nodes</h1>", sanitize=False)
-            self._pool = ui.select(
-                {"": ALL_POOLS, **({pool: pool} if pool else {})}, value=pool,
-                on_change=self._changed,
-            ).props('outlined dense options-dense aria-label="Pool"').classes("pool")  # fmt: skip
+            self._pool = PoolChoice(pool, self._changed)
             self._show = toggle(_SHOWN, shown if shown in _SHOWN else "folded", "Rows")
             self._live = ui.html("", sanitize=False).classes("live")
         self._show.on_value_change(self._changed)
@@ -60,11 +57,11 @@ class NodesPage:
 
     async def refresh(self) -> None:
         """Read the nodes and show them."""
-        pool = str(self._pool.value or "") or None
+        pool = self._pool.value or None
         try:
             pools = await self._fleet.pools()
             names = [each.spec.name for each in pools]
-            self._offer(names)
+            self._pool.offer(names)
             nodes = await self._fleet.nodes(pool)
             topology = await self._fleet.topology(pool) if pool in (None, *names) else ()
         except LongshoreError as error:
@@ -94,16 +91,9 @@ class NodesPage:
         self._only.content = view.only_html(self._domain, self._asked())
         self._only.set_visibility(bool(self._domain))
 
-    def _offer(self, names: list[str]) -> None:
-        chosen = str(self._pool.value or "")
-        known = sorted({*names, chosen} - {""})
-        options = {"": ALL_POOLS, **{name: name for name in known}}
-        if options != self._pool.options:
-            self._pool.set_options(options, value=chosen)
-
     def _asked(self) -> dict[str, str]:
         asked = {
-            "pool": str(self._pool.value or ""),
+            "pool": self._pool.value,
             "domain": self._domain,
             "show": str(self._show.value),
         }
