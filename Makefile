@@ -3,19 +3,29 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo survive up down test faults chaos histories lint format bench docs lock clean
+.PHONY: help install demo survive up down test test-fast bench-test faults chaos histories lint \
+  format bench docs lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTHON ?=
 PYTEST ?=
+FOLDER ?= tests
+SHARE ?= 1/1
 NODES ?=
 MINUTES ?= 10
 SEED ?=
+# Tests wait more than they compute: two workers a core. Each has servers of its own.
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+# A module stays on one worker, and the longest begin (tests/conftest.py).
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Tests in a random order, the same for the same seed.
+ORDER = $(if $(SEED),-p randomly --randomly-seed=$(SEED))
+PURE = tests/models tests/scheduling tests/checkpoints
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Make the virtual environment in .venv (again only when something changed)
 	@true
@@ -32,11 +42,17 @@ up: $(STAMP) ## Start the local stack; NODES=4 for four simulated nodes
 down: $(STAMP) ## Stop the local stack
 	@$(BIN)/longshore down
 
-test: $(STAMP) ## Run the tests; PYTEST="-k stack -x" for options
-	@$(BIN)/python -m pytest $(PYTEST)
+test: $(STAMP) ## Run the tests; FOLDER=tests/client for some, SEED=7 for a random order
+	@$(BIN)/python -m pytest $(PARALLEL) $(ORDER) $(FOLDER) $(PYTEST)
 
-faults: $(STAMP) ## Kill every process at every step, and at random; PYTEST="-k cycle" for some
-	@$(BIN)/python -m pytest tests/faults tests/buying -m "exhaustive or not exhaustive" $(PYTEST)
+test-fast: $(STAMP) ## Run the tests of what needs no server: in less than a minute
+	@$(BIN)/python -m pytest -q $(PARALLEL) $(ORDER) $(PURE) $(PYTEST)
+
+bench-test: $(STAMP) ## Run the tests of the benchmarks
+	@$(BIN)/python -m pytest $(PARALLEL) $(ORDER) tests/benchmarks -m "benchmark" $(PYTEST)
+
+faults: $(STAMP) ## Kill every process at every step, and at random; SHARE=1/8 for an eighth of it
+	@$(BIN)/python -m pytest $(PARALLEL) $(ORDER) tests -m "exhaustive" --share $(SHARE) $(PYTEST)
 
 chaos: $(STAMP) ## Random faults under load, then count what was lost; MINUTES=10 SEED=n to repeat a run
 	@$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from activities.database import upgrade
+from activities.migrations import upgrade
 from models.search import SEARCH_ATTRIBUTES
 from models.settings import Settings
 from workers import postgres

@@ -30,8 +30,9 @@ import psutil
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.database import Database, upgrade
+from activities.database import Database
 from activities.kept import KeptPools
+from activities.migrations import upgrade
 from activities.snapshot import load_nodes, load_running
 from benchmarks.decisions import KEEP_ROOM
 from models.placement import CyclePlan, JobRequest

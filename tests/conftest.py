@@ -1,9 +1,13 @@
-"""Fixtures that everybody uses: a real local stack, a client of it, a database per test."""
+"""Fixtures that everybody uses: a real local stack, a client of it, a database per module or test.
+
+Parallel workers of a test run have a stack each. A module finds that of its worker as if it were
+new: a database of its own, and no workflow or schedule of those before it."""
 
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -11,13 +15,26 @@ from psycopg import sql
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from activities.database import upgrade
+from activities.database import Database
+from activities.migrations import upgrade
+from client.api import Longshore
 from client.process import leave
-from models.settings import Settings
+from models.settings import Settings, StackInfo
+from tests.support.clearing import end_everything
+from tests.support.control import new_pool, serving_control
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
+from tests.support.scripted_node import ScriptedNode
 from workers.stack import Stack
 
+pytest_plugins = ("tests.support.leftovers", "tests.support.share")
+
 TEMPLATE = "longshore_template"
+
+LONGEST = (
+    "tests/buying/", "tests/faults/", "tests/e2e/", "tests/workers/test_demo.py",
+    "tests/activities/test_warming.py", "tests/scheduling/test_bulk.py",
+)  # fmt: skip
+"""Where most of the time of a run goes (docs/development.md)."""
 
 _seed = os.environ.get("LONGSHORE_SEED")
 for _name in [name for name in os.environ if name.startswith(("LONGSHORE_", "TEMPORAL_"))]:
@@ -32,7 +49,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    """A running stack with Temporal (time skipping allowed) and PostgreSQL (migrated)."""
+    """A running stack with Temporal (time skipping allowed) and PostgreSQL (migrated); 2 s."""
     with (
         temporary_folder() as folder,
         running_stack(settings_in(folder), migrate=upgrade) as running,
@@ -41,10 +58,20 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
-@pytest.fixture(scope="session")
-def settings(stack: Stack) -> Settings:
-    """Settings of the running stack, with the stack's own database."""
-    return stack.settings
+@pytest.fixture(scope="module")
+async def settings(stack: Stack, temporal: Client) -> AsyncIterator[Settings]:
+    """Settings that lead to the stack's servers and a database of this module's own, in a state
+    folder of its own; 0.3 s. Nothing that began before is open at the stack's Temporal."""
+    await end_everything(temporal)
+    with own_database(stack) as url, temporary_folder() as folder:
+        info = StackInfo(
+            temporal_address=stack.temporal.address,
+            temporal_ui=stack.temporal.ui,
+            database_url=url,
+        )
+        (folder / "stack.json").write_text(info.model_dump_json())
+        (folder / "agent-token").write_text((stack.folder / "agent-token").read_text())
+        yield stack.settings.model_copy(update={"state_dir": folder})
 
 
 @pytest.fixture(scope="session")
@@ -56,10 +83,54 @@ async def temporal(stack: Stack) -> Client:
 @pytest.fixture
 def database_url(stack: Stack) -> Iterator[str]:
     """The URL of a database of this test's own: migrated, empty, gone afterwards."""
+    with own_database(stack) as url:
+        yield url
+
+
+@contextmanager
+def own_database(stack: Stack) -> Iterator[str]:
+    """Yield the URL of a new database: migrated, empty, gone afterwards; 0.1 s."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     _administer(stack, f"CREATE DATABASE {{}} TEMPLATE {TEMPLATE}", name)
     yield stack.postgres.url(name)
     _administer(stack, "DROP DATABASE {} WITH (FORCE)", name)
+
+
+@pytest.fixture(scope="module")  # one worker at a time may take from the task queue
+async def control(temporal: Client, settings: Settings) -> AsyncIterator[Database]:
+    """The database of a control worker that runs for this module; 0.3 s."""
+    async with serving_control(temporal, settings) as database:
+        yield database
+
+
+@pytest.fixture
+async def longshore(temporal: Client, settings: Settings) -> AsyncIterator[Longshore]:
+    client = Longshore(temporal, settings)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def pool() -> str:
+    """The name of a pool that no other test uses."""
+    return new_pool()
+
+
+@pytest.fixture
+async def node(
+    temporal: Client, settings: Settings, control: Database, pool: str
+) -> AsyncIterator[ScriptedNode]:
+    """A registered node of 8 GPUs in the test's pool; 0.1 s."""
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    async with node.serving():
+        await node.register()
+        yield node
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the modules that take longest: a parallel run ends when its last one does."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -82,7 +82,7 @@ def down(
 @db.command("upgrade")
 def db_upgrade() -> None:
     """Bring the schema of the capacity database up to date."""
-    from activities.database import upgrade
+    from activities.migrations import upgrade
     from models.settings import Settings
 
     typer.echo(f"the database is at revision {upgrade(Settings().resolve_database_url())}")
@@ -107,7 +107,7 @@ def db_psql(context: typer.Context) -> None:
 
 
 def _stack() -> Stack:
-    from activities.database import upgrade
+    from activities.migrations import upgrade
     from models.search import SEARCH_ATTRIBUTES
     from models.settings import Settings
     from workers.stack import Stack

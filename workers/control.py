@@ -41,7 +41,8 @@ from models.errors import LongshoreError, SpecError
 from models.messages import CONTROL_TASK_QUEUE
 from models.settings import Settings
 from workers import logs
-from workers.health import ControlHealth, serving_health
+from workers.control_health import ControlHealth
+from workers.health import serving_health
 from workers.sampling import keep_sampling
 from workers.stopping import stop_on_signals
 from workers.telemetry import start_runtime

@@ -11,7 +11,7 @@ from temporalio.api.operatorservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.database import current_revision, upgrade
+from activities.migrations import current_revision, upgrade
 from client.connection import connect
 from models.errors import RefusedError
 from models.search import SEARCH_ATTRIBUTES

@@ -171,6 +171,10 @@ class Processes:
         if runs:
             await asyncio.wait([run.done for run in runs])
 
+    def close(self) -> None:
+        """End the process that forks supervisors; what runs goes on, and nothing starts here."""
+        self._nursery.close()
+
     async def recover(self) -> None:
         """Kill what an earlier life of the agent left, and report it. Before anything starts."""
         await orphans.end_orphans(

@@ -15,13 +15,13 @@ import models.records.buying
 import models.records.checkpoints
 import models.records.market
 import models.records.preemption  # noqa: F401 (its tables)
-from activities.database import current_revision, newest_revision, upgrade
+from activities.migrations import current_revision, newest_revision, upgrade
 from models.errors import UnavailableError
 from models.records.tables import SQLModel
 from tests.support.local_stack import ROOT, free_ports
 from workers.stack import Stack
 
-_UPGRADE = "import sys; from activities.database import upgrade; print(upgrade(sys.argv[1]))"
+_UPGRADE = "import sys; from activities.migrations import upgrade; print(upgrade(sys.argv[1]))"
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 import functools
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from temporalio.client import Client
 
 from activities.checkpoints.store import CheckpointStore
 from activities.database import Database
@@ -24,13 +24,16 @@ from models.node import Inventory, NodeIdentity
 from models.placement import Placement, PlacementKey
 from models.settings import Settings
 from tests.support.agent import AgentProcess
-from tests.support.control import new_pool, serving_control
 
 
 @functools.cache
 def an_inventory() -> Inventory:
     """Return this machine with four simulated GPUs."""
     return take_inventory(SimulatedGPUs(count=4, gpu_type="H100", vram=80))
+
+
+MakeBox = Callable[..., "LocalNode"]
+"""Takes the folder of a node, and the other arguments of LocalNode."""
 
 
 class LocalNode:
@@ -51,6 +54,7 @@ class LocalNode:
         self.logs = LogStore(logs or (folder / "logs").as_uri())
         self.checkpoints = CheckpointStore(checkpoints or (folder / "checkpoints").as_uri())
         self.fence_after = fence_after
+        self._lives: list[Processes] = []
         self.life()
 
     def life(self) -> Processes:
@@ -61,7 +65,14 @@ class LocalNode:
             self.folder, self.identity, self.inventory, self.logs, self.fence,
             checkpoints=self.checkpoints,
         )  # fmt: skip
+        self._lives.append(self.processes)
         return self.processes
+
+    async def end(self) -> None:
+        """Kill what runs, and leave nothing of any life of the agent."""
+        await self.processes.stop_all(AGENT_STOPPED, grace=0)
+        for life in self._lives:
+            life.close()
 
     def request(
         self, command: str | list[str] | None, *, job: str = "", attempt: int = 1, **spec: object
@@ -94,33 +105,35 @@ class LocalNode:
 
 
 @pytest.fixture
-async def box(tmp_path: Path) -> AsyncIterator[LocalNode]:
+async def make_box() -> AsyncIterator[MakeBox]:
+    """Makes nodes with four simulated GPUs, as many as wanted; nothing of them stays."""
+    boxes: list[LocalNode] = []
+
+    def make(folder: Path, **how: Any) -> LocalNode:
+        boxes.append(LocalNode(folder, **how))
+        return boxes[-1]
+
+    yield make
+    for box in boxes:
+        await box.end()
+
+
+@pytest.fixture
+def box(make_box: MakeBox, tmp_path: Path) -> LocalNode:
     """A node with four simulated GPUs; its processes are killed at the end."""
-    node = LocalNode(tmp_path)
-    yield node
-    await node.processes.stop_all(AGENT_STOPPED, grace=0)
+    return make_box(tmp_path)
 
 
-@pytest.fixture(scope="module")  # one worker at a time may take from the task queue
-async def control(temporal: Client, settings: Settings) -> AsyncIterator[Database]:
-    """The control worker's database, while the worker runs; nodes are lost within 4 s."""
-    impatient = settings.model_copy(update={"node_lost_after": timedelta(seconds=4)})
-    async with serving_control(temporal, impatient) as database:
-        yield database
+@pytest.fixture(scope="module")
+def settings(settings: Settings) -> Settings:
+    """Nodes are lost within 4 s."""
+    return settings.model_copy(update={"node_lost_after": timedelta(seconds=4)})
 
 
 @pytest.fixture
-async def longshore(
-    temporal: Client, settings: Settings, control: Database
-) -> AsyncIterator[Longshore]:
-    client = Longshore(temporal, settings)
-    yield client
-    await client.close()
-
-
-@pytest.fixture
-def pool() -> str:
-    return new_pool()
+def longshore(longshore: Longshore, control: Database) -> Longshore:
+    """A client whose jobs a control worker takes."""
+    return longshore
 
 
 @pytest.fixture

@@ -13,15 +13,17 @@ from models.checkpoint import SaveRequest
 from models.document import read_document
 from models.job import JobSpec
 from models.messages import ProcessReport, StopProcessRequest
-from tests.agent.conftest import LocalNode
+from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.local_stack import ROOT
 from tests.support.waiting import eventually
 
 EXAMPLES = ROOT / "examples"
 
 
-async def test_the_shell_example_saves_when_asked_and_moves(tmp_path: Path) -> None:
-    a, b = _nodes(tmp_path)
+async def test_the_shell_example_saves_when_asked_and_moves(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
+    a, b = _nodes(make_box, tmp_path)
     run = _start(a, "checkpoint-shell", 1)
     await eventually(lambda: "step 1 of" in a.output(run.record.key))
     saved = await a.processes.save(SaveRequest(key=run.record.key))
@@ -30,15 +32,15 @@ async def test_the_shell_example_saves_when_asked_and_moves(tmp_path: Path) -> N
     await _moves(a, b, run, "checkpoint-shell")
 
 
-async def test_the_python_example_moves(tmp_path: Path) -> None:
-    a, b = _nodes(tmp_path)
+async def test_the_python_example_moves(make_box: MakeBox, tmp_path: Path) -> None:
+    a, b = _nodes(make_box, tmp_path)
     run = _start(a, "checkpoint-python", 1)
     await eventually(lambda: "step 1 of" in a.output(run.record.key))
     await _moves(a, b, run, "checkpoint-python")
 
 
-async def test_the_training_moves(tmp_path: Path) -> None:
-    a, b = _nodes(tmp_path)
+async def test_the_training_moves(make_box: MakeBox, tmp_path: Path) -> None:
+    a, b = _nodes(make_box, tmp_path)
     run = _start(a, "train", 1)
     await eventually(lambda: run.progress().checkpoint)
     report = await _stopped(a, run)
@@ -61,17 +63,17 @@ def test_the_pytorch_example_is_a_job_file_and_says_what_it_needs() -> None:
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed here")
-async def test_the_pytorch_example_moves(tmp_path: Path) -> None:
-    a, b = _nodes(tmp_path)
+async def test_the_pytorch_example_moves(make_box: MakeBox, tmp_path: Path) -> None:
+    a, b = _nodes(make_box, tmp_path)
     run = _start(a, "checkpoint-torch", 1)
     await eventually(lambda: run.started.done())
     assert (await a.processes.save(SaveRequest(key=run.record.key))).published
     await _moves(a, b, run, "checkpoint-torch")
 
 
-def _nodes(folder: Path) -> tuple[LocalNode, LocalNode]:
+def _nodes(make_box: MakeBox, folder: Path) -> tuple[LocalNode, LocalNode]:
     store = (folder / "store").as_uri()
-    return LocalNode(folder / "a", checkpoints=store), LocalNode(folder / "b", checkpoints=store)
+    return make_box(folder / "a", checkpoints=store), make_box(folder / "b", checkpoints=store)
 
 
 def _start(node: LocalNode, example: str, attempt: int) -> Run:

@@ -3,14 +3,13 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from activities.node import checkpointing
-from activities.node.outcome import AGENT_STOPPED
 from activities.node.processes import Run
 from activities.node.system import boot_clock
 from models.checkpoint import CheckpointInfo, SaveRequest
@@ -18,7 +17,7 @@ from models.errors import NotFoundError, RefusedError, UnavailableError
 from models.job import FailureClass
 from models.messages import ProcessReport, StopProcessRequest
 from models.placement import Rank
-from tests.agent.conftest import LocalNode
+from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.checkpoints import tree_of, write_tree
 from tests.support.waiting import eventually
 
@@ -36,23 +35,18 @@ CONTRACT = {"folder": "c", "grace": 30}
 class Nodes:
     """Nodes with one checkpoint store."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, make_box: MakeBox) -> None:
         self.folder = folder
-        self.all: list[LocalNode] = []
+        self._make_box = make_box
 
     def node(self, name: str, checkpoints: str = "") -> LocalNode:
         store = checkpoints or (self.folder / "store").as_uri()
-        node = LocalNode(self.folder / name, checkpoints=store)
-        self.all.append(node)
-        return node
+        return self._make_box(self.folder / name, checkpoints=store)
 
 
 @pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
-    nodes = Nodes(tmp_path)
-    yield nodes
-    for node in nodes.all:
-        await node.processes.stop_all(AGENT_STOPPED, grace=0)
+def nodes(tmp_path: Path, make_box: MakeBox) -> Nodes:
+    return Nodes(tmp_path, make_box)
 
 
 async def test_a_stopped_job_goes_on_on_another_node(nodes: Nodes) -> None:

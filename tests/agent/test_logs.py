@@ -14,7 +14,7 @@ from activities.logstore import LogStore, Stream
 from activities.node.outcome import AGENT_STOPPED
 from models.addresses import without_secrets
 from models.errors import StoreError
-from tests.agent.conftest import LocalNode
+from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.waiting import eventually
 
 
@@ -130,8 +130,10 @@ def test_a_store_that_cannot_be_read_says_which(url: str) -> None:
     assert "hunter2" not in str(raised.value)
 
 
-async def test_a_full_store_never_hurts_the_job(tmp_path: Path, full_disk: type[FullDisk]) -> None:
-    box = LocalNode(tmp_path, logs="fulldisk://logs")
+async def test_a_full_store_never_hurts_the_job(
+    tmp_path: Path, make_box: MakeBox, full_disk: type[FullDisk]
+) -> None:
+    box = make_box(tmp_path, logs="fulldisk://logs")
     run = box.start("echo out; sleep 0.6")
     await eventually(lambda: "No space left" in run.progress().log_error)
     report = await run.done
@@ -141,9 +143,9 @@ async def test_a_full_store_never_hurts_the_job(tmp_path: Path, full_disk: type[
 
 
 async def test_logs_arrive_once_the_store_has_room_again(
-    tmp_path: Path, full_disk: type[FullDisk]
+    tmp_path: Path, make_box: MakeBox, full_disk: type[FullDisk]
 ) -> None:
-    box = LocalNode(tmp_path, logs="fulldisk://logs")
+    box = make_box(tmp_path, logs="fulldisk://logs")
     run = box.start("echo out; sleep 0.6")
     await eventually(lambda: run.progress().log_error)
     full_disk.full = False

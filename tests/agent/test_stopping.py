@@ -22,7 +22,7 @@ from activities.node.system import boot_clock
 from client.process import run as run_loop
 from models.job import FailureClass
 from models.messages import TIME_ENDED, ProcessReport, Progress, StopProcessRequest
-from tests.agent.conftest import LocalNode
+from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.local_stack import ROOT
 from tests.support.marks import marked
 from tests.support.waiting import eventually
@@ -118,8 +118,8 @@ async def test_descendants_end_with_the_process_itself(box: LocalNode) -> None:
     assert marked(mark) == []
 
 
-async def test_silence_of_the_server_kills_the_process(tmp_path: Path) -> None:
-    box = LocalNode(tmp_path, fence_after=1.0)
+async def test_silence_of_the_server_kills_the_process(make_box: MakeBox, tmp_path: Path) -> None:
+    box = make_box(tmp_path, fence_after=1.0)
     mark = uuid.uuid4().hex
     run = box.start("setsid -f sleep 300; sleep 300", env={"MARK": mark})
     began = boot_clock()
@@ -130,8 +130,8 @@ async def test_silence_of_the_server_kills_the_process(tmp_path: Path) -> None:
     assert boot_clock() - began < 3
 
 
-async def test_acknowledged_heartbeats_keep_the_process(tmp_path: Path) -> None:
-    box = LocalNode(tmp_path, fence_after=0.5)
+async def test_acknowledged_heartbeats_keep_the_process(make_box: MakeBox, tmp_path: Path) -> None:
+    box = make_box(tmp_path, fence_after=0.5)
     run = box.start("sleep 1.5")
     while not run.done.done():
         box.fence.acknowledge(boot_clock())
@@ -139,8 +139,10 @@ async def test_acknowledged_heartbeats_keep_the_process(tmp_path: Path) -> None:
     assert (await run.done).exit_code == 0
 
 
-async def test_an_acknowledgement_counts_from_when_it_was_sent(tmp_path: Path) -> None:
-    box = LocalNode(tmp_path, fence_after=1.0)
+async def test_an_acknowledgement_counts_from_when_it_was_sent(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
+    box = make_box(tmp_path, fence_after=1.0)
     sent_at = boot_clock()
     run = box.start("sleep 300")
     while not run.done.done():  # acknowledged again and again, but always the same old heartbeat
@@ -172,9 +174,11 @@ async def test_a_killed_nursery_costs_no_process(box: LocalNode) -> None:
     assert (await _stop(box, run, grace=5)).message == "stopped (test), exit code 143"
 
 
-async def test_an_ended_process_leaves_nothing_open_in_the_agent(tmp_path: Path) -> None:
+async def test_an_ended_process_leaves_nothing_open_in_the_agent(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
     async def more_open_after_ten_more() -> int:
-        box = LocalNode(tmp_path)
+        box = make_box(tmp_path)
         for _ in range(3):
             await box.report("true")
         before = psutil.Process().num_fds()

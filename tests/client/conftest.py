@@ -1,15 +1,14 @@
 """Running the command line in this process, against the stack of the tests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import pytest
-from temporalio.client import Client
 
+from activities.database import Database
 from client.cli import run
 from models.settings import Settings
-from tests.support.control import new_pool, serving_control
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,10 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     return command
 
 
-@pytest.fixture(scope="module")  # one worker at a time may take from the task queue
-async def control(temporal: Client, settings: Settings) -> AsyncIterator[None]:
-    async with serving_control(temporal, settings):
-        yield
-
-
 @pytest.fixture
 def longshore(
     settings: Settings,
-    control: None,
+    control: Database,
     cli: Callable[..., Ran],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Command:
@@ -64,8 +57,3 @@ def longshore(
         return await asyncio.to_thread(cli, *args)
 
     return command
-
-
-@pytest.fixture
-def pool() -> str:
-    return new_pool()

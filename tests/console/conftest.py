@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from playwright.async_api import Browser
 
-from models.settings import Settings
 from tests.support.browser import HOW_TO_INSTALL, find_chromium, running_browser
 from tests.support.console import RunningConsole, running_console
 from tests.support.local_stack import temporary_folder
 from tests.support.market import RunningMarket, running_market
+from workers.stack import Stack
 
 
 @pytest.fixture(scope="package")
@@ -20,11 +20,11 @@ def market() -> Iterator[RunningMarket]:
 
 
 @pytest.fixture(scope="package")
-def console(market: RunningMarket, settings: Settings) -> Iterator[RunningConsole]:
+def console(market: RunningMarket, stack: Stack) -> Iterator[RunningConsole]:
     """A console of that market, with the database of the stack."""
     with (
         temporary_folder() as folder,
-        running_console(folder, market, settings.resolve_database_url()) as console,
+        running_console(folder, market, stack.postgres.url()) as console,
     ):
         yield console
 

@@ -14,8 +14,8 @@ import psutil
 import psycopg
 from psycopg.rows import dict_row
 
-from activities.database import upgrade
 from activities.failpoints import VARIABLE, BlockEndPoint, BuyingPoint, Point
+from activities.migrations import upgrade
 from client.api import Longshore
 from models.errors import UnavailableError
 from models.node import NodeState

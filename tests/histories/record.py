@@ -22,7 +22,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
 from activities.buying.switch import BuyingSwitch
-from activities.database import Database, upgrade
+from activities.database import Database
+from activities.migrations import upgrade
 from activities.views import set_pool
 from client.process import leave
 from models.buying import BuyingPolicy

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from activities.database import upgrade
+from activities.migrations import upgrade
 from tests.support.collector import Collector, collecting
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.plant import POOL, Plant, health

@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
@@ -15,8 +16,10 @@ from temporalio.client import (
     ScheduleActionExecutionStartWorkflow,
     ScheduleOverlapPolicy,
 )
+from temporalio.contrib.pydantic import pydantic_data_converter
 
-from activities.database import Database, current_revision, newest_revision
+from activities.database import Database
+from activities.migrations import current_revision, newest_revision
 from client.api import Longshore
 from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE
 from models.job import JobState
@@ -25,7 +28,7 @@ from models.messages import job_workflow_id
 from models.reconcile import RECONCILE_SCHEDULE, ReconcileReport, ReconcileRequest
 from models.search import SEARCH_ATTRIBUTES
 from models.settings import Settings
-from tests.support.control import a_spec, reaches
+from tests.support.control import a_spec, new_pool, reaches, serving_control
 from tests.support.home import PROGRAM
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.scripted_node import ScriptedNode
@@ -40,9 +43,9 @@ from workers.schedules import (
 )
 
 
-@pytest.fixture(scope="module")
-def settings() -> Iterator[Settings]:
-    """Settings of servers that hold nothing of ours yet."""
+@pytest.fixture
+def bare() -> Iterator[Settings]:
+    """Settings of servers that hold nothing of ours yet; 2 s."""
     with (
         temporary_folder() as folder,
         running_stack(settings_in(folder), search_attributes={}) as stack,
@@ -50,12 +53,19 @@ def settings() -> Iterator[Settings]:
         yield stack.settings
 
 
-async def test_setup_prepares_bare_servers_and_says_what_it_did(
-    settings: Settings, temporal: Client
-):
-    url = settings.resolve_database_url()
+@pytest.fixture
+async def schedule(temporal: Client) -> AsyncIterator[Recurring]:
+    """The schedule of reconcile, under a name that no other test has."""
+    own = replace(RECONCILE, schedule=f"{RECONCILE.schedule}-{uuid4().hex[:8]}")
+    await ensure_schedule(temporal, own, timedelta(minutes=5))
+    yield own
+    await temporal.get_schedule_handle(own.schedule).delete()
+
+
+async def test_setup_prepares_bare_servers_and_says_what_it_did(bare: Settings):
+    url = bare.resolve_database_url()
     assert current_revision(url) is None
-    first = (await _longshore(settings, "setup")).stdout.splitlines()
+    first = (await _longshore(bare, "setup")).stdout.splitlines()
     assert first == [
         f"the database was brought from nothing to revision {newest_revision()}",
         f"search attributes were added: {', '.join(SEARCH_ATTRIBUTES)}",
@@ -64,7 +74,7 @@ async def test_setup_prepares_bare_servers_and_says_what_it_did(
         "the watch of unsaved work runs every 1m: "
         f"the schedule {CHECKPOINT_WATCH_SCHEDULE} was made",
     ]
-    again = (await _longshore(settings, "setup")).stdout.splitlines()
+    again = (await _longshore(bare, "setup")).stdout.splitlines()
     assert again == [
         f"the database was already at revision {newest_revision()}",
         f"all {len(SEARCH_ATTRIBUTES)} search attributes were there",
@@ -72,17 +82,19 @@ async def test_setup_prepares_bare_servers_and_says_what_it_did(
         "the watch of the markets runs every 1m",
         "the watch of unsaved work runs every 1m",
     ]
-
-
-async def test_reconcile_without_a_control_worker_says_so(settings: Settings):
-    done = await _longshore(settings, "reconcile")
+    # No control worker has ever run here.
+    done = await _longshore(bare, "reconcile")
     assert done.returncode == 69
     assert "No control worker is running" in done.stderr
+    temporal = await Client.connect(
+        bare.stack().temporal_address, data_converter=pydantic_data_converter
+    )
+    async with serving_control(temporal, bare):
+        await _is_found_by_its_attributes(temporal, bare)
 
 
-async def test_a_job_can_be_found_by_its_attributes_after_setup(
-    longshore: Longshore, control: Database, pool: str, temporal: Client
-):
+async def _is_found_by_its_attributes(temporal: Client, settings: Settings) -> None:
+    longshore, pool = Longshore(temporal, settings), new_pool()
     job_id = (await longshore.submit(a_spec(pool))).job_id
     await reaches(longshore, job_id, JobState.QUEUED)
     query = f"Pool = '{pool}' AND JobState = 'QUEUED'"
@@ -93,26 +105,29 @@ async def test_a_job_can_be_found_by_its_attributes_after_setup(
     assert await eventually(found) == [job_workflow_id(job_id)]
     await longshore.cancel(job_id)
     await longshore.wait(job_id)
+    await longshore.close()
 
 
-async def test_the_schedule_skips_what_overlaps_and_follows_the_setting(temporal: Client):
-    schedule = temporal.get_schedule_handle(RECONCILE_SCHEDULE)
-    said = await ensure_schedule(temporal, RECONCILE, timedelta(minutes=7))
-    assert said == f"reconcile runs every 7m; the schedule {RECONCILE_SCHEDULE} was changed"
-    await schedule.pause(note="by the test")
+async def test_the_schedule_skips_what_overlaps_and_follows_the_setting(
+    temporal: Client, schedule: Recurring
+):
+    handle = temporal.get_schedule_handle(schedule.schedule)
+    said = await ensure_schedule(temporal, schedule, timedelta(minutes=7))
+    assert said == f"reconcile runs every 7m; the schedule {schedule.schedule} was changed"
+    await handle.pause(note="by the test")
 
-    async def is_paused() -> bool:
-        return (await schedule.describe()).schedule.state.paused
+    # The server carries out what a schedule is asked for when it comes to it.
+    async def is_changed_and_paused() -> bool:
+        found = (await handle.describe()).schedule
+        return found.state.paused and found.spec.intervals[0].every == timedelta(minutes=7)
 
-    await eventually(is_paused)
-    said = await ensure_schedule(temporal, RECONCILE, timedelta(minutes=7))
+    await eventually(is_changed_and_paused)
+    said = await ensure_schedule(temporal, schedule, timedelta(minutes=7))
     assert said == "reconcile runs every 7m; it is paused, and stays so"
-    found = (await schedule.describe()).schedule
-    assert found.spec.intervals[0].every == timedelta(minutes=7)
+    found = (await handle.describe()).schedule
     assert found.spec.jitter == timedelta(seconds=42)
     assert found.policy.overlap is ScheduleOverlapPolicy.SKIP
     assert found.state.paused
-    await schedule.unpause()
 
 
 @pytest.mark.parametrize("recurring", [RECONCILE, MARKET_WATCH])
@@ -129,8 +144,10 @@ async def test_a_schedule_that_is_as_it_should_be_is_known(temporal: Client, rec
     assert not await is_as(temporal, found, schedule_of(other, every))
 
 
-async def test_the_schedule_runs_reconcile(control: Database, temporal: Client):
-    workflow_id = await _triggered(temporal, RECONCILE_SCHEDULE)
+async def test_the_schedule_runs_reconcile(
+    control: Database, temporal: Client, schedule: Recurring
+):
+    workflow_id = await _triggered(temporal, schedule.schedule)
     handle = temporal.get_workflow_handle(workflow_id, result_type=ReconcileReport)
     assert (await handle.result()).settled
 
@@ -138,9 +155,13 @@ async def test_the_schedule_runs_reconcile(control: Database, temporal: Client):
 async def test_the_schedule_of_the_markets_runs_a_look(
     settings: Settings, control: Database, temporal: Client
 ):
-    said = await ensure_schedule(temporal, MARKET_WATCH, settings.market_watch_every)
-    assert said == "the watch of the markets runs every 1m"
-    workflow_id = await _triggered(temporal, MARKET_WATCH_SCHEDULE)
+    watch = replace(MARKET_WATCH, schedule=f"{MARKET_WATCH_SCHEDULE}-{uuid4().hex[:8]}")
+    said = await ensure_schedule(temporal, watch, settings.market_watch_every)
+    assert (
+        said == f"the watch of the markets runs every 1m: the schedule {watch.schedule} was made"
+    )
+    workflow_id = await _triggered(temporal, watch.schedule)
+    await temporal.get_schedule_handle(watch.schedule).delete()
     handle = temporal.get_workflow_handle(workflow_id, result_type=MarketWatchReport)
     assert await handle.result() == MarketWatchReport()  # no market is configured
 

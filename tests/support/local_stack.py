@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from random import SystemRandom
 
 from models.search import SEARCH_ATTRIBUTES
 from models.settings import Settings
@@ -56,15 +57,26 @@ def running_stack(
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listened on a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Return ports of this machine that nobody listened on a moment ago.
+
+    Not those that the system gives to clients (from 32768 on): one of these, or a test beside this
+    one that asks the same, would take a port before it is used.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = _random.randrange(10_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+_random = SystemRandom()
+"""Not `random`: each parallel worker of a test run seeds that alike."""
 
 
 @contextmanager

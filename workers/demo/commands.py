@@ -53,7 +53,7 @@ def demo(
     import asyncio
     import shutil
 
-    from activities.database import upgrade
+    from activities.migrations import upgrade
     from client.terminal import note
     from models.errors import LongshoreError
     from models.search import SEARCH_ATTRIBUTES

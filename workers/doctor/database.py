@@ -6,7 +6,8 @@ from functools import partial
 
 from sqlalchemy import text
 
-from activities.database import Database, current_revision, newest_revision
+from activities.database import Database
+from activities.migrations import current_revision, newest_revision
 from models.settings import Settings
 from workers.doctor.findings import Check, Finding, fail, ok
 

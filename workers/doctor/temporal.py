@@ -19,11 +19,11 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.database import Database
+from activities.polls import POLL_SEEN_WITHIN, last_polls
 from client.deployments import Deployments, deployments_at_work
 from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, node_task_queue, pool_workflow_id
 from workers.doctor.database import clocks
 from workers.doctor.findings import Check, Finding, fail, ok, warn
-from workers.health import POLL_SEEN_WITHIN, last_polls
 
 OLDEST_TEMPORAL = (1, 29)
 _AT_ONCE = 20

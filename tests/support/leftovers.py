@@ -1,0 +1,159 @@
+"""A plugin of the test suite: a test that leaves a process, a port or a file behind fails.
+
+What a fixture for several tests starts may stay for as long as that fixture lives, and whatever
+comes from it may too. Everything else that is there after a test and was not before it is left
+behind: processes that come from this run, ports on which this process listens, files in the
+folder for temporary files, in the checkout and in the working folder.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from tests.support.local_stack import ROOT
+
+MARK = "TESTS_RUN"
+"""In the environment of this process, and so of all that come from it: who started them."""
+PATIENCE = 10.0
+"""Seconds in which something that is ending may end."""
+_CACHES = {".pytest_cache", "__pycache__", ".hypothesis"}
+
+Thing = tuple[str, Any]
+"""A kind, and what names it: a process and when it began, a port, a path."""
+
+
+class Leftovers:
+    """What runs, listens and lies about, and which of it may stay for now."""
+
+    def __init__(self, folder: Path) -> None:
+        self._mark = uuid4().hex
+        self._folders = {folder, ROOT, Path.cwd()}
+        self._ours: dict[tuple[int, float], bool] = {}
+        """Which processes, by id and begin, come from here."""
+        self._kept: dict[object, set[Thing]] = {}
+        """What each fixture that lives on has started."""
+        self._told: set[Thing] = set()
+        os.environ[MARK] = self._mark
+        self._start = self._all()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[object]
+    ) -> Generator[None, object, object]:
+        if fixturedef.scope == "function":
+            return (yield)
+        before = self._all()
+        try:
+            return (yield)
+        finally:
+            self._kept[fixturedef] = self._all() - before
+
+    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[object]) -> None:
+        self._kept.pop(fixturedef, None)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
+        result = yield
+        deadline = time.monotonic() + PATIENCE
+        while (left := self._left()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if left:
+            self._told |= left
+            pytest.fail(f"left behind: {'; '.join(sorted(map(_name, left)))}", pytrace=False)
+        return result
+
+    def _left(self) -> set[Thing]:
+        new = self._all() - self._start - self._told
+        return {thing for thing in new if not self._may_stay(thing)} if new else new
+
+    def _may_stay(self, thing: Thing) -> bool:
+        kept = set[Thing]().union(*self._kept.values())
+        if thing in kept:
+            return True
+        kind, what = thing
+        return kind == "process" and any(
+            ("process", (each.pid, each.create_time())) in kept for each in _above(what[0])
+        )
+
+    def _all(self) -> set[Thing]:
+        return {*self._processes(), *_ports(), *self._files()}
+
+    def _processes(self) -> Iterator[Thing]:
+        for process in psutil.process_iter():
+            try:
+                key = (process.pid, process.create_time())
+                if key not in self._ours:
+                    self._ours[key] = self._is_ours(process)
+                if self._ours[key] and process.status() != psutil.STATUS_ZOMBIE:
+                    yield "process", key
+            except psutil.Error:
+                continue  # ended meanwhile
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        if process.pid == os.getpid():
+            return False
+        try:
+            if process.environ().get(MARK) == self._mark:
+                return True
+        except (psutil.Error, OSError):
+            return False  # of another user, of the kernel, or gone
+        # A process may have another environment, or write over it.
+        return any(each.pid == os.getpid() for each in _above(process.pid))
+
+    def _files(self) -> Iterator[Thing]:
+        for folder in self._folders:
+            for file in folder.iterdir():
+                if file.name not in _CACHES:
+                    yield "file", file
+
+
+def _ports() -> Iterator[Thing]:
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN:
+            yield "port", connection.laddr.port
+
+
+def _above(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).parents()
+    except psutil.Error:
+        return []
+
+
+def _name(thing: Thing) -> str:
+    kind, what = thing
+    if kind != "process":
+        return f"{kind} {what}"
+    try:
+        return f"process {what[0]} ({' '.join(psutil.Process(what[0]).cmdline())[:200]})"
+    except psutil.Error:
+        return f"process {what[0]}"
+
+
+_FOLDER = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the tests a home and a folder for temporary files that nobody else uses."""
+    # pytest's own folders stay where a person finds them after the run.
+    outside = os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    # Short: a Unix socket has about 100 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="longshore-", dir=outside))
+    config.stash[_FOLDER] = folder
+    for variable, name in (("TMPDIR", "tmp"), ("HOME", "home")):
+        (folder / name).mkdir()
+        os.environ[variable] = str(folder / name)
+    tempfile.tempdir = None  # read TMPDIR again
+    config.pluginmanager.register(Leftovers(folder / "tmp"), "leftovers-of-tests")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)
