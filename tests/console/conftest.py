@@ -30,6 +30,12 @@ def console(market: RunningMarket, stack: Stack) -> Iterator[RunningConsole]:
 
 
 @pytest.fixture
+def console_database(console: RunningConsole, stack: Stack) -> str:
+    """The URL of the database that the console of all modules shows."""
+    return stack.postgres.url()
+
+
+@pytest.fixture
 def example(market: RunningMarket) -> RunningMarket:
     """The market with the book of the documentation's example, and no faults."""
     market.clear_faults()

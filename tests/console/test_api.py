@@ -12,7 +12,7 @@ import pytest
 from activities.database import Database
 from activities.markets.memory import MarketMemory
 from models.market import Level, OrderBook
-from models.settings import MarketInfo, Settings
+from models.settings import MarketInfo
 from tests.support.console import RunningConsole, running_console
 from tests.support.local_stack import temporary_folder
 from tests.support.market import RunningMarket, running_market
@@ -172,8 +172,8 @@ def test_many_viewers_are_one_to_the_market(
     assert 1 <= asked <= 12, asked  # one look, with what its client tries again
 
 
-async def test_history(console: RunningConsole, settings: Settings) -> None:
-    database = Database(settings.resolve_database_url())
+async def test_history(console: RunningConsole, console_database: str) -> None:
+    database = Database(console_database)
     memory = MarketMemory(database)
     since = NOW - timedelta(hours=2)
     try:

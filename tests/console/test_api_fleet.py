@@ -9,7 +9,6 @@ from temporalio.client import Client
 
 from activities.database import Database
 from activities.views import Views
-from models.settings import Settings
 from tests.support.console import RunningConsole, running_console
 from tests.support.control import new_pool
 from tests.support.database_away import database_away
@@ -34,8 +33,8 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(temporal: Client, settings: Settings) -> AsyncIterator[Scene]:
-    database = Database(settings.resolve_database_url())
+async def scene(temporal: Client, console_database: str) -> AsyncIterator[Scene]:
+    database = Database(console_database)
     yield Scene(Ledger(database, temporal, new_pool()))
     await database.close()
 

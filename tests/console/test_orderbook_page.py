@@ -14,7 +14,6 @@ from activities.markets.memory import MarketMemory
 from models.market import Level, OrderBook
 from models.market_memory import Recommendation, Source
 from models.price import PriceAnswer, PriceNeed
-from models.settings import Settings
 from scheduling.prices.price import price
 from tests.support.console import RunningConsole
 from tests.support.market import RunningMarket
@@ -100,9 +99,9 @@ async def test_it_follows_the_market(open_page: Open, example: RunningMarket) ->
 
 
 async def test_the_past_of_prices_and_limits(
-    open_page: Open, example: RunningMarket, settings: Settings
+    open_page: Open, example: RunningMarket, console_database: str
 ) -> None:
-    database = Database(settings.resolve_database_url())
+    database = Database(console_database)
     memory = MarketMemory(database)
     now = datetime.now(UTC)
     for minutes in (40, 30, 20, 10):

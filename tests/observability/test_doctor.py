@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -141,10 +142,16 @@ def test_clocks_may_be_a_little_apart():
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Settings:
+def busy_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, busy_port: int) -> Settings:
     (tmp_path / "agent-token").write_text("secret")
     (tmp_path / "agent-token").chmod(0o600)
-    return Settings(state_dir=tmp_path, temporal_port=_busy_port(), temporal_ui_port=1)
+    return Settings(state_dir=tmp_path, temporal_port=busy_port, temporal_ui_port=1)
 
 
 def look(settings: Settings, check: str) -> list[Finding]:
@@ -188,25 +195,16 @@ def test_an_address_where_nobody_listens_is_a_warning(machine: Settings):
     assert look(settings, "ports")[-1].level is Level.WARN
 
 
-def test_a_console_that_could_not_start_is_named(machine: Settings):
+def test_a_console_that_could_not_start_is_named(machine: Settings, busy_port: int):
     (free,) = look(machine.model_copy(update={"console_address": "127.0.0.1:1"}), "console")
     assert (free.level, "free" in free.says) == (Level.OK, True)
-    address = f"127.0.0.1:{_busy_port()}"
+    address = f"127.0.0.1:{busy_port}"
     (busy,) = look(machine.model_copy(update={"console_address": address}), "console")
     assert busy.level is Level.FAIL
-    assert f"port {_busy_port()} is in use" in busy.says
+    assert f"port {busy_port} is in use" in busy.says
     assert "LONGSHORE_CONSOLE_ADDRESS" in busy.mend
     (off,) = look(machine.model_copy(update={"console_address": None}), "console")
     assert (off.level, "off" in off.says) == (Level.OK, True)
-
-
-_listening: list[socket.socket] = []
-
-
-def _busy_port() -> int:
-    if not _listening:
-        _listening.append(socket.create_server(("127.0.0.1", 0)))
-    return _listening[0].getsockname()[1]
 
 
 def _address(plant: Plant) -> str:

@@ -1,16 +1,16 @@
 """A plugin of the test suite: a test that leaves a process, a port or a file behind fails.
 
-What a fixture for several tests starts may stay for as long as that fixture lives, and whatever
-comes from it may too. Everything else that is there after a test and was not before it is left
-behind: processes that come from this run, ports on which this process listens, files in the
-folder for temporary files, in the checkout and in the working folder.
+What a fixture for several tests starts may stay for as long as that fixture lives, and what comes
+from it or works in a folder of it may too. All else that is there after a test and was not there
+when the run began is left behind: processes that come from this run, ports on which this process
+listens, files in the folder for temporary files, in the checkout and in the working folder.
 """
 
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -79,8 +79,13 @@ class Leftovers:
         if thing in kept:
             return True
         kind, what = thing
-        return kind == "process" and any(
-            ("process", (each.pid, each.create_time())) in kept for each in _above(what[0])
+        if kind != "process":
+            return False
+        family = [psutil.Process(what[0]), *_above(what[0])] if psutil.pid_exists(what[0]) else []
+        folders = [str(path) for kind, path in kept if kind == "file"]
+        return any(
+            ("process", (each.pid, each.create_time())) in kept or _works_in(each, folders)
+            for each in family
         )
 
     def _all(self) -> set[Thing]:
@@ -113,6 +118,16 @@ class Leftovers:
             for file in folder.iterdir():
                 if file.name not in _CACHES:
                     yield "file", file
+
+
+def _works_in(process: psutil.Process, folders: Sequence[str]) -> bool:
+    """Return whether a process was started for one of the folders, as a server that a test kills
+    and starts again."""
+    try:
+        words = [*process.cmdline(), *process.environ().values()]
+    except psutil.Error:
+        return False
+    return any(word.startswith(folder) for word in words for folder in folders)
 
 
 def _ports() -> Iterator[Thing]:
