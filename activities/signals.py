@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from datetime import timedelta
 
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -26,8 +27,10 @@ _IN_FLIGHT = 50
 class Signals:
     """Sends signals to pools and jobs."""
 
-    def __init__(self, temporal: Client) -> None:
+    def __init__(self, temporal: Client, buying_every: timedelta = timedelta(seconds=15)) -> None:
+        """Use this client; `buying_every` is how often at most a pool decides what to buy."""
         self._temporal = temporal
+        self._buying_every = buying_every
 
     async def poke_pool(self, pool: str) -> None:
         """Wake the pool's workflow, and start it where there is none yet."""
@@ -57,7 +60,7 @@ class Signals:
         with contextlib.suppress(WorkflowAlreadyStartedError):
             await self._temporal.start_workflow(
                 BUYING_WORKFLOW,
-                BuyingInput(pool=pool),
+                BuyingInput(pool=pool, at_least=self._buying_every),
                 id=buying_workflow_id(pool),
                 task_queue=CONTROL_TASK_QUEUE,
                 static_summary=f"pool {pool}: what to buy",

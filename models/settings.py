@@ -191,6 +191,8 @@ class Settings(BaseSettings):
     market_list_lag: Duration = timedelta(minutes=1)
     """How long a market's list may lack what was just made. After an order whose answer was lost,
     at a market without idempotency keys, nothing is ordered again before that."""
+    buying_every: Duration = timedelta(seconds=15)
+    """How often at most the markets are asked for a pool whose jobs wait."""
 
     console_address: Address = Field(
         default="127.0.0.1:8484", examples=["0.0.0.0:8484"], validate_default=True

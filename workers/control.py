@@ -91,7 +91,7 @@ def control_worker(
     With a `version` it gets no work until that is current, or ramping. `strict` is for tests (see
     `workflow_runner`).
     """
-    signals = Signals(temporal)
+    signals = Signals(temporal, settings.buying_every)
     queue = QueueActivities(database, signals, metrics)
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness

@@ -28,6 +28,7 @@ async def buying(
         state_dir=settings.state_dir,
         node_lost_after=timedelta(seconds=4),
         market_list_lag=timedelta(seconds=2),
+        buying_every=timedelta(seconds=2),
     )
     async with serving_control(temporal, changed) as database:
         yield database

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ async def deal(
     buyer = Buyer(temporal, buying, market)
     # Nor is the wait for the next full minute, when bought time begins, worth the difference.
     policy = BuyingPolicy(enabled=True, instance_types=("8xH100",), fast_delay_price=100_000)
-    spec = PoolSpec(name=buyer.pool, buying=policy)
+    spec = PoolSpec(name=buyer.pool, interval=timedelta(seconds=2), buying=policy)
     async with buying.transaction() as connection:
         await set_pool(connection, spec)
     longshore = Longshore(temporal, settings)

@@ -1,6 +1,7 @@
 """A pool that lacks capacity buys it; markets that are away hold nothing up."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.support.waiting import eventually
 async def may_buy(buyer: Buyer, **policy: Any) -> None:
     spec = PoolSpec(
         name=buyer.pool,
+        interval=timedelta(seconds=2),
         buying=BuyingPolicy.model_validate({"enabled": True, **policy}),
     )
     async with buyer.database.transaction() as connection:

@@ -31,7 +31,9 @@ async def test_a_pool_without_a_queue_buys_its_warm_target_once_and_keeps_it(
     buyer: Buyer, longshore: Longshore
 ):
     policy = BuyingPolicy(enabled=True, fast_warm_gpus=8, idle_after=timedelta(0))
-    await longshore.set_pool(PoolSpec(name=buyer.pool, buying=policy))
+    await longshore.set_pool(
+        PoolSpec(name=buyer.pool, interval=timedelta(seconds=2), buying=policy)
+    )
 
     async def has_nodes() -> list[dict[str, Any]]:
         rows = await buyer.rows("SELECT id, block_id FROM nodes WHERE pool = :pool"
