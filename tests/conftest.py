@@ -5,13 +5,9 @@ new: a database of its own, and no workflow or schedule of those before it."""
 
 import os
 import signal
-import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 
-import psycopg
 import pytest
-from psycopg import sql
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
@@ -22,13 +18,12 @@ from client.process import leave
 from models.settings import Settings, StackInfo
 from tests.support.clearing import end_everything
 from tests.support.control import new_pool, serving_control
+from tests.support.databases import make_template, own_database
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.scripted_node import ScriptedNode
 from workers.stack import Stack
 
 pytest_plugins = ("tests.support.leftovers", "tests.support.share")
-
-TEMPLATE = "longshore_template"
 
 LONGEST = (
     "tests/buying/", "tests/faults/", "tests/e2e/", "tests/workers/test_demo.py",
@@ -54,7 +49,7 @@ def stack() -> Iterator[Stack]:
         temporary_folder() as folder,
         running_stack(settings_in(folder), migrate=upgrade) as running,
     ):
-        _administer(running, "CREATE DATABASE {} TEMPLATE longshore", TEMPLATE)
+        make_template(running)
         yield running
 
 
@@ -85,15 +80,6 @@ def database_url(stack: Stack) -> Iterator[str]:
     """The URL of a database of this test's own: migrated, empty, gone afterwards."""
     with own_database(stack) as url:
         yield url
-
-
-@contextmanager
-def own_database(stack: Stack) -> Iterator[str]:
-    """Yield the URL of a new database: migrated, empty, gone afterwards; 0.1 s."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    _administer(stack, f"CREATE DATABASE {{}} TEMPLATE {TEMPLATE}", name)
-    yield stack.postgres.url(name)
-    _administer(stack, "DROP DATABASE {} WITH (FORCE)", name)
 
 
 @pytest.fixture(scope="module")  # one worker at a time may take from the task queue
@@ -145,8 +131,3 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 _EXIT_STATUS = pytest.StashKey[int]()
-
-
-def _administer(stack: Stack, statement: str, database: str) -> None:
-    with psycopg.connect(stack.postgres.url("postgres"), autocommit=True) as connection:
-        connection.execute(sql.SQL(statement).format(sql.Identifier(database)))  # pyright: ignore[reportArgumentType]

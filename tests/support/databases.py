@@ -1,0 +1,31 @@
+"""Databases of a stack for one module or one test: copies of one that was migrated once."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import sql
+
+from workers.stack import Stack
+
+TEMPLATE = "longshore_template"
+
+
+def make_template(stack: Stack) -> None:
+    """Copy the stack's own database, migrated and empty, for `own_database`."""
+    _administer(stack, "CREATE DATABASE {} TEMPLATE longshore", TEMPLATE)
+
+
+@contextmanager
+def own_database(stack: Stack) -> Iterator[str]:
+    """Yield the URL of a new database: migrated, empty, gone afterwards; 0.1 s."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    _administer(stack, f"CREATE DATABASE {{}} TEMPLATE {TEMPLATE}", name)
+    yield stack.postgres.url(name)
+    _administer(stack, "DROP DATABASE {} WITH (FORCE)", name)
+
+
+def _administer(stack: Stack, statement: str, database: str) -> None:
+    with psycopg.connect(stack.postgres.url("postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL(statement).format(sql.Identifier(database)))  # pyright: ignore[reportArgumentType]
