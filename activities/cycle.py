@@ -28,6 +28,7 @@ from activities.retrying import reports_errors
 from activities.signals import Signals
 from activities.snapshot import QueueEntry, load_pool, load_queue, load_recent
 from activities.warming import Warming
+from models.margins import DEFAULT_MARGINS, Margins
 from models.messages import CycleReply, CycleRequest, LeaseEnd, Waiting
 from models.node import Node
 from models.placement import (
@@ -70,6 +71,7 @@ class CycleActivities:
         metrics: Metrics = SILENT,
         checkpoints: CheckpointActivities | None = None,
         looks: NodeLooks | None = None,
+        margins: Margins = DEFAULT_MARGINS,
     ) -> None:
         self._metrics = metrics
         self._looks = looks
@@ -79,7 +81,8 @@ class CycleActivities:
         """Jobs placed lately in each pool, with when they were read."""
         self._kept = KeptPools()
         self._warming = Warming()
-        self._preempting = Preempting(database, signals, checkpoints, metrics, self._kept)
+        self._margins = margins
+        self._preempting = Preempting(database, signals, checkpoints, metrics, self._kept, margins)
 
     @activity.defn
     @reports_errors
@@ -156,7 +159,7 @@ class CycleActivities:
 
     async def _decide(self, pool_name: str) -> "_Decided":
         async with self._database.snapshot() as connection:
-            pool = await load_pool(connection, pool_name)
+            pool = await load_pool(connection, pool_name, self._margins)
             entries = [
                 entry for entry in await load_queue(connection, pool_name) if not entry.held
             ]

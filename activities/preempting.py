@@ -21,6 +21,7 @@ from activities.metrics import PREEMPTIONS, SILENT, Metrics
 from activities.preemption_inputs import PreemptionInputs, read_inputs
 from activities.signals import Signals
 from models.checkpoint import CheckpointsRequest
+from models.margins import DEFAULT_MARGINS, Margins
 from models.messages import Displacement
 from models.node import Node
 from models.placement import JobRequest, RunningJob
@@ -47,6 +48,7 @@ class Preempting:
         checkpoints: CheckpointActivities | None = None,
         metrics: Metrics = SILENT,
         kept: KeptPools | None = None,
+        margins: Margins = DEFAULT_MARGINS,
     ) -> None:
         """Without `checkpoints` nobody asks the store: what the database knows of saves counts.
 
@@ -57,6 +59,7 @@ class Preempting:
         self._checkpoints = checkpoints
         self._metrics = metrics
         self._kept = kept or KeptPools()
+        self._margins = margins
 
     async def after_cycle(self, pool: str, cycle_id: str) -> int:
         """Have running jobs give way to those that this cycle left waiting; return how many do.
@@ -80,7 +83,7 @@ class Preempting:
         store_away = await self._why_store_is_away(pool)
         async with self._database.snapshot() as connection:
             kept = await self._kept.take(connection, pool)
-            seen = await read_inputs(connection, pool, store_away, kept.nodes)
+            seen = await read_inputs(connection, pool, store_away, kept.nodes, self._margins)
             under_way = await _under_way(connection, seen)
             prices = await _prices(connection) if seen.spec.buying.enabled else ()
             now = await clock(connection)

@@ -10,6 +10,7 @@ from activities.locality import with_locality
 from activities.snapshot import load_nodes, load_pool, load_queue, load_recent, load_running
 from models.base import Frozen
 from models.job import JobSpec
+from models.margins import DEFAULT_MARGINS, Margins
 from models.messages import LeaseEnd
 from models.node import Node
 from models.placement import JobRequest, RecentJobs, RunningJob
@@ -31,15 +32,16 @@ class PreemptionInputs(Frozen):
 
 
 async def read_inputs(
-    connection: AsyncConnection, pool: str, store_away: str = "", kept: KeptNodes | None = None
-) -> PreemptionInputs:
+    connection: AsyncConnection, pool: str, store_away: str = "", kept: KeptNodes | None = None,
+    margins: Margins = DEFAULT_MARGINS,
+) -> PreemptionInputs:  # fmt: skip
     """Return what is to be decided on.
 
     `kept` are the pool's nodes in the snapshot of `connection`, where they are known. `store_away`
     says why the checkpoint store is away, empty where it is there. Saves count as far as they have
     been observed (`activities.checkpoints.rows`): nobody is stopped in the hope of one.
     """
-    spec = await load_pool(connection, pool)
+    spec = await load_pool(connection, pool, margins)
     waiting = [entry.request for entry in await load_queue(connection, pool) if not entry.held]
     if kept is None:
         nodes = await load_nodes(connection, pool)

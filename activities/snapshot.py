@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.base import Wire
 from models.job import Tier
+from models.margins import DEFAULT_MARGINS, Margins
 from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import JobRequest, RecentJobs, RunningJob
 from models.pool import PoolSpec, no_such_pool
@@ -27,17 +28,22 @@ class QueueEntry(Wire):
     queued_at: datetime
 
 
-async def load_pool(connection: AsyncConnection, pool: str, *, known: bool = False) -> PoolSpec:
+async def load_pool(
+    connection: AsyncConnection, pool: str, margins: Margins = DEFAULT_MARGINS, *,
+    known: bool = False,
+) -> PoolSpec:  # fmt: skip
     """Return the pool's settings; the defaults where it has none.
 
-    With `known` it has to be there: raises NotFoundError otherwise.
+    Who packs, or buys for that, gives the `margins` of its settings. With `known` the pool has to
+    be there: raises NotFoundError otherwise.
     """
     spec = await connection.scalar(
         text("SELECT spec FROM pools WHERE name = :pool"), {"pool": pool}
     )
     if spec is None and known:
         raise no_such_pool(pool, await connection.scalars(text("SELECT name FROM pools")))
-    return PoolSpec.model_validate({**spec, "name": pool}) if spec else PoolSpec(name=pool)
+    found = PoolSpec.model_validate({**spec, "name": pool}) if spec else PoolSpec(name=pool)
+    return found.within(margins)
 
 
 async def load_nodes(
@@ -181,7 +187,7 @@ def _node(row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopo
         expires_at=row["expires_at"],
         state=NodeState(row["state"]),
         container_runtime=row["container_runtime"], labels=row["labels"], epoch=row["epoch"],
-        conformance=row["conformance"],
+        conformance=row["conformance"], price=row["price"],
         topology=row["topology"] and read(row["topology"]),
     )  # fmt: skip
 
@@ -194,8 +200,11 @@ _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,
            storage_mb_s, storage_mb_s_used, milliwatts, milliwatts_used, gpu_milliwatts,
            expires_at, state, container_runtime, labels, epoch,
-           CAST(topology AS text) AS topology, conformance
-      FROM nodes n WHERE pool = :pool AND state <> 'GONE' {only} ORDER BY id COLLATE "C"
+           CAST(topology AS text) AS topology, conformance, b.price
+      FROM nodes n
+      LEFT JOIN (SELECT id AS bought, nullif(price_micro_per_gpu_hour, 0) AS price
+                   FROM blocks) b ON b.bought = n.block_id
+     WHERE pool = :pool AND state <> 'GONE' {only} ORDER BY id COLLATE "C"
 """
 
 _GPUS = """

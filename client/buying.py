@@ -61,7 +61,7 @@ async def decide_on_pool(pool: str, now: datetime) -> DryRun:
     database = Database(settings.resolve_database_url(), pool_size=1)
     try:
         async with database.transaction() as connection:
-            spec = await load_pool(connection, pool, known=True)
+            spec = await load_pool(connection, pool, settings.margins, known=True)
             need = await read_need(connection, spec)
             coming = await under_way(connection, spec)
     finally:

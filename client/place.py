@@ -59,10 +59,11 @@ async def place_live(
     """
     spec = read_document(job_path, JobSpec)
     pool = pool or spec.pool
-    database = Database(Settings().resolve_database_url(), pool_size=1)
+    settings = Settings()
+    database = Database(settings.resolve_database_url(), pool_size=1)
     try:
         async with database.transaction() as connection:
-            packing = (await load_pool(connection, pool, known=True)).packing
+            packing = (await load_pool(connection, pool, settings.margins, known=True)).packing
             entries = await load_queue(connection, pool)
             nodes = await load_nodes(connection, pool)
             running = await load_running(connection, pool)

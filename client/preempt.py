@@ -66,7 +66,7 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
             )
         away = await _store_away(settings, job.id)
         async with database.transaction() as connection:
-            inputs = await read_inputs(connection, job.pool, away)
+            inputs = await read_inputs(connection, job.pool, away, margins=settings.margins)
     finally:
         await database.close()
     notes = [away] if away else []

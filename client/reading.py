@@ -103,7 +103,7 @@ class Reading:
             placed = await self._views().placed_by(job.id)
             return explain(job, placed=placed, gave_way=gave_way, saving=saving, blocks=on)
         async with self._db().transaction() as connection:
-            pool = await load_pool(connection, job.pool)
+            pool = await load_pool(connection, job.pool, self.settings.margins)
             nodes = await load_nodes(connection, job.pool)
             recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
             request = JobRequest.model_validate(row["request"])

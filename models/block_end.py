@@ -64,6 +64,12 @@ class BlockJob(Frozen):
     is moved."""
     whole: Duration | None = None
     """How long it runs, where it is queued and would run there if the node lasted."""
+    lead: Duration = timedelta(0)
+    """How long before the end of the node it is asked to leave."""
+
+    def ends_unasked(self, margin: timedelta) -> Instant:
+        """Return until when its node has to last, so that it ends there and the margin is kept."""
+        return self.expected_end + max(margin, self.lead)
 
 
 class BlockOptionKind(StrEnum):

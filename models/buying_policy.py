@@ -8,9 +8,11 @@ from enum import StrEnum
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from models.base import Frozen
 from models.job import Tier
+from models.margins import DEFAULT_MARGINS, Margins
 from models.market import InstanceType
 from models.money import Money
 from models.packing import PackingPolicy
@@ -78,7 +80,10 @@ class BuyingPolicy(Frozen):
     usual_startup: Duration = timedelta(minutes=5)
     """How long a machine takes to come up, where the market does not say."""
     safety_margin: Duration = timedelta(seconds=300)
-    """Bought time must outlast a job's expected duration by this much."""
+    """Bought time must outlast a job's expected duration by this much, and by as much as it needs
+    to leave a node."""
+    margins: SkipJsonSchema[Margins] = Field(default=DEFAULT_MARGINS, exclude=True)
+    """How early jobs are asked to leave a node that ends: those of the pool's packing."""
 
     shortest_window: Duration = timedelta(hours=1)
     longest_window: Duration = timedelta(hours=24)
@@ -115,9 +120,8 @@ class BuyingPolicy(Frozen):
 
         What is bought must last as long as the packer asks of a node, or nothing would run there.
         """
-        if self.safety_margin >= packing.safety_margin:
-            return self
-        return self.model_copy(update={"safety_margin": packing.safety_margin})
+        longer = max(self.safety_margin, packing.safety_margin)
+        return self.model_copy(update={"safety_margin": longer, "margins": packing.margins})
 
     @field_validator("instance_types")
     @classmethod

@@ -4,6 +4,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from models.base import Frozen, Instant, Name, Wire
+from models.margins import Margins as Margins
 from models.placement import PlacementKey
 
 
@@ -45,15 +46,6 @@ class Occupant(Frozen):
     expected_end: Instant
     spare: bool = False
     """Only a spare of it is there: nothing runs."""
-
-
-class Margins(Frozen):
-    """What is kept free before the end of a node."""
-
-    end: timedelta
-    """Between the last word of a job and the end."""
-    publish: timedelta
-    """For a checkpoint to reach its store, after the job has saved it."""
 
 
 class Departure(Wire):

@@ -49,6 +49,12 @@ def dollars_of(micro: int) -> Decimal:
     return Decimal(micro) / MICRO
 
 
+def about(micro: int) -> str:
+    """Return an amount rounded to cents: ``$2.10``."""
+    sign = "-" if micro < 0 else ""
+    return f"{sign}${round(abs(micro) / MICRO, 2):,.2f}"
+
+
 def format_dollars(micro: int) -> str:
     """Return ``$2.10``, ``$1,234.50``, with up to six places where the amount has them."""
     sign = "-" if micro < 0 else ""

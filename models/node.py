@@ -129,6 +129,9 @@ class Node(Frozen):
     """Fingerprint of driver, firmware and kernel parameters, where they are known."""
     data: tuple[str, ...] = ()
     """Names of data that jobs have used there lately, as far as anybody asks for them."""
+    price: int | None = Field(default=None, ge=0)
+    """Micro-dollars per GPU-hour of its block; None where it was not bought. For reasons in
+    dollars: no node is chosen by it."""
 
     @model_validator(mode="after")
     def _indices_differ(self) -> Self:

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from models.base import Frozen
 from models.gang import GangPacking
+from models.margins import DEFAULT_MARGINS, Margins
+from models.money import Money
 from models.units import Duration
 
 
@@ -77,3 +79,9 @@ class PackingPolicy(Frozen):
     """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake."""
     gang_packing: GangPacking = GangPacking.BEST_FIT
     """How domains and nodes are chosen for jobs that span nodes."""
+    margins: Margins = Field(default=DEFAULT_MARGINS, exclude=True)
+    """How early jobs are asked to leave a node that ends. A pool has those of the settings,
+    whatever is written here: they are not stored with it."""
+    owned_gpu_price: Money = Field(default=2_000_000, exclude=True)
+    """A GPU-hour of a node that was not bought, where a reason names dollars. A pool takes it
+    from its preemption policy."""

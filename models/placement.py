@@ -136,6 +136,10 @@ class JobRequest(Frozen):
     power_per_gpu: Watts | None = None
     """What a GPU of the node may draw when left out."""
     expected_duration: Duration = timedelta(hours=1)
+    grace: Duration = timedelta(seconds=10)
+    """What it gets to save or clean up when it has to leave its node."""
+    saves: bool = False
+    """It has checkpoints: what it did before it leaves is not lost."""
     needs_container: bool = False
     submitted_at: Instant | None = None
     attempt: int = 1
@@ -187,6 +191,7 @@ class JobRequest(Frozen):
             expected_duration=spec.expected_duration, needs_container=spec.image is not None,
             submitted_at=submitted_at, attempt=attempt, gang=spec.gang,
             conformance=spec.conformance, data={**spec.data, **_image_of(spec)},
+            grace=spec.grace, saves=spec.checkpoint is not None,
         )  # fmt: skip
 
 

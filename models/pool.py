@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 from datetime import timedelta
 from enum import StrEnum
+from typing import Self
 
 from models.base import Frozen, Name
 from models.buying import BuyingPolicy
 from models.checkpointing import CheckpointPolicy
 from models.errors import NotFoundError
+from models.margins import Margins
 from models.placement import PackingPolicy, PackingRule
 from models.preemption import PreemptionPolicy
 from models.units import Duration
@@ -40,6 +42,11 @@ class PoolSpec(Frozen):
     """When running jobs give way to those of higher classes (docs/preemption.md)."""
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     """When running jobs are asked to save."""
+
+    def within(self, margins: Margins) -> Self:
+        """Return the pool as a control worker with these margins plans it."""
+        measured = {"margins": margins, "owned_gpu_price": self.preemption.owned_gpu_price}
+        return self.model_copy(update={"packing": self.packing.model_copy(update=measured)})
 
     @property
     def purchasing(self) -> BuyingPolicy:

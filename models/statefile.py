@@ -216,6 +216,7 @@ class NodeEntry(Frozen):
             topology=self.links.topology() if self.links else None,
             conformance=self.conformance,
             data=self.data,
+            price=(block.price_micro_per_gpu_hour or None) if block else None,
         )
 
     def _gpus_in_full(self, count: int) -> tuple[GPU, ...]:

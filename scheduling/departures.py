@@ -48,6 +48,17 @@ def plan_departures(
     )
 
 
+def lead_of(grace: timedelta, saves: bool, margins: Margins, *, hard: bool = True) -> timedelta:
+    """Return how long before it must have gone a job has to be asked.
+
+    A `hard` end is one after which the node is no more: the margin is for that.
+    """
+    lead = grace if grace < _LONGEST_GRACE else _LONGEST_GRACE
+    if saves:
+        lead += margins.publish
+    return lead + margins.end if hard else lead
+
+
 def needs_a_look(
     grace: timedelta, saves: bool, expires_at: datetime, margins: Margins, now: datetime
 ) -> bool:
@@ -56,17 +67,14 @@ def needs_a_look(
     The next look at a node that takes jobs is at half of the time that was left at the last one:
     so halfway from now at the latest.
     """
-    lead = min(grace, _LONGEST_GRACE) + (margins.publish if saves else timedelta(0)) + margins.end
-    return expires_at - lead < now + (expires_at - margins.end - now) / 2
+    asked_at = expires_at - lead_of(grace, saves, margins)
+    return asked_at < now + (expires_at - margins.end - now) / 2
 
 
 def all_gone_by(occupants: Sequence[Occupant], margins: Margins, now: datetime) -> datetime | None:
     """Return by when jobs that are all asked to leave now have gone; None where none is there."""
-    leads = [
-        min(each.grace, _LONGEST_GRACE) + (margins.publish if each.saves else timedelta(0))
-        for each in occupants
-    ]
-    return now + max(leads) + margins.end if leads else None
+    leads = [lead_of(each.grace, each.saves, margins) for each in occupants]
+    return now + max(leads) if leads else None
 
 
 def _moment(
@@ -125,10 +133,7 @@ def _longest_lead(occupants: Sequence[Occupant], leaving: Leaving, margins: Marg
 
 
 def _lead(occupant: Occupant, leaving: Leaving, margins: Margins) -> timedelta:
-    """Return how long before it must have gone a job has to be asked."""
-    publish = margins.publish if occupant.saves else timedelta(0)
-    margin = margins.end if leaving.hard else timedelta(0)
-    return min(occupant.grace, _LONGEST_GRACE) + publish + margin
+    return lead_of(occupant.grace, occupant.saves, margins, hard=leaving.hard)
 
 
 def _kill_at(leaving: Leaving, margins: Margins) -> datetime:

@@ -16,6 +16,7 @@ from models.job import Tier
 from models.mig import slices_gb
 from models.node import GPU, GPUParts, Node
 from models.placement import JobRequest, PackingPolicy, RunningJob
+from scheduling.lasting import Stay, must_last, stay_of
 from scheduling.placement.gpus import mask_of
 from scheduling.placement.parts import WHOLE, Part, Parts, with_part
 from scheduling.placement.slots import EPSILON, Rooms, part_of, slots_of
@@ -52,6 +53,8 @@ class Need(NamedTuple):
     """Watts for each GPU; None: what a GPU of the node may draw."""
     data: tuple[tuple[str, float], ...] = ()
     """What it reads, with the part of all that each is; empty where the pool does not care."""
+    stay: Stay | None = None
+    """For a reason, where more than the expected duration decides how long a node must last."""
 
     @property
     def whole(self) -> bool:
@@ -60,6 +63,7 @@ class Need(NamedTuple):
 
     @classmethod
     def of(cls, job: JobRequest, policy: PackingPolicy) -> "Need":
+        needed = must_last(job, policy)
         return cls(
             tier=job.tier,
             gpus=job.gpus,
@@ -69,7 +73,7 @@ class Need(NamedTuple):
             ram=job.ram,
             container=job.needs_container,
             duration=job.expected_duration,
-            must_last=job.expected_duration + policy.safety_margin,
+            must_last=needed,
             milli=job.milli,
             mig=job.mig,
             known=job.conformance is not None,
@@ -77,6 +81,7 @@ class Need(NamedTuple):
             storage=job.storage_bandwidth,
             power=job.power_per_gpu,
             data=_shares_of(job.data) if job.data and policy.weights.locality else (),
+            stay=stay_of(job, policy, needed, policy.owned_gpu_price),
         )
 
     def host(self, gpu_power: float) -> HostAmounts:

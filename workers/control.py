@@ -113,7 +113,7 @@ def control_worker(
     buying = BuyingActivities(database, settings)
     store = CheckpointStore(settings.resolve_checkpoint_store())
     checkpoints = CheckpointActivities(database, store)
-    cycle = CycleActivities(database, signals, metrics, checkpoints, looks)
+    cycle = CycleActivities(database, signals, metrics, checkpoints, looks, settings.margins)
     unsaved = CheckpointWatchActivities(database, checkpoints)
     return Worker(
         temporal,

@@ -11,16 +11,20 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from client.api import Longshore
-from models.base import Wire
+from models.base import Frozen, Wire
 from models.document import read_document
 from models.errors import LongshoreError, StackError
 from models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
+from models.margins import Margins
+from models.placement import JobRequest
 from models.pool import PoolPacking, PoolSpec
 from models.preemption import PreemptionPolicy
+from models.units import format_duration
+from scheduling.lasting import must_last
 from workers.demo.jobs import EXAMPLES
 from workers.local import Flags, start_agents
 from workers.stack import Stack, agent_process
@@ -29,17 +33,28 @@ POOL, CALM_POOL = "survive", "survive-calm"
 FIRST, EXPIRING, LAST, CALM = "survive-1", "survive-2", "survive-3", "survive-calm-1"
 NODES = (FIRST, EXPIRING, LAST, CALM)
 
-EPOCHS = 160
-BETWEEN = 5
-"""Epochs that the training gets on with between two disturbances."""
-EPOCH_SECONDS = 0.4
-ENDS_IN = "100s"
-"""The second node's time. A job is asked to leave when grace, time to publish and margin are left,
-100 s in all: at the first look at the node."""
 LOOK_EVERY = 0.3
 PATIENCE = 120.0
 """Seconds without any change after which this gives up."""
 
+
+class Pace(Frozen):
+    """How long the scene takes."""
+
+    epochs: int = 160
+    epoch_seconds: float = 0.4
+    between: int = 5
+    """Epochs that the training gets on with between two disturbances."""
+    expected: timedelta = timedelta(seconds=10)
+    """How long the training says that it takes. Too little, so that a node that ends soon will do:
+    there it is asked to leave after this time or some more."""
+    slack: timedelta = timedelta(seconds=20)
+    """The second node's time beyond what the training needs of it: its agent has to start, and the
+    training to be stopped where it is and placed there. Without it the node would end too soon
+    for the training by the time it is there."""
+
+
+USUAL_PACE = Pace()
 Tell = Callable[[str, str], None]
 """Hears of each thing that happened: a word, and a sentence."""
 
@@ -80,7 +95,8 @@ class SurvivalReport(Wire):
 class Survival:
     """The scene, on a stack that runs."""
 
-    def __init__(self, stack: Stack, api: Longshore, tell: Tell) -> None:
+    def __init__(self, stack: Stack, api: Longshore, tell: Tell, pace: Pace = USUAL_PACE) -> None:
+        self._pace = pace
         self._stack = stack
         self._api = api
         self._tell = tell
@@ -93,19 +109,21 @@ class Survival:
     async def run(self) -> SurvivalReport:
         """Return both results. Raises StackError when nothing moves any more."""
         await self._begin()
-        training = await self._submit(training_spec(POOL))
-        twin = await self._submit(training_spec(CALM_POOL))
-        self._tell("submitted", f"{training} and its twin {twin}, {EPOCHS} epochs each")
-        await self._until(training, "it to train", lambda: self._has_done(1, BETWEEN))
+        pace = self._pace
+        training = await self._submit(training_spec(POOL, pace))
+        twin = await self._submit(training_spec(CALM_POOL, pace))
+        self._tell("submitted", f"{training} and its twin {twin}, {pace.epochs} epochs each")
+        await self._until(training, "it to train", lambda: self._has_done(1, pace.between))
 
         await self._urge("urgent-1", seconds=2)
-        await self._until(training, "it to go on", lambda: self._has_done(2, BETWEEN))
+        await self._until(training, "it to go on", lambda: self._has_done(2, pace.between))
 
-        await self._start_node(EXPIRING, POOL, "--expires-in", ENDS_IN)
-        self._tell("joined", f"{EXPIRING}, whose time ends in {ENDS_IN}")
+        ends_in = format_duration(ending_in(pace, self._stack.settings.margins))
+        await self._start_node(EXPIRING, POOL, "--expires-in", ends_in)
+        self._tell("joined", f"{EXPIRING}, whose time ends in {ends_in}")
         await self._urge("urgent-2", seconds=8)
         await self._until(training, "it to leave the node that ends", lambda: self._has_ended(3))
-        await self._until(training, "it to go on", lambda: self._has_done(4, BETWEEN))
+        await self._until(training, "it to go on", lambda: self._has_done(4, pace.between))
 
         await self._kill_agent()
         await self._until(training, "its end", lambda: self._now().state.ended)
@@ -276,7 +294,17 @@ def problems_of(disturbed: Trained, undisturbed: Trained) -> list[str]:
     return problems
 
 
-def training_spec(pool: str) -> JobSpec:
+def ending_in(pace: Pace, margins: Margins) -> timedelta:
+    """Return the second node's time: what the training needs of a node, and some slack.
+
+    It is asked to leave when its grace, the time to publish and the margin are left, and it is
+    placed only where it can do its work before that.
+    """
+    training = JobRequest.of("training", training_spec(POOL, pace), datetime.now(UTC), 1)
+    return must_last(training, pool_spec(POOL).within(margins).packing) + pace.slack
+
+
+def training_spec(pool: str, pace: Pace) -> JobSpec:
     """Return the job of `examples/train.yaml`, longer, and without a folder that nodes share."""
     spec = read_document(EXAMPLES / "train.yaml", JobSpec)
     return spec.model_copy(
@@ -285,11 +313,11 @@ def training_spec(pool: str) -> JobSpec:
             "pool": pool,
             "priority": 1,
             "command": (
-                sys.executable, str(EXAMPLES / "train.py"), "--epochs", str(EPOCHS),
-                "--epoch-seconds", str(EPOCH_SECONDS),
+                sys.executable, str(EXAMPLES / "train.py"), "--epochs", str(pace.epochs),
+                "--epoch-seconds", str(pace.epoch_seconds),
             ),
             "workdir": None,
-            "expected_duration": timedelta(seconds=40),
+            "expected_duration": pace.expected,
         }
     )  # fmt: skip
 

@@ -54,6 +54,7 @@ class BlockDecisionActivities:
 
         Where the markets cannot be asked, the block stays as it is.
         """
+        margins = self._settings.margins
         async with beating():
             async with self._database.snapshot() as connection:
                 now = await clock(connection)
@@ -62,7 +63,7 @@ class BlockDecisionActivities:
                     return known
                 if reason := await let_go_before(connection, ref.block_id):
                     return BlockVerdict(kind=BlockOptionKind.LET_GO, reason=reason)
-                scene = await read_scene(connection, ref.block_id, now)
+                scene = await read_scene(connection, ref.block_id, now, margins)
                 block = await _block(connection, ref.block_id)
             try:
                 scene = await with_markets(scene, block["account"], self._settings)
@@ -115,7 +116,10 @@ class BlockDecisionActivities:
     ) -> BlockVerdict:
         async with self._database.transaction() as connection:
             if decision.kind is BlockOptionKind.LET_GO:
-                why = await mark_let_go(connection, block["id"], decision.reason, scene.now)
+                margins = self._settings.margins
+                why = await mark_let_go(
+                    connection, block["id"], decision.reason, scene.now, margins
+                )
                 decision = kept(decision, BlockOptionKind.LET_GO, why) if why else decision
             await connection.execute(
                 text(_DECIDED),

@@ -17,6 +17,7 @@ from models.block_end import BlockFacts, BlockJob, BlockMachine, BlockScene, Sal
 from models.buying import BookQuote, BuyingPolicy
 from models.errors import LongshoreError
 from models.job import JobSpec, Tier
+from models.margins import Margins
 from models.market import (
     InstanceType,
     NoQuote,
@@ -31,16 +32,22 @@ from scheduling.buying.block_end import may_renew, renewal_window, resale_window
 from scheduling.buying.costs import usual_demand
 from scheduling.buying.fleet import shape_of
 from scheduling.buying.going_on import may_go_on
+from scheduling.departures import lead_of
 
 _OVERRUN = timedelta(minutes=15)
 """A job that runs longer than was expected is expected to run so long at least."""
 
 
-async def read_scene(connection: AsyncConnection, block_id: str, now: datetime) -> BlockScene:
-    """Return a block, its jobs and its pool, without what the markets say."""
+async def read_scene(
+    connection: AsyncConnection, block_id: str, now: datetime, margins: Margins
+) -> BlockScene:
+    """Return a block, its jobs and its pool, without what the markets say.
+
+    `margins` are those of the settings: how early the jobs are asked to leave.
+    """
     found = await connection.execute(text(_BLOCK), {"id": block_id})
     block = found.mappings().one()
-    spec = await load_pool(connection, block["pool"])
+    spec = await load_pool(connection, block["pool"], margins)
     policy = spec.purchasing
     need = await read_need(connection, spec)
     machines = await connection.execute(text(_MACHINES), {"id": block_id})
@@ -50,7 +57,7 @@ async def read_scene(connection: AsyncConnection, block_id: str, now: datetime) 
     return BlockScene(
         block=_facts(block),
         machines=tuple(BlockMachine.model_validate(dict(row)) for row in machines.mappings()),
-        jobs=tuple(_job(row, now) for row in jobs.mappings()),
+        jobs=tuple(_job(row, now, margins) for row in jobs.mappings()),
         pool=need.releases,
         billed={row.id: row.hourly for row in billed},
         queue=need.unmet.jobs,
@@ -168,7 +175,7 @@ def _facts(block: Row) -> BlockFacts:
     )  # fmt: skip
 
 
-def _job(row: Row, now: datetime) -> BlockJob:
+def _job(row: Row, now: datetime, margins: Margins) -> BlockJob:
     spec = JobSpec.model_validate(row["spec"])
     # One that saves when it is asked to goes on from there.
     ran = max(now - row["placed_at"], timedelta(0))
@@ -180,6 +187,7 @@ def _job(row: Row, now: datetime) -> BlockJob:
     return BlockJob(
         id=row["job_id"], node_id=row["node_id"], gpus=row["gpus"], tier=spec.tier,
         expected_end=ends, lost=lost,
+        lead=lead_of(spec.grace, spec.checkpoint is not None, margins),
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class BuyingActivities:
                 known = await _stored(connection, prefix)
                 if known:
                     return Bought(reason="decided before", purchases=known)
-                spec = await load_pool(connection, request.pool)
+                spec = await load_pool(connection, request.pool, self._settings.margins)
                 need = await read_need(connection, spec)
                 coming = await under_way(connection, spec)
                 caps = await _caps_left(connection, spec)

@@ -13,26 +13,29 @@ from activities.buying.block_scene import read_scene
 from activities.database import clock
 from models.block_end import BlockOptionKind
 from models.errors import StaleError
+from models.margins import Margins
 from scheduling.buying.leaving import kept_for, may_leave
 
 
-async def check_leaves(connection: AsyncConnection, block_id: str, machine: str) -> None:
+async def check_leaves(
+    connection: AsyncConnection, block_id: str, machine: str, margins: Margins
+) -> None:
     """Raise StaleError unless a node of a block may leave its pool now.
 
     Nobody else marks a node of the pool until the end of the transaction.
     """
     await connection.execute(text(_ONE_AT_A_TIME), {"id": block_id})
-    scene = await read_scene(connection, block_id, await clock(connection))
+    scene = await read_scene(connection, block_id, await clock(connection), margins)
     if machine not in may_leave(scene):
         raise StaleError(f"node {machine} stays: {kept_for(scene)}")
 
 
 async def mark_let_go(
-    connection: AsyncConnection, block_id: str, reason: str, now: datetime
+    connection: AsyncConnection, block_id: str, reason: str, now: datetime, margins: Margins
 ) -> str:
     """Keep new jobs off the machine of a block that is let go; return why that may not be."""
     await connection.execute(text(_ONE_AT_A_TIME), {"id": block_id})
-    scene = await read_scene(connection, block_id, now)
+    scene = await read_scene(connection, block_id, now, margins)
     if not may_leave(scene):
         return kept_for(scene)
     values = {"id": block_id, "reason": reason}

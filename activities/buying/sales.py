@@ -51,7 +51,9 @@ class SaleActivities:
         try:
             async with self._database.transaction() as connection:
                 if not await sales.is_known(connection, intent.key):
-                    await check_leaves(connection, intent.block_id, intent.machine)
+                    await check_leaves(
+                        connection, intent.block_id, intent.machine, self._settings.margins
+                    )
                     await sales.insert(connection, intent)
                 await failpoint("intend_sale.before-commit")
         except (DBAPIError, StaleError) as error:

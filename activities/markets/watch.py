@@ -103,7 +103,8 @@ class MarketWatchActivities:
             return
         async with self._database.transaction() as connection:
             names = (await connection.scalars(text(_WAIT_FOR_A_PRICE))).all()
-            pools = [await load_pool(connection, name) for name in names]
+            margins = self._settings.margins
+            pools = [await load_pool(connection, name, margins) for name in names]
             needs = {pool.name: await read_need(connection, pool) for pool in pools}
             now = await clock(connection)
         for pool in pools:

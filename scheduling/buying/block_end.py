@@ -19,6 +19,7 @@ from models.block_end import (
 )
 from models.buying import MarketView, PurchasePlan
 from models.market import Capabilities, Level, NoQuote, NoQuoteReason, OrderBook, Window
+from models.placement import JobRequest
 from models.units import format_duration
 from scheduling.buying.costs import SHORTEST_RESALE
 from scheduling.buying.fleet import shape_of
@@ -27,6 +28,7 @@ from scheduling.buying.leaving import MOST_QUEUED, fleet_of_scene, kept_for, may
 from scheduling.buying.moving import cost_of_moving
 from scheduling.buying.prices import BlockSource, round_up, whole_quarters
 from scheduling.buying.words import about
+from scheduling.departures import lead_of
 from scheduling.prices.price import in_place
 
 LEAD = timedelta(minutes=10)
@@ -104,7 +106,7 @@ def renewal_window(scene: BlockScene) -> Window | None:
     if not jobs:
         return None
     ends_at, policy = scene.block.ends_at, scene.policy
-    last = max(job.expected_end for job in jobs) + policy.safety_margin
+    last = max(job.ends_unasked(policy.safety_margin) for job in jobs)
     length = whole_quarters(max(last - ends_at, timedelta(minutes=1)))
     return Window(start=ends_at, end=ends_at + min(length, policy.longest_window))
 
@@ -266,7 +268,7 @@ def _beyond(scene: BlockScene) -> list[BlockJob]:
     else the pool has, or has bought, holds.
     """
     ends_at, margin = scene.block.ends_at, scene.policy.safety_margin
-    running = [job for job in scene.jobs if job.expected_end + margin > ends_at]
+    running = [job for job in scene.jobs if job.ends_unasked(margin) > ends_at]
     wanted = {job.request.id: job.request for job in scene.queue[:MOST_QUEUED]}
     if not wanted:
         return running
@@ -283,12 +285,17 @@ def _beyond(scene: BlockScene) -> list[BlockJob]:
         BlockJob(
             id=use.job_id, node_id=name, gpus=use.gpus, tier=wanted[use.job_id].tier,
             expected_end=use.end, lost=timedelta(0), whole=use.end - use.start,
+            lead=_lead(wanted[use.job_id], scene),
         )
         for name in sorted(mine)
         for use in uses.get(name, ())
-        if use.start < ends_at < use.end + margin
+        if use.start < ends_at
     ]  # fmt: skip
-    return running + queued
+    return running + [job for job in queued if ends_at < job.ends_unasked(margin)]
+
+
+def _lead(job: JobRequest, scene: BlockScene) -> timedelta:
+    return lead_of(job.grace, job.saves, scene.policy.margins)
 
 
 # --- letting go ---------------------------------------------------------------------------

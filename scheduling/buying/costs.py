@@ -20,6 +20,7 @@ from scheduling.buying.fleet import Fleet, names_of
 from scheduling.buying.outlook import Outlook
 from scheduling.buying.prices import BlockSource, PodSource, Taken, taken_by
 from scheduling.buying.words import title_of
+from scheduling.lasting import to_finish
 
 UNSERVED = timedelta(hours=24)
 """A job that starts at no known time counts as waiting so long."""
@@ -91,7 +92,8 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
             continue
         if isinstance(source, PodSource):
             until = max(end for name in names if (end := outlook.ends_on(name)) is not None)
-            plan = source.plan(until, scene.tier, scene.policy, scene.now)
+            lasts = max(end for name in names if (end := lasts_on(scene, outlook, name)))
+            plan = source.plan(until, scene.tier, scene.policy, scene.now, lasts)
         else:
             leftover += _leftover(scene, source, plan, names, outlook)
         plans.append(plan.model_copy(update={"serves": tuple(served)}))
@@ -135,6 +137,16 @@ def foreseen(
     }
     outlook = scene.outlook_without(tried, fleet) if tried else scene.outlook(fleet)
     return machines, outlook, tried
+
+
+def lasts_on(scene: Scene, outlook: Outlook, name: str) -> datetime | None:
+    """Return until when a node has to last, so that all that is to run there ends there."""
+    beyond = {
+        job.request.id: to_finish(job.request, scene.policy) - job.request.expected_duration
+        for job in scene.jobs
+    }
+    uses = outlook.uses.get(name, ())
+    return max((use.end + beyond[use.job_id] for use in uses), default=None)
 
 
 def over_a_cap(scene: Scene, option: Option) -> str:

@@ -24,7 +24,8 @@ def go_on(scene: BlockScene) -> tuple[datetime, BlockOption] | None:
         return None
     block, policy = scene.block, scene.policy
     last = max(job.expected_end for job in jobs)
-    length = whole_quarters(max(last + policy.safety_margin - block.ends_at, timedelta(minutes=1)))
+    lasts = max(job.ends_unasked(policy.safety_margin) for job in jobs)
+    length = whole_quarters(max(lasts - block.ends_at, timedelta(minutes=1)))
     length = min(length, policy.longest_window)
     # It is let go when its work has ended, as any other machine that the work would run on.
     used = min(last - block.ends_at, length)
@@ -56,4 +57,4 @@ def thinks_from(starts_at: datetime, ends_at: datetime, policy: BuyingPolicy) ->
 
 def _beyond(scene: BlockScene) -> list[BlockJob]:
     ends_at, margin = scene.block.ends_at, scene.policy.safety_margin
-    return [job for job in scene.jobs if job.expected_end + margin > ends_at]
+    return [job for job in scene.jobs if job.ends_unasked(margin) > ends_at]

@@ -18,6 +18,7 @@ from models.placement import JobRequest
 from scheduling.buying.costs import Candidate, Scene
 from scheduling.buying.fleet import holds
 from scheduling.buying.prices import BlockSource, PodSource, taken_by, whole_steps, window_from
+from scheduling.lasting import to_finish
 
 MOST_OPTIONS = 96
 MOST_EXTENDED, MOST_EXTENSIONS = 6, 6
@@ -72,9 +73,9 @@ def window_lengths(
     first: JobRequest, jobs: Iterable[JobRequest], policy: BuyingPolicy
 ) -> tuple[timedelta, ...]:
     """Return how long a window may be: for the first job, the longest, and twice and more."""
-    overhead = policy.usual_startup + policy.safety_margin + timedelta(minutes=1)
-    least = whole_steps(first.expected_duration + overhead, policy.window_step)
-    longest = max((job.expected_duration for job in jobs), default=first.expected_duration)
+    overhead = policy.usual_startup + timedelta(minutes=1)
+    least = whole_steps(to_finish(first, policy) + overhead, policy.window_step)
+    longest = max((to_finish(job, policy) for job in jobs), default=to_finish(first, policy))
     wanted = {
         least,
         whole_steps(longest + overhead, policy.window_step),
@@ -125,7 +126,7 @@ def _windows(
             window_from(source.market.capabilities.grain, scene.now, length) for length in lengths
         ]
     ready_at = max(asked.start, scene.now) + policy.usual_startup
-    fits = ready_at + first.expected_duration + policy.safety_margin <= asked.end
+    fits = ready_at + to_finish(first, policy) <= asked.end
     within = policy.shortest_window <= asked.length <= policy.longest_window
     return [asked] if fits and within else []
 

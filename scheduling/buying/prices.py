@@ -157,10 +157,19 @@ class PodSource:
         return self.offer.stock.casefold() == "low"
 
     def plan(
-        self, until: datetime, tier: Tier, policy: BuyingPolicy, now: datetime
+        self,
+        until: datetime,
+        tier: Tier,
+        policy: BuyingPolicy,
+        now: datetime,
+        lasts: datetime | None = None,
     ) -> PurchasePlan:
-        """Return the order for a machine that is in use until a time, and stopped then."""
+        """Return the order for a machine that is in use until a time, and stopped then.
+
+        Until `lasts` it must be there if need be; for the safety margin after its use without.
+        """
         served = max(until - now, timedelta(0))
+        margin = policy.safety_margin if lasts is None else lasts - until
         used = max(served + policy.idle_after, self.offer.prepaid)
         startup = self.startup(policy)
         # A machine that comes up late, but in time, has to last for its jobs all the same.
@@ -172,7 +181,7 @@ class PodSource:
             nodes=1,
             gpus_per_node=self.shape.gpus,
             limit=self.offer.price,
-            max_total=self.cost(max(used, served + late) + policy.safety_margin),
+            max_total=self.cost(max(used, served + late) + margin),
             expected_cost=self.cost(used),
             ready_at=now + startup,
             shape=self.shape,

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from models.buying import Option, PurchasePlan
 from models.market import NoQuote, Window
-from scheduling.buying.costs import Candidate, Scene, foreseen, name_in
+from scheduling.buying.costs import Candidate, Scene, foreseen, lasts_on, name_in
 from scheduling.buying.fleet import names_of
 from scheduling.buying.outlook import Outlook
 from scheduling.buying.prices import BlockSource, Taken, round_up, taken_by, whole_steps
@@ -78,9 +78,9 @@ def _ends(
     grain = max(source.market.capabilities.grain, _MINUTE)
     ends: list[datetime] = []
     for name in names_of(plan, name_in(scene, 0)):
-        last = outlook.ends_on(name)
-        if last is not None:
-            needed = max(last + policy.safety_margin - start, policy.shortest_window)
+        lasts = lasts_on(scene, outlook, name)
+        if lasts is not None:
+            needed = max(lasts - start, policy.shortest_window)
             end = round_up(start + whole_steps(needed, policy.window_step), grain)
             ends.append(min(end, plan.window.end))
     if ends and any(job.request.gang is not None for job in scene.jobs):

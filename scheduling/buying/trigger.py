@@ -23,6 +23,7 @@ from scheduling.buying.prices import (
     pod_sources,
     window_from,
 )
+from scheduling.lasting import to_finish
 
 MOST_JOBS = 64
 """The first of a queue; those behind them have their turn when these are served."""
@@ -101,8 +102,7 @@ def _window_for(
         lengths = window_lengths(job, [job], policy)
         return window_from(source.market.capabilities.grain, now, lengths[0]) if lengths else None
     ready_at = max(asked.start, now) + policy.usual_startup
-    ends_at = ready_at + job.expected_duration + policy.safety_margin
-    return asked if ends_at <= asked.end else None
+    return asked if ready_at + to_finish(job, policy) <= asked.end else None
 
 
 def _type_of(source: BlockSource | PodSource) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from models.buying import Option, OptionKind, PurchasePlan
 from models.market import NoQuote
-from models.money import MICRO
+from models.money import about as about
 from models.units import format_duration
 from scheduling.buying.again import BOUGHT_ONCE
 
@@ -62,12 +62,6 @@ def line_of(option: Option) -> str:
 def cost_of_difference(more: int) -> str:
     """Return why an option lost against one that costs so much less, in micro-dollars."""
     return f"costs {about(more)} more" if more else "costs the same, and comes later in the list"
-
-
-def about(micro: int) -> str:
-    """Return an amount rounded to cents: ``$2.10``."""
-    sign = "-" if micro < 0 else ""
-    return f"{sign}${round(abs(micro) / MICRO, 2):,.2f}"
 
 
 def _machine(plan: PurchasePlan) -> str:

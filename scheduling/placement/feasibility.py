@@ -7,6 +7,7 @@ from models.node import Node, NodeState
 from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
 from models.topology import FLAVOR_LABEL
 from models.units import format_duration, format_gb, format_gb_per_second, format_watts
+from scheduling.lasting import why_too_short
 from scheduling.placement.parts import lefts_now
 from scheduling.state import EPSILON, Need, NodeView
 from scheduling.topology import missing_labels
@@ -133,9 +134,11 @@ def _not_allowed_reason(node: Node, need: Need) -> str:
 def _expiry_reason(view: NodeView, need: Need, now: datetime) -> str:
     margin = need.must_last - need.duration
     wants = f"job wants {format_duration(need.duration)}"
-    if margin:
-        wants += f" and a margin of {format_duration(margin)}"
     left = (view.node.expires_at or now) - now
+    if need.stay is not None and left > timedelta(0):
+        return why_too_short(need.stay, need.duration, left, view.node.price)
+    if margin and need.stay is None:
+        wants += f" and a margin of {format_duration(margin)}"
     if left <= timedelta(0):
         return f"has no time left, {wants}"
     return f"has {format_duration(_to_seconds(left))} left, {wants}"

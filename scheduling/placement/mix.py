@@ -107,14 +107,15 @@ def _kind(members: list[tuple[int, Need]], jobs: int) -> Kind:
     count = sum(count for count, _ in members)
     # fsum and timedelta are exact, so that no order of the jobs matters.
     duration = sum((count * need.duration for count, need in members), timedelta()) / count
-    margin = members[0][1].must_last - members[0][1].duration
+    must_last = sum((count * need.must_last for count, need in members), timedelta()) / count
     need = members[0][1]._replace(
         cpus=math.fsum(count * need.cpus for count, need in members) / count,
         ram=math.fsum(count * need.ram for count, need in members) / count,
         duration=duration,
-        must_last=duration + margin,
+        must_last=must_last,
         storage=0.0,
         power=None,
         data=(),
+        stay=None,
     )
     return Kind(need, count / jobs)

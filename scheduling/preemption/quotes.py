@@ -12,6 +12,7 @@ from models.placement import JobRequest
 from models.preemption import BuyQuote, SeenPrice
 from scheduling.buying.fleet import holds, shape_of
 from scheduling.buying.prices import is_allowed, whole_quarters
+from scheduling.lasting import to_finish
 
 _HOUR = timedelta(hours=1)
 
@@ -42,7 +43,7 @@ def _quote(
     dearest = policy.max_price.get(job.tier)
     if nodes * shape.gpus > seen.gpus or (dearest is not None and seen.ask > dearest):
         return None
-    needed = policy.usual_startup + job.expected_duration + policy.safety_margin
+    needed = policy.usual_startup + to_finish(job, policy)
     length = whole_quarters(max(needed, policy.shortest_window))
     if length > policy.longest_window:
         return None

@@ -10,8 +10,9 @@ import pytest
 from models.job import JobState
 from tests.support.home import Home
 from tests.support.local_stack import temporary_folder
-from workers.survival import EPOCHS, EXPECTED_ENDS, SurvivalReport
+from workers.survival import EXPECTED_ENDS, USUAL_PACE, SurvivalReport
 
+EPOCHS = USUAL_PACE.epochs
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
 

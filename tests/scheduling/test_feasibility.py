@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from models.departures import Margins
 from models.job import Tier
 from models.node import GPU, Node, NodeState
 from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
@@ -206,7 +207,8 @@ def test_a_node_that_never_expires_takes_the_longest_job() -> None:
 
 
 def test_without_a_margin_the_reason_names_none() -> None:
-    policy = PackingPolicy(safety_margin=timedelta(0))
+    at_once = timedelta(0)
+    policy = PackingPolicy(safety_margin=at_once, margins=Margins(end=at_once, publish=at_once))
     assert check(a_node(expires_in=HOUR), a_job(), policy, NOW) is None
     found = check(a_node(expires_in=HOUR / 2), a_job(), policy, NOW)
     assert found is not None

@@ -24,6 +24,7 @@ from models.topology import (
 from scheduling.state import with_job
 from tests.support.gangs import a_gang, decide, in_domain, islands, taken
 from tests.support.packing import NOW, POLICY
+from tests.support.reference_machine import ends_too_soon
 
 MARGIN = timedelta(hours=1, minutes=5)
 EPSILON = 1e-6
@@ -313,10 +314,7 @@ def suits(job: JobRequest, node: Node) -> bool:
             job.conformance is None
             or node.conformance in (job.conformance.allowed or ("old", "new"))
         )
-        and (
-            node.expires_at is None
-            or node.expires_at - NOW >= job.expected_duration + POLICY.safety_margin
-        )
+        and not ends_too_soon(node, job, POLICY, NOW)
     )
 
 

@@ -40,8 +40,11 @@ fingerprints = st.sampled_from(
 )
 
 
+SECOND = timedelta(seconds=1)
 host_wishes = st.fixed_dictionaries(
     {
+        "grace": st.sampled_from([10 * SECOND, 10 * SECOND, 4 * MINUTE, 30 * MINUTE]),
+        "saves": st.booleans(),
         "storage_bandwidth": st.sampled_from([0, 0, 0, 1, 3]),
         "power_per_gpu": st.sampled_from([None, None, None, 200, 600]),
         "data": st.sampled_from([{}, {}, {}, {"a": 10}, {"a": 10, "b": 30}, {"b": 0, "c": 0}]),

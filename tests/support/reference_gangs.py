@@ -28,7 +28,7 @@ from tests.support.reference_machine import (
     Machine,
     choice,
     end_of,
-    expires_before,
+    ends_too_soon,
     instants,
     misfit,
     wants,
@@ -179,7 +179,7 @@ def offer_of(
         return RejectionCode.CONFORMANCE
     if (failed := misfit(node, job)) is not None:
         return failed
-    if expires_before(node, moment + job.expected_duration + policy.safety_margin):
+    if ends_too_soon(node, job, policy, moment):
         return RejectionCode.EXPIRY
     if later is None and (failed := short_now(machine, job)) is not None:
         return failed

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import combinations, groupby, pairwise
 
 from models.node import Node
-from models.placement import GPUChoice, JobRequest, RejectionCode, RunningJob
+from models.placement import GPUChoice, JobRequest, PackingPolicy, RejectionCode, RunningJob
 from models.topology import LinkClass, NodeTopology
 
 TINY = 1e-6
@@ -331,8 +331,18 @@ def end_of(job: JobRequest, moment: datetime) -> datetime:
     return moment + max(job.expected_duration, timedelta(seconds=1))
 
 
-def expires_before(node: Node, moment: datetime) -> bool:
-    return node.expires_at is not None and node.expires_at < moment
+def ends_too_soon(node: Node, job: JobRequest, policy: PackingPolicy, start: datetime) -> bool:
+    """Whether a job that starts then should not end there in time, or does too little before it is
+    asked to leave: it has to end, or to do as much as it costs to come, to save and to go."""
+    if node.expires_at is None:
+        return False
+    end, publish = policy.margins.end, policy.margins.publish
+    done = start + job.expected_duration
+    if done + policy.safety_margin > node.expires_at or done + end > node.expires_at:
+        return True
+    grace = min(job.grace, timedelta(days=365))
+    asked = node.expires_at - end - grace - (publish if job.saves else timedelta(0))
+    return asked < done and not (job.saves and asked - start >= publish + grace + publish)
 
 
 def bits(mask: int) -> set[int]:

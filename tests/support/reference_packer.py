@@ -34,7 +34,7 @@ from tests.support.reference_machine import (
     Span,
     average_gap,
     end_of,
-    expires_before,
+    ends_too_soon,
     instances,
     left,
     link_of,
@@ -208,7 +208,7 @@ def answer(
         return RejectionCode.CONTAINER_RUNTIME
     if (failed := misfit(node, job)) is not None:
         return failed
-    if expires_before(node, now + job.expected_duration + policy.safety_margin):
+    if ends_too_soon(node, job, policy, now):
         return RejectionCode.EXPIRY
     for number, (code, amount) in enumerate(zip(HOST_CODES, wants(job, node), strict=True)):
         if machine.free(number) + TINY < amount:
@@ -338,7 +338,7 @@ def first_moment(machine: Machine, job: JobRequest, policy: PackingPolicy) -> da
         return None
     moments = {machine.now} | {span.end for span in machine.held + machine.reserved}
     for moment in sorted(moments):
-        lasts = not expires_before(node, moment + job.expected_duration + policy.safety_margin)
+        lasts = not ends_too_soon(node, job, policy, moment)
         if lasts and open_part(machine, job, moment, policy.gpu_choice):
             return moment
     return None
