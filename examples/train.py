@@ -92,12 +92,14 @@ def load_checkpoint() -> tuple[MLPClassifier, np.random.Generator, int]:
 def save_checkpoint(model: MLPClassifier, shuffler: np.random.Generator, epoch: int) -> None:
     """Replace the checkpoint as one step: whoever is killed while saving keeps the last one."""
     if path := checkpoint_file():
+        began = time.monotonic()
         draft = path.with_suffix(".draft")
         joblib.dump((model, shuffler, epoch), draft)
         draft.replace(path)
         if saved := os.environ.get("LONGSHORE_SAVED"):
             with Path(saved).open("a") as said:
-                said.write(f"saved, step {epoch}\n")  # now it may be published
+                took = time.monotonic() - began
+                said.write(f"saved, step {epoch}, took {took:.3f}s\n")  # now it may be published
 
 
 def digest_of(model: MLPClassifier, shuffler: np.random.Generator) -> str:

@@ -31,7 +31,7 @@ class EndRules(Protocol):
 
 
 class Stay(NamedTuple):
-    """What a job would have of a node that ends, where that decides how long the node has to last."""
+    """What a job would have of a node that ends, where that decides how long it has to last."""
 
     grace: timedelta
     publish: timedelta
@@ -39,7 +39,7 @@ class Stay(NamedTuple):
     end: timedelta
     saves: bool
     start_and_move: timedelta
-    """What it costs to begin there and to go on elsewhere: so long its GPUs are held for nothing."""
+    """What it costs to begin there and to go on elsewhere, as time of its GPUs."""
     gpus: float
     owned_gpu_price: int
     """Micro-dollars per GPU-hour of a node that was not bought."""

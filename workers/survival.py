@@ -41,13 +41,13 @@ PATIENCE = 120.0
 class Pace(Frozen):
     """How long the scene takes."""
 
-    epochs: int = 160
+    epochs: int = 140
     epoch_seconds: float = 0.4
     between: int = 5
     """Epochs that the training gets on with between two disturbances."""
     expected: timedelta = timedelta(seconds=10)
     """How long the training says that it takes. Too little, so that a node that ends soon will do:
-    there it is asked to leave after this time or some more."""
+    there it is asked to leave after this time and what is left of the slack."""
     slack: timedelta = timedelta(seconds=20)
     """The second node's time beyond what the training needs of it: its agent has to start, and the
     training to be stopped where it is and placed there. Without it the node would end too soon
