@@ -13,6 +13,7 @@ from client.api import Longshore
 from models.job import FailureClass, JobState
 from models.messages import ProcessReport
 from models.node import NodeState
+from models.placement import RejectionCode
 from models.pool import PoolPacking, PoolSpec
 from models.settings import Settings
 from models.views import NodeView
@@ -21,6 +22,7 @@ from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
 END_MARGIN = timedelta(seconds=4)
+SHORT = {"node_end_margin": END_MARGIN, "publish_allowance": timedelta(seconds=1)}
 SAVES = {"folder": "c", "grace": "1s"}
 HOUR = timedelta(hours=1)
 
@@ -28,8 +30,7 @@ HOUR = timedelta(hours=1)
 @pytest.fixture(scope="module")
 async def control(temporal: Client, settings: Settings) -> AsyncIterator[Database]:
     """The control worker's database; nodes are left 4 s before their end."""
-    short = {"node_end_margin": END_MARGIN, "publish_allowance": timedelta(seconds=1)}
-    async with serving_control(temporal, settings.model_copy(update=short)) as database:
+    async with serving_control(temporal, settings.model_copy(update=SHORT)) as database:
         yield database
 
 
@@ -272,12 +273,50 @@ async def test_a_job_that_takes_long_to_leave_is_seen_before_the_next_planned_lo
     packing = PoolPacking(safety_margin=timedelta(0))
     async with control.transaction() as connection:
         await set_pool(connection, PoolSpec(name=pool, packing=packing))
-    # Looks are planned halfway: the next one is some minutes ahead.
-    await node.ends_at(datetime.now(UTC) + timedelta(minutes=10))
-    spec = a_spec(pool, expected_duration="1s", stop_grace="20m")
+    # Looks are planned halfway: the next one is 28 s ahead, and the job has to go 15 s before it.
+    ends_at = datetime.now(UTC) + timedelta(seconds=60)
+    await node.ends_at(ends_at)
+    spec = a_spec(pool, expected_duration="1s", stop_grace="43s")
     job_id = (await longshore.submit(spec)).job_id
     await node.started(job_id)
     await eventually(lambda: [stop.key.job_id for stop in node.stops] == [job_id])
+    assert datetime.now(UTC) < ends_at - timedelta(seconds=36)
     await reaches(longshore, job_id, JobState.QUEUED)
     await longshore.cancel(job_id)
     await longshore.wait(job_id)
+
+
+@pytest.mark.parametrize("checkpoint", [None, {"folder": "c", "grace": "20m"}])
+async def test_a_job_is_not_placed_where_it_would_have_to_leave_at_once(
+    longshore: Longshore, node: ScriptedNode, temporal: Client, settings: Settings,
+    control: Database, pool: str, checkpoint: dict[str, str] | None,
+):  # fmt: skip
+    packing = PoolPacking(safety_margin=timedelta(0))
+    async with control.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=pool, packing=packing))
+    await node.ends_at(datetime.now(UTC) + timedelta(minutes=10))
+    spec = a_spec(pool, expected_duration="1s", stop_grace="20m", checkpoint=checkpoint)
+    job_id = (await longshore.submit(spec)).job_id
+    quick = (await longshore.submit(a_spec(pool, expected_duration="1s"))).job_id
+    await node.end(quick)
+    await longshore.wait(quick)
+    reader = Longshore(temporal, settings.model_copy(update=SHORT))
+    await eventually(lambda: _is_explained(reader, job_id))
+    found = await reader.explain(job_id)
+    assert found.last_decision is not None
+    assert found.last_decision.rejected == {RejectionCode.EXPIRY: 1}
+    assert found.decision is not None
+    (rejection,) = found.decision.rejections
+    publish = ", 1s to publish" if checkpoint else ""
+    notice = f"the job would be asked to leave at once (20m grace{publish}, 4s margin)"
+    assert rejection.reason.endswith(f"left; {notice}")
+    await reader.close()
+    await node.ends_at(datetime.now(UTC) + HOUR)
+    await node.end(job_id)
+    assert (await longshore.wait(job_id)).attempts == 1
+    assert node.stops == []
+
+
+async def _is_explained(reader: Longshore, job_id: str) -> bool:
+    """Return whether a cycle has said why a job waits."""
+    return (await reader.explain(job_id)).last_decision is not None
