@@ -17,8 +17,8 @@ _HINTS = {
     RejectionCode.GPU_TYPE: "name another gpu_type, or leave it out",
     RejectionCode.CONTAINER_RUNTIME: "no docker or podman was found there: give a command "
     "without an image, or install one and restart the agent",
-    RejectionCode.EXPIRY: "lower expected_duration if it is too careful, or add a node that "
-    "lasts longer",
+    RejectionCode.EXPIRY: "lower expected_duration or the grace if they are too careful, or add a "
+    "node that lasts longer",
     RejectionCode.CPU: "ask for fewer cpus",
     RejectionCode.RAM: "ask for less ram",
     RejectionCode.STORAGE: "ask for less storage_bandwidth, or wait for jobs that use the storage "

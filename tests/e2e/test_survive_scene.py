@@ -1,5 +1,7 @@
-"""The scene of `make survive`, on a stack that leaves a node later: in half of the time it shows the
-same. The command itself runs in full in `tests/faults/test_training.py`."""
+"""The scene of `make survive`, on a stack that leaves nodes later, so that it takes less time.
+
+The command itself runs in full in `tests/faults/test_training.py`.
+"""
 
 import asyncio
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from models.buying import BuyDecision, BuyingPolicy, Release, UnmetJob
+from models.buying import BuyDecision, BuyingPolicy, MarketView, Release, UnmetJob
 from models.node import Node
 from models.placement import JobRequest, PackingPolicy, PackingRule, RunningJob
 from models.pool import PoolPacking, PoolSpec
@@ -137,6 +137,21 @@ def test_what_is_bought_lasts_as_long_as_the_pools_packer_asks():
     (order,) = decision.plans
     assert order.window is not None
     assert order.window.end - order.ready_at >= 2 * HOUR + packing.safety_margin
+    coming = bought(decision, packing)
+    assert started_by_cycles(jobs, (), coming, packing, [order.ready_at]) == {"a": order.ready_at}
+
+
+@pytest.mark.parametrize("market", [BOOK, cloud(("2.50", 8))])
+def test_what_is_bought_lets_a_job_end_that_takes_long_to_leave(market: MarketView):
+    """35 minutes of work, and 30 to save: asked 31.5 minutes before the end, when it has ended."""
+    packing = PoolPacking(safety_margin=timedelta(0))
+    jobs = [a_job(gpus=8, hours=35 / 60, saves=True, grace=timedelta(minutes=30))]
+    policy = {"safety_margin": "0s", "window_step": "1m", "shortest_window": "1m"}
+    decision = decided(jobs, market, packing=packing, policy=policy)
+    (order,) = decision.plans
+    ends_at = order.ends_at(NOW)
+    assert ends_at - order.ready_at >= timedelta(minutes=66.5)
+    assert ends_at - order.ready_at < timedelta(minutes=80)
     coming = bought(decision, packing)
     assert started_by_cycles(jobs, (), coming, packing, [order.ready_at]) == {"a": order.ready_at}
 

@@ -209,8 +209,9 @@ def test_a_node_that_never_expires_takes_the_longest_job() -> None:
 def test_without_a_margin_the_reason_names_none() -> None:
     at_once = timedelta(0)
     policy = PackingPolicy(safety_margin=at_once, margins=Margins(end=at_once, publish=at_once))
-    assert check(a_node(expires_in=HOUR), a_job(), policy, NOW) is None
-    found = check(a_node(expires_in=HOUR / 2), a_job(), policy, NOW)
+    job = a_job(grace=at_once)
+    assert check(a_node(expires_in=HOUR), job, policy, NOW) is None
+    found = check(a_node(expires_in=HOUR / 2), job, policy, NOW)
     assert found is not None
     assert found.reason == "has 30m left, job wants 1h"
 

@@ -52,6 +52,11 @@ def test_the_last_of_the_jobs_says_for_how_long():
     assert decide_block(overrun(jobs=jobs)).until == ENDS + 105 * MINUTE
 
 
+def test_a_job_that_takes_long_to_leave_ends_there_unasked():
+    jobs = (a_job_there("n1", 1, lead=31 * MINUTE),)  # asked half an hour before its machine ends
+    assert decide_block(overrun(jobs=jobs)).until == ENDS + 75 * MINUTE
+
+
 def test_no_machine_goes_on_for_longer_than_the_longest_window():
     policy = {"longest_window": "2h"}
     scene = overrun(jobs=(a_job_there("n1", 100),), policy=policy)
