@@ -23,7 +23,9 @@ from tests.support.local_stack import running_stack, settings_in, temporary_fold
 from tests.support.scripted_node import ScriptedNode
 from workers.stack import Stack
 
-pytest_plugins = ("tests.support.leftovers", "tests.support.share")
+pytest_plugins = (
+    "tests.support.leftovers", "tests.support.searches", "tests.support.share"
+)  # fmt: skip
 
 LONGEST = (
     "tests/buying/", "tests/faults/", "tests/e2e/", "tests/workers/test_demo.py",

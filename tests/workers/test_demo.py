@@ -82,6 +82,7 @@ def test_it_goes_on_after_everything_was_killed(home: Home) -> None:
     assert local_nodes(home.stack) == ("demo-1", "demo-2", "demo-3")
 
 
+@pytest.mark.exhaustive  # tests/faults/test_points.py has a case of each
 def test_it_only_takes_longer_when_its_parts_are_killed(home: Home) -> None:
     """One after the other, while jobs are placed: the control worker, Temporal, PostgreSQL."""
     demo = home.start("demo", "--jobs", "12")
@@ -102,6 +103,7 @@ def test_it_only_takes_longer_when_its_parts_are_killed(home: Home) -> None:
     assert {CONTROL, *SERVERS} <= restarted
 
 
+@pytest.mark.exhaustive  # tests/faults/test_demo_purchase.py has a case
 @pytest.mark.timeout(600)  # a control worker takes long to start beside others
 def test_what_it_buys_is_bought_once_while_the_control_worker_is_killed(own_home: Home) -> None:
     """At every step that is told of the purchase, whatever the worker does at that moment."""
@@ -120,7 +122,7 @@ def test_what_it_buys_is_bought_once_while_the_control_worker_is_killed(own_home
     assert not steps, "".join(told)
     assert killed >= 3
     summary = "".join(told).partition("Summary")[2]
-    assert "the market says the same, and lists nothing else" in summary
+    assert "the market says the same, and lists nothing else" in summary, summary
     assert sum("  ordered  " in line for line in told) == 1
 
 
