@@ -138,7 +138,7 @@ def longshore(longshore: Longshore, control: Database) -> Longshore:
 
 @pytest.fixture
 def agent(settings: Settings, tmp_path: Path, pool: str) -> Iterator[AgentProcess]:
-    """An agent of the test's pool, not started yet; gone at the end."""
+    """An agent of the test's pool, which the test starts (1.5 s); gone at the end."""
     agent = AgentProcess(settings, tmp_path, pool)
     yield agent
     agent.end()

@@ -7,6 +7,7 @@ import pytest
 from temporalio.client import Client
 
 from activities.database import Database
+from client.api import Longshore
 from models.settings import Settings
 from tests.buying.buyer import Buyer
 from tests.support.control import serving_control
@@ -15,6 +16,7 @@ from tests.support.market import RunningMarket, market_with_machines
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMarket]:
+    """Starts a simulated market at the time of day, whose machines are agents; 0.2 s."""
     with market_with_machines(tmp_path_factory.mktemp("market")) as running:
         yield running
 
@@ -23,7 +25,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMarket]:
 async def buying(
     temporal: Client, settings: Settings, market: RunningMarket
 ) -> AsyncIterator[Database]:
-    """The database of a control worker that buys at the market."""
+    """Starts a control worker that buys at the market, and yields its database; 0.3 s."""
     changed = market.settings(
         state_dir=settings.state_dir,
         node_lost_after=timedelta(seconds=4),
@@ -32,6 +34,12 @@ async def buying(
     )
     async with serving_control(temporal, changed) as database:
         yield database
+
+
+@pytest.fixture
+def longshore(longshore: Longshore, buying: Database) -> Longshore:
+    """A client whose jobs that control worker takes."""
+    return longshore
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import pytest
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from activities.database import Database
@@ -18,20 +17,12 @@ from models.buying import BuyingPolicy
 from models.job import JobState
 from models.market_memory import MarketLookRequest
 from models.pool import PoolSpec
-from models.settings import Settings
 from tests.buying.buyer import Buyer, block_option, pod_option
 from tests.buying.test_pool_buys import bought
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
 
 OFTEN = timedelta(seconds=1)
-
-
-@pytest.fixture
-async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
-    client = Longshore(temporal, settings)
-    yield client
-    await client.close()
 
 
 async def buys_by(

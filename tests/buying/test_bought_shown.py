@@ -78,6 +78,7 @@ async def deal(
 
 @pytest.fixture(scope="module")
 def console(market: RunningMarket, settings: Settings) -> Iterator[RunningConsole]:
+    """Starts a console of the market and this module's database; 3 s."""
     with (
         temporary_folder() as folder,
         running_console(folder, market, settings.resolve_database_url()) as console,
@@ -87,6 +88,7 @@ def console(market: RunningMarket, settings: Settings) -> Iterator[RunningConsol
 
 @pytest.fixture(scope="module")
 async def browser() -> AsyncIterator[Browser]:
+    """Starts the system's Chromium; 1 s."""
     if find_chromium() is None:
         pytest.skip(HOW_TO_INSTALL)
     async with running_browser() as browser:

@@ -5,10 +5,8 @@ import asyncio
 from client.api import Longshore
 from models.job import JobState
 from tests.buying.buyer import Buyer
-from tests.buying.test_pool_buys import bought, longshore, may_buy
+from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec
-
-__all__ = ["longshore"]
 
 
 async def test_a_gang_runs_on_the_one_block_that_is_bought_for_it(

@@ -33,7 +33,7 @@ GO_ON, KEEP = BlockOptionKind.GO_ON, BlockOptionKind.KEEP
 async def buying(
     temporal: Client, settings: Settings, market: RunningMarket
 ) -> AsyncIterator[Database]:
-    """The database of a control worker that lets jobs stay until a second before the end."""
+    """Starts a control worker that lets jobs stay until a second before the end; 0.3 s."""
     changed = market.settings(
         state_dir=settings.state_dir,
         node_lost_after=timedelta(seconds=4),
@@ -43,13 +43,6 @@ async def buying(
     )
     async with serving_control(temporal, changed) as database:
         yield database
-
-
-@pytest.fixture
-async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
-    client = Longshore(temporal, settings)
-    yield client
-    await client.close()
 
 
 async def a_pod(buyer: Buyer) -> tuple[str, str]:

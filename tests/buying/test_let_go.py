@@ -1,13 +1,9 @@
 """A block that is let go while jobs run there: they leave with their grace, and run again."""
 
-from typing import Any
-
 import pytest
-from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from activities.buying.machines import MachineActivities
-from activities.database import Database
 from client.api import Longshore
 from models.errors import NotFoundError, RefusedError
 from models.job import JobSpec, JobState
@@ -16,13 +12,6 @@ from models.settings import Settings
 from tests.buying.buyer import Buyer, block_option, pod_option
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
-    client = Longshore(temporal, settings)
-    yield client
-    await client.close()
 
 
 def a_job(buyer: Buyer, at_stop: str, **fields: object) -> JobSpec:

@@ -4,17 +4,12 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-import pytest
-from temporalio.client import Client
-
 from activities.buying.switch import BuyingSwitch
-from activities.database import Database
 from activities.views import set_pool
 from client.api import Longshore
 from models.buying import BuyingPolicy, Caps
 from models.job import JobState
 from models.pool import PoolSpec
-from models.settings import Settings
 from tests.buying.buyer import DOLLAR, Buyer, an_offer, pod_option
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
@@ -28,13 +23,6 @@ async def may_buy(buyer: Buyer, **policy: Any) -> None:
     )
     async with buyer.database.transaction() as connection:
         await set_pool(connection, spec)
-
-
-@pytest.fixture
-async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
-    client = Longshore(temporal, settings)
-    yield client
-    await client.close()
 
 
 async def bought(buyer: Buyer) -> list[dict[str, Any]]:

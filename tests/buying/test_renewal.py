@@ -4,24 +4,12 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-import pytest
-from temporalio.client import Client
-
-from activities.database import Database
 from client.api import Longshore
 from models.job import JobState
-from models.settings import Settings
 from tests.buying.buyer import Buyer, block_option
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
-    client = Longshore(temporal, settings)
-    yield client
-    await client.close()
 
 
 async def ends_soon(buyer: Buyer, block: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
-from temporalio.client import Client
 
 from activities.buying.block_end_views import BlockEndViews
 from activities.buying.purchase_views import PurchaseViews
@@ -15,7 +14,6 @@ from activities.buying.switch import BuyingSwitch
 from activities.database import Database
 from client.api import Longshore
 from models.job import JobState
-from models.settings import Settings
 from tests.buying.buyer import DOLLAR, Buyer, block_option
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec, reaches
@@ -23,13 +21,6 @@ from tests.support.waiting import eventually
 
 LONG = timedelta(hours=4)
 FEE_BPS = 400
-
-
-@pytest.fixture
-async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
-    client = Longshore(temporal, settings)
-    yield client
-    await client.close()
 
 
 def bids(buyer: Buyer, *prices: str) -> None:

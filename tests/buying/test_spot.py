@@ -5,14 +5,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import Client
 
-from activities.database import Database
 from activities.providers import registry
 from client.api import Longshore
 from models.job import JobState
 from models.market import InstanceType, Offer
-from models.settings import Settings
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_let_go import a_job, is_ready
 from tests.support.control import lease_ends, reaches
@@ -21,13 +18,6 @@ from tests.support.waiting import eventually
 
 NOTICE = 15.0
 """Market seconds, which are seconds here."""
-
-
-@pytest.fixture
-async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
-    client = Longshore(temporal, settings)
-    yield client
-    await client.close()
 
 
 @pytest.fixture

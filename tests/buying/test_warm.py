@@ -3,9 +3,6 @@
 from datetime import timedelta
 from typing import Any
 
-import pytest
-from temporalio.client import Client
-
 from activities.database import Database
 from activities.markets.watch import MarketWatchActivities
 from activities.signals import Signals
@@ -14,17 +11,9 @@ from models.buying import BuyingPolicy
 from models.job import JobState
 from models.market_memory import MarketLookRequest
 from models.pool import PoolSpec
-from models.settings import Settings
 from tests.buying.buyer import Buyer
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-async def longshore(temporal: Client, settings: Settings, buying: Database) -> Any:
-    client = Longshore(temporal, settings)
-    yield client
-    await client.close()
 
 
 async def test_a_pool_without_a_queue_buys_its_warm_target_once_and_keeps_it(

@@ -14,14 +14,14 @@ from workers.stack import Stack
 
 @pytest.fixture(scope="package")
 def market() -> Iterator[RunningMarket]:
-    """A market at which nobody trades but the test, whose clock stands still."""
+    """Starts a market at which nobody trades but the test, whose clock stands still; 0.1 s."""
     with running_market() as market:
         yield market
 
 
 @pytest.fixture(scope="package")
 def console(market: RunningMarket, stack: Stack) -> Iterator[RunningConsole]:
-    """A console of that market, with the database of the stack."""
+    """Starts a console of that market, with the database of the stack; 3 s."""
     with (
         temporary_folder() as folder,
         running_console(folder, market, stack.postgres.url()) as console,
@@ -45,7 +45,7 @@ def example(market: RunningMarket) -> RunningMarket:
 
 @pytest.fixture(scope="package")
 async def browser() -> AsyncIterator[Browser]:
-    """The system's Chromium; the tests that need it are skipped where there is none."""
+    """Starts the system's Chromium; 1 s. Tests that need it are skipped where there is none."""
     if find_chromium() is None:
         pytest.skip(HOW_TO_INSTALL)
     async with running_browser() as browser:

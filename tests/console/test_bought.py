@@ -28,7 +28,7 @@ def fresh_database(stack: Stack) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def fresh(market: RunningMarket, fresh_database: str) -> Iterator[RunningConsole]:
-    """A console of that database; 4 s."""
+    """Starts a console of that database; 3 s."""
     with temporary_folder() as folder, running_console(folder, market, fresh_database) as console:
         yield console
 

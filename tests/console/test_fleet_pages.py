@@ -41,7 +41,7 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def here(stack: Stack, settings: Settings) -> Iterator[RunningConsole]:
-    """A console that knows the stack's database and its Temporal."""
+    """Starts a console that knows this module's database and Temporal; 3 s."""
     with pytest.MonkeyPatch.context() as patch, temporary_folder() as folder:
         patch.setenv("TEMPORAL_ADDRESS", stack.temporal.address)
         patch.setenv("LONGSHORE_TEMPORAL_UI", "https://temporal.example.com/")
@@ -51,6 +51,7 @@ def here(stack: Stack, settings: Settings) -> Iterator[RunningConsole]:
 
 @pytest.fixture
 async def fleet(temporal: Client, settings: Settings) -> AsyncIterator[Fleet]:
+    """Starts a control worker and two scripted nodes with jobs; 1 s."""
     pool, token = new_pool(), settings.resolve_agent_token()
     labels = {"a": FABRIC, "b": FABRIC, "c": FABRIC, "lab": {}}
     nodes = {

@@ -20,6 +20,7 @@ JOBS = 8
 
 @pytest.fixture
 def home() -> Iterator[Home]:
+    """An empty state folder; the tests start a stack in it, which ends with the module."""
     with temporary_folder() as folder:
         home = Home(folder)
         try:

@@ -12,6 +12,7 @@ from tests.support.market import RunningMarket, market_with_machines
 
 @pytest.fixture(scope="module")
 async def fleet() -> AsyncIterator[Fleet]:
+    """Starts a stack with a control worker and two agents; 6 s."""
     with temporary_folder() as folder:
         async with running_fleet(folder, nodes=2) as running:
             yield running
@@ -19,13 +20,14 @@ async def fleet() -> AsyncIterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def market() -> Iterator[RunningMarket]:
+    """Starts a simulated market whose machines are agents; 0.2 s."""
     with temporary_folder() as folder, market_with_machines(folder) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 async def buyers(market: RunningMarket) -> AsyncIterator[Fleet]:
-    """A stack without nodes of its own, whose control worker trades at the market."""
+    """Starts a stack without nodes, whose control worker trades at the market; 5 s."""
     async with running_buyers(market) as running:
         yield running
 

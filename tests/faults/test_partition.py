@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.fixture(scope="module")
 async def fleet() -> AsyncIterator[Fleet]:
-    """A stack without nodes."""
+    """Starts a stack with a control worker, and without nodes; 5 s."""
     with temporary_folder() as folder:
         async with running_fleet(folder, nodes=0) as running:
             yield running

@@ -25,6 +25,7 @@ VICTIMS = (CONTROL, TEMPORAL, POSTGRES, BACKEND, AGENT, AGENT, SUPERVISOR, SUPER
 
 @pytest.fixture
 async def large_fleet() -> AsyncIterator[Fleet]:
+    """Starts a stack with a control worker and more agents; 8 s."""
     with temporary_folder() as folder:
         async with running_fleet(folder, nodes=3) as running:
             yield running

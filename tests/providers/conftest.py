@@ -26,6 +26,7 @@ HASTY = Patience(
 
 @pytest.fixture
 async def server() -> AsyncIterator[ScriptedHTTP]:
+    """Starts a scripted HTTP server; 0.01 s."""
     async with ScriptedHTTP() as running:
         yield running
 
@@ -68,7 +69,7 @@ def room() -> Room:
 
 @pytest.fixture
 def running(room: Room) -> Iterator[MarketServer]:
-    """A simulated market whose clock stands still until it is moved."""
+    """Starts a simulated market whose clock stands still until it is moved; 0.02 s."""
     simulated = SimulatedMarket(Options(seed=7, speed=0, balance=100_000 * MICRO), room)
     simulated.world.knobs = simulated.world.knobs.model_copy(update={"pod_trouble": 0.0})
     server = MarketServer(simulated)

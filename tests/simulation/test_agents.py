@@ -28,6 +28,7 @@ from workers.stack import Stack
 
 @pytest.fixture(scope="module")  # one worker at a time may take from the task queue
 async def control(temporal: Client, settings: Settings) -> AsyncIterator[Database]:
+    """Starts a control worker that loses nodes soon; 0.3 s."""
     impatient = settings.model_copy(update={"node_lost_after": timedelta(seconds=4)})
     async with serving_control(temporal, impatient) as database:
         yield database

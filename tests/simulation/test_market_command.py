@@ -64,6 +64,7 @@ class Simulated:
 
 @pytest.fixture
 def simulated(tmp_path: Path) -> Iterator[Simulated]:
+    """`longshore market simulate`, which the test starts (1.5 s); gone at the end."""
     running = Simulated(tmp_path)
     yield running
     for process in running.processes:

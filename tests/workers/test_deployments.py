@@ -33,6 +33,7 @@ BECOMES_CURRENT = (sys.executable, "-P", "-m", "client.cli", "worker", "--set-cu
 
 @pytest.fixture
 async def place(stack: Stack, database_url: str, tmp_path: Path) -> AsyncIterator[Place]:
+    """A namespace and a database for control workers that the test starts; 1 s."""
     async with own_place(stack, database_url, tmp_path) as place:
         yield place
 

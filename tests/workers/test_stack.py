@@ -29,7 +29,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
-    """A stack of this module's own, to be killed and started again."""
+    """Starts a stack of this module's own, to be killed and started again; 2 s."""
     with (
         temporary_folder() as path,
         running_stack(

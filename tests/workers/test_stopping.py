@@ -23,6 +23,7 @@ from workers.stack import Stack
 
 @pytest.fixture
 async def place(stack: Stack, database_url: str, tmp_path: Path) -> AsyncIterator[Place]:
+    """A namespace and a database for control workers that the test starts; 1 s."""
     async with own_place(stack, database_url, tmp_path) as place:
         yield place
 
