@@ -44,6 +44,10 @@ def simulate(
     balance: Annotated[
         float, typer.Option(min=0, help="Simulated dollars at each of the two providers.")
     ] = 10_000,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Machines come up in seconds, not minutes, and none fails."),
+    ] = False,
 ) -> None:
     """Run a simulated market on this machine until Ctrl-C: two providers, and no money moves.
 
@@ -51,7 +55,8 @@ def simulate(
     find it by themselves. A machine that is bought starts a real node agent here.
     """
     try:
-        _run(Settings(), port, seed, profile, speed, micro_of(Decimal(str(balance))))
+        money = micro_of(Decimal(str(balance)))
+        _run(Settings(), port, seed, profile, speed, money, quick)
     except LongshoreError as error:
         note(f"error: {error}")
         leave(error.exit_code)
@@ -59,12 +64,19 @@ def simulate(
 
 
 def _run(
-    settings: Settings, port: int, seed: int, profile: Profile, speed: float, balance: int
+    settings: Settings,
+    port: int,
+    seed: int,
+    profile: Profile,
+    speed: float,
+    balance: int,
+    quick: bool,
 ) -> None:
     from activities.providers.access import running_market
     from simulation.market.market import Market, Options
     from simulation.market.nodes import AgentRoom
     from simulation.market.server import MarketServer
+    from simulation.market.world import QUICK, Knobs
 
     if running := running_market(settings):
         raise StackError(
@@ -74,7 +86,13 @@ def _run(
     room = AgentRoom(settings.state_dir / "market", _line)
     for name in room.clear():
         _line(f"simulated machine {name} was left by an earlier market: switched off")
-    options = Options(seed=seed, profile=profile, speed=speed, balance=balance)
+    options = Options(
+        seed=seed,
+        profile=profile,
+        speed=speed,
+        balance=balance,
+        knobs=QUICK if quick else Knobs(),
+    )
     server = MarketServer(Market(options, room, _line), port)
     for number in (signal.SIGINT, signal.SIGTERM):
         # The server takes them while it runs; one that comes earlier must not be lost.

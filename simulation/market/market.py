@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from models.money import MICRO
 from simulation.market.background import Background, Profile
@@ -12,7 +12,7 @@ from simulation.market.exchange import Exchange
 from simulation.market.instances import Instances
 from simulation.market.ledger import Ledger
 from simulation.market.pods import Cloud
-from simulation.market.world import MachineRoom, NoMachines, World
+from simulation.market.world import Knobs, MachineRoom, NoMachines, World
 
 WORKSPACE = "wksp_simulated"
 ACCOUNT = "acct_simulated"
@@ -33,6 +33,7 @@ class Options:
     run: str | None = None
     """Part of every id; from the time of day when left out."""
     skus: Sequence[SKU] = SKUS
+    knobs: Knobs = field(default_factory=Knobs)
 
 
 class Market:
@@ -51,6 +52,7 @@ class Market:
             Clock(start, options.speed),
             run,
             options.seed,
+            knobs=options.knobs,
             machines=machines or NoMachines(),
         )
         self.instances = Instances(self.world)

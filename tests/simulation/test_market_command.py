@@ -131,6 +131,17 @@ async def test_after_a_kill_the_next_one_ends_what_was_left(simulated: Simulated
     assert "left by an earlier market" in output
 
 
+async def test_quick_machines_come_up_in_seconds_by_the_time_of_day(simulated: Simulated):
+    simulated.start("--quick")
+    info = await simulated.info()
+    headers = {"Authorization": f"Bearer {info.token}"}
+    async with httpx.AsyncClient(base_url=info.url, headers=headers, trust_env=False) as http:
+        knobs = (await http.get("/simulation/knobs")).json()
+        clock = (await http.get("/simulation/clock")).json()
+    assert max(knobs["pod_start_seconds"], knobs["instance_start_seconds"]) <= 5
+    assert (knobs["pod_trouble"], clock["speed"]) == (0, 1)
+
+
 async def test_a_taken_port_is_said_in_words(simulated: Simulated):
     simulated.start()
     port = (await simulated.info()).url.rpartition(":")[2]

@@ -33,6 +33,7 @@ from models.settings import MarketInfo
 from models.spending import BlockDetail, PurchaseDetail
 from models.views import JobView, NodeView
 from scheduling.prices.fills import cost
+from simulation.market.world import QUICK
 from workers.demo.events import Event, events_between
 from workers.demo.report import Bought
 from workers.demo.state import DemoState, Snapshot
@@ -50,8 +51,7 @@ WAKE_EVERY, SOLD_WITHIN = 5.0, 25.0
 _SIMULATED = "simulated"
 _KINDS = {"intent": "decided", "order": "ordered", "money": "paid", "sale": "sold",
           "machine": "machine", "block": "ended", "end": "closed"}  # fmt: skip
-_KNOBS = {"settle_seconds": 1, "instance_start_seconds": 2, "pod_start_seconds": 5,
-          "pod_trouble": 0, "spot_loss_per_hour": 0}  # fmt: skip
+_KNOBS = QUICK.model_dump(exclude_unset=True)
 """A real machine takes minutes to come up; nobody wants to look at that."""
 
 
