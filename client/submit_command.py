@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from client.api import Longshore
 
 _COMMAND = "longshore.command"
-_LAST_LOGS = 10.0
+_LAST_LOGS = 30.0
+"""Seconds. A job that has just ended may answer a query only after ten, when Temporal no longer
+waits for the worker that had it in memory."""
 
 
 class _WithCommand(TyperCommand):
