@@ -69,7 +69,7 @@ def page() -> str:
     parts.append(f"{_CLASSES}\n{_table('class', FailureClass)}\n")
     parts.append(f"{_STATES}\n{_table('state', JobState)}\n")
     parts.append(f"{_ENVIRONMENT}")
-    parts.append(f"{_WRONG}\n```yaml\n{WRONG_EXAMPLE}```\n\n```\n{_problems()}\n```\n")
+    parts.append(f"{_WRONG}```yaml\n{WRONG_EXAMPLE}```\n\n```console\n{_refusal()}\n```\n")
     parts.append(f"{_ERRORS}\n{_errors()}\n")
     parts.append(f"{_FULL}\n```yaml\n{FULL_EXAMPLE}```\n")
     return "\n".join(parts)
@@ -177,11 +177,13 @@ def _docs_of(enum: type[StrEnum]) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in found if name in enum.__members__}
 
 
-def _problems() -> str:
+def _refusal() -> str:
+    """Return what a person sees who submits the wrong example."""
     try:
         load_document(WRONG_EXAMPLE, "job.yaml", JobSpec)
     except SpecError as error:
-        return str(error)
+        said = [f"error: {problem}" for problem in error.problems]
+        return "\n".join(["$ longshore submit job.yaml", *said, "$ echo $?", str(error.exit_code)])
     raise AssertionError("the wrong example is right")
 
 
@@ -225,9 +227,9 @@ A job file is YAML or JSON and describes one job: what to run, what it needs, an
 is.
 
 ```console
-$ longshore submit job.yaml
-$ longshore submit job.yaml --set priority=8 --set env.SEED=7    # values over the file's
-$ longshore submit --gpus 2 --set gpu_type=H100 -- python train.py    # without a file
+$ longshore submit examples/hello.yaml
+$ longshore submit examples/hello.yaml --set priority=8 --set env.SEED=7    # over the file's
+$ longshore submit --gpus 2 --set gpu_type=H100 -- nvidia-smi -L    # without a file
 $ longshore schema job > job.schema.json    # JSON Schema, for completion in an editor
 ```
 
@@ -237,6 +239,9 @@ The smallest one is a name and a command; it gets one GPU of any kind:
 name: hello
 command: nvidia-smi -L
 ```
+
+A relative `workdir` counts from the folder of the job file, on the machine where you submit it.
+Nothing is copied to the node: the folder must be there at the same path.
 
 **Sizes** are text with a unit, or a number of GB: `80GB`, `512MB`, `64GiB`, `80`. GB is 10^9
 bytes. **Bandwidth** is a size a second, `10GB/s` or `500MB/s`; a number is GB/s. **Power** is
@@ -324,7 +329,9 @@ _WRONG = """\
 ## When a file is wrong
 
 All mistakes come at once, with file, line and field; the exit code is 65, and nothing is
-submitted. For this file
+submitted. For this `job.yaml`
+
+<!-- file: job.yaml -->
 """
 
 _ERRORS = """\
