@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ from activities.node import launch
 from client.cli import command_line
 from models.document import read_document
 from models.job import JobSpec
+from models.orderbook_response import OrderbookResponse
+from models.search import SEARCH_ATTRIBUTES
+from workers import schedules
+from workers.schedules import Recurring
+from workers.versioning import WORKFLOWS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -40,6 +46,49 @@ def test_the_job_page_names_every_variable_that_a_process_gets():
     page = (ROOT / "docs" / "job-file.md").read_text()
     assert len(given) > 10
     assert {name for name in given if f"`{name}`" not in page} == set()
+
+
+def test_the_temporal_page_names_every_workflow_type_and_attribute():
+    page = (ROOT / "docs" / "temporal-ui.md").read_text()
+    types = [kind.__name__ for kind in WORKFLOWS]
+    assert {name for name in [*types, *SEARCH_ATTRIBUTES] if f"`{name}`" not in page} == set()
+
+
+def test_the_deployment_page_names_every_schedule():
+    page = (ROOT / "deploy" / "README.md").read_text()
+    made = [each.schedule for each in vars(schedules).values() if isinstance(each, Recurring)]
+    assert len(made) >= 3
+    assert [name for name in made if f"`{name}`" not in page] == []
+
+
+def test_every_decision_that_is_named_exists():
+    """Anywhere in the tree: pages, code, packaging, workflows of the forge."""
+    there = {file.name for file in (ROOT / "docs" / "decisions").glob("*.md")}
+    listed = subprocess.run(
+        ["git", "-c", "safe.directory=*", "grep", "-hoIE",
+         r"decisions/[0-9]{4}-[a-z0-9-]+(\.md)?"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    named = {line.removeprefix("decisions/") for line in listed.stdout.splitlines()}
+    assert len(named) > 10
+    assert {name for name in named if f"{name.removesuffix('.md')}.md" not in there} == set()
+
+
+def test_the_order_book_of_the_console_page_has_the_fields_of_an_answer():
+    text = (ROOT / "docs" / "console.md").read_text()
+    example = re.search(r"```json\n(\{\n.*?)```", text, re.DOTALL)
+    assert example
+    OrderbookResponse.model_validate_json(example[1])
+
+
+def test_every_benchmark_that_is_named_can_be_started():
+    named = {
+        name for page in PAGES for name in re.findall(r"-m (benchmarks\.\w+)", page.read_text())
+    }
+    assert len(named) > 5
+    assert {
+        name for name in named if not (ROOT / f"{name.replace('.', '/')}.py").exists()
+    } == set()
 
 
 def test_every_job_file_of_the_examples_can_be_read():

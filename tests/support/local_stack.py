@@ -48,7 +48,7 @@ def running_stack(
     stack = Stack(
         settings, search_attributes=search_attributes, migrate=migrate, time_skipping=True
     )
-    with _guarded(settings):
+    with guarded(settings):
         try:
             stack.start(lambda line: None)
             yield stack
@@ -80,7 +80,7 @@ _random = SystemRandom()
 
 
 @contextmanager
-def _guarded(settings: Settings) -> Iterator[None]:
+def guarded(settings: Settings) -> Iterator[None]:
     """Run a process that stops the stack as soon as this one has gone, however it went."""
     guard = subprocess.Popen(
         [sys.executable, "-m", "tests.support.guard", str(settings.state_dir)],
