@@ -29,7 +29,7 @@ from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook, Windo
 from models.placement import JobRequest, RunningJob
 from models.pool import PoolSpec
 from models.purchase import PurchaseRequest, order_key
-from scheduling.buying.fleet import holds, shape_of
+from scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from scheduling.buying.options import windows_to_ask
 from scheduling.buying.promises import not_promised
 
@@ -113,6 +113,8 @@ async def under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[Capaci
                 expected_at=expected, place=row["place"],
                 domain=(row["block"] or order_key(row["id"], 1)) if option.fast_fabric else None,
                 until=(option.start or row["created_at"]) + option.length,
+                # As it was promised, so that it counts for the job that it was bought for.
+                shape=shape_of_offer(option.offer) if option.offer else None,
             )
         )  # fmt: skip
     return tuple(coming)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from models.buying import CapacityUnderWay, NodeShape, PurchasePlan, Release
 from models.job import Tier
-from models.market import InstanceType
+from models.market import InstanceType, Offer
 from models.node import GPU, Node, NodeState
 from models.placement import JobRequest, PackingPolicy, RecentJobs, RunningJob
 from models.topology import labels_of_bought
@@ -164,6 +164,11 @@ def shape_of(
         cpus=cpus if cpus is not None else kind.gpus * _CPUS_PER_GPU,
         ram=ram if ram is not None else kind.gpus * _RAM_PER_GPU,
     )
+
+
+def shape_of_offer(offer: Offer) -> NodeShape | None:
+    """Return what the machine of an offer has; None where its type cannot be read."""
+    return shape_of(offer.instance_type, cpus=offer.cpus, ram=offer.ram)
 
 
 def holds(shape: NodeShape, job: JobRequest) -> bool:

@@ -11,7 +11,7 @@ from models.job import Tier
 from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
 from models.money import format_dollars
 from models.price import PriceNeed
-from scheduling.buying.fleet import shape_of
+from scheduling.buying.fleet import shape_of, shape_of_offer
 from scheduling.prices.book import BookColumns
 from scheduling.prices.limit import Priced, Walk, find_limit, walk
 from scheduling.prices.price import in_place
@@ -230,7 +230,7 @@ def pod_sources(
         if market.away or market.capabilities.fixed_window:
             continue
         for offer in market.offers:
-            shape = shape_of(offer.instance_type, cpus=offer.cpus, ram=offer.ram)
+            shape = shape_of_offer(offer)
             if shape is None or shape.gpus != offer.gpus:
                 continue
             source = PodSource(market, offer, shape)

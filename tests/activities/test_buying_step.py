@@ -10,6 +10,8 @@ from activities.buying import purchase_rows as rows
 from activities.buying.deciding import BuyingActivities
 from activities.views import set_pool
 from models.buying import BuyingPolicy
+from models.market import Offer
+from models.money import MICRO
 from models.pool import PoolSpec
 from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
 from models.settings import Settings
@@ -68,6 +70,26 @@ async def test_a_machine_that_becomes_a_node_while_is_decided_is_not_bought_agai
         for statement in _NODE:
             await other.execute(text(statement), {"pool": waiting.pool})
     assert await deciding == Bought(reason="nothing is lacking")
+
+
+async def test_a_machine_on_its_way_has_what_its_offer_promised(ledger: Ledger):
+    """With what machines of its type usually have it would be too small for the job that it was
+    bought for, and the same would be bought again and again until it is a node."""
+    offer = Offer(
+        id="row-1", provider="prime", instance_type="1xH100-80GB", gpus=1, price=2 * MICRO,
+        cpus=30, ram=200,
+    )  # fmt: skip
+    option = PurchaseOption(
+        provider="prime", instance_type=offer.instance_type, gpus_per_node=1,
+        length=timedelta(hours=2), limit=offer.price, offer=offer,
+    )  # fmt: skip
+    spec = PoolSpec(name=ledger.pool, buying=BuyingPolicy(enabled=True))
+    request = PurchaseRequest(pool=ledger.pool, options=(option,))
+    async with ledger.database.transaction() as connection:
+        await set_pool(connection, spec)
+        await rows.insert_purchase(connection, "p-1", request)
+    await ledger.enqueue("a", gpus=1, cpus=30, expected_duration="10m")
+    assert await _decide(ledger) == Bought(reason="nothing is lacking")
 
 
 async def _decide(ledger: Ledger) -> Bought:
