@@ -29,7 +29,7 @@ pytest_plugins = (
 
 LONGEST = (
     "tests/buying/", "tests/faults/", "tests/e2e/", "tests/workers/test_demo.py",
-    "tests/activities/test_warming.py", "tests/scheduling/test_bulk.py",
+    "tests/docs/", "tests/activities/test_warming.py", "tests/scheduling/test_bulk.py",
 )  # fmt: skip
 """Where most of the time of a run goes (docs/development.md)."""
 
