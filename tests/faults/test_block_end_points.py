@@ -32,7 +32,6 @@ UNSOLD = "settle_sale.after-commit"
 """Comes only where there was no buyer."""
 ALWAYS = {
     ("place_sale.after-call", CONTROL),
-    ("intend_sale.after-commit", CONTROL),
     ("hand_over.after-commit", CONTROL),
 }
 ALSO_OF = ("place_sale.before-call", "intend_sale.before-commit", "hand_over.before-commit")

@@ -28,7 +28,6 @@ OF_A_POD = (
     "open_purchase", "intend_order", "place_order", "await_agents", "settle_purchase", *LATER,
 )  # fmt: skip
 ALWAYS = {
-    ("place_order.after-call", CONTROL, BLOCK),
     ("place_order.after-call", CONTROL, POD),
     ("start_machine.after-call", CONTROL, BLOCK),
     ("stop_machines.after-call", CONTROL, POD),

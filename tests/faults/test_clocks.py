@@ -31,7 +31,6 @@ MOMENTS = (
     ("start_machine.after-commit", BLOCK),
 )
 ALWAYS = {
-    ("open_purchase.after-commit", BLOCK, "back"),
     ("start_machine.after-commit", BLOCK, "forward"),
 }
 

@@ -61,6 +61,7 @@ def test_it_cancels_kills_recovers_and_finds_all_as_it_should_be(home: Home) -> 
     assert StateFile(home.stack.folder).unfinished() is None
 
 
+@pytest.mark.exhaustive  # tests/e2e/test_survival.py kills everything too
 def test_it_goes_on_after_everything_was_killed(home: Home) -> None:
     first = home.start("demo", "--jobs", "8")
     assert first.stdout is not None
