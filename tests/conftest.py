@@ -28,10 +28,12 @@ pytest_plugins = (
 )  # fmt: skip
 
 LONGEST = (
-    "tests/buying/", "tests/faults/", "tests/e2e/", "tests/workers/test_demo.py",
-    "tests/docs/", "tests/activities/test_warming.py", "tests/scheduling/test_bulk.py",
+    "tests/activities/test_warming.py", "tests/buying/", "tests/docs/test_pages.py", "tests/e2e/",
+    "tests/faults/", "tests/workers/test_demo.py",
 )  # fmt: skip
 """Where most of the time of a run goes (docs/development.md)."""
+BESIDE = 2
+"""How many other modules begin after each of these."""
 
 _seed = os.environ.get("LONGSHORE_SEED")
 for _name in [name for name in os.environ if name.startswith(("LONGSHORE_", "TEMPORAL_"))]:
@@ -39,6 +41,8 @@ for _name in [name for name in os.environ if name.startswith(("LONGSHORE_", "TEM
 if _seed:
     os.environ["LONGSHORE_SEED"] = _seed  # tests/faults/test_random.py
 os.environ["TEMPORAL_CONFIG_FILE"] = os.environ["LONGSHORE_CONFIG"] = os.devnull
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)  # a parallel worker gets them from readline; commands obey them
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what it puts into the background; what is started here would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -117,8 +121,18 @@ async def node(
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the modules that take longest: a parallel run ends when its last one does."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    """Spread the modules that take long over the first part of the run, as parallel workers take
+    one module after the other: those mostly wait, and the others compute meanwhile."""
+    modules: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    long = [name for name in modules if name.startswith(LONGEST)]
+    short = [name for name in modules if not name.startswith(LONGEST)]
+    order: list[str] = []
+    for number, name in enumerate(long):
+        order += [name, *short[number * BESIDE : (number + 1) * BESIDE]]
+    order += short[len(long) * BESIDE :]
+    items[:] = [item for name in order for item in modules[name]]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

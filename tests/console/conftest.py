@@ -12,14 +12,14 @@ from tests.support.market import RunningMarket, running_market
 from workers.stack import Stack
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def market() -> Iterator[RunningMarket]:
     """Starts a market at which nobody trades but the test, whose clock stands still; 0.1 s."""
     with running_market() as market:
         yield market
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def console(market: RunningMarket, stack: Stack) -> Iterator[RunningConsole]:
     """Starts a console of that market, with the database of the stack; 3 s."""
     with (
@@ -43,7 +43,7 @@ def example(market: RunningMarket) -> RunningMarket:
     return market
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 async def browser() -> AsyncIterator[Browser]:
     """Starts the system's Chromium; 1 s. Tests that need it are skipped where there is none."""
     if find_chromium() is None:
