@@ -16,6 +16,12 @@ EVERYTHING = (
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _a_stranger(console: RunningConsole) -> None:
+    """Nobody whom an earlier test has signed in."""
+    console.stranger.cookies.clear()
+
+
 @pytest.mark.parametrize("path", EVERYTHING)
 def test_a_program_needs_the_token(console: RunningConsole, path: str) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic Og=="},
