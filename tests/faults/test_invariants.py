@@ -76,7 +76,7 @@ async def test_each_look_at_the_database_sees_its_violation(ledger: Ledger, what
 
 _A_JOB = """
     INSERT INTO jobs SELECT (jsonb_populate_record(jobs, '{"id": "other", "key": "other"}')).*
-      FROM jobs LIMIT 1
+      FROM jobs WHERE id = ':job'
 """
 _A_POOL = """
     INSERT INTO pools SELECT (jsonb_populate_record(pools, '{"name": "other"}')).*
@@ -87,11 +87,14 @@ _A_POOL = """
 @pytest.mark.parametrize(
     ("harm", "mend", "found"),
     [
-        ("UPDATE jobs SET attempts = attempts + 1", "UPDATE jobs SET attempts = attempts - 1",
+        ("UPDATE jobs SET attempts = attempts + 1 WHERE id = ':job'",
+         "UPDATE jobs SET attempts = attempts - 1 WHERE id = ':job'",
          "the workflow says"),
-        ("UPDATE jobs SET end_state = 'CANCELLED'", "UPDATE jobs SET end_state = 'SUCCEEDED'",
+        ("UPDATE jobs SET end_state = 'CANCELLED' WHERE id = ':job'",
+         "UPDATE jobs SET end_state = 'SUCCEEDED' WHERE id = ':job'",
          "the workflow says"),
-        ("UPDATE jobs SET id = id || '-x'", "UPDATE jobs SET id = rtrim(id, '-x')", "has no row"),
+        ("UPDATE jobs SET id = id || '-x' WHERE id = ':job'",
+         "UPDATE jobs SET id = ':job' WHERE id = ':job-x'", "has no row"),
         (_A_JOB, "DELETE FROM jobs WHERE id = 'other'", "job other ended SUCCEEDED"),
         (_A_POOL, "DELETE FROM pools WHERE name = 'other'", "the workflow of pool other is None"),
         ("UPDATE nodes SET epoch = epoch + 1", "UPDATE nodes SET epoch = epoch - 1",
@@ -102,10 +105,10 @@ _A_POOL = """
 async def test_rows_and_workflows_are_compared(fleet: Fleet, harm: str, mend: str, found: str):
     job_id = await scenes.submit(fleet, fleet.journal.job("compared"))
     await check(fleet, [job_id])
-    _change(fleet, harm)
+    _change(fleet, harm.replace(":job", job_id))
     with pytest.raises(AssertionError, match=found):
         await check(fleet, [job_id], patience=PATIENCE_WITH_WRONG)
-    _change(fleet, mend)
+    _change(fleet, mend.replace(":job", job_id))
     await check(fleet, [job_id])
 
 
