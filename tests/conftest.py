@@ -32,7 +32,7 @@ LONGEST = (
     "tests/faults/", "tests/workers/test_demo.py",
 )  # fmt: skip
 """Where most of the time of a run goes (docs/development.md)."""
-BESIDE = 2
+BESIDE = 1
 """How many other modules begin after each of these."""
 
 _seed = os.environ.get("LONGSHORE_SEED")

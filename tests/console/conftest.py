@@ -1,5 +1,6 @@
 """A simulated market, a real database, and a console of its own process between both."""
 
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -37,8 +38,9 @@ def console_database(console: RunningConsole, stack: Stack) -> str:
 
 @pytest.fixture
 def example(market: RunningMarket) -> RunningMarket:
-    """The market with the book of the documentation's example, and no faults."""
+    """The market at this hour, with the book of the documentation's example, and no faults."""
     market.clear_faults()
+    market.advance(max(time.time() - market.now, 0))
     market.book(worked_example=True)
     return market
 
