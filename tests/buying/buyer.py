@@ -1,6 +1,7 @@
 """Buys at a simulated market by the real workflows, and compares the ledger with the market."""
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -8,15 +9,17 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import text
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 from temporalio.testing import ActivityEnvironment
 
 from activities.buying.blocks import BlockActivities
 from activities.database import Database
 from activities.providers import registry
+from activities.views import set_pool
 from models.market import InstanceType, Offer
 from models.messages import CONTROL_TASK_QUEUE, CommandReason
+from models.pool import PoolSpec
 from models.purchase import (
     BlockEnd,
     BlockLook,
@@ -25,6 +28,7 @@ from models.purchase import (
     PurchaseRequest,
     PurchaseStatus,
     block_workflow_id,
+    buying_workflow_id,
     purchase_workflow_id,
 )
 from tests.support.control import new_pool
@@ -93,6 +97,16 @@ class Buyer:
         steps = BlockActivities(self.database, self.temporal, self.market.settings())
         ref = BlockRef(block_id=block_id)
         return await ActivityEnvironment().run(steps.look_at_block, ref)
+
+    async def close(self) -> None:
+        """Have the pool buy no more, whatever still waits there, and let go all that it has."""
+        async with self.database.transaction() as connection:
+            await set_pool(connection, PoolSpec(name=self.pool))
+        with contextlib.suppress(RPCError, WorkflowFailureError):  # none, or one that has failed
+            await self.temporal.get_workflow_handle(buying_workflow_id(self.pool)).result()
+        bought = await self.rows("SELECT id FROM purchases WHERE pool = :pool", pool=self.pool)
+        self.purchases += [row["id"] for row in bought if row["id"] not in self.purchases]
+        await self.let_all_go()
 
     async def let_all_go(self) -> None:
         for purchase_id in self.purchases:

@@ -50,4 +50,4 @@ async def buyer(temporal: Client, buying: Database, market: RunningMarket) -> As
     buyer = Buyer(temporal, buying, market)
     yield buyer
     market.clear_faults()
-    await buyer.let_all_go()
+    await buyer.close()

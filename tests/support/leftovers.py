@@ -24,6 +24,8 @@ MARK = "TESTS_RUN"
 """In the environment of this process, and so of all that come from it: who started them."""
 PATIENCE = 10.0
 """Seconds in which something that is ending may end."""
+_CRASHPAD = "chrome_crashpad_handler"
+"""Chromium starts it again and again, in nobody's family, and it ends with its browser."""
 _CACHES = {".pytest_cache", "__pycache__", ".hypothesis"}
 
 Thing = tuple[str, Any]
@@ -81,6 +83,8 @@ class Leftovers:
         kind, what = thing
         if kind != "process":
             return False
+        if _words(what[0])[:1] and Path(_words(what[0])[0]).name == _CRASHPAD:
+            return True
         family = [psutil.Process(what[0]), *_above(what[0])] if psutil.pid_exists(what[0]) else []
         folders = [str(path) for kind, path in kept if kind == "file"]
         return any(
@@ -130,6 +134,13 @@ def _works_in(process: psutil.Process, folders: Sequence[str]) -> bool:
     return any(word.startswith(folder) for word in words for folder in folders)
 
 
+def _words(pid: int) -> list[str]:
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return []
+
+
 def _ports() -> Iterator[Thing]:
     for connection in psutil.Process().net_connections("tcp"):
         if connection.status == psutil.CONN_LISTEN:
@@ -147,10 +158,7 @@ def _name(thing: Thing) -> str:
     kind, what = thing
     if kind != "process":
         return f"{kind} {what}"
-    try:
-        return f"process {what[0]} ({' '.join(psutil.Process(what[0]).cmdline())[:200]})"
-    except psutil.Error:
-        return f"process {what[0]}"
+    return f"process {what[0]} ({' '.join(_words(what[0]))[:200]})"
 
 
 _FOLDER = pytest.StashKey[Path]()

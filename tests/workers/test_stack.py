@@ -28,8 +28,8 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[Stack]:
-    """Starts a stack of this module's own, to be killed and started again; 2 s."""
+def module_stack() -> Iterator[Stack]:
+    """Starts a stack of this module's own; 2 s."""
     with (
         temporary_folder() as path,
         running_stack(
@@ -37,6 +37,13 @@ def own() -> Iterator[Stack]:
         ) as stack,
     ):
         yield stack
+
+
+@pytest.fixture
+def own(module_stack: Stack) -> Stack:
+    """That stack, to be killed and started again: it runs, whatever an earlier test did to it."""
+    module_stack.start(lambda line: None)
+    return module_stack
 
 
 def pids(stack: Stack) -> dict[str, int | None]:
