@@ -66,7 +66,7 @@ class Leftovers:
         result = yield
         deadline = time.monotonic() + PATIENCE
         while (left := self._left()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(0.02)  # between two looks: what is ending may end
         if left:
             self._told |= left
             pytest.fail(f"left behind: {'; '.join(sorted(map(_name, left)))}", pytrace=False)
@@ -83,14 +83,17 @@ class Leftovers:
         kind, what = thing
         if kind != "process":
             return False
-        if _words(what[0])[:1] and Path(_words(what[0])[0]).name == _CRASHPAD:
-            return True
-        family = [psutil.Process(what[0]), *_above(what[0])] if psutil.pid_exists(what[0]) else []
         folders = [str(path) for kind, path in kept if kind == "file"]
-        return any(
-            ("process", (each.pid, each.create_time())) in kept or _works_in(each, folders)
-            for each in family
-        )
+        try:
+            process = psutil.Process(what[0])
+            if process.name().startswith(_CRASHPAD[:15]):  # the kernel keeps 15 letters
+                return True
+            return any(
+                ("process", (each.pid, each.create_time())) in kept or _works_in(each, folders)
+                for each in [process, *process.parents()]
+            )
+        except psutil.Error:
+            return True  # it has ended meanwhile
 
     def _all(self) -> set[Thing]:
         return {*self._processes(), *_ports(), *self._files()}

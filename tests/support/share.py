@@ -22,7 +22,7 @@ SECONDS = {
     "tests/faults/test_random.py": 90,
     "tests/faults/test_training.py": 120,
 }
-"""What a case of a module takes, alone on two cores."""
+"""Roughly what a case of a module takes; estimates, so that one can plan."""
 OTHERWISE = 5
 
 
