@@ -40,8 +40,9 @@ PATIENCE = 90.0
 class Fleet:
     """A running stack with `nodes` agents, and the client of it."""
 
-    def __init__(self, stack: Stack, nodes: int) -> None:
+    def __init__(self, stack: Stack, nodes: int, lost_after: timedelta = NODE_LOST_AFTER) -> None:
         self.stack = stack
+        self.lost_after = lost_after
         self.nodes = node_names(nodes)
         self.relays: dict[str, Relay] = {}
         """What lies between an agent and the server; empty where they talk directly."""
@@ -196,7 +197,7 @@ class Fleet:
         env = self.stack.child_env() | {
             VARIABLE: str(self._points),
             "LONGSHORE_HEALTH_ADDRESS": "off",
-            "LONGSHORE_NODE_LOST_AFTER": f"{NODE_LOST_AFTER.total_seconds():g}s",
+            "LONGSHORE_NODE_LOST_AFTER": f"{self.lost_after.total_seconds():g}s",
             "PYTHONPATH": str(ROOT),
         }
         if relay := self.relays.get(name.removeprefix("agent-")):
@@ -215,12 +216,16 @@ def node_names(count: int) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def running_fleet(
-    folder: Path, nodes: int, *, relayed: bool = False
+    folder: Path,
+    nodes: int,
+    *,
+    relayed: bool = False,
+    lost_after: timedelta = NODE_LOST_AFTER,
 ) -> AsyncIterator[Fleet]:
     """Yield a fleet whose nodes are ready, each behind a relay if wanted; gone at the end."""
-    settings = settings_in(folder).model_copy(update={"node_lost_after": NODE_LOST_AFTER})
+    settings = settings_in(folder).model_copy(update={"node_lost_after": lost_after})
     with running_stack(settings, migrate=upgrade) as stack:
-        fleet = Fleet(stack, nodes)
+        fleet = Fleet(stack, nodes, lost_after)
         async with AsyncExitStack() as relays:
             for node in fleet.nodes if relayed else ():
                 relay = relay_to(stack.temporal.address)

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(240)
+LOST_AFTER = timedelta(seconds=16)
+"""A short cut is 4 s of it; what is left is for a busy machine to connect again."""
 
 
 @pytest.fixture(scope="module")
 async def fleet() -> AsyncIterator[Fleet]:
     """Starts a stack with a control worker, and without nodes; 5 s."""
     with temporary_folder() as folder:
-        async with running_fleet(folder, nodes=0) as running:
+        async with running_fleet(folder, nodes=0, lost_after=LOST_AFTER) as running:
             yield running
 
 
