@@ -6,6 +6,9 @@ SHELL := bash
 .PHONY: help install demo survive up down test test-fast bench-test faults chaos histories lint \
   format bench docs lock clean
 
+# A run of all tests starts several hundred Python processes: what they import is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
