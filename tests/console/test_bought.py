@@ -15,7 +15,6 @@ from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 from workers.stack import Stack
 
-WITHIN = 20_000
 PHONE = {"width": 390, "height": 844}
 
 
@@ -38,7 +37,7 @@ async def page(browser: Browser, fresh: RunningConsole) -> AsyncIterator[Page]:
     context = await browser.new_context(viewport=PHONE, is_mobile=True)  # pyright: ignore[reportArgumentType]
     page = await context.new_page()
     await page.goto(f"{fresh.url}/purchases?token={fresh.token}")
-    await expect(page.get_by_role("heading", name="Purchases")).to_be_visible(timeout=WITHIN)
+    await expect(page.get_by_role("heading", name="Purchases")).to_be_visible()
     yield page
     await context.close()
 
@@ -50,20 +49,20 @@ async def test_where_nothing_was_bought_it_is_said_what_to_do(page: Page, fresh:
         ("costs", "Nothing was paid in this time"),
     ):
         await page.goto(f"{fresh.url}/{path}")
-        await expect(page.get_by_text(said)).to_be_visible(timeout=WITHIN)
+        await expect(page.get_by_text(said)).to_be_visible()
         await expect(page.locator(".empty code").first).to_contain_text("longshore")
         assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     for path, said in (("purchases", "no such purchase"), ("blocks", "no such block")):
         await page.goto(f"{fresh.url}/{path}/p-nothing")
-        await expect(page.get_by_text(said)).to_be_visible(timeout=WITHIN)
+        await expect(page.get_by_text(said)).to_be_visible()
 
 
 async def test_a_stop_shows_on_the_page(page: Page, fresh: RunningConsole):
     assert fresh.http.post("/market/stop", json={"reason": "too dear"}).json()["stopped"]
-    await expect(page.get_by_text("Buying is stopped.")).to_be_visible(timeout=WITHIN)
+    await expect(page.get_by_text("Buying is stopped.")).to_be_visible()
     await expect(page.get_by_text("too dear")).to_be_visible()
     fresh.http.post("/market/resume")
-    await expect(page.get_by_text("Buying is stopped.")).not_to_be_visible(timeout=WITHIN)
+    await expect(page.get_by_text("Buying is stopped.")).not_to_be_visible()
 
 
 async def test_a_stop_is_in_the_database_at_once(fresh: RunningConsole, fresh_database: str):

@@ -19,7 +19,6 @@ from tests.support.local_stack import temporary_folder
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from workers.stack import Stack
 
-WITHIN = 20_000
 NARROW = {"width": 700, "height": 900}
 _CUT_OFF = "[...document.querySelectorAll('.body')].filter(b => b.scrollWidth > b.clientWidth)"
 FABRIC = {"region": "eu", "cluster": "c1", "fabric.domain": "rack-1"}
@@ -100,7 +99,7 @@ async def page(browser: Browser, here: RunningConsole) -> AsyncIterator[Page]:
 async def test_who_holds_which_gpu(page: Page, here: RunningConsole, fleet: Fleet):
     await page.goto(f"{here.url}/nodes?pool={fleet.pool}")
     table = page.get_by_role("table", name=f"Nodes of pool {fleet.pool}, by domain")
-    await expect(table).to_be_visible(timeout=WITHIN)
+    await expect(table).to_be_visible()
     of_rack = table.get_by_role("row", name="Domain eu/c1/rack-1")
     await expect(of_rack).to_contain_text("3 nodes, 24 used and 0 free of 24 GPUs")
     of_none = table.get_by_role("row", name="No domain")
@@ -119,32 +118,32 @@ async def test_who_holds_which_gpu(page: Page, here: RunningConsole, fleet: Flee
         await expect(sums).to_contain_text(said)
     await lab.get_by_role("link", name="notebook").click()
     await expect(page).to_have_url(f"{here.url}/jobs/{fleet.part}")
-    await expect(page.get_by_role("heading", name=fleet.part)).to_be_visible(timeout=WITHIN)
+    await expect(page.get_by_role("heading", name=fleet.part)).to_be_visible()
 
 
 async def test_the_page_of_nodes_follows_what_happens(
     page: Page, here: RunningConsole, fleet: Fleet
 ):
     await page.goto(f"{here.url}/nodes?pool={fleet.pool}&domain=-")
-    await expect(page.get_by_text("Only nodes of no domain.")).to_be_visible(timeout=WITHIN)
+    await expect(page.get_by_text("Only nodes of no domain.")).to_be_visible()
     lab = page.get_by_role("row", name=re.compile(fleet.nodes["lab"].id))
     await expect(lab).to_contain_text("ready")
     await fleet.longshore.cordon(fleet.nodes["lab"].id, "a fan is loud")
-    await expect(lab).to_contain_text("cordoned", timeout=WITHIN)
+    await expect(lab).to_contain_text("cordoned")
     await expect(lab).to_contain_text("a fan is loud")
     idle = "GPUs 1-7 idle, on a node that takes no work"
     await expect(lab.get_by_role("img", name=re.compile(idle))).to_be_visible()
     await fleet.nodes["lab"].end(fleet.part)
-    await expect(lab).to_contain_text("cordoned", timeout=WITHIN)
-    await expect(lab.get_by_role("link", name="notebook")).to_have_count(0, timeout=WITHIN)
+    await expect(lab).to_contain_text("cordoned")
+    await expect(lab.get_by_role("link", name="notebook")).to_have_count(0)
     await page.get_by_role("link", name="Show all domains").click()
-    await expect(page.get_by_text("Domain eu/c1/rack-1")).to_be_visible(timeout=WITHIN)
+    await expect(page.get_by_text("Domain eu/c1/rack-1")).to_be_visible()
 
 
 async def test_jobs_with_why_each_waits(page: Page, here: RunningConsole, fleet: Fleet):
     await page.goto(f"{here.url}/jobs?pool={fleet.pool}")
     table = page.get_by_role("table", name="Jobs, the newest first")
-    await expect(table.locator("tbody tr")).to_have_count(3, timeout=WITHIN)
+    await expect(table.locator("tbody tr")).to_have_count(3)
     row = table.get_by_role("row", name=re.compile(fleet.wide))
     await expect(row).to_contain_text("queued")
     await expect(row).to_contain_text("so far")
@@ -154,13 +153,13 @@ async def test_jobs_with_why_each_waits(page: Page, here: RunningConsole, fleet:
     await expect(gang).to_contain_text("16 GPUs")
     await expect(gang).to_contain_text("stands by")
     await page.get_by_role("button", name="Waiting").press("Enter")
-    await expect(table.locator("tbody tr")).to_have_count(1, timeout=WITHIN)
+    await expect(table.locator("tbody tr")).to_have_count(1)
     await expect(page).to_have_url(re.compile(f"pool={fleet.pool}&state=waiting"))
     await page.reload()
-    await expect(table.locator("tbody tr")).to_have_count(1, timeout=WITHIN)
+    await expect(table.locator("tbody tr")).to_have_count(1)
     await table.get_by_role("link", name=fleet.wide).click()
     nodes = page.get_by_role("table", name="Nodes with their answer")
-    await expect(nodes.locator("tbody tr")).to_have_count(4, timeout=WITHIN)
+    await expect(nodes.locator("tbody tr")).to_have_count(4)
     await expect(nodes).to_contain_text("not-enough-gpus")
     await expect(page.get_by_text("What could help")).to_be_visible()
 
@@ -168,7 +167,7 @@ async def test_jobs_with_why_each_waits(page: Page, here: RunningConsole, fleet:
 async def test_one_job_with_its_attempts(page: Page, here: RunningConsole, fleet: Fleet):
     await page.goto(f"{here.url}/jobs/{fleet.part}")
     attempts = page.get_by_role("table", name="Attempts, the newest first")
-    await expect(attempts).to_contain_text("runs", timeout=WITHIN)
+    await expect(attempts).to_contain_text("runs")
     await expect(attempts).to_contain_text(fleet.nodes["lab"].id)
     scores = page.get_by_role("table", name="Nodes that could take it, best first")
     await expect(scores.locator("[aria-current=true]")).to_contain_text(fleet.nodes["lab"].id)
@@ -179,13 +178,13 @@ async def test_one_job_with_its_attempts(page: Page, here: RunningConsole, fleet
     await expect(link).to_have_attribute("href", where)
     await expect(page.get_by_role("status")).to_have_count(0)
     await fleet.nodes["lab"].end(fleet.part, report=USER_ERROR)
-    await expect(page.get_by_role("heading", level=1)).to_contain_text("failed", timeout=WITHIN)
-    await expect(attempts).to_contain_text("user, exit code 3: exit code 3", timeout=WITHIN)
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("failed")
+    await expect(attempts).to_contain_text("user, exit code 3: exit code 3")
 
 
 async def test_a_job_that_is_not_there(page: Page, here: RunningConsole):
     await page.goto(f"{here.url}/jobs/none-of-this")
-    await expect(page.get_by_text("There is no such job")).to_be_visible(timeout=WITHIN)
+    await expect(page.get_by_text("There is no such job")).to_be_visible()
 
 
 async def test_narrow_windows_scroll_in_one_direction(
@@ -195,7 +194,7 @@ async def test_narrow_windows_scroll_in_one_direction(
     pages = ("nodes?pool=" + fleet.pool, "jobs?pool=" + fleet.pool)
     for path in (*pages, f"jobs/{fleet.wide}", f"jobs/{fleet.gang}"):
         await page.goto(f"{here.url}/{path}")
-        await expect(page.locator("table tbody tr").first).to_be_visible(timeout=WITHIN)
+        await expect(page.locator("table tbody tr").first).to_be_visible()
         assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
         assert await page.evaluate(f"{_CUT_OFF}.length") == 0, path
 
@@ -211,11 +210,11 @@ async def test_pages_say_that_the_database_is_away_and_go_on(
         for path, said in (("nodes", "There are no nodes yet"), ("jobs", "No jobs now")):
             page = await context.new_page()
             await page.goto(f"{console.url}/{path}")
-            await expect(page.get_by_text(said)).to_be_visible(timeout=WITHIN)
+            await expect(page.get_by_text(said)).to_be_visible()
             with database_away(stack, database_url):
                 away = page.get_by_text("The database does not answer")
-                await expect(away).to_be_visible(timeout=WITHIN)
+                await expect(away).to_be_visible()
                 await expect(page.locator(".live.old")).to_contain_text("no answer")
-            await expect(page.get_by_text(said)).to_be_visible(timeout=WITHIN)
+            await expect(page.get_by_text(said)).to_be_visible()
             await expect(page.locator("time").first).to_contain_text("updated")
         await context.close()
