@@ -24,7 +24,7 @@ PATHS = (
     "/pools", "/jobs", "/jobs/{job_id}", "/jobs/{job_id}/why", "/jobs/{job_id}/checkpoints",
 )  # fmt: skip
 TAKE_NOTHING = ("/market/providers", "/market/switch", "/pools")
-EXAMPLES = 50
+EXAMPLES = 25
 """Of each kind, for each operation."""
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 _slow_inputs = [HealthCheck.too_slow]
 settings.register_profile(
     "quick",
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     derandomize=True,
     database=None,
