@@ -83,7 +83,7 @@ async def temporal(stack: Stack) -> Client:
 
 @pytest.fixture
 def database_url(stack: Stack) -> Iterator[str]:
-    """The URL of a database of this test's own: migrated, empty, gone afterwards."""
+    """Makes a database of this test's own: migrated, empty, gone afterwards; its URL; 0.1 s."""
     with own_database(stack) as url:
         yield url
 

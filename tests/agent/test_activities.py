@@ -104,6 +104,7 @@ class Served:
 
 @pytest.fixture
 async def served(temporal: Client, box: LocalNode) -> AsyncIterator[Served]:
+    """Starts a worker of the activities of a node; 0.1 s."""
     activities = NodeActivities(temporal, box.processes, box.fence)
     queue = f"test-{uuid.uuid4().hex[:8]}"
     async with Worker(

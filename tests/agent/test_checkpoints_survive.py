@@ -30,7 +30,7 @@ STORED = ("publish.after-manifest", "publish.after-prune")
 
 @pytest.fixture
 def other(settings: Settings, tmp_path: Path, pool: str) -> Iterator[AgentProcess]:
-    """A second agent of the pool, not started yet; gone at the end."""
+    """A second agent of the pool, which the test starts; gone at the end; 1 s."""
     other = AgentProcess(settings, tmp_path / "other", pool)
     yield other
     other.end()

@@ -127,12 +127,12 @@ async def test_silence_of_the_server_kills_the_process(make_box: MakeBox, tmp_pa
     assert report.failure is FailureClass.NETWORK
     assert "cut off" in report.message
     assert marked(mark) == []
-    assert boot_clock() - began < 3
+    assert boot_clock() - began < 30  # and not when the process itself would have ended
 
 
 async def test_acknowledged_heartbeats_keep_the_process(make_box: MakeBox, tmp_path: Path) -> None:
-    box = make_box(tmp_path, fence_after=0.5)
-    run = box.start("sleep 1.5")
+    box = make_box(tmp_path, fence_after=2.0)
+    run = box.start("sleep 3")
     while not run.done.done():
         box.fence.acknowledge(boot_clock())
         await asyncio.wait({run.done}, timeout=0.1)

@@ -44,7 +44,7 @@ def longshore(longshore: Longshore, buying: Database) -> Longshore:
 
 @pytest.fixture
 async def buyer(temporal: Client, buying: Database, market: RunningMarket) -> AsyncIterator[Buyer]:
-    """Buys at a market with 8 nodes for sale at $2.10; what it bought is let go at the end."""
+    """Buys at a market with 8 nodes for sale at $2.10; lets go what it bought; 0.5 s."""
     market.clear_faults()
     market.book({"side": "sell", "dollars_per_gpu_hour": "2.10", "nodes": 8})
     buyer = Buyer(temporal, buying, market)

@@ -49,6 +49,8 @@ async def deal(
     temporal: Client, settings: Settings, buying: Database, market: RunningMarket
 ) -> Deal:
     # Cheaper than any machine that is billed as it runs: those cost nothing in their first minute.
+    """Buys a block for a job, runs it there and lets the block go; up to a minute, as time at the
+    market begins with a full one."""
     market.book({"side": "sell", "dollars_per_gpu_hour": "0.05", "nodes": 8})
     buyer = Buyer(temporal, buying, market)
     # Nor is the wait for the next full minute, when bought time begins, worth the difference.
@@ -95,7 +97,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture
 async def page(browser: Browser, console: RunningConsole) -> AsyncIterator[Page]:
-    """A page that is signed in; nothing may fail in it."""
+    """Opens a page that is signed in, in which nothing may fail; 0.5 s."""
     context = await browser.new_context()
     page = await context.new_page()
     trouble: list[str] = []

@@ -16,7 +16,7 @@ async def test_a_gang_runs_on_the_one_block_that_is_bought_for_it(
     job = await longshore.submit(
         a_spec(buyer.pool, gpus=16, gang={"group_gpus": 16}, expected_duration="10m")
     )
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(150):
         result = await longshore.wait(job.job_id)
     assert result.state is JobState.SUCCEEDED
     (purchase,) = await bought(buyer)

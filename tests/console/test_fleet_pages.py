@@ -50,7 +50,7 @@ def here(stack: Stack, settings: Settings) -> Iterator[RunningConsole]:
 
 @pytest.fixture
 async def fleet(temporal: Client, settings: Settings) -> AsyncIterator[Fleet]:
-    """Starts a control worker and two scripted nodes with jobs; 1 s."""
+    """Starts a control worker and four scripted nodes with jobs; 1 s."""
     pool, token = new_pool(), settings.resolve_agent_token()
     labels = {"a": FABRIC, "b": FABRIC, "c": FABRIC, "lab": {}}
     nodes = {
@@ -76,7 +76,7 @@ async def fleet(temporal: Client, settings: Settings) -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 async def page(browser: Browser, here: RunningConsole) -> AsyncIterator[Page]:
-    """A page that is signed in. At the end: no script failed, and nothing came from elsewhere."""
+    """Opens a page that is signed in; nothing in it may fail or come from elsewhere; 0.5 s."""
     context = await browser.new_context()
     page = await context.new_page()
     trouble: list[str] = []

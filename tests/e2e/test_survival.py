@@ -20,7 +20,7 @@ JOBS = 8
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    """An empty state folder; the tests start a stack in it, which ends with the module."""
+    """An empty state folder; the test starts a stack in it (5 s), which ends with it."""
     with temporary_folder() as folder:
         home = Home(folder)
         try:

@@ -25,6 +25,7 @@ PACE = Pace(
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """An empty state folder; the scene starts a stack in it (5 s), which ends with the test."""
     monkeypatch.setenv("LONGSHORE_PUBLISH_ALLOWANCE", "2s")
     monkeypatch.setenv("LONGSHORE_NODE_END_MARGIN", "3s")
     monkeypatch.setenv("LONGSHORE_NODE_LOST_AFTER", "6s")

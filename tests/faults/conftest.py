@@ -38,7 +38,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        again = f"make faults PYTEST=\"'{item.nodeid}'\""
+        again = f"make test WORKERS=0 FOLDER=\"'{item.nodeid}'\" PYTEST=\"-m ''\""
         report.sections.append(("to run this case alone", again))
         for fleet in item.funcargs.values():
             if isinstance(fleet, Fleet):

@@ -44,7 +44,7 @@ def ear(buyers: Fleet, market: RunningMarket) -> Ear:
 
 @pytest.fixture(scope="module")
 async def moments(buyers: Fleet, ear: Ear, at_first: object) -> list[Moment]:
-    """Play the scene once in peace; return moments spread over all of it."""
+    """Plays the scene once in peace, and returns moments spread over all of it; 20 s."""
     seed = int(os.environ.get("LONGSHORE_SEED") or random.SystemRandom().randrange(10**6))
     print(f"the seed is LONGSHORE_SEED={seed}")
     scene = Played(buyers)

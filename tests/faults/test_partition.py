@@ -33,6 +33,7 @@ async def fleet() -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 async def relay(fleet: Fleet) -> AsyncIterator[Relay]:
+    """Starts a relay to Temporal, which can fall silent; 0.01 s."""
     async with relay_to(fleet.stack.temporal.address) as relay:
         yield relay
 
@@ -50,7 +51,7 @@ def go(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def far(fleet: Fleet, relay: Relay, pool: str, tmp_path: Path) -> Iterator[AgentProcess]:
-    """An agent that reaches the server through the relay."""
+    """Starts an agent that reaches the server through the relay; 1 s."""
     agent = AgentProcess(fleet.stack.settings, tmp_path / "far", pool)
     agent.start(TEMPORAL_ADDRESS=relay.address)
     yield agent
@@ -59,7 +60,7 @@ def far(fleet: Fleet, relay: Relay, pool: str, tmp_path: Path) -> Iterator[Agent
 
 @pytest.fixture
 def near(fleet: Fleet, pool: str, tmp_path: Path) -> Iterator[AgentProcess]:
-    """An agent that reaches the server directly; not started yet."""
+    """An agent that reaches the server directly, which the test starts; 1 s."""
     agent = AgentProcess(fleet.stack.settings, tmp_path / "near", pool)
     yield agent
     agent.end()

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    """An empty state folder; the tests start a stack in it, which ends with the module."""
+    """An empty state folder; the test starts a stack in it (5 s), which ends with the module."""
     with temporary_folder() as folder:
         home = Home(folder)
         try:

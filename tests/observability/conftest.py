@@ -31,10 +31,10 @@ def plant(collector: Collector) -> Iterator[Plant]:
         plant = Plant(stack, folder, collector.url)
         try:
             plant.start()
-            assert wait_until(lambda: health(plant.control_health)[0] == 200, 30.0), (
+            assert wait_until(lambda: health(plant.control_health)[0] == 200, 120.0), (
                 health(plant.control_health), plant.control_log.read_text(),
             )  # fmt: skip
-            assert wait_until(lambda: health(plant.agent_health)[0] == 200, 30.0), (
+            assert wait_until(lambda: health(plant.agent_health)[0] == 200, 120.0), (
                 plant.agent.log.read_text()
             )
             yield plant

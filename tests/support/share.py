@@ -11,7 +11,6 @@ import pytest
 
 SECONDS = {
     "tests/buying/test_purchases.py": 8,
-    "tests/e2e/test_survival.py": 100,
     "tests/faults/test_block_end_points.py": 14,
     "tests/faults/test_buying_points.py": 14,
     "tests/faults/test_chaos.py": 60,
@@ -21,6 +20,7 @@ SECONDS = {
     "tests/faults/test_points.py": 10,
     "tests/faults/test_random.py": 90,
     "tests/faults/test_training.py": 120,
+    "tests/workers/test_demo.py": 60,
 }
 """Roughly what a case of a module takes; estimates, so that one can plan."""
 OTHERWISE = 5

@@ -14,10 +14,13 @@ async def eventually(
 ) -> T:
     """Call `ask` until it returns something true, and return that.
 
+    At first each `interval` seconds, then ever less often: what takes long may be seen a tenth
+    later, and the machine does not spend itself on asking.
+
     An AssertionError inside `ask` counts as "not yet". After `timeout` seconds (many times what a
     loaded machine takes) it is raised, or one that shows the last value.
     """
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
         last_error: AssertionError | None = None
         value: T | None = None
@@ -28,6 +31,7 @@ async def eventually(
             last_error = error
         if value:
             return value
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout:
             raise last_error or AssertionError(f"still {value!r} after {timeout} seconds")
-        await asyncio.sleep(interval)
+        await asyncio.sleep(max(interval, min(waited / 10, 0.5)))

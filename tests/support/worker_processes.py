@@ -60,7 +60,7 @@ class WorkerProcess:
         assert self.exit_code is not None
         return self.exit_code
 
-    async def says(self, text: str, within: float = 20) -> None:
+    async def says(self, text: str, within: float = 60) -> None:
         """Wait until it has logged `text`."""
 
         def said() -> bool:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    """An empty state folder; the first demo starts a stack in it, which ends with the module."""
+    """An empty state folder; the first demo starts a stack in it (5 s)."""
     yield from _a_home()
 
 

@@ -74,10 +74,10 @@ async def test_a_roll_under_load_loses_no_job_and_moves_pools_and_nodes(
             assert (moved.previous, moved.stayed) == ("a", ())
 
             old.terminate()
-            assert await old.ends(within=15) == 0
+            assert await old.ends(within=60) == 0
             queued = await arriving
             assert len(node.runs()) == 4, "a job was placed where all GPUs are taken"
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(90):
                 await asyncio.gather(*(node.end(job_id) for job_id in running + queued))
                 ends = (longshore.wait(job_id) for job_id in running + queued)
                 results = await asyncio.gather(*ends)
@@ -134,11 +134,11 @@ async def test_an_installation_without_versions_gets_them(
                 for workflow_id in long_lived(node):
                     await eventually(lambda id=workflow_id: is_on(place, id, "a"))
                 plain.terminate()
-                assert await plain.ends(within=15) == 0
+                assert await plain.ends(within=60) == 0
                 queued = (await submit(longshore, node, 1))[0]
                 for job_id in (running, queued):
                     await node.end(job_id)
-                    async with asyncio.timeout(40):
+                    async with asyncio.timeout(90):
                         assert (await longshore.wait(job_id)).attempts == 1
                     assert await build_of(place, job_workflow_id(job_id)) == "a"
 
@@ -162,7 +162,7 @@ async def test_what_a_dead_version_holds_is_named_and_can_be_moved_by_force(
             queued = (await submit(longshore, node, 1))[0]
             for job_id in (running, queued):
                 await node.end(job_id)
-                async with asyncio.timeout(40):
+                async with asyncio.timeout(90):
                     assert (await longshore.wait(job_id)).attempts == 1
             for workflow_id in long_lived(node):
                 assert await build_of(place, workflow_id) == "b"
@@ -197,7 +197,7 @@ async def test_pools_and_nodes_follow_whoever_makes_a_version_current(
 
 async def test_a_worker_with_half_a_version_says_which_half_is_missing(place: Place):
     with place.worker(TEMPORAL_DEPLOYMENT_NAME="test") as worker:
-        assert await worker.ends(within=20) == SpecError.exit_code
+        assert await worker.ends(within=60) == SpecError.exit_code
         assert "set without TEMPORAL_WORKER_BUILD_ID" in worker.log
 
 

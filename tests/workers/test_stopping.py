@@ -32,7 +32,7 @@ async def test_a_worker_without_work_ends_in_order_and_soon(place: Place):
     with place.worker() as worker:
         await worker.says("takes work from task queue")
         worker.terminate()
-        assert await worker.ends(within=5) == 0
+        assert await worker.ends(within=GRACE.total_seconds()) == 0
         assert "stopped" in worker.log.splitlines()[-1]
 
 
@@ -42,7 +42,7 @@ async def test_a_worker_whose_database_says_nothing_ends_within_its_grace_and_a_
     async with hanging(place, settings, database_url) as worker:
         asked_at = time.monotonic()
         worker.terminate()
-        assert await worker.ends(within=GRACE.total_seconds() + 5) == 0
+        assert await worker.ends(within=GRACE.total_seconds() + 30) == 0
         assert time.monotonic() - asked_at > GRACE.total_seconds(), "its work got no grace"
         assert "with work under way" in worker.log
 
@@ -54,7 +54,7 @@ async def test_a_second_signal_ends_a_worker_at_once(
         worker.terminate()
         await worker.says("stopping")
         worker.terminate()
-        assert await worker.ends(within=3) == 128 + 15
+        assert await worker.ends(within=GRACE.total_seconds() - 1) == 128 + 15
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from workers.stack import Stack
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    """An empty state folder; the tests start a stack in it, which ends with the module."""
+    """An empty state folder; the tests start a stack in it (5 s), which ends with the module."""
     with temporary_folder() as folder:
         home = Home(folder)
         try:

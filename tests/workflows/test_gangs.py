@@ -23,7 +23,7 @@ Pair = tuple[ScriptedNode, ScriptedNode]
 async def pair(
     temporal: Client, settings: Settings, control: Database, pool: str
 ) -> AsyncIterator[Pair]:
-    """Two nodes of 8 GPUs in one fabric domain."""
+    """Registers two nodes of 8 GPUs in one fabric domain; 0.2 s."""
     token = settings.resolve_agent_token()
     async with serving_one_fabric(temporal, pool, token, "ab") as nodes:
         yield nodes[0], nodes[1]

@@ -34,7 +34,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def market() -> Iterator[RunningMarket]:
-    """A simulated market with the worked example on its book, and no offers."""
+    """Starts a simulated market with the worked example on its book, and no offers; 0.02 s."""
     with running_market() as market:
         market.book(worked_example=True)
         yield market
@@ -55,6 +55,7 @@ def watching(market: RunningMarket, settings: Settings, database_url: str) -> Se
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
+    """Opens a database of this test's own; 0.1 s."""
     database = Database(database_url)
     yield database
     await database.close()

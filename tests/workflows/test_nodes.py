@@ -196,7 +196,7 @@ async def test_a_silent_node_is_lost_in_time_and_its_jobs_run_elsewhere(
     assert (result.state, result.attempts) == (JobState.SUCCEEDED, 2)
     assert (lost.state, lost.state_reason) == (NodeState.LOST, "its agent is silent")
     silent_for = request.placement.placed_at - lost.registered_at
-    assert timedelta(seconds=3) <= silent_for < timedelta(seconds=8)
+    assert timedelta(seconds=3) <= silent_for < timedelta(seconds=30)
     await longshore.close()
 
 

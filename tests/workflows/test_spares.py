@@ -22,7 +22,7 @@ Nodes = dict[str, ScriptedNode]
 async def three(
     temporal: Client, settings: Settings, control: Database, pool: str
 ) -> AsyncIterator[Nodes]:
-    """Three nodes of 8 GPUs in one fabric domain, by id."""
+    """Registers three nodes of 8 GPUs in one fabric domain; their ids; 0.3 s."""
     token = settings.resolve_agent_token()
     async with serving_one_fabric(temporal, pool, token, "abc") as nodes:
         yield {node.id: node for node in nodes}
