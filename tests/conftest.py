@@ -24,7 +24,8 @@ from tests.support.scripted_node import ScriptedNode
 from workers.stack import Stack
 
 pytest_plugins = (
-    "tests.support.leftovers", "tests.support.searches", "tests.support.share"
+    "tests.support.chromium", "tests.support.leftovers", "tests.support.searches",
+    "tests.support.share",
 )  # fmt: skip
 
 LONGEST = (

@@ -21,7 +21,8 @@ from models.job import JobState
 from models.pool import PoolSpec
 from models.settings import Settings
 from tests.buying.buyer import Buyer
-from tests.support.browser import HOW_TO_INSTALL, find_chromium, running_browser
+from tests.support.browser import running_browser
+from tests.support.chromium import HOW_TO_INSTALL, find_chromium
 from tests.support.console import RunningConsole, running_console
 from tests.support.control import a_spec
 from tests.support.home import PROGRAM

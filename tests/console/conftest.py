@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from playwright.async_api import Browser
 
-from tests.support.browser import HOW_TO_INSTALL, find_chromium, running_browser
+from tests.support.browser import running_browser
+from tests.support.chromium import HOW_TO_INSTALL, find_chromium
 from tests.support.console import RunningConsole, running_console
 from tests.support.local_stack import temporary_folder
 from tests.support.market import RunningMarket, running_market
@@ -52,13 +53,3 @@ async def browser() -> AsyncIterator[Browser]:
         pytest.skip(HOW_TO_INSTALL)
     async with running_browser() as browser:
         yield browser
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say once more, and last, that pages were not looked at."""
-    skipped = terminalreporter.getreports("skipped")
-    count = sum(HOW_TO_INSTALL in str(report.longrepr) for report in skipped)
-    if count:
-        terminalreporter.write_line(
-            f"SKIPPED {count} browser tests: {HOW_TO_INSTALL}.", yellow=True, bold=True
-        )

@@ -1,6 +1,5 @@
 """The process: `longshore console`, and `longshore up` and `down` with it."""
 
-import json
 import os
 import socket
 import subprocess
@@ -10,9 +9,8 @@ import pytest
 
 from console.security import ensure_token
 from models.settings import Settings
-from tests.support.console import answers, running_console
-from tests.support.home import PROGRAM, Home
-from tests.support.local_stack import free_ports, temporary_folder
+from tests.support.console import running_console
+from tests.support.home import PROGRAM
 
 
 def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
@@ -50,28 +48,6 @@ def test_a_token_is_made_once_and_a_setting_takes_its_place(tmp_path: Path) -> N
     assert list((tmp_path / "state").iterdir()) == [tmp_path / "state" / "console-token"]
     assert ensure_token(Settings(state_dir=tmp_path / "none", console_token="mine")) == "mine"  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "none").exists()
-
-
-def test_up_starts_it_and_down_stops_it() -> None:
-    with temporary_folder() as folder:
-        home = Home(folder)
-        [port] = free_ports(1)
-        home.env["LONGSHORE_CONSOLE_ADDRESS"] = str(port)
-        url = f"http://127.0.0.1:{port}"
-        try:
-            parts = {part["name"]: part for part in home.up("--nodes", "0")["parts"]}
-            assert (parts["console"]["state"], parts["console"]["address"]) == ("running", url)
-            assert answers(url)
-            token = (home.folder / "console-token").read_text().strip()
-            links = json.loads(home.longshore("ui", "--json").stdout)
-            assert links["console"] == f"{url}/?token={token}"
-            assert token not in (home.folder / "run" / "console.log").read_text()
-            again = {part["name"]: part for part in home.up("--nodes", "0")["parts"]}
-            assert again["console"]["pid"] == parts["console"]["pid"]
-            assert "stopped console" in home.longshore("down").stderr
-            assert not answers(url)
-        finally:
-            home.stack.stop(lambda line: None)
 
 
 def longshore(folder: Path, *args: str) -> "subprocess.CompletedProcess[str]":

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -11,8 +12,7 @@ import pytest
 from client.api import Longshore
 from models.job import JobSpec, JobState
 from models.settings import Settings
-from tests.support.home import Home
-from tests.support.local_stack import temporary_folder
+from tests.support.home import Home, new_home
 from tests.support.waiting import eventually
 
 JOBS = 8
@@ -21,16 +21,12 @@ JOBS = 8
 @pytest.fixture
 def home() -> Iterator[Home]:
     """An empty state folder; the test starts a stack in it (5 s), which ends with it."""
-    with temporary_folder() as folder:
-        home = Home(folder)
-        try:
-            yield home
-        finally:
-            home.stack.stop(lambda line: None)
+    with new_home() as home:
+        yield home
 
 
 async def test_queued_and_running_jobs_survive_the_end_of_every_process(home: Home):
-    await asyncio.to_thread(home.up, "--nodes", "1")
+    before = await asyncio.to_thread(home.up, "--nodes", "1")
     journal = home.folder / "journal"
     journal.touch()
     longshore = await Longshore.connect(Settings(state_dir=home.folder))
@@ -44,8 +40,11 @@ async def test_queued_and_running_jobs_survive_the_end_of_every_process(home: Ho
     home.kill_everything()
     for pid in processes_in(journal):
         await eventually(lambda pid=pid: not psutil.pid_exists(pid))
-    await asyncio.to_thread(home.up)
+    after = await asyncio.to_thread(home.up)
 
+    assert after["nodes"] == ["local-1"]
+    assert {part["name"] for part in after["parts"]} == {part["name"] for part in before["parts"]}
+    assert not pids(after) & pids(before)
     longshore = await Longshore.connect(Settings(state_dir=home.folder))
     async with asyncio.timeout(90):
         results = await asyncio.gather(*(longshore.wait(job) for job in jobs))
@@ -54,6 +53,10 @@ async def test_queued_and_running_jobs_survive_the_end_of_every_process(home: Ho
     assert ended_once(journal) == {f"job-{number}" for number in range(JOBS)}
     assert all(not node.ram_used for node in await longshore.nodes())
     await longshore.close()
+
+
+def pids(summary: dict[str, Any]) -> set[int]:
+    return {part["pid"] for part in summary["parts"]}
 
 
 def a_long_job(name: str, journal: Path) -> JobSpec:

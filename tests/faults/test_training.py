@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 
 from models.job import JobState
-from tests.support.home import Home
-from tests.support.local_stack import temporary_folder
+from tests.support.home import Home, new_home
 from workers.survival import EXPECTED_ENDS, USUAL_PACE, SurvivalReport
 
 EPOCHS = USUAL_PACE.epochs
@@ -19,12 +18,8 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(600)]
 @pytest.fixture
 def home() -> Iterator[Home]:
     """An empty state folder; the test starts a stack in it (5 s), which ends with the module."""
-    with temporary_folder() as folder:
-        home = Home(folder)
-        try:
-            yield home
-        finally:
-            home.stack.stop(lambda line: None)
+    with new_home() as home:
+        yield home
 
 
 async def test_a_training_survives_everything_bit_for_bit(home: Home):

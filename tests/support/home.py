@@ -5,13 +5,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from models.settings import Settings
-from tests.support.local_stack import free_ports
+from tests.support.local_stack import free_ports, temporary_folder
 from workers.stack import Stack
 
 PROGRAM = str(Path(sys.executable).parent / "longshore")
@@ -66,3 +68,14 @@ class Home:
             for each in [process, *process.children(recursive=True)]:
                 with contextlib.suppress(psutil.NoSuchProcess):  # it went with its parent
                     each.kill()
+
+
+@contextmanager
+def new_home() -> Iterator[Home]:
+    """Yield an empty home; what was started in it ends."""
+    with temporary_folder() as folder:
+        home = Home(folder)
+        try:
+            yield home
+        finally:
+            home.stack.stop(lambda line: None)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.home import Home
-from tests.support.local_stack import temporary_folder
+from tests.support.home import Home, new_home
 from workers.demo.market import MARKET
 from workers.demo.state import StateFile
 from workers.local import CONTROL, local_nodes
@@ -20,22 +19,15 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
     """An empty state folder; the first demo starts a stack in it (5 s)."""
-    yield from _a_home()
+    with new_home() as home:
+        yield home
 
 
 @pytest.fixture
 def own_home() -> Iterator[Home]:
-    """One in which no earlier demo has left a purchase half done."""
-    yield from _a_home()
-
-
-def _a_home() -> Iterator[Home]:
-    with temporary_folder() as folder:
-        home = Home(folder)
-        try:
-            yield home
-        finally:
-            home.stack.stop(lambda line: None)
+    """One in which no demo has left a purchase half done; the demo starts a stack (5 s)."""
+    with new_home() as home:
+        yield home
 
 
 def test_it_cancels_kills_recovers_and_finds_all_as_it_should_be(home: Home) -> None:

@@ -1,7 +1,6 @@
 """`longshore up` and `longshore down`, run as a person runs them."""
 
-import os
-import signal
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,22 +8,19 @@ from typing import Any
 import pytest
 
 from models.settings import Settings
-from tests.support.home import Home
-from tests.support.local_stack import temporary_folder
+from tests.support.console import answers
+from tests.support.home import Home, new_home
+from tests.support.local_stack import free_ports
 from workers.local import choose_nodes
-from workers.processes import wait_until
 from workers.stack import Stack
 
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
     """An empty state folder; the tests start a stack in it (5 s), which ends with the module."""
-    with temporary_folder() as folder:
-        home = Home(folder)
-        try:
-            yield home
-        finally:
-            home.stack.stop(lambda line: None)
+    with new_home() as home:
+        home.env["LONGSHORE_CONSOLE_ADDRESS"] = str(free_ports(1)[0])
+        yield home
 
 
 def pids(summary: dict[str, Any]) -> dict[str, int]:
@@ -34,32 +30,29 @@ def pids(summary: dict[str, Any]) -> dict[str, int]:
 def test_up_starts_everything_and_up_again_finds_it(home: Home):
     first = home.up("--nodes", "1")
     assert first["nodes"] == ["local-1"]
-    assert sorted(pids(first)) == ["agent-local-1", "control", "postgres", "temporal"]
+    assert sorted(pids(first)) == ["agent-local-1", "console", "control", "postgres", "temporal"]
     assert {part["state"] for part in first["parts"]} == {"running"}
     assert home.up() == first
+
+    url = f"http://127.0.0.1:{home.env['LONGSHORE_CONSOLE_ADDRESS']}"
+    [console] = [part for part in first["parts"] if part["name"] == "console"]
+    assert console["address"] == url
+    assert answers(url)
+    token = (home.folder / "console-token").read_text().strip()
+    links = json.loads(home.longshore("ui", "--json").stdout)
+    assert links["console"] == f"{url}/?token={token}"
+    assert token not in (home.folder / "run" / "console.log").read_text()
 
     rows = home.longshore("db", "psql", "--", "-tAc", "SELECT id FROM nodes")
     assert rows.stdout.split() == ["local-1"]
 
 
-def test_up_after_everything_was_killed_starts_the_same_agents_again(home: Home):
-    before = pids(home.up("--nodes", "1"))
-    for pid in before.values():
-        os.kill(pid, signal.SIGKILL)
-    stack = Stack(Settings(state_dir=home.folder))
-    assert wait_until(lambda: not any(part.pid for part in stack.status()), 10.0)
-
-    after = home.up()
-
-    assert after["nodes"] == ["local-1"]
-    assert pids(after).keys() == before.keys()
-    assert not set(pids(after).values()) & set(before.values())
-
-
 def test_down_stops_agents_first_and_servers_last(home: Home):
     home.up("--nodes", "1")
     kept = home.longshore("down", "--keep-servers")
-    assert kept.stderr.split() == ["stopped", "agent-local-1", "stopped", "control"]
+    assert kept.stderr.split() == [
+        "stopped", "agent-local-1", "stopped", "console", "stopped", "control",
+    ]  # fmt: skip
     rest = home.longshore("down")
     assert rest.stderr.split() == ["stopped", "temporal", "stopped", "postgres"]
     assert "nothing of the stack" in home.longshore("down").stdout
