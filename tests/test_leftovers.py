@@ -50,7 +50,8 @@ def test_what_a_test_leaves_behind_fails_it_and_what_a_fixture_keeps_does_not(tm
     done = subprocess.run(
         [sys.executable, "-c", SHORT, str(file), "-q", "-rA", "-p", "no:cacheprovider",
          "-c", "/dev/null", f"--rootdir={tmp_path}", f"--basetemp={tmp_path / 'base'}"],
-        cwd=ROOT, env=os.environ | {"MARK": mark}, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, env=os.environ | {"MARK": mark}, capture_output=True, text=True, timeout=100,
+        check=False,
     )  # fmt: skip
     for process in marked(mark):
         process.kill()
