@@ -6,7 +6,10 @@ from tests.support.pages import RUN, blocks_of, pages
 from tests.support.shown_output import differences
 
 FENCE = "```"
-STARTS_A_COMMAND = ("$ ", "longshore ", "curl ", "make ", "temporal ")
+STARTS_A_COMMAND = (
+    "$ ", "longshore ", "curl ", "make ", "temporal ", "python ", "docker ", "podman ", "kubectl ",
+    "pip ", "git ", "sudo ", "apt ", "systemctl ",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("page", pages())
