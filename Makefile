@@ -1,4 +1,4 @@
-# Everything that a checkout needs. Requires Python 3.11 or later, make, and access to PyPI.
+# Everything that a checkout needs. Requires Python 3.11 to 3.14, make, and access to PyPI.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -106,12 +106,12 @@ define make-venv
 if ! $(BIN)/python -c 'import pip' 2>/dev/null; then \
   found=; \
   for name in $(PYTHON) python3.13 python3.12 python3.11 python3.14 python3; do \
-    if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+    if "$$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then \
       found=$$name; break; \
     fi; \
-    [ "$$name" != "$(PYTHON)" ] || { echo "$$name is not Python 3.11 or later"; exit 1; }; \
+    [ "$$name" != "$(PYTHON)" ] || { echo "$$name is not Python 3.11 to 3.14"; exit 1; }; \
   done; \
-  [ -n "$$found" ] || { echo "No Python 3.11 or later was found." \
+  [ -n "$$found" ] || { echo "No Python 3.11 to 3.14 was found." \
     "Install one, or say where it is: make install PYTHON=/path/to/python3"; exit 1; }; \
   "$$found" -c 'import ensurepip, venv' 2>/dev/null || { echo "$$found has no venv module:" \
     "install it first (Debian and Ubuntu: apt install python3-venv)."; exit 1; }; \
