@@ -22,10 +22,11 @@ async def test_a_training_that_is_stopped_and_killed_ends_with_the_same_weights(
     undisturbed = _Training(tmp_path / "calm")
     undisturbed.start()
     assert undisturbed.ended() == 0
-    disturbed = _Training(tmp_path / "disturbed")
-    for number, way in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=1):
+    disturbed = _Training(tmp_path / "disturbed", epoch_seconds=0.05)
+    for way in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
+        least = disturbed.epoch() + 5  # so that it trains, and is not about to end
         process = disturbed.start()
-        await eventually(lambda least=12 * number: disturbed.epoch() >= least)
+        await eventually(lambda least=least: disturbed.epoch() >= least)
         process.send_signal(way)
         assert disturbed.ended() in (128 + signal.SIGTERM, -signal.SIGKILL)
     disturbed.start()
@@ -71,20 +72,22 @@ def test_a_step_that_was_left_out_or_a_new_beginning_is_a_problem():
 class _Training:
     """The example with a folder for its checkpoints and its output."""
 
-    def __init__(self, folder: Path, epochs: int = EPOCHS) -> None:
+    def __init__(self, folder: Path, epochs: int = EPOCHS, epoch_seconds: float = 0) -> None:
         folder.mkdir()
+        (folder / "output").touch()
         self._folder = folder
         self._epochs = epochs
+        self._epoch_seconds = epoch_seconds
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "subprocess.Popen[bytes]":
         named = {"LONGSHORE_CHECKPOINT_DIR": str(self._folder), "LONGSHORE_JOB_ID": "job"}
         with (self._folder / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, TRAIN, "--epochs", str(self._epochs), "--epoch-seconds", "0.01"],
-                env=os.environ | named,
-                stdout=output,
-            )
+                [sys.executable, TRAIN, "--epochs", str(self._epochs),
+                 "--epoch-seconds", str(self._epoch_seconds)],
+                env=os.environ | named, stdout=output,
+            )  # fmt: skip
         return self._process
 
     def ended(self) -> int:
