@@ -25,16 +25,8 @@ from workers.stack import Stack
 
 pytest_plugins = (
     "tests.support.chromium", "tests.support.leftovers", "tests.support.searches",
-    "tests.support.share",
+    "tests.support.share", "tests.support.spread",
 )  # fmt: skip
-
-LONGEST = (
-    "tests/activities/test_warming.py", "tests/buying/", "tests/docs/test_pages.py", "tests/e2e/",
-    "tests/faults/", "tests/workers/test_demo.py",
-)  # fmt: skip
-"""Where most of the time of a run goes (docs/development.md)."""
-BESIDE = 1
-"""How many other modules begin after each of these."""
 
 _seed = os.environ.get("LONGSHORE_SEED")
 for _name in [name for name in os.environ if name.startswith(("LONGSHORE_", "TEMPORAL_"))]:
@@ -118,22 +110,6 @@ async def node(
     async with node.serving():
         await node.register()
         yield node
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the modules that take long over the first part of the run, as parallel workers take
-    one module after the other: those mostly wait, and the others compute meanwhile."""
-    modules: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    long = [name for name in modules if name.startswith(LONGEST)]
-    short = [name for name in modules if not name.startswith(LONGEST)]
-    order: list[str] = []
-    for number, name in enumerate(long):
-        order += [name, *short[number * BESIDE : (number + 1) * BESIDE]]
-    order += short[len(long) * BESIDE :]
-    items[:] = [item for name in order for item in modules[name]]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
