@@ -19,9 +19,9 @@ SHARE ?= 1/1
 NODES ?=
 MINUTES ?= 10
 SEED ?=
-# Tests wait more than they compute: two workers a core. Each has servers of its own.
-WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
-# A module stays on one worker, and the longest begin (tests/conftest.py).
+# Tests wait more than they compute: five workers on two cores. Each has servers of its own.
+WORKERS ?= $(shell echo $$(((5 * $$(getconf _NPROCESSORS_ONLN) + 1) / 2)))
+# A module stays on one worker, and the longest begin (tests/support/spread.py).
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests in a random order, the same for the same seed.
 ORDER = $(if $(SEED),-p randomly --randomly-seed=$(SEED))

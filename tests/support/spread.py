@@ -13,7 +13,7 @@ TOGETHER = ("tests/console/", "tests/observability/")
 LONGEST = (
     "tests/activities/test_warming.py", "tests/buying/", "tests/console/",
     "tests/docs/test_pages.py", "tests/e2e/", "tests/faults/", "tests/observability/",
-    "tests/workers/test_demo.py",
+    "tests/workers/",
 )  # fmt: skip
 """Where most of the time of a run goes (docs/development.md)."""
 
