@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -26,6 +27,8 @@ def connect(url: str) -> tuple[Any, str]:
     What others have written is seen at once: listings are not kept. Raises StoreError when
     the package of such a store is not installed, or nobody knows the scheme.
     """
+    if url.startswith("file:"):
+        url = unquote(url)  # fsspec takes a %20 for three letters of the path
     try:
         fs, root = fsspec.url_to_fs(url, use_listings_cache=False)
     except (ImportError, ValueError) as error:

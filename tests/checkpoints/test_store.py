@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from activities.checkpoints.store import CheckpointStore
 from activities.node.checkpoint_files import moment_of, put_back
-from activities.storage import GivenUp
+from activities.storage import GivenUp, connect, make_folder
 from models.errors import DamagedError, StoreError
 from tests.support.checkpoints import (
     JOB,
@@ -241,3 +241,10 @@ def _damage(file: Path, chance: random.Random) -> None:
         return
     data[chance.randrange(len(data))] ^= chance.randint(1, 255)
     file.write_bytes(bytes(data))
+
+
+def test_a_url_leads_to_the_folder_that_it_was_made_of(tmp_path: Path) -> None:
+    folder = tmp_path / "a blank, 100% of ü"
+    fs, root = connect(folder.as_uri())
+    make_folder(fs, root)
+    assert list(tmp_path.iterdir()) == [folder]
