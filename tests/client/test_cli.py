@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -223,7 +224,7 @@ def test_the_program_leaves_with_the_exit_code_of_its_command() -> None:
 
 
 def test_the_reader_of_a_pipe_may_leave_early() -> None:
-    command = f"{sys.executable} -m client.cli schema job | head -1"
+    command = f"{shlex.quote(sys.executable)} -m client.cli schema job | head -1"
     ran = subprocess.run(
         ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=30
     )

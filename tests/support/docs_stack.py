@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -135,7 +136,7 @@ class DocsStack(Home):
         temporal = self.programs / "temporal"
         temporal.write_text(
             f"#!/bin/sh\nTEMPORAL_ADDRESS=127.0.0.1:{self.env['LONGSHORE_TEMPORAL_PORT']} "
-            f'exec {Path(PROGRAM).parent / "temporal"} "$@"\n'
+            f'exec {shlex.quote(str(Path(PROGRAM).parent / "temporal"))} "$@"\n'
         )
         temporal.chmod(0o755)
 

@@ -15,7 +15,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-PROGRAM = """#!{python} -IS
+PROGRAM = """#!/bin/sh
+'''exec' "{python}" -IS "$0" "$@"
+' '''
 import json, os, signal, socket, sys
 ask = socket.socket(socket.AF_UNIX)
 ask.connect({socket!r})
@@ -28,7 +30,9 @@ for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda got, frame: os.kill(pid, got))
 sys.exit(int(answers.readline()))
 """
-"""What stands on the PATH as `longshore` and `warm-python`: it hands its call over, and waits."""
+"""What stands on the PATH as `longshore` and `warm-python`: it hands its call over, and waits.
+
+A shell and Python read it: the path of an interpreter in a first line must have no blank."""
 _LOADED = (
     "activities.buying.purchase_views", "activities.providers.registry", "client.api",
     "client.buy_view", "client.job_view", "client.live", "client.market_view", "client.markets",
