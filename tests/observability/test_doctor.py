@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import socket
 import uuid
 from collections.abc import Iterator
@@ -124,9 +125,10 @@ async def test_the_mend_of_a_forgotten_pool_mends_it(plant: Plant):
     name = f"mend-{uuid.uuid4().hex[:8]}"
     finding = temporal_checks.forgotten(name)
     command = finding.mend.split("`")[1].removeprefix("temporal ")
-    done = await asyncio.create_subprocess_shell(
-        f"{_temporal()} {command} --address {_address(plant)}", stdout=asyncio.subprocess.DEVNULL
-    )
+    done = await asyncio.create_subprocess_exec(
+        _temporal(), *shlex.split(command), "--address", _address(plant),
+        stdout=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
     assert await done.wait() == 0
     description = await temporal.get_workflow_handle(f"pool-{name}").describe()
     assert description.workflow_type == "PoolWorkflow"
