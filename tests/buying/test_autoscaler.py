@@ -65,11 +65,14 @@ async def test_nothing_is_bought_within_the_cooldown_and_something_after_it(
     await reaches(longshore, first.job_id, JobState.RUNNING)
     assert len(await bought(buyer)) == 1
     second = await longshore.submit(a_job(buyer))
-    await eventually(lambda: _says(buyer, "within the cooldown"), interval=1)
+    await reaches(longshore, second.job_id, JobState.QUEUED)
+
+    async def is_held_back() -> bool:
+        why = (await longshore.explain(second.job_id)).buying
+        return why is not None and "within the cooldown" in why.reason
+
+    await eventually(is_held_back, interval=1)
     assert len(await bought(buyer)) == 1
-    why = (await longshore.explain(second.job_id)).buying
-    assert why is not None
-    assert "within the cooldown" in why.reason
     await buys_by(buyer, longshore, cooldown="0s")
     await reaches(longshore, second.job_id, JobState.RUNNING)
     assert len(await bought(buyer)) == 2
