@@ -77,6 +77,11 @@ class Buyer:
         """Buy, and return what came of it."""
         return await (await self.start(self.request(*options, **changes))).result()
 
+    async def wake(self, block_id: str) -> None:
+        """Have a block looked at now, unless it has ended by itself."""
+        with contextlib.suppress(RPCError):
+            await self.temporal.get_workflow_handle(block_workflow_id(block_id)).signal("wake")
+
     async def let_go(self, block_id: str) -> BlockEnd:
         """End a block, and return how its account was closed."""
         handle = self.temporal.get_workflow_handle_for(
@@ -90,7 +95,7 @@ class Buyer:
         handle = self.temporal.get_workflow_handle_for(
             BlockWorkflow.run, block_workflow_id(block_id)
         )
-        return await asyncio.wait_for(handle.result(), 60)
+        return await asyncio.wait_for(handle.result(), 120)
 
     async def look(self, block_id: str) -> BlockLook:
         """Look at a block, as its workflow does."""

@@ -1,7 +1,6 @@
 """A pool grows with what it wants and no more, waits for a price or a deadline, and shrinks."""
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -158,7 +157,7 @@ async def test_machines_that_are_billed_as_they_run_leave_before_time_that_is_pa
     block = await buyer.buy(block_option(length=timedelta(hours=4)))
     pod = await buyer.buy(pod_option(await buyer.an_offer()))
     await buys_by(buyer, longshore, fast_warm_gpus=1, idle_after="1ms")
-    await asyncio.gather(*(wake(buyer, key) for key in (*block.orders, *pod.orders)))
+    await asyncio.gather(*(buyer.wake(key) for key in (*block.orders, *pod.orders)))
     await eventually(lambda: _decided(buyer, pod.orders[0], "let-go"), interval=0.5)
     assert "nothing has run" in (await buyer.ended(pod.orders[0])).reason
     await eventually(lambda: _decided(buyer, block.orders[0], "keep"), interval=0.5)
@@ -173,7 +172,7 @@ async def test_of_two_machines_that_are_idle_at_one_moment_the_one_that_is_wante
     offer = await buyer.an_offer()
     pods = [await buyer.buy(pod_option(offer)) for _ in range(2)]
     await buys_by(buyer, longshore, fast_warm_gpus=1, idle_after="1ms")
-    await asyncio.gather(*(wake(buyer, pod.orders[0]) for pod in pods))
+    await asyncio.gather(*(buyer.wake(pod.orders[0]) for pod in pods))
 
     async def one_has_ended() -> list[str]:
         rows = await buyer.rows("SELECT id FROM blocks WHERE pool = :pool AND state <> 'ENDED'",
@@ -242,14 +241,8 @@ async def _says(buyer: Buyer, words: str) -> str:
 
 async def _decided(buyer: Buyer, block: str, kind: str) -> bool:
     """Wake a block, and fail unless this is what was decided about it last."""
-    await wake(buyer, block)
+    await buyer.wake(block)
     (row,) = await buyer.rows("SELECT decision FROM blocks WHERE id = :id", id=block)
     assert row["decision"] is not None
     assert row["decision"]["kind"] == kind, row["decision"]["reason"]
     return True
-
-
-async def wake(buyer: Buyer, block: str) -> None:
-    """Have a block looked at now, unless it has ended by itself."""
-    with contextlib.suppress(RPCError):
-        await buyer.temporal.get_workflow_handle(f"block-{block}").signal("wake")

@@ -31,10 +31,6 @@ def bids(buyer: Buyer, *prices: str) -> None:
     )
 
 
-async def wake(buyer: Buyer, block: str) -> None:
-    await buyer.temporal.get_workflow_handle(f"block-{block}").signal("wake")
-
-
 async def sales_of(buyer: Buyer, block: str) -> list[dict[str, Any]]:
     return await buyer.rows("SELECT * FROM sales WHERE block_id = :id ORDER BY number", id=block)
 
@@ -56,7 +52,7 @@ async def test_an_idle_node_is_sold_until_the_end_of_its_block(buyer: Buyer):
     await may_buy(buyer)
     bought = await buyer.buy(block_option(length=LONG))
     (block,) = bought.orders
-    await wake(buyer, block)
+    await buyer.wake(block)
     end = await ended(buyer, block)
     (sale,) = await sales_of(buyer, block)
     hours = (sale["ends_at"] - sale["starts_at"]) / timedelta(hours=1)
@@ -87,7 +83,7 @@ async def test_what_a_job_uses_is_kept_and_the_node_beside_it_is_sold(
     await reaches(longshore, job.job_id, JobState.RUNNING)
     (holds,) = await buyer.rows("SELECT node_id FROM placements WHERE job_id = :id", id=job.job_id)
     await may_buy(buyer)
-    await wake(buyer, block)
+    await buyer.wake(block)
     await eventually(lambda: settled(buyer, block))
     (sale,) = await sales_of(buyer, block)
     assert (sale["state"], sale["machine"] != holds["node_id"]) == ("SOLD", True)
@@ -109,7 +105,7 @@ async def test_time_that_finds_no_buyer_is_used_again(buyer: Buyer):
     bought = await buyer.buy(block_option(length=LONG))
     (block,) = bought.orders
     buyer.market.fault("order_unfilled")
-    await wake(buyer, block)
+    await buyer.wake(block)
     await eventually(lambda: settled(buyer, block))
     (sale,) = await sales_of(buyer, block)
     assert (sale["state"], sale["proceeds"]) == ("UNSOLD", 0)
@@ -135,7 +131,7 @@ async def test_a_fault_at_the_sale_sells_at_most_once(buyer: Buyer, fault: str):
     await may_buy(buyer)
     where: dict[str, Any] = {} if fault == "order_rejected" else {"route": "POST /orders"}
     buyer.market.fault(fault, **where)
-    await wake(buyer, block)
+    await buyer.wake(block)
     await eventually(lambda: settled(buyer, block))
     (sale,) = await sales_of(buyer, block)
     assert buyer.market.happened(fault)
@@ -151,7 +147,7 @@ async def test_a_low_bid_is_not_taken_while_jobs_to_come_use_the_time(buyer: Buy
     bids(buyer)
     await may_buy(buyer)
     bought = await buyer.buy(block_option(length=LONG))
-    await wake(buyer, bought.orders[0])
+    await buyer.wake(bought.orders[0])
 
     async def decided() -> dict[str, Any]:
         (row,) = await buyer.rows("SELECT decision FROM blocks WHERE id = :id",
