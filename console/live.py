@@ -8,7 +8,11 @@ from nicegui.events import GenericEventArguments
 EVERY = 3.0
 """Seconds between two looks at the database."""
 _TELL_WHETHER_SEEN = """
-document.addEventListener("visibilitychange", () => emitEvent("seen", !document.hidden));
+(() => {
+  const tell = () => emitEvent("seen", !document.hidden);
+  document.addEventListener("visibilitychange", tell);
+  tell();  // it may have been hidden before anybody listened
+})();
 """
 
 
