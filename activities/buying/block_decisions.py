@@ -83,7 +83,7 @@ class BlockDecisionActivities:
             block = await _block(connection, request.next_block)
             for block_id in (request.block_id, request.next_block):
                 await connection.execute(
-                    text("SELECT 1 FROM blocks WHERE id = :id FOR UPDATE"), {"id": block_id}
+                    text("SELECT 1 FROM blocks WHERE id = :id FOR NO KEY UPDATE"), {"id": block_id}
                 )
             await connection.execute(
                 text(_EXTEND),

@@ -139,7 +139,7 @@ class BlockActivities:
         async with self._database.transaction() as connection:
             order = await rows.lock_order(connection, ref.block_id)
             found = await connection.execute(
-                text("SELECT * FROM blocks WHERE id = :id FOR UPDATE"), {"id": ref.block_id}
+                text("SELECT * FROM blocks WHERE id = :id FOR NO KEY UPDATE"), {"id": ref.block_id}
             )
             block = found.mappings().one()
             if block["state"] != "ENDED":

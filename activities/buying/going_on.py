@@ -91,7 +91,7 @@ async def _commit(connection: AsyncConnection, request: GoOnRequest) -> str:
     """Commit the money of the longer time, and move all ends; return why that is refused."""
     order = await rows.lock_order(connection, request.block_id)
     found = await connection.execute(
-        text("SELECT * FROM blocks WHERE id = :id FOR UPDATE"), {"id": request.block_id}
+        text("SELECT * FROM blocks WHERE id = :id FOR NO KEY UPDATE"), {"id": request.block_id}
     )
     block = found.mappings().one()
     if not order["is_machine"] or order["state"] == "CLOSED":

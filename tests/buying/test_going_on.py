@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from temporalio.client import Client
-from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.buying.block_end_views import BlockEndViews
@@ -28,6 +28,11 @@ from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 
 GO_ON, KEEP = BlockOptionKind.GO_ON, BlockOptionKind.KEEP
+WAITING = """
+    SELECT pid FROM pg_stat_activity
+     WHERE datname = current_database() AND wait_event_type = 'Lock'
+       AND query LIKE '%FROM market_switch FOR SHARE%'
+"""
 
 
 @pytest.fixture(scope="module")
@@ -179,13 +184,7 @@ async def test_where_a_cap_refuses_it_the_job_leaves_in_time_and_is_queued_again
 async def go_on(buyer: Buyer, block: str, until: datetime) -> BlockVerdict:
     steps = GoingOnActivities(buyer.database, buyer.temporal)
     request = GoOnRequest(block_id=block, until=until)
-    while True:
-        try:
-            return await ActivityEnvironment().run(steps.go_on, request)
-        except ApplicationError as error:
-            # Temporal would try again: of two that wait for each other the database ends one.
-            if error.non_retryable or "deadlock" not in str(error):
-                raise
+    return await ActivityEnvironment().run(steps.go_on, request)
 
 
 async def a_decided_pod(buyer: Buyer) -> tuple[str, dict[str, Any]]:
@@ -229,6 +228,23 @@ async def test_however_often_and_in_whatever_order_a_machine_ends_once_and_lates
     assert await buyer.rows(nodes, id=block) == [node]
     status = await buyer.temporal.get_workflow_handle(f"node-{node['id']}").query("status")
     assert datetime.fromisoformat(status["expires_at"]) == node["expires_at"]
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
+async def test_a_node_that_hears_of_its_end_waits_for_no_block_that_goes_on(buyer: Buyer):
+    # It holds its row and looks at its block; going on holds the block and wants the node.
+    block, before = await a_decided_pod(buyer)
+    until = before["ends_at"] + timedelta(hours=1)
+    (node,) = await buyer.rows("SELECT id FROM nodes WHERE block_id = :id", id=block)
+    async with buyer.database.transaction() as connection:
+        await connection.execute(text("SELECT FROM market_switch FOR UPDATE"))
+        going = asyncio.create_task(go_on(buyer, block, until))
+        await eventually(lambda: buyer.rows(WAITING))
+        await extend_node(buyer.temporal, node["id"], until)
+        assert not going.done()
+    assert (await going).kind is GO_ON
+    assert (await the_block(buyer, block))["ends_at"] == until
     await buyer.let_go(block)
     await buyer.agrees()
 
