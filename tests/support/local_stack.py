@@ -1,5 +1,6 @@
 """A real local stack for tests: free ports, a folder of its own, and gone at the end."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
 
+from models.errors import StackError
 from models.search import SEARCH_ATTRIBUTES
 from models.settings import Settings
 from workers.stack import Stack
@@ -33,8 +35,12 @@ def temporary_folder() -> Iterator[Path]:
 
 def settings_in(folder: Path) -> Settings:
     """Return settings of a stack in `folder` with ports that nobody uses."""
+    return at_free_ports(Settings(state_dir=folder))
+
+
+def at_free_ports(settings: Settings) -> Settings:
     port, ui_port = free_ports(2)
-    return Settings(state_dir=folder, temporal_port=port, temporal_ui_port=ui_port)
+    return settings.model_copy(update={"temporal_port": port, "temporal_ui_port": ui_port})
 
 
 @contextmanager
@@ -44,13 +50,26 @@ def running_stack(
     search_attributes: Mapping[str, str] = SEARCH_ATTRIBUTES,
     migrate: Callable[[str], object] | None = None,
 ) -> Iterator[Stack]:
-    """Yield a started stack whose server can skip time; stopped even if this process is killed."""
-    stack = Stack(
-        settings, search_attributes=search_attributes, migrate=migrate, time_skipping=True
-    )
+    """Yield a started stack whose server can skip time; stopped even if this process is killed.
+
+    Where somebody took one of its ports before it did, it starts once more at others.
+    """
+
+    def stack_with(settings: Settings) -> Stack:
+        return Stack(
+            settings, search_attributes=search_attributes, migrate=migrate, time_skipping=True
+        )
+
+    stack = stack_with(settings)
     with guarded(settings):
         try:
-            stack.start(lambda line: None)
+            try:
+                stack.start(lambda line: None)
+            except StackError as error:
+                if "in use" not in str(error):
+                    raise
+                stack = stack_with(at_free_ports(settings))
+                stack.start(lambda line: None)
             yield stack
         finally:
             stack.stop(lambda line: None)
@@ -59,22 +78,25 @@ def running_stack(
 def free_ports(count: int) -> list[int]:
     """Return ports of this machine that nobody listened on a moment ago.
 
-    Not those that the system gives to clients (from 32768 on): one of these, or a test beside this
-    one that asks the same, would take a port before it is used.
+    Not those that the system gives to clients (from 32768 on), and each only once; parallel
+    workers have ranges of their own. Who else took a port before it is used would have it.
     """
     found: list[int] = []
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
     while len(found) < count:
-        port = _random.randrange(10_000, 32_000)
+        port = _random.randrange(10_000 + 2_200 * worker, 12_200 + 2_200 * worker)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        if port not in found:
+        if port not in _given:
+            _given.add(port)
             found.append(port)
     return found
 
 
+_given: set[int] = set()
 _random = SystemRandom()
 """Not `random`: each parallel worker of a test run seeds that alike."""
 
