@@ -95,8 +95,7 @@ class SurvivalReport(Wire):
 class Survival:
     """The scene, on a stack that runs."""
 
-    def __init__(self, stack: Stack, api: Longshore, tell: Tell, pace: Pace = USUAL_PACE) -> None:
-        self._pace = pace
+    def __init__(self, stack: Stack, api: Longshore, tell: Tell) -> None:
         self._stack = stack
         self._api = api
         self._tell = tell
@@ -109,7 +108,7 @@ class Survival:
     async def run(self) -> SurvivalReport:
         """Return both results. Raises StackError when nothing moves any more."""
         await self._begin()
-        pace = self._pace
+        pace = USUAL_PACE
         training = await self._submit(training_spec(POOL, pace))
         twin = await self._submit(training_spec(CALM_POOL, pace))
         self._tell("submitted", f"{training} and its twin {twin}, {pace.epochs} epochs each")

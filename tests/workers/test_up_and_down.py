@@ -48,11 +48,13 @@ def test_up_starts_everything_and_up_again_finds_it(home: Home):
 
 
 def test_down_stops_agents_first_and_servers_last(home: Home):
-    home.up("--nodes", "1")
+    first = home.up("--nodes", "1")
+    [url] = [part["address"] for part in first["parts"] if part["name"] == "console"]
     kept = home.longshore("down", "--keep-servers")
     assert kept.stderr.split() == [
         "stopped", "agent-local-1", "stopped", "console", "stopped", "control",
     ]  # fmt: skip
+    assert not answers(url)
     rest = home.longshore("down")
     assert rest.stderr.split() == ["stopped", "temporal", "stopped", "postgres"]
     assert "nothing of the stack" in home.longshore("down").stdout
