@@ -4,7 +4,17 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    StringConstraints,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from models.docs import field_docs
 
 _put = object.__setattr__
 
@@ -24,10 +34,25 @@ def _fields_of(model: type[BaseModel]) -> set[str]:
     return set(model.model_fields)
 
 
-class Frozen(BaseModel):
+class _Described(BaseModel):
+    """In its JSON Schema each field has the text below it in the source."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for name, text in field_docs(cls).items():
+            if name in properties:
+                properties[name].setdefault("description", text)
+        return schema
+
+
+class Frozen(_Described):
     """A value that travels: immutable, and strict about names that it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
     def trusted(cls, **values: Any) -> Self:
@@ -45,10 +70,10 @@ class Frozen(BaseModel):
         return made
 
 
-class Wire(BaseModel):
+class Wire(_Described):
     """A message through Temporal: immutable, and tolerant of fields that a newer version sends."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 def _utc(value: datetime) -> datetime:

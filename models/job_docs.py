@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 
 import models.errors
 from models.base import Name
+from models.docs import field_docs
 from models.document import load_document
 from models.errors import LongshoreError, SpecError
 from models.job import (
@@ -78,13 +79,14 @@ def page() -> str:
 def _fields_of(model: type[BaseModel], values: dict[str, Any], title: str) -> Iterator[str]:
     """Yield a paragraph for each field: what it is for, its type, default and an example."""
     hints = get_type_hints(model, include_extras=True)
+    docs = field_docs(model)
     prefix = f"{title}." if title in JobSpec.model_fields else ""
     for name, field in model.model_fields.items():
         facts = [_type(hints[name]) + _limits(field), _default(field, hints[name])]
         if name in values and not isinstance(values[name], dict):
             facts.append(f"for example `{name}: {_inline(values[name])}`")
         # A rule of the retry policy has no text of its own: its failure class says when it holds.
-        text = " ".join((field.description or _docs_of(FailureClass)[name.upper()]).split())
+        text = " ".join((docs.get(name) or _docs_of(FailureClass)[name.upper()]).split())
         yield f"### {prefix}{name}\n\n{text}\n\n- {'; '.join(facts)}\n"
 
 
