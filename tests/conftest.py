@@ -54,8 +54,10 @@ def stack() -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 async def settings(stack: Stack, temporal: Client) -> AsyncIterator[Settings]:
-    """Settings that lead to the stack's servers and a database of this module's own, in a state
-    folder of its own; 0.3 s. Nothing that began before is open at the stack's Temporal."""
+    """Makes a database of the module's own and settings that lead there and to the servers; 1 s.
+
+    In a state folder of its own. Nothing that began before is open at the stack's Temporal.
+    """
     await end_everything(temporal)
     with own_database(stack) as url, temporary_folder() as folder:
         info = StackInfo(
@@ -90,6 +92,7 @@ async def control(temporal: Client, settings: Settings) -> AsyncIterator[Databas
 
 @pytest.fixture
 async def longshore(temporal: Client, settings: Settings) -> AsyncIterator[Longshore]:
+    """A client of the module's stack and database; starts nothing."""
     client = Longshore(temporal, settings)
     yield client
     await client.close()

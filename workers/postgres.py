@@ -221,10 +221,11 @@ def _let_account_in(data: Path, programs: Path) -> None:
     try:
         _wheel().ensure_user_exists(ACCOUNT)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise StackError(
-            f"PostgreSQL refuses root, and the account {ACCOUNT} cannot be made ({error}). "
-            "Run Longshore as another user, or set LONGSHORE_DATABASE_URL to a running server."
-        ) from error
+        if not wait_until(_has_account, 3.0):  # or another start makes it just now
+            raise StackError(
+                f"PostgreSQL refuses root, and the account {ACCOUNT} cannot be made ({error}). "
+                "Run Longshore as another user, or set LONGSHORE_DATABASE_URL to a running server."
+            ) from error
     for folder in {*data.parents, *programs.parents}:
         mode = folder.stat().st_mode
         if not mode & stat.S_IXOTH:
@@ -235,6 +236,14 @@ def _let_account_in(data: Path, programs: Path) -> None:
             _wheel().ensure_folder_permissions(folder, needed)
         for name in ("lib", "share"):
             _wheel().ensure_folder_permissions(programs.parent / name, stat.S_IROTH)
+
+
+def _has_account() -> bool:
+    try:
+        pwd.getpwnam(ACCOUNT)
+    except KeyError:
+        return False
+    return True
 
 
 def _private_folder(folder: Path) -> None:

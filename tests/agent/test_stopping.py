@@ -131,8 +131,8 @@ async def test_silence_of_the_server_kills_the_process(make_box: MakeBox, tmp_pa
 
 
 async def test_acknowledged_heartbeats_keep_the_process(make_box: MakeBox, tmp_path: Path) -> None:
-    box = make_box(tmp_path, fence_after=2.0)
-    run = box.start("sleep 3")
+    box = make_box(tmp_path, fence_after=4.0)
+    run = box.start("sleep 5")
     while not run.done.done():
         box.fence.acknowledge(boot_clock())
         await asyncio.wait({run.done}, timeout=0.1)

@@ -49,9 +49,11 @@ class Deal:
 async def deal(
     temporal: Client, settings: Settings, buying: Database, market: RunningMarket
 ) -> Deal:
+    """Buys a block for a job, runs it there and lets the block go; up to 60 s.
+
+    Time at the market begins with a full minute.
+    """
     # Cheaper than any machine that is billed as it runs: those cost nothing in their first minute.
-    """Buys a block for a job, runs it there and lets the block go; up to a minute, as time at the
-    market begins with a full one."""
     market.book({"side": "sell", "dollars_per_gpu_hour": "0.05", "nodes": 8})
     buyer = Buyer(temporal, buying, market)
     # Nor is the wait for the next full minute, when bought time begins, worth the difference.

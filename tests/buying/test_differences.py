@@ -23,7 +23,7 @@ HARM = {
 
 @pytest.fixture
 async def bought(buyer: Buyer) -> Buyer:
-    """A block was bought and let go, and its account is closed."""
+    """Buys a block and lets it go, so that its account is closed; 5 s."""
     status = await buyer.buy(block_option())
     await buyer.let_go(status.orders[0])
     await buyer.agrees()

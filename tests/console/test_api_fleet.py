@@ -34,6 +34,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(temporal: Client, console_database: str) -> AsyncIterator[Scene]:
+    """A pool of the test's own in the console's database; starts nothing."""
     database = Database(console_database)
     yield Scene(Ledger(database, temporal, new_pool()))
     await database.close()

@@ -1,7 +1,10 @@
 """How the pages are read and compared, before anything runs."""
 
+import re
+
 import pytest
 
+from tests.support.local_stack import ROOT
 from tests.support.pages import RUN, blocks_of, pages
 from tests.support.shown_output import differences
 
@@ -22,6 +25,13 @@ def test_every_command_stands_in_a_block_that_is_run(page: str):
         if line.startswith(STARTS_A_COMMAND)
     ]
     assert loose == []
+
+
+@pytest.mark.parametrize("page", pages())
+def test_each_target_of_make_that_a_page_names_is_one(page: str):
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = re.findall(r"(?:^\$ |`)make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE)
+    assert set(named) <= set(targets)
 
 
 def test_a_comment_marks_the_block_behind_it():

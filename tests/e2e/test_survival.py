@@ -41,6 +41,7 @@ async def test_queued_and_running_jobs_survive_the_end_of_every_process(home: Ho
     for pid in processes_in(journal):
         await eventually(lambda pid=pid: not psutil.pid_exists(pid))
     after = await asyncio.to_thread(home.up)
+    go_of(journal).touch()
 
     assert after["nodes"] == ["local-1"]
     assert {part["name"] for part in after["parts"]} == {part["name"] for part in before["parts"]}
@@ -60,10 +61,15 @@ def pids(summary: dict[str, Any]) -> set[int]:
 
 
 def a_long_job(name: str, journal: Path) -> JobSpec:
-    """A job on four GPUs, so that two run and the others wait."""
+    """A job on four GPUs, so that two run and the others wait; it ends when it may."""
     note = f'echo "$LONGSHORE_JOB_NAME {{}} $$" >> {journal}'
-    command = f"{note.format('start')}; sleep 2; {note.format('end')}"
+    wait = f"until [ -e {go_of(journal)} ]; do sleep 0.1; done"
+    command = f"{note.format('start')}; {wait}; {note.format('end')}"
     return JobSpec(name=name, gpus=4, command=command)
+
+
+def go_of(journal: Path) -> Path:
+    return journal.with_name("go")
 
 
 def processes_in(journal: Path) -> list[int]:

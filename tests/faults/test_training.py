@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    """An empty state folder; the test starts a stack in it (5 s), which ends with the module."""
+    """An empty state folder; the test starts a stack in it (5 s), which ends with it."""
     with new_home() as home:
         yield home
 

@@ -61,7 +61,9 @@ def a_spec(pool: str, **fields: object) -> JobSpec:
     return JobSpec.model_validate({"name": "job", "command": "true", "pool": pool, **fields})
 
 
-async def reaches(longshore: Longshore, job_id: str, *states: JobState) -> JobStatus:
+async def reaches(
+    longshore: Longshore, job_id: str, *states: JobState, within: float = 60.0
+) -> JobStatus:
     """Wait until the job's workflow says that it is in one of these states."""
 
     async def there() -> JobStatus:
@@ -69,7 +71,7 @@ async def reaches(longshore: Longshore, job_id: str, *states: JobState) -> JobSt
         assert status.state in states, f"{status.state.value}: {status.reason}"
         return status
 
-    return await eventually(there)
+    return await eventually(there, within)
 
 
 async def lease_ends(database: Database, job_id: str) -> list[str | None]:

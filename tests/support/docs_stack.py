@@ -165,7 +165,7 @@ class PageRun:
             asyncio.run(_put_back(self._docs.settings))
         finally:
             self._shell.close()
-        asyncio.run(_nodes_are_as_before(self._docs.settings))
+            asyncio.run(_nodes_are_as_before(self._docs.settings))
 
     def run(self, block: Block) -> None:
         if "not run" in block.marks:
@@ -201,7 +201,7 @@ class PageRun:
         else:
             self._compare(block, command, text, ran, may_fail)
         if "market simulate" in text and not forever:
-            assert wait_until(self._docs.settings.market_file.exists, 30.0)
+            assert wait_until(self._docs.settings.market_file.exists, 60.0)
 
     def _compare(
         self, block: Block, command: Command, text: str, ran: Ran, may_fail: bool
@@ -238,7 +238,7 @@ class PageRun:
                 return [] if started.output else ["nothing was written"]
             return differences(shown, started.output)
 
-        wait_until(lambda: not missing() or not started.process.is_running(), 30.0)
+        wait_until(lambda: not missing() or not started.process.is_running(), 60.0)
         found = missing()
         if not self._shell.interrupt(started):
             found.append("it goes on after Ctrl-C")
@@ -323,7 +323,7 @@ async def _nodes_are_as_before(settings: Settings) -> None:
         async def left() -> bool:
             return [node.id for node in await longshore.nodes()] == ["local-1", "local-2"]
 
-        await eventually(left, 20.0)
+        await eventually(left)
     finally:
         await longshore.close()
 

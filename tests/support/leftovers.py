@@ -26,7 +26,7 @@ PATIENCE = 10.0
 """Seconds in which something that is ending may end."""
 _CRASHPAD = "chrome_crashpad_handler"
 """Chromium starts it again and again, in nobody's family, and it ends with its browser."""
-_CACHES = {".pytest_cache", "__pycache__", ".hypothesis"}
+_CACHES = {".pytest_cache", "__pycache__", ".hypothesis", ".ruff_cache", ".longshore"}
 
 Thing = tuple[str, Any]
 """A kind, and what names it: a process and when it began, a port, a path."""

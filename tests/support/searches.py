@@ -1,6 +1,7 @@
 """A plugin of the test suite: how many random cases a property is tried on.
 
 `quick`, the same cases each time, for every run. HYPOTHESIS_PROFILE=thorough tries 5,000 others.
+A property that needs more, or bears fewer, names a number of its own.
 No case has a deadline: on a busy machine each would fail now and then.
 """
 

@@ -47,6 +47,7 @@ def deployment(place: Place) -> Deployments:
 async def longshore(
     place: Place, settings: Settings, database_url: str
 ) -> AsyncIterator[Longshore]:
+    """A client of the test's own namespace and database; starts nothing."""
     own = settings.model_copy(update={"database_url": SecretStr(database_url)})
     client = Longshore(place.temporal, own)
     yield client

@@ -36,7 +36,7 @@ async def control(temporal: Client, settings: Settings) -> AsyncIterator[Databas
 
 @pytest.fixture
 async def saving(longshore: Longshore, node: ScriptedNode, pool: str) -> str:
-    """A job with checkpoints that runs on the node, for long."""
+    """Starts a job with checkpoints on the node, which runs for long; 0.2 s."""
     job_id = (await longshore.submit(a_spec(pool, checkpoint=SAVES))).job_id
     await node.started(job_id)
     return job_id
