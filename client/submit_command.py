@@ -1,10 +1,11 @@
 """`longshore submit`: from a file, or a command line after `--`."""
 
 import asyncio
+import itertools
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,12 +29,12 @@ from models.job import JobResult, JobSpec
 from models.views import Submission
 
 if TYPE_CHECKING:
+    from activities.logstore import Stream
     from client.api import Longshore
 
 _COMMAND = "longshore.command"
 _LAST_LOGS = 30.0
-"""Seconds. A job that has just ended may answer a query only after ten, when Temporal no longer
-waits for the worker that had it in memory."""
+"""Seconds in which the last of what a job wrote is copied."""
 
 
 class _WithCommand(TyperCommand):
@@ -118,7 +119,7 @@ def submit(
             return None
         with says_that_it_goes_on(submission.job_id):
             if follow:
-                return await _follow_with_logs(api, submission.job_id, quiet)
+                return await follow_with_logs(api, submission.job_id, quiet)
             return await follow_job(api, submission.job_id, _screen(as_json or quiet))
 
     result = call(submit_and_wait)
@@ -212,35 +213,66 @@ def print_now(line: str) -> None:
     print(line, flush=True)
 
 
-async def _follow_with_logs(api: "Longshore", job_id: str, silent: bool) -> JobResult:
+async def follow_with_logs(api: "Longshore", job_id: str, silent: bool) -> JobResult:
     """Copy what the job writes to stdout and stderr, attempt after attempt, until it has ended."""
+    from activities.logstore import STREAMS
+
     screen: Screen = Silent() if silent else Lines(note)
-    copying: set[asyncio.Task[None]] = set()
+    copies: dict[tuple[int, str], _Copy] = {}
 
     async def copy_every_attempt() -> None:
-        shown = 0
         async for status in api.watch(job_id):
             for record in status.attempts:
-                if record.attempt > shown:
-                    shown = record.attempt
-                    copying.add(asyncio.create_task(copy_logs(api, job_id, "stdout", shown)))
-                    copying.add(asyncio.create_task(copy_logs(api, job_id, "stderr", shown)))
+                for stream in STREAMS:
+                    if (record.attempt, stream) not in copies:
+                        copies[record.attempt, stream] = _Copy(api, job_id, stream, record.attempt)
 
     attempts = asyncio.create_task(copy_every_attempt())
     try:
         result = await follow_job(api, job_id, screen)
-        await asyncio.wait({attempts}, timeout=_LAST_LOGS)
-        if copying:
-            await asyncio.wait(copying, timeout=_LAST_LOGS)
+        # All is stored by now. What has not begun waits for a workflow that has ended and may be
+        # slow to answer: the store is asked in its place.
+        attempts.cancel()
+        for attempt, stream in itertools.product(range(1, result.attempts + 1), STREAMS):
+            copy = copies.get((attempt, stream))
+            if copy is None or not copy.begun:
+                if copy:
+                    copy.task.cancel()
+                await copy_logs(api, job_id, stream, attempt, follow=False)
+        if begun := [copy.task for copy in copies.values() if copy.begun]:
+            await asyncio.wait(begun, timeout=_LAST_LOGS)
         return result
     finally:
-        for task in (attempts, *copying):
+        for task in (attempts, *(copy.task for copy in copies.values())):
             task.cancel()
 
 
-async def copy_logs(api: "Longshore", job_id: str, stream: Any, attempt: int | None) -> None:
-    """Copy one stream of one attempt to our own of the same name until its end is stored."""
+class _Copy:
+    """One stream of one attempt on its way to our own."""
+
+    def __init__(self, api: "Longshore", job_id: str, stream: "Stream", attempt: int) -> None:
+        self.begun = False
+        self.task = asyncio.create_task(
+            copy_logs(api, job_id, stream, attempt, wrote=self._has_begun)
+        )
+
+    def _has_begun(self) -> None:
+        self.begun = True
+
+
+async def copy_logs(
+    api: "Longshore",
+    job_id: str,
+    stream: "Stream",
+    attempt: int | None,
+    *,
+    follow: bool = True,
+    wrote: Callable[[], None] = lambda: None,
+) -> None:
+    """Copy one stream of one attempt to our own of the same name; with `follow` until its end is
+    stored."""
     target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
-    async for data in api.logs(job_id, stream=stream, attempt=attempt, follow=True):
+    async for data in api.logs(job_id, stream=stream, attempt=attempt, follow=follow):
+        wrote()
         target.write(data)
         target.flush()

@@ -1,15 +1,19 @@
-"""Waiting for a job while the server goes away and comes back."""
+"""Waiting for a job while the server goes away and comes back, or is slow to answer."""
 
 import asyncio
 
+import pytest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from activities.logstore import LogStore
 from client.api import Longshore
-from models.job import JobState
+from client.submit_command import follow_with_logs
+from models.job import JobState, JobStatus
 from models.settings import Settings
 from tests.support.control import a_spec, reaches
 from tests.support.relay import relay_to
+from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
 
@@ -36,3 +40,32 @@ async def test_who_waits_hears_once_that_the_server_is_away_and_once_that_it_is_
         await api.close()
     assert len(away) == len(back) == 1
     assert away[0].startswith("Temporal does not answer")
+
+
+class Mute(Longshore):
+    """Asks workflows that do not answer: one that has just ended may take ten seconds and more."""
+
+    async def _status_when_back(self, job_id: str) -> JobStatus:
+        await asyncio.Event().wait()
+        raise AssertionError("it waits for ever")
+
+
+async def test_what_a_job_wrote_is_shown_though_its_workflow_answers_no_question(
+    temporal: Client,
+    settings: Settings,
+    node: ScriptedNode,
+    pool: str,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    api = Mute(temporal, settings)
+    job_id = (await api.submit(a_spec(pool))).job_id
+    await node.started(job_id)
+    logs = LogStore(settings.resolve_log_store())
+    logs.write(job_id, 1, node.id, "stdout", 0, b"I have 0,1\n")
+    logs.write(job_id, 1, node.id, "stderr", 0, b"and a remark\n")
+    logs.write_end(job_id, 1, node.id)
+    await node.end(job_id)
+    result = await asyncio.wait_for(follow_with_logs(api, job_id, silent=True), 60)
+    assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1)
+    assert capsysbinary.readouterr() == (b"I have 0,1\n", b"and a remark\n")
+    await api.close()
