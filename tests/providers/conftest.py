@@ -81,5 +81,7 @@ def running(room: Room) -> Iterator[MarketServer]:
 @pytest.fixture
 async def controls(running: MarketServer) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"Authorization": f"Bearer {running.token}"}
-    async with httpx.AsyncClient(base_url=running.url, headers=headers, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=running.url, headers=headers, trust_env=False, timeout=60
+    ) as client:
         yield client

@@ -77,7 +77,9 @@ async def rent_a_machine(simulated: Simulated) -> int:
     """Return the process id of the agent of a pod."""
     info = await simulated.info()
     headers = {"Authorization": f"Bearer {info.token}"}
-    async with httpx.AsyncClient(base_url=info.url, headers=headers, trust_env=False) as http:
+    async with httpx.AsyncClient(
+        base_url=info.url, headers=headers, trust_env=False, timeout=60
+    ) as http:
         knobs = {"pod_start_seconds": 0, "pod_trouble": 0}
         (await http.post("/simulation/knobs", json=knobs)).raise_for_status()
         listed = (await http.get(f"{V1}/availability/gpus")).json()["items"]
@@ -135,7 +137,9 @@ async def test_quick_machines_come_up_in_seconds_by_the_time_of_day(simulated: S
     simulated.start("--quick")
     info = await simulated.info()
     headers = {"Authorization": f"Bearer {info.token}"}
-    async with httpx.AsyncClient(base_url=info.url, headers=headers, trust_env=False) as http:
+    async with httpx.AsyncClient(
+        base_url=info.url, headers=headers, trust_env=False, timeout=60
+    ) as http:
         knobs = (await http.get("/simulation/knobs")).json()
         clock = (await http.get("/simulation/clock")).json()
     assert max(knobs["pod_start_seconds"], knobs["instance_start_seconds"]) <= 5
