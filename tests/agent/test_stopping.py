@@ -168,7 +168,7 @@ async def test_a_killed_nursery_costs_no_process(box: LocalNode) -> None:
     nursery = psutil.Process(started["supervisor"]).parent()
     assert nursery
     nursery.kill()
-    nursery.wait(10)
+    nursery.wait(60)
     assert (await box.report("exit 3")).exit_code == 3
     assert not run.done.done()
     assert (await _stop(box, run, grace=5)).message == "stopped (test), exit code 143"

@@ -34,7 +34,7 @@ class RunningConsole:
         self.http.close()
         self.stranger.close()
         self.process.terminate()
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def running_console(
         console.end()
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def answers(url: str) -> bool:

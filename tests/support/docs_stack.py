@@ -88,7 +88,7 @@ class DocsStack(Home):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             warm.kill()
-            warm.wait(10)
+            warm.wait(60)
 
     def page_folder(self, page: str) -> Path:
         """Return a folder for a page that holds what a clone holds, and the state folder."""

@@ -22,7 +22,7 @@ from tests.support.local_stack import ROOT
 
 MARK = "TESTS_RUN"
 """In the environment of this process, and so of all that come from it: who started them."""
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds in which something that is ending may end."""
 _CRASHPAD = "chrome_crashpad_handler"
 """Chromium starts it again and again, in nobody's family, and it ends with its browser."""
