@@ -56,6 +56,11 @@ bench-test: $(STAMP) ## Run the tests of the benchmarks
 
 faults: $(STAMP) ## Kill every process at every step, and at random; SHARE=1/8 for an eighth of it
 	@$(BIN)/python -m pytest $(PARALLEL) $(ORDER) tests -m "exhaustive" --share $(SHARE) $(PYTEST)
+	@$(if $(filter 1/1,$(SHARE)),$(SEARCH))
+
+# Twelve times the cases of `make test`, and others each time.
+SEARCH = echo "Now each property on 300 random cases: about 8 minutes on two cores" && \
+  HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q $(PARALLEL) $(ORDER) $(PURE) $(PYTEST)
 
 chaos: $(STAMP) ## Random faults under load, then count what was lost; MINUTES=10 SEED=n to repeat a run
 	@$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

@@ -120,7 +120,7 @@ async def make_box() -> AsyncIterator[MakeBox]:
 
 @pytest.fixture
 def box(make_box: MakeBox, tmp_path: Path) -> LocalNode:
-    """A node with four simulated GPUs; its processes are killed at the end."""
+    """A node of four simulated GPUs in this process, its jobs killed at the end; 0.02 s."""
     return make_box(tmp_path)
 
 

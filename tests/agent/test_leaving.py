@@ -21,7 +21,7 @@ from workers.notice import read_notice
 
 @pytest.fixture(scope="module")
 async def control(temporal: Client, settings: Settings) -> AsyncIterator[Database]:
-    """The control worker's database; nodes are left 4 s before their end, killed at 2."""
+    """Starts a control worker by which nodes are left 4 s before their end, killed at 2; 0.3 s."""
     short = {
         "node_end_margin": timedelta(seconds=4), "publish_allowance": timedelta(seconds=1),
         "node_lost_after": timedelta(seconds=8),

@@ -50,8 +50,10 @@ def longshore(
     cli: Callable[..., Ran],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Command:
-    """Run one command against the stack, in a thread: it has an event loop of its own. Starts a
-    control worker for the module; 0.3 s."""
+    """Runs commands against the stack, for which it starts a control worker; 0.3 s a module.
+
+    Each in a thread: it has an event loop of its own.
+    """
     monkeypatch.setenv("LONGSHORE_STATE_DIR", str(settings.state_dir))
 
     async def command(*args: str) -> Ran:

@@ -63,7 +63,7 @@ class Fleet:
         running = self.stack.processes.running(name)
         if running and (process := running.find()):
             process.kill()
-            assert wait_until(lambda: running.find() is None, 10), f"{name} outlived kill -9"
+            assert wait_until(lambda: running.find() is None, 60), f"{name} outlived kill -9"
 
     def signal(self, name: str, number: signal.Signals) -> None:
         psutil.Process(self.pid(name)).send_signal(number)

@@ -1,5 +1,5 @@
-"""A plugin of the test suite: where Chromium is; where there is none, the last line of
-a run says that no page was looked at."""
+"""A plugin of the test suite: where Chromium is; where there is none, a line at
+the end of a run says that no page was looked at."""
 
 import shutil
 

@@ -26,7 +26,7 @@ PATIENCE = 30.0
 """Seconds in which something that is ending may end."""
 _CRASHPAD = "chrome_crashpad_handler"
 """Chromium starts it again and again, in nobody's family, and it ends with its browser."""
-_CACHES = {".pytest_cache", "__pycache__", ".hypothesis", ".ruff_cache", ".longshore"}
+_CACHES = {".pytest_cache", "__pycache__", ".hypothesis", ".ruff_cache"}
 
 Thing = tuple[str, Any]
 """A kind, and what names it: a process and when it began, a port, a path."""
@@ -63,7 +63,11 @@ class Leftovers:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Generator[None, object, object]:
-        result = yield
+        try:
+            result = yield
+        except BaseException:
+            self._told |= self._left()  # not to be laid to the next test
+            raise
         deadline = time.monotonic() + PATIENCE
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.02)  # between two looks: what is ending may end

@@ -90,7 +90,7 @@ class Plant:
 def health(address: str) -> tuple[int, dict[str, Any]]:
     """Return the status and the JSON of /healthz; 0 where nobody listens."""
     try:
-        with urllib.request.urlopen(f"http://{address}/healthz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address}/healthz", timeout=10) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -101,7 +101,7 @@ def health(address: str) -> tuple[int, dict[str, Any]]:
 def metrics(address: str) -> dict[str, float]:
     """Return each series and its value, as ``name{label="value"}``; empty where nobody listens."""
     try:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
     except OSError:
         return {}

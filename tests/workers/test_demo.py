@@ -97,7 +97,7 @@ def test_it_only_takes_longer_when_its_parts_are_killed(home: Home) -> None:
     assert {CONTROL, *SERVERS} <= restarted
 
 
-@pytest.mark.exhaustive  # tests/faults/test_demo_purchase.py has a case
+@pytest.mark.exhaustive  # tests/faults/test_buying_points.py has such cases
 @pytest.mark.timeout(600)  # a control worker takes long to start beside others
 def test_what_it_buys_is_bought_once_while_the_control_worker_is_killed(own_home: Home) -> None:
     """At every step that is told of the purchase, whatever the worker does at that moment."""

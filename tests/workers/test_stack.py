@@ -55,7 +55,7 @@ def kill_all(stack: Stack) -> None:
     for entry in stack.processes.recorded():
         if entry.find():
             os.kill(entry.pid, signal.SIGKILL)
-    assert wait_until(lambda: not any(e.find() for e in stack.processes.recorded()), 10.0)
+    assert wait_until(lambda: not any(e.find() for e in stack.processes.recorded()), 60.0)
 
 
 # --- starting and finding -------------------------------------------------------------------

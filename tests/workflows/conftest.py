@@ -12,7 +12,7 @@ from models.settings import Settings
 
 @pytest.fixture
 def skipper(temporal: Client) -> TimeSkipper:
-    """Starts workflows whose clock jumps over timers; the only place that knows how.
+    """Has workflows skip over their timers; starts nothing. The only place that knows how.
 
     Time does not jump while an activity runs: what waits for a process waits in real time.
     """

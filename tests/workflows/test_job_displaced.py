@@ -34,7 +34,7 @@ async def tell(
 
 @pytest.fixture
 async def running(longshore: Longshore, node: ScriptedNode, pool: str) -> str:
-    """A job that runs on the node."""
+    """Starts a job on the node; 0.2 s."""
     job_id = (await longshore.submit(a_spec(pool))).job_id
     await node.started(job_id)
     return job_id
@@ -42,7 +42,7 @@ async def running(longshore: Longshore, node: ScriptedNode, pool: str) -> str:
 
 @pytest.fixture
 async def stopping(running: str, node: ScriptedNode, temporal: Client) -> str:
-    """A preempted job whose process has not ended yet."""
+    """Preempts that job, whose process does not end yet; 0.1 s."""
     node.slow_to_stop = True
     await tell(temporal, running, "preempt")
     await eventually(lambda: node.stops)

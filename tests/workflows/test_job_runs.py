@@ -28,7 +28,7 @@ from tests.support.scripted_node import USER_ERROR, ScriptedNode
 async def longshore(
     request: pytest.FixtureRequest, temporal: Client, settings: Settings, control: Database
 ) -> AsyncIterator[Longshore]:
-    """A client; with "replayed" the worker of its jobs forgets them after every step."""
+    """A client; with "replayed" starts a worker that forgets jobs after every step; 0.3 s."""
     if request.param == "cached":
         client = Longshore(temporal, settings)
         yield client

