@@ -86,7 +86,9 @@ async def test_a_process_for_each_gpu_sees_its_own(box: LocalNode) -> None:
 
 
 async def test_when_one_of_them_fails_the_others_are_ended(box: LocalNode) -> None:
-    script = 'if [ "$RANK" = 1 ]; then exit 7; fi; trap "echo ended; exit 0" TERM; sleep 60 & wait'
+    # It fails when the other listens: before that a signal ends the other without a word.
+    fails = 'if [ "$RANK" = 1 ]; then until [ -e listens ]; do sleep 0.05; done; exit 7; fi'
+    script = f'{fails}; trap "echo ended; exit 0" TERM; touch listens; sleep 60 & wait'
     run = box.start(["sh", "-c", script], gang=PER_GPU)
     report = await run.done
     assert (report.exit_code, report.failure) == (7, FailureClass.USER)
