@@ -1,4 +1,5 @@
-"""The text below each field of a model, read from the source where a person asks for it.
+"""The text below each field of a model, or member of an enum, read from the source where a person
+asks for it.
 
 Pydantic's own `use_attribute_docstrings` reads the source of each class as it is made: a third of
 the time that a command takes to start, for texts that only a schema or a page shows.
@@ -18,13 +19,15 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:
-            found |= _own_docs(base)
+            found |= member_docs(base)
     return found
 
 
-def _own_docs(model: type[BaseModel]) -> dict[str, str]:
+@cache
+def member_docs(of: type) -> dict[str, str]:
+    """Return the text below each field or member that the class itself has, by name."""
     try:
-        source = inspect.getsource(model)
+        source = inspect.getsource(of)
     except OSError:
         return {}  # a generic model with its parameters: the text is at the one without
     tree = ast.parse(textwrap.dedent(source)).body[0]
@@ -33,7 +36,7 @@ def _own_docs(model: type[BaseModel]) -> dict[str, str]:
     for statement, below in zip(tree.body, tree.body[1:], strict=False):
         match statement, below:
             case (
-                ast.AnnAssign(target=ast.Name(name)),
+                ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
                 found[name] = inspect.cleandoc(text)

@@ -3,7 +3,6 @@
 `python -m models.job_docs` writes the page; a test holds page and models equal.
 """
 
-import inspect
 import json
 import re
 import types
@@ -21,7 +20,7 @@ from pydantic_core import PydanticUndefined
 
 import models.errors
 from models.base import Name
-from models.docs import field_docs
+from models.docs import field_docs, member_docs
 from models.document import load_document
 from models.errors import LongshoreError, SpecError
 from models.job import (
@@ -171,12 +170,8 @@ def _table(what: str, enum: type[StrEnum]) -> str:
 
 
 def _docs_of(enum: type[StrEnum]) -> dict[str, str]:
-    """Return the text below each member, which Python itself does not keep."""
-    body = inspect.getsource(enum)
-    found = re.findall(
-        r'^    ([A-Z_]+) = "[^"]+"\n    """(.+?)"""', body, re.MULTILINE | re.DOTALL
-    )
-    return {name: " ".join(text.split()) for name, text in found if name in enum.__members__}
+    """Return the text below each member on one line, which Python itself does not keep."""
+    return {name: " ".join(text.split()) for name, text in member_docs(enum).items()}
 
 
 def _refusal() -> str:
