@@ -24,7 +24,7 @@ from client.live import (
 )
 from client.terminal import JSON, note, out, print_json, warn
 from models.document import Override, load_document, read_document
-from models.errors import SpecError
+from models.errors import LongshoreError, SpecError
 from models.job import JobResult, JobSpec
 from models.views import Submission
 
@@ -238,7 +238,7 @@ async def follow_with_logs(api: "Longshore", job_id: str, silent: bool) -> JobRe
             if copy is None or not copy.begun:
                 if copy:
                     copy.task.cancel()
-                await copy_logs(api, job_id, stream, attempt, follow=False)
+                await _copy_stored(api, job_id, stream, attempt)
         if begun := [copy.task for copy in copies.values() if copy.begun]:
             await asyncio.wait(begun, timeout=_LAST_LOGS)
         return result
@@ -258,6 +258,14 @@ class _Copy:
 
     def _has_begun(self) -> None:
         self.begun = True
+
+
+async def _copy_stored(api: "Longshore", job_id: str, stream: "Stream", attempt: int) -> None:
+    """Copy what is stored of a stream; where it cannot be read, the job has ended as it has."""
+    try:
+        await copy_logs(api, job_id, stream, attempt, follow=False)
+    except LongshoreError as error:
+        note(f"note: its {stream} of attempt {attempt} cannot be read: {error}")
 
 
 async def copy_logs(
