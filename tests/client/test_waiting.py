@@ -69,3 +69,22 @@ async def test_what_a_job_wrote_is_shown_though_its_workflow_answers_no_question
     assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1)
     assert capsysbinary.readouterr() == (b"I have 0,1\n", b"and a remark\n")
     await api.close()
+
+
+async def test_a_job_ends_as_it_has_where_its_output_cannot_be_read(
+    temporal: Client,
+    settings: Settings,
+    node: ScriptedNode,
+    pool: str,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    away = settings.model_copy(update={"log_store": "http://127.0.0.1:9/logs"})
+    api = Longshore(temporal, away)
+    job_id = (await api.submit(a_spec(pool))).job_id
+    following = asyncio.create_task(follow_with_logs(api, job_id, silent=True))
+    await node.end(job_id)
+    result = await asyncio.wait_for(following, 60)
+    assert result.state is JobState.SUCCEEDED
+    said = capsysbinary.readouterr().err.decode()
+    assert "note: its stdout of attempt 1 cannot be read" in said
+    await api.close()
