@@ -59,7 +59,7 @@ faults: $(STAMP) ## Kill every process at every step, and at random; SHARE=1/8 f
 	@$(if $(filter 1/1,$(SHARE)),$(SEARCH))
 
 # Twelve times the cases of `make test`, and others each time.
-SEARCH = echo "Now each property on 300 random cases: about 8 minutes on two cores" && \
+SEARCH = echo "Now each property on 300 random cases: about 5 minutes on two cores" && \
   HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q $(PARALLEL) $(ORDER) $(PURE) $(PYTEST)
 
 chaos: $(STAMP) ## Random faults under load, then count what was lost; MINUTES=10 SEED=n to repeat a run

@@ -85,8 +85,10 @@ class Deployments:
         """
         mover = self.mover(build_id)
         try:
+            # Not from the reply: a call that is made again finds its own version current.
+            before = (await self._describe()).routing_config.current_deployment_version
             service = self._temporal.workflow_service
-            reply = await service.set_worker_deployment_current_version(
+            await service.set_worker_deployment_current_version(
                 SetWorkerDeploymentCurrentVersionRequest(
                     namespace=self._temporal.namespace, deployment_name=self.name,
                     build_id=build_id, identity=self._temporal.identity,
@@ -102,7 +104,7 @@ class Deployments:
             raise self._as_ours(error, build_id) from error
         return Moved(
             build_id=build_id,
-            previous=reply.previous_deployment_version.build_id or None,
+            previous=before.build_id or None,
             moved=tuple(sorted(moved)),
             stayed=tuple(sorted(stayed)),
         )

@@ -5,10 +5,14 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
+from temporalio.api.workflowservice.v1 import (
+    SetWorkerDeploymentCurrentVersionRequest,
+    SetWorkerDeploymentCurrentVersionResponse,
+)
 
 from client.api import Longshore
 from client.deployments import Deployments
@@ -121,6 +125,23 @@ async def test_a_version_gets_no_work_until_it_is_current_and_status_says_so(
         missing = await place.run("deployment", "set-current", "nowhere", "--name", DEPLOYMENT)
         assert missing.returncode == 66
         assert "has no version nowhere" in missing.stderr
+
+
+async def test_the_version_before_is_named_when_the_first_answer_was_lost(
+    place: Place, deployment: Deployments, monkeypatch: pytest.MonkeyPatch
+):
+    service = place.temporal.workflow_service
+    asked = service.set_worker_deployment_current_version
+
+    async def made_twice(*args: Any, **options: Any) -> SetWorkerDeploymentCurrentVersionResponse:
+        await asked(*args, **options)
+        return await asked(*args, **options)
+
+    with place.worker("a", *BECOMES_CURRENT), place.worker("b"):
+        await becomes_current(deployment, "a")
+        await gets_workers(deployment, "b")
+        monkeypatch.setattr(service, "set_worker_deployment_current_version", made_twice)
+        assert (await deployment.set_current("b")).previous == "a"
 
 
 async def test_an_installation_without_versions_gets_them(
