@@ -93,7 +93,11 @@ async def test_a_process_that_ran_until_the_end_of_its_node_has_lost_its_node(
 async def test_a_kill_without_grace_is_not_called_late(box: LocalNode) -> None:
     run = box.start("echo ready; sleep 300")
     await _says(box, run, "ready")
-    assert (await _stop(box, run, grace=0)).message == "stopped (test), exit code 143"
+    # The kill comes right behind the signal: either may be what ends it.
+    assert (await _stop(box, run, grace=0)).message in (
+        "stopped (test), exit code 137",
+        "stopped (test), exit code 143",
+    )
 
 
 @pytest.mark.parametrize(

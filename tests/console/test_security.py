@@ -8,6 +8,7 @@ import pytest
 
 from console.security import local_path
 from tests.support.console import RunningConsole
+from tests.support.http_client import http_client
 
 PAGE = {"Accept": "text/html"}
 EVERYTHING = (
@@ -55,7 +56,7 @@ def test_the_parts_of_pages_need_the_token_as_well(console: RunningConsole) -> N
 
 
 def test_a_link_with_the_token_signs_in_and_leaves_no_token(console: RunningConsole) -> None:
-    with httpx.Client(base_url=console.url, headers=PAGE, trust_env=False, timeout=60) as browser:
+    with http_client(console.url, PAGE) as browser:
         entered = browser.get("/orderbook", params={"token": console.token, "node_count": "8"})
         assert entered.status_code == 200
         assert 'url=/orderbook?node_count=8"' in entered.text
@@ -68,7 +69,7 @@ def test_a_link_with_the_token_signs_in_and_leaves_no_token(console: RunningCons
 
 
 def test_the_form_signs_in_and_the_button_signs_out(console: RunningConsole) -> None:
-    with httpx.Client(base_url=console.url, headers=PAGE, trust_env=False, timeout=60) as browser:
+    with http_client(console.url, PAGE) as browser:
         wrong = browser.post("/login?next=/orderbook", data={"token": "wrong"})
         assert wrong.status_code == 401
         assert "This is not the token" in wrong.text
@@ -80,7 +81,7 @@ def test_the_form_signs_in_and_the_button_signs_out(console: RunningConsole) -> 
 
 
 def test_a_cookie_that_was_changed_opens_nothing(console: RunningConsole) -> None:
-    with httpx.Client(base_url=console.url, headers=PAGE, trust_env=False, timeout=60) as browser:
+    with http_client(console.url, PAGE) as browser:
         browser.get("/", params={"token": console.token})
         [(name, value)] = browser.cookies.items()
         until, _, proof = value.partition(".")

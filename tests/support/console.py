@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 
 from tests.support.home import PROGRAM
+from tests.support.http_client import http_client
 from tests.support.local_stack import free_ports
 from tests.support.market import RunningMarket
 from workers.processes import wait_until
@@ -23,8 +24,8 @@ class RunningConsole:
         self.log = log
         self.process = process
         self.headers = {"Authorization": f"Bearer {token}"}
-        self.http = httpx.Client(base_url=url, headers=self.headers, timeout=30, trust_env=False)
-        self.stranger = httpx.Client(base_url=url, timeout=30, trust_env=False)
+        self.http = http_client(url, self.headers)
+        self.stranger = http_client(url)
 
     def get(self, path: str, **query: object) -> httpx.Response:
         return self.http.get(path, params={k: str(v) for k, v in query.items()})

@@ -5,14 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from models.settings import Settings
 from simulation.market.background import Profile
 from simulation.market.market import Market, Options
 from simulation.market.nodes import AgentRoom
 from simulation.market.server import MarketServer
 from simulation.market.world import MachineRoom
+from tests.support.http_client import http_client
 
 Json = Any
 
@@ -25,9 +24,7 @@ class RunningMarket:
         self.url = server.url
         self.token = server.token
         self.headers = {"Authorization": f"Bearer {server.token}"}
-        self.http = httpx.Client(
-            base_url=server.url, headers=self.headers, timeout=30, trust_env=False
-        )
+        self.http = http_client(server.url, self.headers)
 
     def tell_of_calls(self, told: Callable[[str], object]) -> None:
         """Have `told` called with provider, method and path of each call of a client.

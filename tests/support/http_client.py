@@ -1,0 +1,14 @@
+"""The HTTP client of tests that ask a server of their own now and then."""
+
+from collections.abc import Mapping
+
+import httpx
+
+_EACH_ITS_OWN = httpx.Limits(max_keepalive_connections=0)
+"""Connections. A server closes one that was idle for some seconds, at times just as it is used."""
+
+
+def http_client(url: str, headers: Mapping[str, str] | None = None) -> httpx.Client:
+    return httpx.Client(
+        base_url=url, headers=headers, timeout=60, trust_env=False, limits=_EACH_ITS_OWN
+    )
