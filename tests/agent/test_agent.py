@@ -89,11 +89,11 @@ async def test_a_restarted_agent_ends_orphans_before_it_registers(
     # The kernel ended the shell, but not what it had started.
     await eventually(lambda: [process.name() for process in marked(mark)] == ["sleep", "sleep"])
     agent.start()
+    await eventually(lambda: agent.says("epoch 2"))
+    assert not marked(mark)
     result = await longshore.wait(job)
     assert (result.state, result.failure) == (JobState.FAILED, FailureClass.NODE)
-    assert not marked(mark)
     assert agent.says("processes that outlived their agent")
-    await eventually(lambda: agent.says("epoch 2"))
 
 
 async def test_an_agent_that_is_asked_to_stop_stops_its_jobs_in_order(
