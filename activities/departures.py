@@ -150,7 +150,7 @@ async def _to_look(
         text("SELECT id, spec FROM jobs WHERE id = ANY(:ids)"),
         {"ids": sorted({job_id for _, job_id in ends})},
     )
-    specs = {row.id: JobSpec.model_validate(row.spec) for row in rows}
+    specs = {row.id: JobSpec.as_known(row.spec) for row in rows}
     soon = {
         node_id
         for (node_id, job_id), expires_at in ends.items()
@@ -164,7 +164,7 @@ def occupant_of(
     job_id: str, attempt: int, placed_at: datetime, stored: Mapping[str, Any], *, spare: bool
 ) -> Occupant:
     """Return what is known of a job on a node; where only a spare of it is there, nothing runs."""
-    spec = JobSpec.model_validate(stored)
+    spec = JobSpec.as_known(stored)
     return Occupant(
         key=PlacementKey(job_id=job_id, attempt=attempt),
         grace=timedelta(0) if spare else spec.grace,

@@ -85,7 +85,7 @@ async def load_running_work(
 
 
 def _work(row: RowMapping, shares: tuple[RunningJob, ...], store_away: str) -> RunningWork:
-    spec = JobSpec.model_validate(row["spec"])
+    spec = JobSpec.as_known(row["spec"])
     return RunningWork(
         request=JobRequest.of(row["id"], spec, row["submitted_at"], row["attempt"]),
         tenant=spec.tenant,

@@ -131,7 +131,7 @@ class ReconcileActivities:
             rows = await _runs_on(connection, key.job_id)
         if not rows or rows[0]["attempt"] != key.attempt:
             return finding
-        spec = JobSpec.model_validate(rows[0]["spec"])
+        spec = JobSpec.as_known(rows[0]["spec"])
         request = StopProcessRequest(
             key=key, signal=spec.stop_signal, grace=spec.grace,
             reason=f"reconcile: {finding.problem}"[:200],

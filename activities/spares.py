@@ -69,7 +69,7 @@ async def _swap(connection: AsyncConnection, request: SwapRequest) -> SwapReply:
     if stored is not None and stored["ended_at"] is None:
         await connection.execute(text(_LOCK_NODES), row)
         rows = (await connection.execute(text(_HELD), row)).mappings().all()
-        spec = JobSpec.model_validate(stored["spec"])
+        spec = JobSpec.as_known(stored["spec"])
         promotion = _promotion(rows, spec, request)
         if promotion.swaps and await _carry_out(connection, request, rows, promotion):
             placement = await load_placement(connection, following)

@@ -90,3 +90,11 @@ Instant = Annotated[datetime, AfterValidator(_utc)]
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
 """Lower-case letters, digits, dot, dash and underscore; at most 63 characters."""
+
+
+_WITHOUT_NUL = r"^[^\x00]*$"
+Text = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL, max_length=131_071)]
+"""What people give in a file: no longer than an argument that Linux takes, and without NUL, which
+neither PostgreSQL nor a program's arguments can hold."""
+ShortText = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL, max_length=4_095)]
+"""The same, for a path or a name: no longer than a path that Linux takes."""

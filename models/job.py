@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from models.base import Frozen, Instant, Name, Wire
+from models.base import Frozen, Instant, Name, ShortText, Text, Wire
 from models.mig import MigProfile, profile_gb
 from models.topology import Conformance, Gang
 from models.units import GB, Duration, GBPerSecond, Watts, format_gb
@@ -96,7 +96,7 @@ SignalName = Annotated[str, StringConstraints(pattern=r"^SIG[A-Z0-9]+$")]
 class CheckpointContract(Frozen):
     """What the job does when it is asked to save, so that a later attempt goes on from there."""
 
-    folder: str = Field(min_length=1)
+    folder: ShortText = Field(min_length=1)
     """Where the job saves, absolute or relative to its working folder. With a `workdir`, or an
     absolute folder, each job gets a folder of its own below it, unless `store` is false."""
     signal: SignalName = "SIGTERM"
@@ -123,10 +123,12 @@ class CheckpointContract(Frozen):
 
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-EnvValue = Annotated[str, WithJsonSchema({"type": ["string", "number"]})]
+EnvValue = Annotated[Text, WithJsonSchema({"type": ["string", "number"]})]
 
 
-DataName = Annotated[str, StringConstraints(pattern=r"^\S{1,200}$")]
+DataName = Annotated[str, StringConstraints(pattern=r"^[^\s\x00]{1,200}$")]
+MOST_TEXT = 1_000_000
+"""Characters of command, environment and data in all: the server takes two megabytes at once."""
 
 
 def data_of(value: object) -> object:
@@ -153,7 +155,7 @@ class JobSpec(Frozen):
 
     gpus: int = Field(default=1, ge=1, le=100_000)
     """GPUs that the job holds in all; on one node, unless `gang` lets it span several."""
-    gpu_type: str | None = Field(default=None, min_length=1, max_length=64)
+    gpu_type: ShortText | None = Field(default=None, min_length=1, max_length=64)
     """Model of GPU, such as H100; any when left out. Compared without regard to case."""
     vram_per_gpu: GB = 0.0
     """Memory needed on each GPU; of a GPU that is shared, the job's part of it."""
@@ -188,14 +190,14 @@ class JobSpec(Frozen):
     """What it reads, by name, with the size of each; or a list of names. A node where jobs used
     data of that name lately is preferred. Longshore copies nothing: the job sees to its data."""
 
-    command: str | tuple[str, ...] | None = None
+    command: Text | tuple[Text, ...] | None = None
     """What to run: a list is run as it is, a text by `sh -c`."""
-    image: str | None = Field(default=None, min_length=1)
+    image: ShortText | None = Field(default=None, min_length=1)
     """A container image to run the command in (its own command when there is none). A node where
     jobs used it lately is preferred, as for `data`."""
     env: dict[EnvName, EnvValue] = Field(default_factory=dict)
     """Environment of the process, beside CUDA_VISIBLE_DEVICES and LONGSHORE_*."""
-    workdir: str | None = None
+    workdir: ShortText | None = None
     """Working folder on the node; a private empty one when left out."""
 
     checkpoint: CheckpointContract | None = None
@@ -219,6 +221,21 @@ class JobSpec(Frozen):
             raise ValueError("is empty: give a text or a list, such as [python, train.py]")
         return command
 
+    @classmethod
+    def as_known(cls, stored: object) -> Self:
+        """Return a spec that was taken already, without what only a newer version understands.
+
+        Raises ValidationError.
+        """
+        return cls.model_validate(stored, extra="ignore")
+
+    @field_validator("image")
+    @classmethod
+    def _image_is_no_option(cls, image: str | None) -> str | None:
+        if image is not None and image.startswith("-"):
+            raise ValueError("begins with a dash: give the name of an image")
+        return image
+
     @field_validator("env", mode="before")
     @classmethod
     def _env_values_are_text(cls, env: object) -> object:
@@ -235,6 +252,17 @@ class JobSpec(Frozen):
     def _something_to_run(self) -> Self:
         if self.command is None and self.image is None:
             raise ValueError("give a command to run, an image, or both")
+        return self
+
+    @model_validator(mode="after")
+    def _not_too_much_text(self) -> Self:
+        found = sum(map(len, self.argv)) + sum(map(len, self.data))
+        found += sum(len(name) + len(value) for name, value in self.env.items())
+        if found > MOST_TEXT:
+            raise ValueError(
+                f"command, env and data have {found:,} characters; {MOST_TEXT:,} is the most: "
+                "put what is long into a file"
+            )
         return self
 
     @model_validator(mode="after")
@@ -349,6 +377,8 @@ class AttemptRecord(Wire):
     """It left its node for the node's sake, or because somebody asked for it: no failure."""
     exit_code: int | None = None
     message: str = ""
+    log_error: str = ""
+    """Why the log store lacks a part of what it wrote."""
 
 
 class JobResult(Wire):

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 import models.errors
-from models.base import Name
+from models.base import Name, ShortText, Text
 from models.docs import field_docs, member_docs
 from models.document import load_document
 from models.errors import LongshoreError, SpecError
@@ -213,6 +213,10 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (bool, "`true` or `false`"),
     (float, "number"),
     (str, "text"),
+    (Text, "text"),
+    (ShortText, "text"),
+    (tuple[Text, ...], "list of texts"),
+    (tuple[ShortText, ...], "list of texts"),
     (tuple[str, ...], "list of texts"),
     (dict[EnvName, EnvValue], "mapping of names to texts or numbers"),
 )

@@ -1,16 +1,26 @@
 """What travels between workflows, activities and agents: one model in, one model out."""
 
+import re
 from datetime import timedelta
 from enum import StrEnum
+from typing import Annotated, Any, Self, cast
 
-from pydantic import Field
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 
 from models.base import Instant, Name, Wire
 from models.checkpoint import CheckpointInfo
 from models.departures import Leaving
+from models.errors import SpecError
 from models.job import AttemptRecord, FailureClass, JobResult, JobSpec
 from models.node import Inventory, Liveness, NodeIdentity, NodeState
 from models.placement import Placement, PlacementKey
+from models.problems import describe
 from models.units import Duration
 
 CONTROL_TASK_QUEUE = "longshore"
@@ -25,10 +35,16 @@ def node_task_queue(node_id: str) -> str:
 JOB_WORKFLOW = "JobWorkflow"
 POOL_WORKFLOW = "PoolWorkflow"
 NODE_WORKFLOW = "NodeWorkflow"
+PING_WORKFLOW = "PingWorkflow"
+WATCH_ACTIVITY = "watch_agent"
 
 
 TIME_ENDED = "the time of its node ended"
 """Reason of the stop of a process that still ran when its node's end had come."""
+
+
+JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+"""What an id of a job has to be: it names folders of nodes, containers and objects of stores."""
 
 
 def job_workflow_id(job_id: str) -> str:
@@ -83,6 +99,15 @@ class JobHistory(Wire):
     """How often it was preempted, moved or held while it ran."""
 
 
+def _as_far_as_known(spec: object) -> object:
+    """Return a spec without what a newer version says and this one does not understand."""
+    return spec if isinstance(spec, JobSpec) else JobSpec.as_known(spec)
+
+
+TravellingSpec = Annotated[JobSpec, BeforeValidator(_as_far_as_known)]
+"""A spec that was taken already, on its way to who may have another version."""
+
+
 class JobInput(Wire):
     """Input of `JobWorkflow`; the job's id is the workflow id without `job-`."""
 
@@ -94,12 +119,33 @@ class JobInput(Wire):
     history: JobHistory | None = None
     max_attempts_per_run: int = Field(default=100, ge=1)
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _say_what_is_wrong(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Raise SpecError with a line per mistake; unknown names are mistakes, as in the spec.
+
+        What a newer version continues as new may have more names: it has a history.
+        """
+        try:
+            found = handler(data)
+        except ValidationError as error:
+            problems = tuple(
+                f"{'.'.join(map(str, mistake['loc'])) or 'input'}: {describe(mistake)}"
+                for mistake in error.errors(include_url=False)
+            )
+            raise SpecError("input", problems) from None
+        if found.history is None and isinstance(data, dict):
+            given = set(cast("dict[str, Any]", data))
+            if unknown := sorted(given - set(cls.model_fields)):
+                raise SpecError("input", tuple(f"{name}: no such field" for name in unknown))
+        return found
+
 
 class EnqueueRequest(Wire):
     job_id: str
     attempt: int
     """The attempt that this entry is for."""
-    spec: JobSpec
+    spec: TravellingSpec
     key: str | None = None
     submitted_at: Instant
     held: bool = False
@@ -199,9 +245,13 @@ class CycleReply(Wire):
     next_wake: timedelta
     """Run the next cycle after this even if nobody pokes."""
     may_buy: bool = False
+    """The pool may buy what is lacking."""
     keeps_warm: bool = False
     """It is to have capacity that nobody waits for yet."""
-    """The pool may buy what is lacking."""
+    gpus: int | None = None
+    """Of its nodes that take jobs, when the cycle began; None of a cycle that is told again."""
+    free_gpus: int | None = None
+    """Of these, those that no job had a part of once its placements were made."""
 
 
 class PoolStatus(Wire):
@@ -224,6 +274,7 @@ class NodeInput(Wire):
     expires_at: Instant | None = None
     drain: Leaving | None = None
     notice: Leaving | None = None
+    counts_heartbeats: bool = False
     watches: int = 0
     max_watches_per_run: int = Field(default=200, ge=1)
 
@@ -235,9 +286,14 @@ class Registration(Wire):
     identity: NodeIdentity
     inventory: Inventory
     issued_at: Instant
-    proof: str
+    claim: str = ""
+    """All of this but `proof`, as the agent signed it; one of the version before signs its
+    identity alone."""
+    proof: str = ""
     cut_off: bool = False
     """The same agent was registered before, and ended its processes for want of a server."""
+    counts_heartbeats: bool = False
+    """Each heartbeat of a watch says which it is: a watch without one has never been heard."""
 
 
 class Registered(Wire):
@@ -277,6 +333,14 @@ class WatchRequest(Wire):
     liveness: Liveness
 
 
+class Heartbeat(Wire):
+    """What an agent says with each heartbeat of a watch."""
+
+    number: int
+    sent_at: Instant
+    """By the agent's clock."""
+
+
 class WatchReport(Wire):
     """Why `watch_agent` returned: the agent leaves in order."""
 
@@ -302,7 +366,7 @@ class RunProcessRequest(Wire):
     """Input of the activity `run_process`; may be delivered more than once."""
 
     placement: Placement
-    spec: JobSpec
+    spec: TravellingSpec
     job_name: str
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from models.base import Name
+from models.base import Name, Text
 from models.job import DataName, EnvName, SignalName
 
 _EXPECTED = {
@@ -114,5 +114,6 @@ _PATTERNS = {
     ),
     _pattern_of(EnvName): "must be letters, digits and underscores, and not begin with a digit",
     _pattern_of(DataName): "must have no spaces, and at most 200 characters",
+    _pattern_of(Text): "must not hold a NUL character",
     _pattern_of(SignalName): "must be the name of a signal, such as SIGTERM",
 }

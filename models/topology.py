@@ -9,7 +9,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import Frozen, Wire
+from models.base import Frozen, ShortText, Wire
 
 REGION_LABEL = "region"
 CLUSTER_LABEL = "cluster"
@@ -56,7 +56,7 @@ class Conformance(Frozen):
 
     known: bool = False
     """True: nodes that have not said what they have are ruled out."""
-    allowed: tuple[str, ...] = ()
+    allowed: tuple[ShortText, ...] = ()
     """Only nodes with one of these fingerprints; `longshore topology` lists those of the nodes."""
 
     @model_validator(mode="after")

@@ -13,6 +13,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
+MOST = 1e9
+"""GB, GB/s or watts: an exabyte, or a large power station. Nothing that people mean is more."""
+LONGEST = timedelta(days=3653)
+"""Ten years: no duration is longer, so that what is reckoned from it is in the calendar."""
+
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGTP]i?B|B)?\s*$", re.IGNORECASE)
 _SIZE_UNITS = {
     "b": 1e-9, "kb": 1e-6, "mb": 1e-3, "gb": 1.0, "tb": 1e3, "pb": 1e6,
@@ -37,10 +42,10 @@ def parse_gb(value: object) -> float:
     if isinstance(value, bool):
         raise ValueError("expected a size such as 80GB, not true or false")
     if isinstance(value, int | float):
-        return _finite(float(value), "size")
+        return _finite(value, "size")
     if isinstance(value, str) and (match := _SIZE.match(value)):
         unit = (match.group(2) or "GB").lower()
-        return float(match.group(1)) * _SIZE_UNITS[unit]
+        return _finite(float(match.group(1)) * _SIZE_UNITS[unit], "size")
     raise ValueError(f"expected a size such as 80GB, 512MB or 64GiB, not {value!r}")
 
 
@@ -77,9 +82,10 @@ def parse_watts(value: object) -> float:
     if isinstance(value, bool):
         raise ValueError("expected a power such as 700W, not true or false")
     if isinstance(value, int | float):
-        return _finite(float(value), "power")
+        return _finite(value, "power")
     if isinstance(value, str) and (match := _POWER.match(value)):
-        return float(match.group(1)) * _POWER_UNITS[(match.group(2) or "W").lower()]
+        watts = float(match.group(1)) * _POWER_UNITS[(match.group(2) or "W").lower()]
+        return _finite(watts, "power")
     raise ValueError(f"expected a power such as 700W or 10.2kW, not {value!r}")
 
 
@@ -121,21 +127,27 @@ def parse_duration(value: object) -> timedelta:
     if isinstance(value, bool):
         raise ValueError("expected a duration such as 2h, not true or false")
     if isinstance(value, int | float):
-        return timedelta(seconds=_finite(float(value), "duration"))
+        return _of_seconds(_finite(value, "duration"))
     if isinstance(value, str):
         text = value.strip()
         if clock := _CLOCK.match(text):
-            hours, minutes, seconds = clock.groups(default="0")
-            return timedelta(hours=int(hours), minutes=int(minutes), seconds=int(seconds))
+            hours, minutes, seconds = (float(part) for part in clock.groups(default="0"))
+            return _of_seconds(3600 * hours + 60 * minutes + seconds)
         if re.fullmatch(r"\d+(\.\d+)?", text):
-            return timedelta(seconds=float(text))
+            return _of_seconds(float(text))
         if re.fullmatch(rf"(?:{_DURATION_PART.pattern}\s*)+", text, re.IGNORECASE):
             parts = _DURATION_PART.findall(text)
-            return timedelta(seconds=sum(float(n) * _DURATION_UNITS[u.lower()] for n, u in parts))
+            return _of_seconds(sum(float(n) * _DURATION_UNITS[u.lower()] for n, u in parts))
         if iso := _ISO.fullmatch(text):
             days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
-            return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+            return _of_seconds(86400 * days + 3600 * hours + 60 * minutes + seconds)
     raise ValueError(f"expected a duration such as 90s, 30m, 2h or 1h30m, not {value!r}")
+
+
+def _of_seconds(seconds: float) -> timedelta:
+    if not abs(seconds) <= LONGEST.total_seconds():
+        raise ValueError(_TOO_LONG)
+    return timedelta(seconds=seconds)
 
 
 def format_duration(duration: timedelta) -> str:
@@ -158,45 +170,56 @@ _ISO = re.compile(
 )
 
 
+_TOO_LONG = f"a duration is ten years at most ({LONGEST.days}d)"
+
+
 def _finite(number: float, what: str) -> float:
+    try:
+        number = float(number)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise ValueError(f"expected a finite {what}, not {number}")
     return number
 
 
-def _not_negative(value: timedelta) -> timedelta:
+def _in_bounds(value: timedelta) -> timedelta:
     if value < timedelta(0):
         raise ValueError("a duration cannot be negative")
+    if value > LONGEST:
+        raise ValueError(_TOO_LONG)
     return value
+
+
+_Amount = Annotated[float, Field(ge=0, le=MOST)]
+_Seconds = Annotated[float, Field(ge=0, le=LONGEST.total_seconds())]
 
 
 GB = Annotated[
     float,
-    Field(ge=0),
-    BeforeValidator(parse_gb, json_schema_input_type=str | Annotated[float, Field(ge=0)]),
+    Field(ge=0, le=MOST),
+    BeforeValidator(parse_gb, json_schema_input_type=str | _Amount),
 ]
 """Memory in GB (10^9 bytes)."""
 
 GBPerSecond = Annotated[
     float,
-    Field(ge=0),
-    BeforeValidator(
-        parse_gb_per_second, json_schema_input_type=str | Annotated[float, Field(ge=0)]
-    ),
+    Field(ge=0, le=MOST),
+    BeforeValidator(parse_gb_per_second, json_schema_input_type=str | _Amount),
 ]
 """Bandwidth in GB (10^9 bytes) a second."""
 
 Watts = Annotated[
     float,
-    Field(ge=0),
-    BeforeValidator(parse_watts, json_schema_input_type=str | Annotated[float, Field(ge=0)]),
+    Field(ge=0, le=MOST),
+    BeforeValidator(parse_watts, json_schema_input_type=str | _Amount),
 ]
 """Power in watts."""
 
 Duration = Annotated[
     timedelta,
-    BeforeValidator(parse_duration, json_schema_input_type=str | float),
-    AfterValidator(_not_negative),
+    BeforeValidator(parse_duration, json_schema_input_type=str | _Seconds),
+    AfterValidator(_in_bounds),
     PlainSerializer(format_duration, return_type=str, when_used="json"),
 ]
-"""A span of time, never negative."""
+"""A span of time, never negative, ten years at most."""

@@ -1,0 +1,122 @@
+"""What people may write has bounds: beyond them a job file is refused, and nothing falls over."""
+
+import contextlib
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from models.document import load_document
+from models.errors import SpecError
+from models.job import MOST_TEXT, JobSpec
+from models.job_examples import FULL_EXAMPLE
+from models.placement import JobRequest
+from models.units import LONGEST, MOST, parse_duration, parse_gb, parse_gb_per_second, parse_watts
+from scheduling.cycle import plan
+from tests.support.packing import NOW, POLICY, a_node
+
+SMALL: dict[str, Any] = {"name": "job", "command": "true"}
+EXAMPLE: dict[str, Any] = yaml.safe_load(FULL_EXAMPLE)
+HUGE = (10**400, -(10**400), "9" * 5000, float("inf"), float("nan"), 1e308, -1e308)
+TEXTS = ("command", "image", "workdir", "gpu_type")
+
+
+def load(**fields: Any) -> JobSpec:
+    return load_document(json.dumps({**SMALL, **fields}), "job.json", JobSpec)
+
+
+@pytest.mark.parametrize("parse", [parse_duration, parse_gb, parse_gb_per_second, parse_watts])
+@pytest.mark.parametrize("value", [*HUGE, "99999999999:59:59", "9999999999d", "P99999999999D"])
+def test_a_number_that_is_too_large_is_a_wrong_value_and_no_fault(parse: Any, value: object):
+    with contextlib.suppress(ValueError):  # no OverflowError
+        parse(value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("expected_duration", "87673h", "a duration is ten years at most (3653d)"),
+        ("expected_duration", "99999999h", "a duration is ten years at most (3653d)"),
+        ("queue_timeout", "1e9", "expected a duration"),
+        ("stop_grace", 1e12, "a duration is ten years at most (3653d)"),
+        ("ram", 1e300, "must be at most 1000000000"),
+        ("ram", "9" * 400, "expected a finite size"),
+        ("storage_bandwidth", 1e300, "must be at most 1000000000"),
+        ("power_per_gpu", 1e300, "must be at most 1000000000"),
+        ("vram_per_gpu", 1e10, "must be at most 1000000000"),
+        ("data", {"set": 1e300}, "must be at most 1000000000"),
+        ("command", ["a\0b"], "must not hold a NUL character"),
+        ("env", {"A": "b\0"}, "must not hold a NUL character"),
+        ("gpu_type", "H\x00", "must not hold a NUL character"),
+        ("workdir", "/a\0", "must not hold a NUL character"),
+        ("image", "a\0", "must not hold a NUL character"),
+        ("image", "--volume=/:/host", "begins with a dash"),
+        ("data", ["a\0b"], "must have no spaces"),
+        ("checkpoint", {"folder": "a\0"}, "must not hold a NUL character"),
+        ("conformance", {"allowed": ["a\0"]}, "must not hold a NUL character"),
+        ("command", ["x" * 131_072], "must have at most 131071 characters"),
+        ("workdir", "x" * 4_096, "must have at most 4095 characters"),
+        ("command", ["x" * 100_000] * 11, "1,100,000 characters"),
+    ],
+)
+def test_what_is_beyond_the_bounds_is_refused_with_the_bound(field: str, value: Any, said: str):
+    with pytest.raises(SpecError) as refused:
+        load(**{field: value})
+    assert said in str(refused.value)
+
+
+def test_the_bounds_themselves_will_do():
+    spec = load(
+        expected_duration="3653d", ram=1e9, storage_bandwidth="1000000000GB/s", power_per_gpu=1e9,
+        workdir="/" + "x" * 4_094, env={"A": "x" * 131_071}, data={"set": 1e9},
+    )  # fmt: skip
+    assert (spec.expected_duration, spec.ram) == (LONGEST, MOST)
+    job = JobRequest.of("job", spec, NOW, 1)
+    (decision,) = plan([job], [a_node()], [], POLICY, NOW).decisions
+    assert decision.node_id is None
+
+
+def test_in_python_the_bounds_are_the_same():
+    with pytest.raises(ValidationError, match="ten years"):
+        JobSpec(name="job", command="true", expected_duration=timedelta(days=4000))
+    with pytest.raises(ValidationError, match="unicode string"):
+        JobSpec(name="job", command="\ud800")
+
+
+def test_the_schema_states_them():
+    fields = JobSpec.model_json_schema()["properties"]
+    assert {"type": "number", "minimum": 0, "maximum": MOST} in fields["ram"]["anyOf"]
+    longest = LONGEST.total_seconds()
+    assert {"type": "number", "minimum": 0, "maximum": longest} in (
+        fields["expected_duration"]["anyOf"]
+    )
+    for name in TEXTS:
+        forms = fields[name]["anyOf"]
+        assert all("maxLength" in form for form in forms if form["type"] == "string"), name
+    assert MOST_TEXT == 1_000_000
+
+
+wrong = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=30),
+    st.sampled_from(HUGE), st.lists(st.text(max_size=5), max_size=3),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=3),
+)  # fmt: skip
+
+
+@given(field=st.sampled_from(sorted(EXAMPLE)), value=wrong)
+@example(field="expected_duration", value=10**400)
+@example(field="data", value={"a": float("inf")})
+def test_a_job_file_with_one_value_changed_is_taken_or_refused(field: str, value: Any):
+    document = {**EXAMPLE, field: value}
+    try:
+        spec = load_document(json.dumps(document), "job.json", JobSpec)
+    except SpecError:
+        return  # and no other error
+    again = JobSpec.model_validate_json(spec.model_dump_json())
+    assert again == spec
+    plan([JobRequest.of("job", spec, NOW, 1)], [a_node()], [], POLICY, NOW)

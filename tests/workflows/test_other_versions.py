@@ -1,0 +1,110 @@
+"""Messages of the version before are understood, and so are those of the next."""
+
+import base64
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+import pytest
+from pydantic import BaseModel
+
+from activities.cycle import CycleActivities
+from activities.departures import DepartureActivities
+from activities.node.process import NodeActivities
+from activities.queue import QueueActivities
+from activities.registry import RegistryActivities
+from activities.spares import SpareActivities
+
+HISTORIES = Path(__file__).parents[1] / "histories"
+"""As an earlier version stored them; see `make histories`."""
+BETWEEN_PROCESSES = (
+    CycleActivities, DepartureActivities, NodeActivities, QueueActivities, RegistryActivities,
+    SpareActivities,
+)  # fmt: skip
+"""Activities whose callers and workers may have other versions while an upgrade goes on."""
+
+
+class Message(NamedTuple):
+    of: str
+    kind: type[BaseModel]
+    content: dict[str, Any]
+
+
+@cache
+def activities() -> dict[str, Callable[..., object]]:
+    """Return the activities by name."""
+    found: dict[str, Callable[..., object]] = {}
+    for each in BETWEEN_PROCESSES:
+        for _, function in inspect.getmembers(each, inspect.isfunction):
+            if definition := getattr(function, "__temporal_activity_definition", None):
+                found[definition.name] = function
+    return found
+
+
+def stored_messages() -> Iterator[Message]:
+    """Yield the inputs and results of these activities in the stored histories."""
+    for path in sorted(HISTORIES.glob("*.json")):
+        scheduled: dict[str, str] = {}
+        for event in json.loads(path.read_text())["events"]:
+            if asked := event.get("activityTaskScheduledEventAttributes"):
+                name = asked["activityType"]["name"]
+                scheduled[event["eventId"]] = name
+                yield from messages_of(name, "input", asked.get("input"))
+            elif done := event.get("activityTaskCompletedEventAttributes"):
+                name = scheduled[done["scheduledEventId"]]
+                yield from messages_of(name, "result", done.get("result"))
+
+
+def messages_of(name: str, side: str, payloads: dict[str, Any] | None) -> Iterator[Message]:
+    function = activities().get(name)
+    if function is None or not payloads:
+        return
+    hints = get_type_hints(function)
+    result = hints.pop("return")
+    kinds = [result] if side == "result" else list(hints.values())
+    for kind, payload in zip(kinds, payloads["payloads"], strict=True):
+        content = json.loads(base64.b64decode(payload["data"])) if "data" in payload else None
+        if isinstance(content, dict) and issubclass(kind, BaseModel):
+            yield Message(f"{side} of {name}", kind, content)
+
+
+def of_a_newer_version(value: object, plain: Any) -> Any:
+    """Return `plain`, the JSON of `value`, with a field in each model that nobody knows yet."""
+    if isinstance(value, BaseModel):
+        known = {
+            name: of_a_newer_version(getattr(value, name), each) for name, each in plain.items()
+        }
+        return {**known, "of_a_newer_version": {"more": [1]}}
+    if isinstance(value, tuple):
+        return [of_a_newer_version(*pair) for pair in zip(value, plain, strict=True)]
+    return plain
+
+
+@pytest.fixture(scope="module")
+def messages() -> list[Message]:
+    found = list(stored_messages())
+    expected = {
+        "input of run_process", "result of run_process", "input of register_node",
+        "result of register_node", "input of watch_agent", "input of enqueue", "input of finish",
+        "result of run_cycle",
+    }  # fmt: skip
+    assert expected <= {each.of for each in found}
+    return found
+
+
+def test_what_the_version_before_sent_is_read(messages: list[Message]):
+    for message in messages:
+        read = message.kind.model_validate(message.content)
+        again = message.kind.model_validate_json(read.model_dump_json())
+        assert again == read, message.of
+
+
+def test_what_the_next_version_sends_is_read_as_far_as_it_is_known(messages: list[Message]):
+    for message in messages:
+        read = message.kind.model_validate(message.content)
+        newer = of_a_newer_version(read, read.model_dump(mode="json"))
+        assert newer != read.model_dump(mode="json")
+        assert message.kind.model_validate(newer) == read, message.of
