@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.placements import GIVE_LEASES, LEASED_COLUMNS, PLACEMENT_COLUMNS
@@ -60,7 +60,7 @@ async def _insert(
                 text(_PLACE), {"rows": json.dumps(rows), "cycle": cycle_id}
             )
             return {row.job_id for row in result}
-    except IntegrityError:
+    except (IntegrityError, DataError):
         return None
 
 

@@ -4,6 +4,7 @@ Every activity here may run twice: it is idempotent by (job, attempt).
 """
 
 from sqlalchemy import text
+from sqlalchemy.exc import DataError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
@@ -40,17 +41,20 @@ class QueueActivities:
         """Put the job into its pool's queue, and poke the pool.
 
         A job that no node of a fixed pool could hold is refused instead, and so is one whose id
-        has ended before. A repeat, and one that comes after this attempt was placed, change
-        nothing.
+        has ended before, or that the database does not take as data: another try would not
+        help. A repeat, and one that comes after this attempt was placed, change nothing.
         """
         spec = request.spec
-        async with self._database.transaction() as connection:
-            refusal = await why_never(connection, request.job_id, spec)
-            refusal = await _insert(connection, request, refusal)
-            if refusal:
-                return EnqueueReply(queued=False, refusal=refusal)
-            poke = not request.held and await mark_poked(connection, spec.pool)
-            await failpoint("enqueue.before-commit")
+        try:
+            async with self._database.transaction() as connection:
+                refusal = await why_never(connection, request.job_id, spec)
+                refusal = await _insert(connection, request, refusal)
+                if refusal:
+                    return EnqueueReply(queued=False, refusal=refusal)
+                poke = not request.held and await mark_poked(connection, spec.pool)
+                await failpoint("enqueue.before-commit")
+        except DataError as error:
+            return EnqueueReply(queued=False, refusal=f"the database refuses it: {error.orig}")
         await failpoint("enqueue.after-commit")
         await self._poke(spec.pool, poke)
         await failpoint("enqueue.after-poke")

@@ -1,10 +1,13 @@
 """Reading the capacity database into the values that `scheduling` works on."""
 
+import contextlib
 import json
 from collections.abc import Callable, Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import NamedTuple
 
+from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -12,12 +15,15 @@ from models.base import Wire
 from models.job import Tier
 from models.margins import DEFAULT_MARGINS, Margins
 from models.node import GPU, GPUParts, Node, NodeState
-from models.placement import JobRequest, RecentJobs, RunningJob
+from models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
 from models.pool import PoolSpec, no_such_pool
 from models.topology import NodeTopology
 
 _PLACEMENTS = 400
 """That say what jobs to expect."""
+_REST = timedelta(minutes=10)
+"""So long is a job left alone that was set aside; then it is tried again, as a newer version may
+plan it."""
 
 
 class QueueEntry(Wire):
@@ -78,23 +84,33 @@ async def load_simulated(connection: AsyncConnection, pool: str) -> frozenset[st
     return frozenset(rows.scalars())
 
 
+class PoolQueue(NamedTuple):
+    entries: tuple[QueueEntry, ...]
+    """In order: priority class, then time of submission."""
+    unreadable: dict[str, Exception]
+    """Jobs that cannot be read, with the mistake: another version took them."""
+
+
 async def load_queue(connection: AsyncConnection, pool: str) -> tuple[QueueEntry, ...]:
-    """Return the pool's queue in order: priority class, then time of submission."""
+    """Return the pool's queue in order, without jobs that cannot be planned."""
+    return (await read_queue(connection, pool)).entries
+
+
+async def read_queue(connection: AsyncConnection, pool: str) -> PoolQueue:
+    """Return the pool's queue, without jobs that were set aside lately."""
     rows = await connection.execute(
-        text(
-            "SELECT request, held, queued_at FROM queue WHERE pool = :pool"
-            " ORDER BY priority DESC, submitted_at, job_id"
-        ),
-        {"pool": pool},
+        text(_QUEUE), {"pool": pool, "aside": PlacementKind.SET_ASIDE.value, "rest": _REST}
     )
-    return tuple(
-        QueueEntry(
-            request=JobRequest.model_validate(row["request"]),
-            held=row["held"],
-            queued_at=row["queued_at"],
-        )
-        for row in rows.mappings()
-    )
+    entries: list[QueueEntry] = []
+    unreadable: dict[str, Exception] = {}
+    for row in rows.mappings():
+        try:
+            request = JobRequest.model_validate(row["request"])
+        except ValidationError as error:
+            unreadable[row["job_id"]] = error
+            continue
+        entries.append(QueueEntry(request=request, held=row["held"], queued_at=row["queued_at"]))
+    return PoolQueue(tuple(entries), unreadable)
 
 
 async def load_running(
@@ -128,16 +144,13 @@ async def load_running(
 async def load_recent(connection: AsyncConnection, pool: str) -> tuple[RecentJobs, ...]:
     """Return the jobs that the pool placed lately, by shape: its last few hundred placements."""
     rows = await connection.execute(text(_RECENT), {"pool": pool, "placements": _PLACEMENTS})
-    return tuple(
-        RecentJobs(
-            request=JobRequest.model_validate(
-                {"id": "recent", "needs_container": row["container"], **row["shape"]}
-            ),
-            count=row["count"],
-            ended=row["ended"],
-        )
-        for row in rows.mappings()
-    )
+    recent: list[RecentJobs] = []
+    for row in rows.mappings():
+        shape = {"id": "recent", "needs_container": row["container"], **row["shape"]}
+        with contextlib.suppress(ValidationError):  # of an older version: nothing to expect
+            request = JobRequest.model_validate(shape)
+            recent.append(RecentJobs(request=request, count=row["count"], ended=row["ended"]))
+    return tuple(recent)
 
 
 def to_mb(gb: float) -> int:
@@ -195,6 +208,14 @@ def _node(row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopo
 def _thousandth(amount: int | None) -> float | None:
     return None if amount is None else amount / 1000
 
+
+_QUEUE = """
+    SELECT job_id, request, held, queued_at FROM queue
+     WHERE pool = :pool
+       AND (decision->>'kind' IS DISTINCT FROM :aside
+            OR decided_at < clock_timestamp() - CAST(:rest AS interval))
+     ORDER BY priority DESC, submitted_at, job_id
+"""
 
 _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,

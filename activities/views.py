@@ -84,7 +84,7 @@ class Views:
             )
         if spec is None:
             raise NotFoundError(f"no job {job_id!r}: `longshore jobs --all` lists them")
-        return JobSpec.model_validate(spec)
+        return JobSpec.as_known(spec)
 
     async def last_decision(self, job_id: str) -> tuple[Decision | None, RowMapping | None]:
         """Return what the last cycle said of a queued job, and its queue row with its position."""
@@ -354,6 +354,8 @@ _POOLS = """
              WHERE n.pool = p.name AND l.ended_at IS NULL) AS gpus_used,
            (SELECT count(*) FROM queue q WHERE q.pool = p.name AND NOT q.held) AS queued,
            (SELECT count(*) FROM queue q WHERE q.pool = p.name AND q.held) AS held,
+           (SELECT count(*) FROM queue q WHERE q.pool = p.name AND NOT q.held
+               AND q.decision->>'kind' = 'SET_ASIDE') AS set_aside,
            (SELECT count(DISTINCT l.job_id) FROM placements l JOIN nodes n ON n.id = l.node_id
              WHERE n.pool = p.name AND l.ended_at IS NULL) AS running,
            c.committed_at AS last_cycle_at, c.took_ms AS last_cycle_ms

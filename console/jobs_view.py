@@ -38,12 +38,17 @@ def sums_html(pools: Iterable[PoolView], pool: str | None) -> str:
     return facts(
         (
             ("Running", count(sum(each.running for each in shown))),
-            ("Waiting", count(sum(each.queued for each in shown))),
+            ("Waiting", f"{count(sum(each.queued for each in shown))}{_aside(shown)}"),
             ("Held", count(sum(each.held for each in shown))),
             ("GPUs used", f"{count(used)} <small>of {count(gpus)}</small>"),
             ("Last cycle", f"{last:%H:%M:%S} <small>UTC</small>" if last else "none yet"),
         )
     )
+
+
+def _aside(pools: Iterable[PoolView]) -> str:
+    aside = sum(pool.set_aside for pool in pools)
+    return f" <small>{count(aside)} set aside</small>" if aside else ""
 
 
 def list_html(jobs: Iterable[JobView], now: datetime) -> str:

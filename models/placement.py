@@ -25,6 +25,8 @@ class PlacementKind(StrEnum):
     """A FAST job that nothing can hold now: buy."""
     QUEUE_FOR_FLEX = "QUEUE_FOR_FLEX"
     """A FLEX job that nothing can hold now: wait for the price."""
+    SET_ASIDE = "SET_ASIDE"
+    """A job that cannot be planned: the others are, without it."""
 
 
 class RejectionCode(StrEnum):

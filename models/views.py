@@ -121,8 +121,11 @@ class PoolView(Wire):
     gpus: int
     gpus_used: int
     queued: int
+    """With those that are set aside."""
     held: int
     running: int
+    set_aside: int = 0
+    """Jobs of its queue that cannot be planned; `why` says for each what is wrong with it."""
     last_cycle_at: Instant | None = None
     last_cycle_ms: float | None = None
 

@@ -1,0 +1,60 @@
+"""One job that cannot be planned does not stop the others."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from models.placement import CyclePlan, JobRequest, PlacementKind
+from scheduling.cycle import plan
+from scheduling.setting_aside import plan_without
+from tests.support.packing import NOW, POLICY, a_job, a_node
+
+
+class Planner:
+    """Plans as a cycle does, and fails on jobs of some names."""
+
+    def __init__(self, *poison: str) -> None:
+        self.poison = set(poison)
+        self.calls = 0
+
+    def __call__(self, queue: Sequence[JobRequest]) -> CyclePlan:
+        self.calls += 1
+        if found := sorted(job.id for job in queue if job.id in self.poison):
+            raise OverflowError(f"no room in the calendar\nfor {found[0]}")
+        return plan(queue, [a_node()], [], POLICY, NOW)
+
+
+def test_the_others_are_planned_as_if_it_were_not_there():
+    queue = [a_job(f"j{number}", gpus=1) for number in range(20)]
+    planner = Planner("j3", "j17")
+    made = plan_without(planner, queue)
+    rest = [job for job in queue if job.id not in planner.poison]
+    *planned, third, seventeenth = made.decisions
+    assert tuple(planned) == planner(rest).decisions
+    assert [third.job_id, seventeenth.job_id] == ["j3", "j17"]
+    assert {third.kind, seventeenth.kind} == {PlacementKind.SET_ASIDE}
+    assert third.reason == (
+        "set aside: it cannot be planned (OverflowError: no room in the calendar for j3); "
+        "cancel it, and submit it with other values"
+    )
+    assert len(made.placements) == 8
+
+
+def test_a_good_queue_is_planned_once_and_a_bad_job_found_in_few_plans():
+    queue = [a_job(f"j{number}", gpus=1) for number in range(256)]
+    good = Planner()
+    assert plan_without(good, queue) == good(queue)
+    assert good.calls == 2  # the one above, and the one to compare with
+    bad = Planner("j200")
+    plan_without(bad, queue)
+    assert bad.calls <= 2 + 2 * 8 + 1
+
+
+def test_what_is_no_single_jobs_fault_is_raised():
+    def crowded(queue: Sequence[JobRequest]) -> CyclePlan:
+        if len(queue) > 2:
+            raise MemoryError("too many")
+        return plan(queue, [a_node()], [], POLICY, NOW)
+
+    with pytest.raises(MemoryError, match="too many"):
+        plan_without(crowded, [a_job("a"), a_job("b"), a_job("c")])

@@ -1,0 +1,96 @@
+"""Checks of pools: whether each that has work is decided on, and all of its jobs are."""
+
+import asyncio
+
+from sqlalchemy import text
+from temporalio.client import Client
+
+from activities.database import Database
+from activities.observation import describe
+from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, pool_workflow_id
+from models.placement import PlacementKind
+from models.reconcile import WorkflowState
+from workers.doctor.findings import Finding, fail, ok
+
+_SHOWN = 5
+"""Jobs that are named; how many there are in all is said."""
+
+
+async def pools(temporal: Client, database: Database) -> list[Finding]:
+    """Return what is wrong with pools: no workflow, cycles that fail, jobs that are set aside."""
+    found = await _without_workflow(temporal, database)
+    found += await _failing(temporal, database)
+    found += await _set_aside(database)
+    return found or [ok("pools", "every pool that was poked has its workflow, and plans all jobs")]
+
+
+def forgotten(pool: str) -> Finding:
+    """Return what is wrong with a pool that was poked and has no workflow."""
+    return fail(
+        "pools",
+        f"pool {pool} was poked, and no workflow {pool_workflow_id(pool)} runs",
+        "Run `temporal workflow signal-with-start --signal-name poke --workflow-id "
+        f"{pool_workflow_id(pool)} --type {POOL_WORKFLOW} --task-queue {CONTROL_TASK_QUEUE} "
+        f'--input \'{{"pool": "{pool}"}}\'`; its jobs wait until then.',
+    )
+
+
+async def _without_workflow(temporal: Client, database: Database) -> list[Finding]:
+    pools = await _forgotten(temporal, database)
+    if pools:
+        # A poke that is on its way right now looks the same for a moment.
+        await asyncio.sleep(2.0)
+        pools &= await _forgotten(temporal, database)
+    return [forgotten(pool) for pool in sorted(pools)]
+
+
+async def _forgotten(temporal: Client, database: Database) -> set[str]:
+    async with database.transaction() as connection:
+        poked = list(await connection.scalars(text("SELECT name FROM pools WHERE poked")))
+    return {
+        pool
+        for pool in poked
+        if (await describe(temporal, pool_workflow_id(pool))).state is not WorkflowState.RUNNING
+    }
+
+
+async def _failing(temporal: Client, database: Database) -> list[Finding]:
+    async with database.transaction() as connection:
+        waiting = await connection.scalars(
+            text("SELECT DISTINCT pool FROM queue WHERE NOT held ORDER BY pool")
+        )
+        names = list(waiting)
+    seen = [(name, await describe(temporal, pool_workflow_id(name))) for name in names]
+    return [
+        fail(
+            "pools",
+            f"the cycle of pool {name} fails: {flow.trouble}",
+            "Its jobs wait until it succeeds. Look at the log of the control worker, and report "
+            "it: this is a fault in Longshore.",
+        )
+        for name, flow in seen
+        if flow.trouble
+    ]
+
+
+async def _set_aside(database: Database) -> list[Finding]:
+    async with database.transaction() as connection:
+        rows = await connection.execute(text(_ASIDE), {"aside": PlacementKind.SET_ASIDE.value})
+        jobs = list(rows)
+    if not jobs:
+        return []
+    named = "; ".join(f"job {job.job_id} is {job.reason}" for job in jobs[:_SHOWN])
+    more = f"; and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
+    return [
+        fail(
+            "pools",
+            f"{named}{more}",
+            "Cancel what is set aside: `longshore cancel JOB`. All other jobs go on.",
+        )
+    ]
+
+
+_ASIDE = """
+    SELECT job_id, decision->>'reason' AS reason FROM queue
+     WHERE NOT held AND decision->>'kind' = :aside ORDER BY submitted_at, job_id
+"""
