@@ -13,6 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from models.errors import SpecError
     from models.job import FailureClass, JobResult, JobState, JobStatus, RetryRule
     from models.messages import (
         JOB_WORKFLOW,
@@ -43,7 +44,7 @@ _LISTED_STATES = (JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RET
 """States that the search attribute tells; a change of it is a billed action."""
 
 
-@workflow.defn(name=JOB_WORKFLOW)
+@workflow.defn(name=JOB_WORKFLOW, failure_exception_types=[SpecError])
 class JobWorkflow:
     """One job. Completes with its `JobResult`; fails or is cancelled when the job is.
 
@@ -51,7 +52,9 @@ class JobWorkflow:
     """
 
     @workflow.init
-    def __init__(self, job: JobInput) -> None:
+    def __init__(self, job: JobInput | None = None) -> None:
+        if job is None:
+            raise SpecError("input", ('give an input: {"spec": {...}}, with a job file as spec',))
         self._job = job
         self._spec = job.spec
         self._id = workflow.info().workflow_id.removeprefix("job-")
@@ -77,7 +80,7 @@ class JobWorkflow:
         self._result: JobResult | None = None
 
     @workflow.run
-    async def run(self, job: JobInput) -> JobResult:
+    async def run(self, job: JobInput | None = None) -> JobResult:
         refuse_another_id(self._id)
         life = asyncio.create_task(self._live())
         try:
@@ -95,40 +98,46 @@ class JobWorkflow:
             )  # fmt: skip
         return result
 
-    @workflow.signal
+    @workflow.signal(description="A cycle has given it GPUs")
     def placed(self, placement: Placement) -> None:
         """A cycle has given the job GPUs for this attempt."""
         if placement.attempt == self._attempt and self._placement is None:
             self._placement = placement
 
-    @workflow.signal
+    @workflow.signal(description="A cycle could not place it, and says why")
     def waiting(self, waiting: Waiting) -> None:
         """A cycle could not place this attempt, and says why; sent now and then."""
         if waiting.attempt == self._attempt and self._state is JobState.QUEUED:
             self._reason = waiting.reason
             self._show()
 
-    @workflow.signal
+    @workflow.signal(description="A node where it ran is over")
     def node_lost(self, lost: NodeLost) -> None:
         """A node's registration is over, and so is what ran under it."""
         self._lost = [*self._lost[-9:], lost]
 
-    @workflow.signal
+    @workflow.signal(
+        description="Another job gets its GPUs: it is stopped with its grace and queued again"
+    )
     def preempt(self, displacement: Displacement) -> None:
         """Another job gets this attempt's GPUs: it is stopped with its grace and queued again."""
         self._displace(LeaseEnd.PREEMPTED, displacement)
 
-    @workflow.signal
+    @workflow.signal(
+        description="It is to leave its node: it is stopped with its grace and queued again"
+    )
     def move(self, displacement: Displacement) -> None:
         """This attempt is to leave its node: it is stopped with its grace and queued again."""
         self._displace(LeaseEnd.MOVED, displacement)
 
-    @workflow.signal
+    @workflow.signal(
+        description="Keep the job out of placement; one that runs is stopped and queued again"
+    )
     def hold(self, command: CommandReason) -> None:
         """Keep the job out of placement; a running one is stopped and queued again, held."""
         self._held, self._hold_reason = True, command.reason or "held"
 
-    @workflow.signal
+    @workflow.signal(description="End a hold")
     def release(self, command: CommandReason) -> None:
         """End a hold."""
         self._held, self._hold_reason = False, command.reason or "released"
@@ -392,7 +401,8 @@ class JobWorkflow:
         if state in _LISTED_STATES and state.value != self._listed:
             self._listed = state.value
             running_on = self._placement if state is JobState.RUNNING else None
-            attributes.tell(state, running_on.node_id if running_on else None)
+            node_id = running_on.node_id if running_on else None
+            attributes.tell(state, node_id, self._spec)
 
     def _show(self) -> None:
         """Keep the card in the Temporal UI up to date; it is read on demand and costs nothing."""

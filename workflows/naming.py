@@ -1,10 +1,12 @@
 """Workflows that others find by their id."""
 
+from typing import NoReturn
+
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from models.errors import SpecError
-from models.messages import job_workflow_id
+from models.messages import JOB_ID, job_workflow_id
 
 
 def refuse_another_id(job_id: str) -> None:
@@ -14,8 +16,14 @@ def refuse_another_id(job_id: str) -> None:
     """
     found = workflow.info().workflow_id
     if found != job_workflow_id(job_id):
-        raise ApplicationError(
-            f"the workflow id of a job must begin with job-, and {found} does not",
-            type=SpecError.__name__,
-            non_retryable=True,
+        _refuse(f"the workflow id of a job must begin with job-, and {found} does not")
+    # Asked of odd ids alone: the histories of all others have no trace of it.
+    if not JOB_ID.fullmatch(job_id) and workflow.patched("job-ids"):
+        _refuse(
+            "the workflow id of a job must be job- and 1 to 201 letters, digits, dots, dashes and "
+            f"underscores, of which the first is no dot and no dash; {found!r} is not"
         )
+
+
+def _refuse(why: str) -> NoReturn:
+    raise ApplicationError(why, type=SpecError.__name__, non_retryable=True)

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,10 +23,8 @@ from pydantic import ValidationError
 
 from models.base import Instant, Wire
 from models.errors import StaleError
-from models.messages import ProcessReport
+from models.messages import JOB_ID, ProcessReport
 from models.placement import PlacementKey
-
-_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 
 class RunRecord(Wire):
@@ -65,7 +62,7 @@ class RunStore:
 
     def folder(self, key: PlacementKey) -> Path:
         """Return the folder of an attempt. Raises ValueError for an id that cannot name one."""
-        if not _SAFE.fullmatch(key.job_id):
+        if not JOB_ID.fullmatch(key.job_id):
             raise ValueError(f"the job id {key.job_id!r} cannot name a folder")
         return self._folder / f"{key.job_id}-{key.attempt}"
 

@@ -124,6 +124,45 @@ async def test_a_job_workflow_needs_an_id_that_signals_can_find(
     assert "must begin with job-" in str(failure.value.cause)
 
 
+@pytest.mark.parametrize(
+    "job_id", ["a/b", "A B", "ünï", ".", "..", "-x", "%s", "", "x" * 300, "a\nb"]
+)
+async def test_an_id_that_names_no_folder_is_refused_and_nothing_is_held(
+    longshore: Longshore, temporal: Client, control: Database, pool: str, job_id: str
+):
+    plain = {"spec": {"name": "x", "command": "true", "pool": pool}}
+    handle = await _start_plain(temporal, f"job-{job_id}", plain)
+    with pytest.raises(WorkflowFailureError) as failure:
+        await asyncio.wait_for(handle.result(), 60)
+    assert "must be job- and 1 to 201 letters" in str(failure.value.cause)
+    assert await longshore.list(pool=pool) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((), 'give an input: {"spec": {...}}'),
+        ((None,), 'give an input: {"spec": {...}}'),
+        (({},), "spec: is required"),
+        ((["spec"],), "input: must be a mapping"),
+        (({"spec": {"name": "x"}},), "give a command to run, an image, or both"),
+        (({"spec": {"name": "x", "command": "a\0b"}},), "must not hold a NUL character"),
+        (({"spec": {"name": "x", "command": "x", "expected_duration": "99999999h"}},),
+         "ten years at most"),
+        (({"spec": {"name": "x", "command": "x"}, "heldd": True},), "heldd: no such field"),
+    ],
+)  # fmt: skip
+async def test_a_start_with_an_input_that_cannot_be_read_ends_with_a_sentence(
+    temporal: Client, control: Database, given: tuple[object, ...], said: str
+):
+    handle = await temporal.start_workflow(
+        JOB_WORKFLOW, args=given, id=f"job-{uuid.uuid4().hex}", task_queue=CONTROL_TASK_QUEUE
+    )
+    with pytest.raises(WorkflowFailureError) as failure:
+        await asyncio.wait_for(handle.result(), 60)
+    assert said in str(failure.value.cause)
+
+
 async def test_an_id_that_ended_before_is_refused_and_does_not_hang(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
