@@ -38,7 +38,13 @@ def up(
     Without --nodes: the nodes that ran before, else the GPUs of this machine, else two
     simulated nodes.
     """
-    from workers.local import choose_nodes, start_agents, start_console, start_control_worker
+    from workers.local import (
+        choose_nodes,
+        start_agents,
+        start_console,
+        start_control_worker,
+        start_web_ui,
+    )
 
     stack = _stack()
     with stack.exclusive(_progress):
@@ -47,6 +53,7 @@ def up(
         for line in _schedule(stack):
             _progress(line)
         start_agents(stack, choose_nodes(stack, nodes), _progress)
+        start_web_ui(stack, _progress)
         start_console(stack, _progress)
     if as_json:
         typer.echo(json.dumps(_summary(stack, info), indent=2))

@@ -10,6 +10,7 @@ import httpx
 from models.addresses import LOOPBACK, url_of
 from models.errors import StackError
 from models.messages import CONTROL_TASK_QUEUE, node_task_queue
+from workers import temporal_server
 from workers.processes import Recorded, wait_until
 from workers.programs import program
 from workers.stack import AGENT_PREFIX, Progress, Stack, agent_process
@@ -22,6 +23,9 @@ DEFAULT_SIMULATED_NODES = 2
 HEALTHY_WITHIN = 60.0
 CONSOLE = "console"
 """Name of the console's process."""
+WEB_UI = "web-ui"
+"""Name of the process before the Temporal Web UI."""
+WEB_UI_ARGV = (sys.executable, "-P", "-m", "workers.web_ui")
 
 _NO_ADDRESSES = {"LONGSHORE_METRICS_ADDRESS": "off", "LONGSHORE_HEALTH_ADDRESS": "off"}
 """The addresses of the settings are the control worker's here: two cannot listen at one."""
@@ -57,6 +61,22 @@ def start_control_worker(
     entry = stack.processes.spawn(CONTROL, argv, env, address=f"http://{health}/healthz")
     _wait_for_polls(stack, entry, CONTROL_TASK_QUEUE)
     progress("the control worker is ready")
+
+
+def start_web_ui(stack: Stack, progress: Progress) -> None:
+    """Start the door of the Temporal Web UI unless it runs, or the server is not the stack's."""
+    if stack.processes.running(temporal_server.NAME) is None:
+        return
+    if stack.processes.running(WEB_UI):
+        return
+    url = stack.temporal.ui
+    command = [*WEB_UI_ARGV, url.rpartition(":")[2], stack.temporal.hidden_ui]
+    entry = stack.processes.spawn(WEB_UI, command, address=url)
+    if not wait_until(lambda: entry.find() is None or _answers(url), HEALTHY_WITHIN, 0.1):
+        _give_up(stack, entry, "does not answer")
+    if entry.find() is None:
+        _give_up(stack, entry, "ended")
+    progress(f"the Temporal Web UI is ready at {url}")
 
 
 def start_console(stack: Stack, progress: Progress, argv: Sequence[str] = ()) -> None:
@@ -153,6 +173,13 @@ def _wait_for_polls(stack: Stack, entry: Recorded, task_queue: str) -> None:
 def _is_well(url: str) -> bool:
     try:
         return httpx.get(f"{url}/healthz", timeout=2.0, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=2.0, trust_env=False).status_code < 500
     except httpx.HTTPError:
         return False
 

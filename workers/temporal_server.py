@@ -5,18 +5,22 @@ import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import psutil
 
 from models.errors import StackError
-from workers.processes import Processes, wait_until
+from workers.processes import Processes, wait_until, write_atomically
 from workers.programs import program
 
 NAME = "temporal"
+_random = SystemRandom()
 HOST = "127.0.0.1"
 
 DYNAMIC_CONFIG = {
+    # The HTTP API takes a request that any web page can send, from any site: nobody may use it.
+    "frontend.httpAllowedHosts": "[]",
     # The development server has one shard, and the defaults are limits for one of hundreds:
     # 20 tasks a second. These took a short workflow from 100 ms to 14 ms.
     "history.transferProcessorMaxPollRPS": "1000",
@@ -69,6 +73,23 @@ class LocalTemporal:
         port = _flag(running.argv, "--ui-port") if running else str(self.ui_port)
         return f"http://{HOST}:{port}"
 
+    @property
+    def hidden_ui(self) -> str:
+        """Where the Web UI itself listens, which no web page finds (`workers.web_ui`)."""
+        running = self._processes.running(NAME)
+        host = self._ui_host()
+        if running and "--ui-ip" in running.argv:
+            host = _flag(running.argv, "--ui-ip")
+        return f"http://{host}:{self.ui.rpartition(':')[2]}"
+
+    def _ui_host(self) -> str:
+        """Return an address of the loopback network that is this state folder's own."""
+        file = self.database.with_name("ui-host")
+        if not file.exists():
+            parts = (str(_random.randrange(1, 255)) for _ in range(3))
+            write_atomically(file, f"127.{'.'.join(parts)}\n")
+        return file.read_text().strip()
+
     def start(
         self,
         progress: Callable[[str], None],
@@ -99,7 +120,8 @@ class LocalTemporal:
         config = DYNAMIC_CONFIG | (TIME_SKIPPING if self.time_skipping else {})
         argv = [
             temporal_program(), "server", "start-dev",
-            "--ip", HOST, "--port", str(self.port), "--ui-port", str(self.ui_port),
+            "--ip", HOST, "--port", str(self.port),
+            "--ui-ip", self._ui_host(), "--ui-port", str(self.ui_port),
             "--db-filename", str(self.database), "--namespace", self.namespace,
             "--log-level", "warn",
             *(part for pragma in SQLITE_PRAGMAS for part in ("--sqlite-pragma", pragma)),

@@ -1,10 +1,13 @@
 """`longshore up` and `longshore down`, run as a person runs them."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import psutil
 import pytest
 
 from models.settings import Settings
@@ -30,7 +33,9 @@ def pids(summary: dict[str, Any]) -> dict[str, int]:
 def test_up_starts_everything_and_up_again_finds_it(home: Home):
     first = home.up("--nodes", "1")
     assert first["nodes"] == ["local-1"]
-    assert sorted(pids(first)) == ["agent-local-1", "console", "control", "postgres", "temporal"]
+    assert sorted(pids(first)) == [
+        "agent-local-1", "console", "control", "postgres", "temporal", "web-ui",
+    ]  # fmt: skip
     assert {part["state"] for part in first["parts"]} == {"running"}
     assert home.up() == first
 
@@ -47,12 +52,50 @@ def test_up_starts_everything_and_up_again_finds_it(home: Home):
     assert rows.stdout.split() == ["local-1"]
 
 
+def test_no_port_of_it_takes_what_a_web_page_can_send(home: Home):
+    parts = pids(home.up("--nodes", "1"))
+    ports = sorted(port for pid in parts.values() for port in _listening(pid))
+    assert len(ports) > 5
+    body = json.dumps({
+        "workflow_type": {"name": "JobWorkflow"}, "task_queue": {"name": "longshore"},
+        "input": [{"spec": {"name": "x", "command": "true"}}],
+    })  # fmt: skip
+    workflow = "/api/v1/namespaces/default/workflows/job-by-a-web-page"
+    for port, path in itertools.product(ports, (workflow, "/market/stop", "/")):
+        # A simple request: a browser sends it from any page, without asking first.
+        headers = {
+            "Content-Type": "text/plain", "Origin": "http://evil.example",
+            "Host": f"evil.example:{port}",
+        }  # fmt: skip
+        try:
+            answer = httpx.post(
+                f"http://127.0.0.1:{port}{path}", content=body, headers=headers, timeout=5,
+                trust_env=False,
+            )  # fmt: skip
+        except httpx.HTTPError:
+            continue  # it speaks another protocol, or listens elsewhere
+        assert answer.status_code >= 400, (port, path, answer.text)
+    listed = home.longshore("jobs", "--all", "--json")
+    assert json.loads(listed.stdout) == []
+
+
+def _listening(pid: int) -> set[int]:
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return {
+        each.laddr.port
+        for process in family
+        for each in process.net_connections("tcp")
+        if each.laddr and each.status == psutil.CONN_LISTEN
+    }
+
+
 def test_down_stops_agents_first_and_servers_last(home: Home):
     first = home.up("--nodes", "1")
     [url] = [part["address"] for part in first["parts"] if part["name"] == "console"]
     kept = home.longshore("down", "--keep-servers")
     assert kept.stderr.split() == [
         "stopped", "agent-local-1", "stopped", "console", "stopped", "control",
+        "stopped", "web-ui",
     ]  # fmt: skip
     assert not answers(url)
     rest = home.longshore("down")

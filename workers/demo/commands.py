@@ -94,12 +94,13 @@ def _survive(stack: Stack, *, as_json: bool) -> None:
     import asyncio
 
     from client.terminal import print_json, show
-    from workers.local import start_control_worker
+    from workers.local import start_control_worker, start_web_ui
     from workers.survival_view import survival_summary
 
     with stack.exclusive(_progress):
         stack.start(_progress)
         start_control_worker(stack, _progress)
+        start_web_ui(stack, _progress)
     report = asyncio.run(_run_survival(stack, events_on_stderr=as_json))
     if as_json:
         print_json(report)
@@ -144,13 +145,14 @@ def _state(file: StateFile, jobs: int, nodes: int, seed: int) -> DemoState:
 
 def _start(stack: Stack, state: DemoState, file: StateFile) -> StackInfo:
     from workers.demo.run import demo_nodes
-    from workers.local import start_agents, start_control_worker
+    from workers.local import start_agents, start_control_worker, start_web_ui
 
     with stack.exclusive(_progress):
         info = stack.start(_progress)
         start_control_worker(stack, _progress)
         file.save(state)
         start_agents(stack, demo_nodes(stack, state), _progress)
+        start_web_ui(stack, _progress)
     return info
 
 

@@ -1,0 +1,97 @@
+"""No web page starts a job: what a browser may send to the ports of a stack is refused."""
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import psutil
+import pytest
+
+from workers.local import WEB_UI, start_web_ui
+from workers.stack import Stack
+from workers.temporal_server import NAME
+from workers.web_ui import door
+
+WORKFLOW = "/api/v1/namespaces/default/workflows/job-by-a-web-page"
+START = {
+    "workflow_type": {"name": "JobWorkflow"},
+    "task_queue": {"name": "longshore"},
+    "input": [{"spec": {"name": "x", "command": "true"}}],
+}
+
+
+def ports_of(stack: Stack) -> list[int]:
+    running = stack.processes.running(NAME)
+    server = running and running.find()
+    assert server
+    return [
+        each.laddr.port
+        for each in server.net_connections("tcp")
+        if each.laddr and each.status == psutil.CONN_LISTEN
+    ]
+
+
+@pytest.mark.parametrize("host", [None, "evil.example", "localhost"])
+def test_no_port_of_the_server_takes_what_any_web_page_can_send(stack: Stack, host: str | None):
+    ports = ports_of(stack)
+    assert len(ports) > 2
+    for port in ports:
+        if port == stack.temporal.ui_port:
+            continue  # the Web UI: below
+        headers = {"Content-Type": "text/plain", "Origin": "http://evil.example"}
+        if host:
+            headers["Host"] = host
+        try:
+            answer = httpx.post(
+                f"http://127.0.0.1:{port}{WORKFLOW}", content=json.dumps(START), headers=headers,
+                timeout=5, trust_env=False,
+            )  # fmt: skip
+        except httpx.HTTPError:
+            continue  # it speaks another protocol
+        assert answer.status_code in (403, 404, 405), (port, answer.text)
+
+
+@pytest.fixture
+def web_ui(stack: Stack) -> Iterator[str]:
+    """Starts the door of the stack's Web UI, at its address; 0.7 s."""
+    start_web_ui(stack, lambda line: None)
+    yield stack.temporal.ui
+    stack.processes.stop(WEB_UI)
+
+
+def test_the_web_ui_answers_to_the_names_of_this_machine_alone(stack: Stack, web_ui: str):
+    page = httpx.get(f"{web_ui}/namespaces/default/workflows", trust_env=False)
+    assert page.status_code == 200
+    assert "text/html" in page.headers["content-type"]
+    api = f"{web_ui}/api/v1/namespaces/default"
+    assert httpx.get(api, trust_env=False).json()["namespaceInfo"]["name"] == "default"
+    port = web_ui.rpartition(":")[2]
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[::1]"):
+        answer = httpx.get(api, headers={"Host": host}, trust_env=False)
+        assert answer.status_code == 400, host
+    assert httpx.get(api, headers={"Host": f"localhost:{port}"}, trust_env=False).is_success
+
+
+def test_the_ui_itself_is_at_no_address_that_a_page_would_ask(stack: Stack, web_ui: str):
+    port = int(web_ui.rpartition(":")[2])
+    listening = {
+        each.laddr.ip
+        for each in psutil.net_connections("tcp")
+        if each.laddr and each.status == psutil.CONN_LISTEN and each.laddr.port == port
+    }
+    assert "127.0.0.1" in listening
+    (hidden,) = listening - {"127.0.0.1"}
+    assert hidden.startswith("127.")
+    assert stack.temporal.hidden_ui == f"http://{hidden}:{port}"
+
+
+async def test_the_door_says_that_the_ui_is_away():
+    app = door("http://127.0.0.1:9")
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=app), base_url="http://localhost"
+        ) as client,
+    ):
+        answer = await client.get("/")
+    assert (answer.status_code, "does not answer" in answer.text) == (502, True)

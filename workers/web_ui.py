@@ -1,0 +1,79 @@
+"""The door of the local Temporal Web UI: `python -m workers.web_ui PORT TARGET`.
+
+The UI answers whoever reaches it, by whatever name: a web page whose name leads to 127.0.0.1 (DNS
+rebinding) could read all and start jobs. So it listens where no page finds it, on another address
+of the loopback network, and this passes on only what a browser asks of this machine by its name.
+"""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from models.addresses import LOOPBACK
+
+NAMES = [LOOPBACK, "localhost"]
+"""By which a person asks for it."""
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_OF_ONE_HOP = frozenset(
+    {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host",
+     "proxy-authenticate", "proxy-authorization"}
+)  # fmt: skip
+"""Headers that a proxy does not pass on (RFC 9110, 7.6.1)."""
+
+
+def door(target: str) -> Starlette:
+    """Return the app that passes requests for this machine on to the UI at `target`."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with httpx.AsyncClient(base_url=target, trust_env=False, timeout=60) as client:
+            app.state.client = client
+            yield
+
+    return Starlette(
+        routes=[Route("/{path:path}", _pass_on, methods=_METHODS)],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=NAMES, www_redirect=False),
+        ],
+        lifespan=lifespan,
+    )
+
+
+async def _pass_on(request: Request) -> Response:
+    client: httpx.AsyncClient = request.app.state.client
+    url = httpx.URL(path=request.url.path, query=request.url.query.encode())
+    asked = client.build_request(
+        request.method, url, headers=_passed(request.headers.raw), content=request.stream()
+    )
+    try:
+        answer = await client.send(asked, stream=True)
+    except httpx.HTTPError as error:
+        return PlainTextResponse(f"the Temporal Web UI does not answer: {error}\n", 502)
+    passed = StreamingResponse(
+        answer.aiter_raw(), answer.status_code, background=BackgroundTask(answer.aclose)
+    )
+    passed.raw_headers = _passed(answer.headers.raw)
+    return passed
+
+
+def _passed(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers if name.decode().lower() not in _OF_ONE_HOP]
+
+
+def main() -> None:
+    port, target = sys.argv[1:]
+    uvicorn.run(door(target), host=LOOPBACK, port=int(port), log_level="warning")
+
+
+if __name__ == "__main__":
+    main()
