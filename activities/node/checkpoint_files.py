@@ -22,22 +22,26 @@ def files_of(folder: Path) -> list[StoredFile]:
     return sorted(_walk(folder, ""), key=lambda file: file.path)
 
 
-def moment_of(folder: Path) -> Path:
-    """Return a new folder with what `folder` holds now, made of hard links beside it.
+def moment_of(folder: Path, where: Path) -> Path:
+    """Return a new folder below `where` with what `folder` holds now, made of hard links.
 
-    It takes no space, and stays as it is while the job replaces its files by others. Where the
-    storage has no hard links the files are copied. Raises OSError.
+    It takes no space, and stays as it is while the job replaces its files by others. Where there
+    are no hard links the files are copied. The job runs meanwhile, and may put links to files of
+    the node where its own have been: `folder` is a path without links, and none is followed on
+    the way or below. Raises OSError, and UnicodeEncodeError for a name that is no UTF-8.
     """
-    moment = _beside(folder, "saved")
+    moment = where / f".{folder.name}.saved-{uuid.uuid4().hex[:12]}"
     try:
         moment.mkdir()
-        for file in files_of(folder):
-            target = moment / file.path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if file.link is not None:
-                target.symlink_to(file.link)
-            else:
-                _link(folder / file.path, target)
+        with _entered(folder) as top:
+            for below, folders, names, here in os.fwalk(".", dir_fd=top):
+                folders[:] = [name for name in folders if not name.endswith(DRAFTS)]
+                for name in [*folders, *names]:
+                    if not name.endswith(DRAFTS):
+                        target = moment / below / name
+                        target.name.encode()  # a manifest is UTF-8
+                        with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
+                            _take(name, here, target)
     except BaseException:
         remove(moment)
         raise
@@ -75,6 +79,7 @@ def remove(folder: Path) -> None:
 
 
 _KINDS = ("saved", "restoring", "old")
+_PASS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _beside(folder: Path, kind: str) -> Path:
@@ -101,10 +106,43 @@ def _walk(folder: Path, below: str) -> Iterator[StoredFile]:
                     )  # fmt: skip
 
 
-def _link(source: Path, target: Path) -> None:
+@contextlib.contextmanager
+def _entered(folder: Path) -> Iterator[int]:
+    """Open a folder by a path of which no part is a link. Raises OSError where one is."""
+    way = [os.open("/", _PASS)]
     try:
-        target.hardlink_to(source)
-    except FileNotFoundError:
-        return  # removed meanwhile
-    except OSError:
-        shutil.copy2(source, target)
+        for part in folder.parts[1:]:
+            way.append(os.open(part, _PASS, dir_fd=way[-1]))
+        way.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=way[-1]))
+        yield way[-1]
+    finally:
+        for opened in way:
+            os.close(opened)
+
+
+def _take(name: str, here: int, target: Path) -> None:
+    """Link a file of the open folder `here`, copy a symbolic link; leave out all else."""
+    its = os.stat(name, dir_fd=here, follow_symlinks=False)
+    if stat.S_ISLNK(its.st_mode):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(os.readlink(name, dir_fd=here))
+    elif stat.S_ISREG(its.st_mode):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(name, target, src_dir_fd=here, follow_symlinks=False)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            _copy(name, here, target)
+        if not stat.S_ISREG(target.lstat().st_mode):
+            target.unlink()  # a link took its place between the two looks
+
+
+def _copy(name: str, here: int, target: Path) -> None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, dir_fd=here), "rb") as source, target.open("xb") as copy:
+        its = os.fstat(source.fileno())
+        if stat.S_ISREG(its.st_mode):
+            shutil.copyfileobj(source, copy)
+        os.fchmod(copy.fileno(), stat.S_IMODE(its.st_mode))
+    os.utime(target, ns=(its.st_atime_ns, its.st_mtime_ns))

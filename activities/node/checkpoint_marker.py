@@ -5,13 +5,18 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from activities.node.public_files import open_public, put_public
 from models.checkpoint import LocalCheckpoint
+
+_LARGEST = 64 * 2**20
+"""Bytes: it names files, of which there may be many."""
 
 
 def read_marker(path: Path, folder: Path) -> LocalCheckpoint | None:
     """Return what `folder` holds; None where that is not known, or nothing is there."""
     with contextlib.suppress(OSError, ValidationError):
-        found = LocalCheckpoint.model_validate_json(path.read_bytes())
+        with open_public(path) as file:
+            found = LocalCheckpoint.model_validate_json(file.read(_LARGEST))
         if found.folder == str(folder) and any(folder.iterdir()):
             return found
     return None
@@ -21,5 +26,5 @@ def write_marker(path: Path, local: LocalCheckpoint) -> None:
     """Store what the folder holds. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".new")
-    temporary.write_text(local.model_dump_json())
+    put_public(temporary, local.model_dump_json())
     temporary.replace(path)

@@ -18,6 +18,7 @@ from activities.failpoints import wall_clock
 from activities.node import checkpoint_files
 from activities.node.checkpoint_marker import read_marker, write_marker
 from activities.node.launch import SAVE_REQUEST, SAVED
+from activities.node.public_files import put_public, remove_public
 from activities.node.publishing import FIRST_WAIT, LONGEST_WAIT, Moment, Publisher, in_thread
 from activities.node.saved_lines import SavedLines
 from activities.node.system import boot_clock
@@ -57,6 +58,8 @@ class Keeper:
         self._placement = request.placement
         self._ranks = max(len(request.placement.ranks), 1)
         self._folder = folder
+        self._real = folder
+        """The same without links, as it was before the job began."""
         self._public = run_folder / "public"
         # Beside the folder: whoever sees the folder sees what it holds.
         self._marker = folder.with_name(f".{folder.name}.checkpoint.json")
@@ -114,7 +117,7 @@ class Keeper:
         before, deadline = self._number, boot_clock() + within.total_seconds()
         self._asked_at = wall_clock(), boot_clock()
         if self._contract.save_file:
-            (self._public / SAVE_REQUEST).write_text("save\n")
+            put_public(self._public / SAVE_REQUEST, "save\n")
         if self._contract.save_signal:
             send(signal_number(self._contract.save_signal))
         answered = await self._until(lambda: self._number > before, deadline)
@@ -151,13 +154,14 @@ class Keeper:
         await self._publisher.finish(timedelta(0) if succeeded else self._publish_within)
         if self._listening:
             self._listening.cancel()
-        (self._public / SAVE_REQUEST).unlink(missing_ok=True)
+        remove_public(self._public / SAVE_REQUEST)
 
     # --- before the start ---------------------------------------------------------------
 
     def _tidy(self) -> None:
         checkpoint_files.put_back(self._folder)
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._real = self._folder.resolve()
 
     async def _restore_patiently(self) -> None:
         deadline, wait = boot_clock() + RESTORE_PATIENCE, FIRST_WAIT
@@ -221,7 +225,7 @@ class Keeper:
 
     async def _saved(self, line: SavedLine, at: datetime, count: int) -> None:
         """Keep what the folder holds now as the newest checkpoint."""
-        (self._public / SAVE_REQUEST).unlink(missing_ok=True)
+        remove_public(self._public / SAVE_REQUEST)
         number = self._number + count
         took = line.took
         if took is None and self._asked_at is not None:
@@ -247,7 +251,10 @@ class Keeper:
         await self._publisher.offer(Moment(moment, draft))
 
     def _take_moment(self) -> tuple[Path, int]:
-        moment = checkpoint_files.moment_of(self._folder)
+        # Not where the job sees it: it could change it before it is published.
+        own = self._public.parent
+        alike = own.stat().st_dev == self._real.parent.stat().st_dev
+        moment = checkpoint_files.moment_of(self._real, own if alike else self._real.parent)
         return moment, sum(file.size for file in checkpoint_files.files_of(moment))
 
     def _draft(

@@ -1,9 +1,11 @@
 """The progress file: one line that a job rewrites at will (docs/progress.md)."""
 
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+from activities.node.public_files import open_public
 from models.messages import Progress
 
 MAX_BYTES = 4096
@@ -20,9 +22,9 @@ def read_progress(path: Path, last: Progress) -> Progress:
     that cannot be understood leaves the fraction as it was and says so in the message.
     """
     try:
-        with path.open("rb") as file:
+        with open_public(path) as file:
             content = file.read(MAX_BYTES)
-            written_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            written_at = datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC)
     except OSError:
         return last
     line = content.decode(errors="replace").strip().partition("\n")[0].strip()

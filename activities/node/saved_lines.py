@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from activities.node.public_files import open_public
 from models.checkpoint import SavedLine
 
 MOST = 64 * 2**10
@@ -34,7 +35,7 @@ class SavedLines:
 
     def read(self) -> Found:
         """Return what is new. A file that is missing, or cannot be read, has nothing new."""
-        with contextlib.suppress(OSError), self._path.open("rb") as file:
+        with contextlib.suppress(OSError), open_public(self._path) as file:
             inode, size, changed_ns = its = _version(file)
             if its == self._seen:
                 return Found()

@@ -108,7 +108,7 @@ def test_links_modes_and_times_come_back(store: CheckpointStore, tmp_path: Path)
 
 def test_a_moment_stays_as_it_was_while_the_job_replaces_its_files(tmp_path: Path) -> None:
     folder = write_tree(tmp_path / "saved", {"model": b"one", "model.tmp": b"half"})
-    moment = moment_of(folder)
+    moment = moment_of(folder, tmp_path)
     write_tree(folder, {"next": b"two"})
     (folder / "next").replace(folder / "model")
     assert tree_of(moment) == {"model": b"one"}

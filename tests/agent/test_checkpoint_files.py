@@ -1,0 +1,99 @@
+"""A moment of a folder where a job saves: all of its files, and none that a link leads to."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from activities.node.checkpoint_files import files_of, moment_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with two files, a link and a draft."""
+    folder = tmp_path.resolve() / "work" / "saved"
+    (folder / "shards").mkdir(parents=True)
+    (folder / "weights").write_bytes(b"w" * 100)
+    (folder / "shards" / "0").write_bytes(b"s")
+    (folder / "latest").symlink_to("shards/0")
+    (folder / "next.tmp").write_bytes(b"half")
+    (folder / "half.draft").mkdir()
+    (folder / "half.draft" / "0").write_bytes(b"half")
+    return folder
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder on another file system, where there is one."""
+    if (
+        not Path("/dev/shm").is_dir()
+        or Path("/dev/shm").stat().st_dev == Path("/tmp").stat().st_dev
+    ):
+        pytest.skip("there is no second file system here")
+    path = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    yield path
+    shutil.rmtree(path)
+
+
+def test_it_has_all_files_and_no_draft_and_takes_no_space(folder: Path, where: Path):
+    moment = moment_of(folder, where)
+    assert moment.parent == where
+    assert [(file.path, file.size, file.link) for file in files_of(moment)] == [
+        ("latest", 0, "shards/0"), ("shards/0", 1, None), ("weights", 100, None),
+    ]  # fmt: skip
+    assert (moment / "weights").samefile(folder / "weights")
+    (folder / "weights").unlink()
+    assert (moment / "weights").read_bytes() == b"w" * 100
+
+
+def test_on_another_file_system_it_is_a_copy(folder: Path, elsewhere: Path):
+    (folder / "weights").chmod(0o640)
+    os.utime(folder / "weights", ns=(1, 2_000_000_000))
+    moment = moment_of(folder, elsewhere)
+    copy = moment / "weights"
+    assert copy.read_bytes() == b"w" * 100
+    assert (copy.stat().st_mode & 0o777, copy.stat().st_mtime_ns) == (0o640, 2_000_000_000)
+
+
+def test_what_a_link_leads_to_is_not_in_it(folder: Path, where: Path, tmp_path: Path):
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "token").write_text("hunter2")
+    (folder / "weights").unlink()
+    (folder / "weights").symlink_to(secrets / "token")
+    (folder / "all").symlink_to(secrets)
+    os.mkfifo(folder / "pipe")
+    moment = moment_of(folder, where)
+    assert {file.path: file.link for file in files_of(moment)} == {
+        "all": str(secrets), "latest": "shards/0", "shards/0": None,
+        "weights": str(secrets / "token"),
+    }  # fmt: skip
+
+
+def test_a_folder_behind_a_link_is_not_entered(folder: Path, where: Path, tmp_path: Path):
+    shutil.rmtree(folder)
+    folder.symlink_to("/etc")
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        moment_of(folder, where)
+    folder.unlink()
+    folder.parent.rmdir()
+    folder.parent.symlink_to("/")
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        moment_of(folder.with_name("etc"), where)
+    assert list(where.iterdir()) == []
+
+
+def test_a_name_that_is_no_text_is_refused_and_leaves_nothing(folder: Path, where: Path):
+    Path(os.fsdecode(bytes(folder) + b"/\xff")).touch()
+    with pytest.raises(UnicodeEncodeError):
+        moment_of(folder, where)
+    assert list(where.iterdir()) == []

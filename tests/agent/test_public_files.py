@@ -1,0 +1,86 @@
+"""What a job puts where its files belong is no way to other files of the node."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from activities.node.progress import read_progress
+from activities.node.public_files import open_public, put_public, remove_public
+from activities.node.saved_lines import SavedLines
+from models.messages import Progress
+
+SECRET = "0.5 hunter2"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    secret = tmp_path / "agent-token"
+    secret.write_text(SECRET)
+    return secret
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> Path:
+    (tmp_path / "run" / "public").mkdir(parents=True)
+    return tmp_path / "run" / "public"
+
+
+def a_link(path: Path, secret: Path) -> None:
+    path.symlink_to(secret)
+
+
+def a_fifo(path: Path, secret: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_folder(path: Path, secret: Path) -> None:
+    path.mkdir()
+
+
+def nothing(path: Path, secret: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("put", "why"),
+    [
+        (a_link, "symbolic links"), (a_fifo, "no regular file"), (a_folder, "no regular file"),
+        (nothing, "No such file"),
+    ],
+)  # fmt: skip
+def test_what_is_no_file_of_its_own_is_not_read(
+    public: Path, secret: Path, put: Callable[[Path, Path], None], why: str
+):
+    path = public / "progress"
+    put(path, secret)
+    with pytest.raises(OSError, match=why):
+        open_public(path)
+    last = Progress(fraction=0.25)
+    assert read_progress(path, last) == last
+    found = SavedLines(path).read()
+    assert (found.checkpoints, found.problem) == (0, "")
+
+
+def test_a_folder_that_is_a_link_is_not_entered(tmp_path: Path, secret: Path):
+    (tmp_path / "public").symlink_to(secret.parent)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        open_public(tmp_path / "public" / secret.name)
+
+
+def test_what_the_agent_writes_takes_the_place_of_a_link(public: Path, secret: Path):
+    path = public / "save-request"
+    path.symlink_to(secret)
+    put_public(path, "save\n")
+    assert (path.read_text(), path.is_symlink()) == ("save\n", False)
+    assert secret.read_text() == SECRET
+    put_public(path, "again\n")
+    assert path.read_text() == "again\n"
+    remove_public(path)
+    remove_public(path)
+    assert not path.exists()
+    path.mkdir()
+    remove_public(path)  # a folder is left to the job
+    with pytest.raises(OSError, match=r"directory|permitted"):
+        put_public(path, "save\n")
