@@ -131,6 +131,12 @@ class Settings(BaseSettings):
     )
     """A file that appears on a node when its machine is about to be taken away: the agent has its
     jobs leave at once. It holds the moment, such as 2026-11-20T12:00:00Z, or nothing."""
+    image_folders: tuple[Annotated[Path, AfterValidator(Path.expanduser)], ...] = Field(
+        default=(), examples=[["/data", "/scratch"]]
+    )
+    """Folders of a node that jobs in images may name as `workdir` or for checkpoints, with all
+    below them. What a job names is seen inside, and written there. Without, a job in an image sees
+    nothing of the node but a folder of its own."""
     keep_runs: int = Field(default=1000, ge=0)
     """Ended runs that an agent keeps on its node, with their output and private folders; older
     ones are removed when their job is over. Checkpoints stay."""

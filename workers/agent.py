@@ -94,7 +94,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         processes = Processes(
             options.work_dir, identity, inventory, logs, fence, metrics,
             checkpoints=CheckpointStore(settings.resolve_checkpoint_store()),
-            publish_within=settings.publish_within,
+            publish_within=settings.publish_within, image_folders=settings.image_folders,
         )  # fmt: skip
         await processes.recover()
         async with serving_health(settings.health_address, lambda: agent_parts(fence)):

@@ -1,7 +1,7 @@
 """From a placement to a command line: environment, folders, and the container around it."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -101,6 +101,22 @@ def prepare(
     return _in_container(request, inventory, base, env, cwd, checkpoints, run_folder / "public")
 
 
+def refuse_folders(
+    request: RunProcessRequest, job_folder: Path, image_folders: Sequence[Path]
+) -> None:
+    """Raise LaunchError where a job in an image names folders that it may not see.
+
+    Of the node it sees its own folder, and what is below `image_folders`. To be asked before
+    anything is done in those that it names.
+    """
+    if request.spec.image:
+        for folder in (
+            _work_folder(request.spec, job_folder),
+            checkpoint_folder(request, job_folder),
+        ):
+            _refuse_to_mount(folder, [job_folder, *image_folders])
+
+
 def checkpoint_folder(request: RunProcessRequest, job_folder: Path) -> Path | None:
     """Return where the job saves; None without a contract.
 
@@ -116,6 +132,21 @@ def checkpoint_folder(request: RunProcessRequest, job_folder: Path) -> Path | No
     if private or not spec.checkpoint.store:
         return folder
     return folder / request.placement.job_id
+
+
+def _refuse_to_mount(folder: Path | None, allowed: Sequence[Path]) -> None:
+    """Raise LaunchError unless a container may see the folder, wherever links lead."""
+    if folder is None:
+        return
+    real = folder.resolve()
+    if not any(real.is_relative_to(each.resolve()) for each in allowed):
+        raise LaunchError(
+            126,
+            f"a job in an image may not see {real}: of this node it sees its own folder, and what "
+            "is below the folders that the agent's setting image_folders names",
+        )
+    if ":" in str(real):
+        raise LaunchError(126, f"a container cannot be given {real}: its path has a colon")
 
 
 def clean_env(environ: Mapping[str, str]) -> dict[str, str]:
@@ -235,12 +266,12 @@ def _in_container(
     for variable, file in (("LONGSHORE_SAVED", SAVED), ("LONGSHORE_SAVE_REQUEST", SAVE_REQUEST)):
         if variable in env:
             inside[variable] = f"{IN_CONTAINER}/{file}"
-    mounts = [f"{public}:{IN_CONTAINER}", f"{cwd}:{CONTAINER_WORKDIR}"]
+    mounts = [f"{public}:{IN_CONTAINER}", f"{cwd.resolve()}:{CONTAINER_WORKDIR}"]
     if checkpoints and checkpoints.is_relative_to(cwd):
         below = checkpoints.relative_to(cwd)
         inside["LONGSHORE_CHECKPOINT_DIR"] = f"{CONTAINER_WORKDIR}/{below}"
     elif checkpoints:
-        mounts.append(f"{checkpoints}:{checkpoints}")
+        mounts.append(f"{checkpoints.resolve()}:{checkpoints}")
     argv = [runtime, "run", "--rm", "--init", "--name", name]
     argv += ["--label", f"longshore.agent={env[AGENT_MARK]}", "--workdir", CONTAINER_WORKDIR]
     for mount in mounts:
@@ -251,7 +282,8 @@ def _in_container(
         # By name alone where possible: the value then comes from the client's environment and
         # is not seen in a list of processes. What the client needs itself must not be replaced.
         argv += ["--env", f"{variable}={value}" if variable in KEPT_ENV else variable]
-    return Launch((*argv, spec.image, *spec.argv), inside | base, cwd, name, runtime)
+    # Nothing of the job comes before the dashes: what is behind them is no option.
+    return Launch((*argv, "--", spec.image, *spec.argv), inside | base, cwd, name, runtime)
 
 
 def _gpu_flags(runtime: str, devices: str) -> list[str]:

@@ -1,8 +1,11 @@
 """The processes of one node: starting, attaching, stopping, remembering. Knows no Temporal."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,20 @@ from activities.metrics import PROCESSES, SILENT, Metrics
 from activities.node import orphans
 from activities.node.checkpointing import Keeper, signal_number
 from activities.node.fence import Fence
-from activities.node.launch import Launch, LaunchError, checkpoint_folder, container_name, prepare
+from activities.node.launch import (
+    Launch,
+    LaunchError,
+    checkpoint_folder,
+    container_name,
+    prepare,
+    refuse_folders,
+)
 from activities.node.outcome import never_started, never_to_start, report_of, stopped_before_start
 from activities.node.progress import read_progress
 from activities.node.runs import RunRecord, RunStore
 from activities.node.shipping import Shipper
 from activities.node.supervision import Nursery, Plan, Supervised
+from activities.node.system import start_ticks, users_umask
 from activities.storage import GivenUp
 from models.checkpoint import CheckpointInfo, SaveRequest
 from models.errors import NotFoundError, RefusedError, StoreError
@@ -29,6 +40,8 @@ from models.messages import ProcessReport, Progress, RunProcessRequest, StopProc
 from models.node import Inventory, NodeIdentity
 from models.placement import PlacementKey
 
+SUPERVISOR_PATIENCE = 30.0
+"""Seconds after a grace in which a supervisor ends its job: a container may take twenty."""
 _log = logging.getLogger(__name__)
 
 
@@ -44,6 +57,7 @@ class Run:
         self.supervised: Supervised | None = None
         self.shipper: Shipper | None = None
         self.keeper: Keeper | None = None
+        self.insisting: asyncio.Task[None] | None = None
         self.started: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.done: asyncio.Task[ProcessReport]
         self._progress = Progress()
@@ -74,8 +88,10 @@ class Processes:
         *,
         checkpoints: CheckpointStore,
         publish_within: timedelta = timedelta(minutes=10),
+        image_folders: Sequence[Path] = (),
     ) -> None:
         self._metrics = metrics
+        self._image_folders = tuple(image_folders)
         self._checkpoints = checkpoints
         self._publish_within = publish_within
         self._jobs = folder / "jobs"
@@ -141,6 +157,7 @@ class Processes:
             run.keeper.asked_to_stop(grace)
         if run.supervised:
             run.supervised.stop(signal_number(signal_name), grace)
+            run.insisting = asyncio.create_task(_insist(run, grace))
 
     async def save(self, request: SaveRequest) -> CheckpointInfo:
         """Have a job save and go on; return what it saved.
@@ -235,6 +252,7 @@ class Processes:
     async def _supervise(self, run: Run) -> ProcessReport:
         await self._end_older_attempts(run)
         job_folder = self._jobs / run.record.job_id
+        refuse_folders(run.request, job_folder, self._image_folders)
         going_on = await self._restore(run, job_folder)
         launch = prepare(
             run.request, self._identity, self._inventory, run.folder, job_folder, going_on
@@ -290,6 +308,7 @@ class Processes:
             cwd=str(launch.cwd),
             stdout=str(run.folder / "stdout"),
             stderr=str(run.folder / "stderr"),
+            umask=users_umask(),
             fed=self._fence.acknowledged_at,
             fence_after=self._fence.after,
             signal_command=(launch.runtime, "kill", "--signal", container_name(run.record.key))
@@ -321,6 +340,19 @@ async def _finish_checkpoints(keeper: Keeper, end: dict[str, Any]) -> None:
         killed=end.get("status") in (-signal.SIGKILL, 128 + signal.SIGKILL),
         succeeded=end["cause"] == "exited" and end.get("status") == 0,
     )
+
+
+async def _insist(run: Run, grace: float) -> None:
+    """Kill a supervisor that does not end its job in time, as one that the job has stopped: what
+    is left of the job goes with it."""
+    await asyncio.wait({run.done}, timeout=grace + SUPERVISOR_PATIENCE)
+    if run.done.done() or not run.started.done() or run.started.cancelled():
+        return
+    supervisor = run.started.result()["supervisor"]
+    if start_ticks(supervisor) == run.started.result()["supervisor_ticks"]:
+        _log.warning("%s: its supervisor does not answer and is killed", run.record.key)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(supervisor, signal.SIGKILL)
 
 
 def _is_indirect(spec: JobSpec) -> bool:
