@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup, TyperOption
 
+from activities.node.system import keep_private
 from client import (
     buy_command,
     checkpoint_commands,
@@ -53,6 +54,7 @@ app = typer.Typer(
 
 def main() -> NoReturn:
     """Run the command of this process, and leave with its exit code."""
+    keep_private()
     leave(run(sys.argv[1:]))
 
 

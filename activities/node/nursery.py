@@ -5,6 +5,10 @@ with one thread. A new Python needs 15 ms of processor time until a supervisor c
 needs one. It knows nothing of the jobs: it may be killed at any time, those that it forked go on,
 and the agent starts another.
 
+A supervisor keeps all that descends from its job. Where a job kills its supervisor, what is left
+of it becomes a child of this process, and is killed: whatever comes here that was not forked here
+is such an orphan.
+
 Standard input is a socket from the agent. A message is a run folder, with the descriptors that
 become the supervisor's standard input, output and error. When the socket ends, so does this.
 """
@@ -17,7 +21,7 @@ import socket
 import sys
 
 from activities.node import supervisor
-from activities.node.system import oom_kills
+from activities.node.system import become_subreaper, oom_kills, processes
 
 START = (
     "import sys; sys.path[:0] = sys.argv[1:2]; from activities.node.nursery import main; main()"
@@ -30,7 +34,9 @@ _STREAMS = 3
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, lambda *_: _collect_ended())
+    become_subreaper()
+    supervisors = set[int]()
+    signal.signal(signal.SIGCHLD, lambda *_: _collect_ended(supervisors))
     oom_kills()  # imports the codecs that each of them would import
     gc.freeze()  # a collection would write to the pages that all of them share
     agent = socket.socket(fileno=0)
@@ -39,17 +45,25 @@ def main() -> None:
         folder, streams, _, _ = socket.recv_fds(agent, _LONGEST_PATH, _STREAMS)
         if not folder:
             return
-        _fork_supervisor(agent, os.fsdecode(folder), streams)
+        _fork_supervisor(agent, os.fsdecode(folder), streams, supervisors)
         for stream in streams:
             os.close(stream)
 
 
-def _fork_supervisor(agent: socket.socket, folder: str, streams: list[int]) -> None:
+def _fork_supervisor(
+    agent: socket.socket, folder: str, streams: list[int], supervisors: set[int]
+) -> None:
+    # Not heard of before it is known: it would be taken for an orphan.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         pid = os.fork()
+        if pid:
+            supervisors.add(pid)
     except OSError as error:  # the agent sees that the supervisor's output has ended
         os.write(streams[2], f"no supervisor could be forked: {error}\n".encode())
         return
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     if pid:
         return
     try:
@@ -66,7 +80,22 @@ def _fork_supervisor(agent: socket.socket, folder: str, streams: list[int]) -> N
         os._exit(1)
 
 
-def _collect_ended() -> None:
+def _collect_ended(supervisors: set[int]) -> None:
+    """Reap what has ended, and kill what came here from a supervisor that was killed.
+
+    The end of an orphan, and of what that leaves behind, calls this again.
+    """
+    crashed = False
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            crashed = crashed or pid not in supervisors or status != 0
+            supervisors.discard(pid)
+    if crashed:
+        own = os.getpid()
+        for pid, parent, _ in processes():
+            if parent == own and pid not in supervisors:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)

@@ -25,6 +25,8 @@ class Plan(Frozen):
     cwd: str
     stdout: str
     stderr: str
+    umask: int = 0o022
+    """Of the job; the supervisor's own files are for nobody else."""
     fed: float
     """When the last acknowledged heartbeat was sent, on `system.boot_clock`."""
     fence_after: float

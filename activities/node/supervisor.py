@@ -287,6 +287,7 @@ def _become_job(plan: dict, parent: int, go: int, error: int) -> None:
             os._exit(NOT_FOUND)
         _reset_signals()
         _redirect(plan)
+        os.umask(plan["umask"])
         code, message = _execute(plan)
     except BaseException as problem:  # whatever it is, the child must not live on as a supervisor
         message = f"{type(problem).__name__}: {problem}"

@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Iterator
 
+USERS_UMASK = "_LONGSHORE_UMASK"
+"""In the environment of our processes: the umask that their user has, in octal digits."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 Message = dict[str, object]
@@ -95,6 +97,17 @@ def become_subreaper() -> None:
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent ends, however that ends."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def keep_private() -> None:
+    """Have only this user read what this process and its children make; see `users_umask`."""
+    before = os.umask(0o077)
+    os.environ.setdefault(USERS_UMASK, f"{before:o}")
+
+
+def users_umask() -> int:
+    """Return the umask of the user's own programs, such as jobs."""
+    return int(os.environ.get(USERS_UMASK, "22"), 8)
 
 
 def _prctl(option: int, value: int) -> None:
