@@ -1,33 +1,45 @@
 """The activities of a node agent: run a process, stop one, and show that the node lives."""
 
 import asyncio
+import itertools
 from datetime import timedelta
 
 from temporalio import activity
-from temporalio.client import AsyncActivityCancelledError, AsyncActivityHandle, Client
+from temporalio.client import (
+    AsyncActivityCancelledError,
+    AsyncActivityHandle,
+    Client,
+    WorkflowUpdateFailedError,
+)
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.about import about
-from activities.failpoints import failpoint
+from activities.failpoints import failpoint, wall_clock
 from activities.metrics import HEARTBEAT_SECONDS, HEARTBEATS_MISSED, SILENT, Metrics
 from activities.node.fence import Fence
+from activities.node.outcome import never_started
 from activities.node.processes import Processes, Run
 from activities.node.system import boot_clock
 from activities.retrying import reports_errors
 from models.checkpoint import CheckpointInfo, SaveRequest
 from models.errors import StaleError
+from models.job import FailureClass
 from models.messages import (
+    CommandReason,
+    Heartbeat,
     ProcessReport,
     RunProcessRequest,
     StopProcessRequest,
     WatchReport,
     WatchRequest,
+    node_workflow_id,
 )
 
 PROGRESS_INTERVAL = 1.0
 """Seconds between two heartbeats of a process; the worker sends on what is new every two."""
 REDELIVERY_WAIT = 6.0
 """Seconds that a process outlives a delivery that the server has forgotten: another may come."""
+_ANSWER_WITHIN = timedelta(seconds=5)
 REGISTRATION_WAIT = 5.0
 """Seconds that a message for a newer registration waits for the agent to hear of it."""
 
@@ -57,8 +69,11 @@ class NodeActivities:
             found = self._processes.find(placement.key)
             if found is None:
                 await self._require_epoch(placement.epoch)
-                # Looked for again: another delivery may have come while this one waited.
-                found = self._processes.find(placement.key) or self._processes.start(request)
+                try:
+                    # Looked for again: another delivery may have come while this one waited.
+                    found = self._processes.find(placement.key) or self._processes.start(request)
+                except OSError as error:
+                    return await self._cannot_start(placement.node_id, error)
             return found if isinstance(found, ProcessReport) else await self._attend(found)
 
     @activity.defn
@@ -106,9 +121,12 @@ class NodeActivities:
         await self._require_epoch(request.epoch)
         handle = self._client.get_async_activity_handle(task_token=activity.info().task_token)
         interval = request.liveness.heartbeat_interval
-        while not self._leaving.is_set():
+        for number in itertools.count(1):
+            if self._leaving.is_set():
+                break
             await failpoint("watch_agent.before-heartbeat")
-            if await self._heartbeat(handle, interval) is False:
+            heartbeat = Heartbeat(number=number, sent_at=wall_clock())
+            if await self._heartbeat(handle, heartbeat, interval) is False:
                 return WatchReport(reason="the server has ended this watch")
             await failpoint("watch_agent.after-heartbeat")
             await _wait_for(self._leaving, interval.total_seconds())
@@ -118,11 +136,25 @@ class NodeActivities:
         """Let `watch_agent` report that the agent leaves. To be called when no process is left."""
         self._leaving.set()
 
-    async def _heartbeat(self, handle: AsyncActivityHandle, interval: timedelta) -> bool | None:
+    async def _cannot_start(self, node_id: str, error: OSError) -> ProcessReport:
+        """Have the node take no more jobs, and return why this one was not started."""
+        why = f"the work folder of its agent cannot be written: {error.strerror or error}"
+        handle = self._client.get_workflow_handle(node_workflow_id(node_id))
+        try:
+            await handle.execute_update(
+                "cordon", CommandReason(reason=why), rpc_timeout=_ANSWER_WITHIN
+            )
+        except (RPCError, WorkflowUpdateFailedError) as refused:
+            activity.logger.warning("node %s could not be cordoned: %s", node_id, refused)
+        return never_started(FailureClass.NODE, f"it could not be started: {why}")
+
+    async def _heartbeat(
+        self, handle: AsyncActivityHandle, heartbeat: Heartbeat, interval: timedelta
+    ) -> bool | None:
         """Return True when the server acknowledged, False when it knows no such watch."""
         sent_at = boot_clock()
         try:
-            await handle.heartbeat(rpc_timeout=interval)
+            await handle.heartbeat(heartbeat, rpc_timeout=interval)
         except AsyncActivityCancelledError:
             raise asyncio.CancelledError from None
         except RPCError as error:
@@ -134,7 +166,7 @@ class NodeActivities:
         self._metrics.observe(HEARTBEAT_SECONDS, boot_clock() - sent_at)
         self._fence.acknowledge(sent_at)
         # The SDK gives up an activity that is silent towards it, and learns of cancellation so.
-        activity.heartbeat()
+        activity.heartbeat(heartbeat)
         return True
 
     async def _attend(self, run: Run) -> ProcessReport:
