@@ -67,6 +67,11 @@ class Attempt:
         await steps.give_up(process)
         loss = self._loss_of(self._ranks[rank])
         cut_off = loss is not None and loss.cut_off
+        if cut_off and workflow.patched("ask-after-cut"):
+            # It may have ended by itself while the server was away: then it need not run again.
+            said = await steps.ask_how_it_ended(self._ranks[rank], self._spec)
+            if said is not None:
+                return said
         return ProcessReport(
             failure=FailureClass.NETWORK if cut_off else FailureClass.NODE,
             message=_words(loss) if loss else "",

@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.node.process import NodeActivities
     from activities.registry import RegistryActivities
     from models.departures import ExpiryChange, NodeDrain, SpotNotice
-    from models.errors import NodeTakenError
+    from models.errors import NodeTakenError, StaleError, TokenError
     from models.messages import (
         NODE_WORKFLOW,
         CommandReason,
@@ -35,6 +35,8 @@ with workflow.unsafe.imports_passed_through():
 
 _FIRST_REGISTRATION = timedelta(minutes=5)
 _ONE_WATCH = timedelta(hours=12)
+_COMES_BACK = timedelta(seconds=20)
+"""An agent that was cut off tries to register every ten seconds at least."""
 
 
 @workflow.defn(name=NODE_WORKFLOW)
@@ -50,6 +52,9 @@ class NodeWorkflow:
         self._identity = node.identity
         self._drain_reason = node.drain_reason
         self._watches = node.watches
+        self._counts_heartbeats = node.counts_heartbeats
+        self._fell_silent = False
+        """The last watch ended for want of a heartbeat: this is the second call."""
         self._clearing = Clearing(node, self._live_epoch)
         self._lock = asyncio.Lock()
         self._state = NodeState.READY if node.registered else NodeState.GONE
@@ -75,7 +80,7 @@ class NodeWorkflow:
                 )
         return self.status()
 
-    @workflow.signal
+    @workflow.signal(description="Look whether there is a newer version of the worker")
     def wake(self) -> None:
         """Look whether there is a newer version of the worker: nobody else says so."""
 
@@ -83,6 +88,12 @@ class NodeWorkflow:
     async def register(self, registration: Registration) -> Registered:
         """Admit an agent and give it an epoch. Fails with TokenError or NodeTakenError."""
         identity = registration.identity
+        if identity.node_id != self._node_id and workflow.patched("node-of-another-id"):
+            raise ApplicationError(
+                f"an agent of node {identity.node_id} cannot register as {self._node_id}",
+                type=TokenError.__name__,
+                non_retryable=True,
+            )
         async with self._lock:
             if self._live_agent_is_another(registration):
                 assert self._identity is not None
@@ -95,6 +106,7 @@ class NodeWorkflow:
                 )
             registered = await self._register(registration)
             self._identity, self._registered = identity, registered
+            self._counts_heartbeats = registration.counts_heartbeats
             self._drain_reason = registered.drain_reason
             self._enter(NodeState.READY)
             self._clearing.registered(registered.expires_at)
@@ -213,11 +225,24 @@ class NodeWorkflow:
             with contextlib.suppress(ActivityError):
                 await watch
             return
-        over = await _how_it_ended(watch)
+        second = self._fell_silent and self._counts_heartbeats
+        over = await _how_it_ended(watch, second_call=second)
+        self._fell_silent = over is None
+        if over is not None and over[0] is NodeState.LOST and _refused(watch):
+            await self._wait_for_registration(registered)
         if over is not None:
             async with self._lock:
                 if self._epoch() == registered.epoch:
                     await self._end(registered, *over)
+
+    async def _wait_for_registration(self, registered: Registered) -> None:
+        """Let an agent that was cut off register again, as it will: it is not lost, and then tells
+        how its processes have ended."""
+        if workflow.patched("wait-after-cut"):
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: self._epoch() != registered.epoch, timeout=_COMES_BACK
+                )
 
     async def _end(self, registered: Registered, state: NodeState, reason: str) -> None:
         end = await workflow.execute_activity_method(
@@ -251,6 +276,7 @@ class NodeWorkflow:
             self._drain_reason = drain.reason or "drained by hand"
             await self._set_draining(True, clearing=drain.move)
             self._clearing.set_drain(drain, self._drain_reason)
+        self._show()
         return self.status()
 
     async def _open(self) -> NodeStatus:
@@ -258,6 +284,7 @@ class NodeWorkflow:
             self._drain_reason = None
             await self._set_draining(False)
             self._clearing.forget()  # afterwards: the next look may close it again
+        self._show()
         return self.status()
 
     async def _set_draining(self, draining: bool, *, clearing: bool = False) -> None:
@@ -312,18 +339,40 @@ class NodeWorkflow:
                 "identity": self._identity,
                 "drain_reason": self._drain_reason,
                 "watches": self._watches,
+                "counts_heartbeats": self._counts_heartbeats,
                 **self._clearing.carried(),
             }
         )
 
     def _enter(self, state: NodeState, reason: str = "") -> None:
         self._state, self._reason, self._since = state, reason, workflow.now()
+        self._show()
+
+    def _show(self) -> None:
+        """Say what the node does, on the card that the Temporal UI shows."""
+        registered = self._registered
+        lines = [f"**{self._state.value}** since {self._since:%Y-%m-%d %H:%M:%S} UTC"]
+        lines += [self._reason] if self._reason else []
+        lines += [f"Takes no new job: {self._drain_reason}"] if self._drain_reason else []
+        lines += [f"Registration {registered.epoch}"] if registered else []
+        workflow.set_current_details("\n\n".join(lines))
+
+
+def _refused(watch: "workflow.ActivityHandle[WatchReport]") -> bool:
+    """Return whether the agent lives and says that this registration is over."""
+    error = watch.exception()
+    cause = error.cause if isinstance(error, ActivityError) else None
+    return isinstance(cause, ApplicationError) and cause.type == StaleError.__name__
 
 
 async def _how_it_ended(
-    watch: "workflow.ActivityHandle[WatchReport]",
+    watch: "workflow.ActivityHandle[WatchReport]", *, second_call: bool
 ) -> tuple[NodeState, str] | None:
-    """Return how the registration ended, or None when the agent is to be called again."""
+    """Return how the registration ended, or None when the agent is to be called again.
+
+    A call is taken by the SDK of an agent, also where the agent itself hangs. So a `second_call`
+    that ends without a single heartbeat was not answered.
+    """
     try:
         report = await watch
     except ActivityError as error:
@@ -332,5 +381,8 @@ async def _how_it_ended(
             return NodeState.LOST, f"its agent refused to be watched: {cause}"
         if cause.type == TimeoutType.SCHEDULE_TO_START:
             return NodeState.LOST, "its agent is silent"
+        heard = bool(cause.last_heartbeat_details)
+        if cause.type == TimeoutType.HEARTBEAT and second_call and not heard:
+            return NodeState.LOST, "its agent hangs: it takes calls and answers none"
         return None  # silent for a moment, or watched for long enough: call again
     return NodeState.GONE, report.reason

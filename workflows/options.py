@@ -21,6 +21,10 @@ PROCESS_RETRY = RetryPolicy(
 )
 """A repeat reaches the same agent, which finds the process that already runs."""
 
+ANSWER_AFTER_CUT = timedelta(seconds=20)
+"""An agent that has registered again knows how each of its processes ended."""
+ONCE = RetryPolicy(maximum_attempts=1)
+
 MARKET_TIMEOUT = timedelta(minutes=5)
 """A market's client tries for a minute, and its lists may lag for another."""
 MARKET_HEARTBEAT_TIMEOUT = timedelta(seconds=15)

@@ -27,8 +27,10 @@ from models.messages import (
 from models.placement import Placement, PlacementKey
 from models.swap import SwapReply, SwapRequest
 from workflows.options import (
+    ANSWER_AFTER_CUT,
     DATABASE_RETRY,
     DATABASE_TIMEOUT,
+    ONCE,
     PROCESS_HEARTBEAT_TIMEOUT,
     PROCESS_RETRY,
     PROCESS_TIMEOUT,
@@ -101,6 +103,24 @@ def start_process(placement: Placement, spec: JobSpec) -> workflow.ActivityHandl
         retry_policy=PROCESS_RETRY,
         summary=f"attempt {placement.attempt} on {where(placement)}{_of_gang(placement)}",
     )
+
+
+async def ask_how_it_ended(placement: Placement, spec: JobSpec) -> ProcessReport | None:
+    """Ask a node that is back what became of an attempt under an older registration.
+
+    Returns None where it does not say. Nothing starts there: the registration is over.
+    """
+    try:
+        return await workflow.execute_activity_method(
+            NodeActivities.run_process,
+            RunProcessRequest(placement=placement, spec=spec, job_name=spec.name),
+            task_queue=node_task_queue(placement.node_id),
+            schedule_to_close_timeout=ANSWER_AFTER_CUT,
+            retry_policy=ONCE,
+            summary=f"how attempt {placement.attempt} ended{_of_gang(placement)}",
+        )
+    except ActivityError:
+        return None
 
 
 async def stop_process(placement: Placement, spec: JobSpec, reason: str) -> None:

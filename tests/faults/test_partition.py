@@ -10,7 +10,7 @@ import pytest
 
 from models.job import JobSpec
 from tests.faults import scenes
-from tests.faults.fleet import PATIENCE, Fleet, running_fleet
+from tests.faults.fleet import PATIENCE, TEMPORAL, Fleet, running_fleet
 from tests.faults.invariants import check
 from tests.support.agent import AgentProcess
 from tests.support.control import new_pool
@@ -122,6 +122,24 @@ async def test_a_short_cut_costs_nothing(
     _let_end(go)
     await check(fleet, jobs)
     assert [_lease_ends(fleet, job_id) for job_id in jobs] == [["finished"]] * 4
+
+
+async def test_what_ended_while_the_server_was_away_does_not_run_again(
+    fleet: Fleet, near: AgentProcess, pool: str, go: Path
+) -> None:
+    near.start()
+    await _registered(near, 1)
+    jobs = await _run_four(fleet, pool, go)
+    fleet.signal(TEMPORAL, signal.SIGSTOP)
+    try:
+        _let_end(go)
+        await eventually(lambda: not any(map(fleet.journal.running, jobs)), timeout=PATIENCE)
+        await eventually(lambda: near.says("all processes end"), timeout=PATIENCE)
+    finally:
+        fleet.signal(TEMPORAL, signal.SIGCONT)
+    await check(fleet, jobs)
+    await fleet.registered_after(near.node_id, 1)
+    assert [len(_lease_ends(fleet, job_id)) for job_id in jobs] == [1] * 4
 
 
 async def _run_four(fleet: Fleet, pool: str, go: Path) -> list[str]:

@@ -5,6 +5,7 @@ For tests of workflows. What an agent really does is tested with real agents (te
 
 import asyncio
 import contextlib
+import itertools
 import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -49,6 +50,9 @@ from tests.support.waiting import eventually
 from workflows.node import NodeWorkflow
 
 SUCCESS = ProcessReport(exit_code=0)
+CUT_OFF = ProcessReport(
+    failure=FailureClass.NETWORK, exit_code=137, message="it was cut off from the server"
+)
 USER_ERROR = ProcessReport(exit_code=3, failure=FailureClass.USER, message="exit code 3")
 FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
 """Labels of nodes that are one domain."""
@@ -81,6 +85,11 @@ class ScriptedNode:
         self.saves: list[SaveRequest] = []
         self.refusal: str | None = None
         """Refuse every process for this reason, as an agent that is fenced off."""
+        self.hangs = False
+        """Take calls and answer none, as an agent in a file system that is away."""
+        self.loses_reports = False
+        """Have the reports of processes that end not arrive, as where the server is away."""
+        self.lost_reports = 0
         self.slow_to_stop = False
         """Let a process go on when it is asked to stop, until the test ends it."""
         self._temporal = temporal
@@ -108,27 +117,31 @@ class ScriptedNode:
         agent_id: str | None = None,
         token: str | None = None,
         cut_off: bool = False,
+        through: str | None = None,
     ) -> Registered:
-        """Register as the agent does, in this or in another guise."""
+        """Register as the agent does, in this or in another guise, or `through` another node."""
         update = {"boot_id": boot_id, "agent_id": agent_id}
         identity = self._identity.model_copy(update={k: v for k, v in update.items() if v})
-        issued_at = datetime.now(UTC)
-        registration = Registration(
-            identity=identity, inventory=self._inventory, issued_at=issued_at,
-            proof=proof.sign(token or self.token, identity, issued_at), cut_off=cut_off,
+        claim = Registration(
+            identity=identity, inventory=self._inventory, issued_at=datetime.now(UTC),
+            cut_off=cut_off, counts_heartbeats=True,
         )  # fmt: skip
+        registration = proof.sign(token or self.token, claim)
         registered = await self._temporal.execute_update_with_start_workflow(
             NodeWorkflow.register,
             registration,
             start_workflow_operation=WithStartWorkflowOperation(
                 NodeWorkflow.run,
-                NodeInput(node_id=self.id),
-                id=node_workflow_id(self.id),
+                NodeInput(node_id=through or self.id),
+                id=node_workflow_id(through or self.id),
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 task_queue=self._task_queue,
             ),
         )
         self.registered = registered
+        for run in self._runs.values():
+            if cut_off and not run.done():  # an agent that is cut off has ended them
+                run.set_result(CUT_OFF)
         return registered
 
     async def drain(self, reason: str, **how: Any) -> NodeStatus:
@@ -253,15 +266,20 @@ class ScriptedNode:
 
     async def _report_run(self, key: tuple[str, int], handle: AsyncActivityHandle) -> None:
         report = await asyncio.shield(self._run(*key))
+        if self.loses_reports:
+            self.lost_reports += 1
+            return
         with contextlib.suppress(RPCError):  # nobody waits for it any more
             await handle.complete(report)
 
     async def _heartbeat(self, handle: AsyncActivityHandle) -> None:
         with contextlib.suppress(RPCError, AsyncActivityCancelledError):
-            while not self._leaving.is_set():
-                if self._silent:
+            for number in itertools.count(1):
+                if self._silent or self.hangs:
                     return
-                await handle.heartbeat()
+                if self._leaving.is_set():
+                    break
+                await handle.heartbeat(number)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.3):
                         await self._leaving.wait()

@@ -10,6 +10,7 @@ from models.messages import ProcessReport
 from models.settings import Settings
 from tests.support.control import a_spec, lease_ends
 from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
 
 NO_COMMAND = ProcessReport(failure=FailureClass.START, exit_code=127, message="command not found")
 OFTEN = {"max_retries": 5, "backoff": 0}
@@ -61,7 +62,7 @@ async def test_what_one_node_cannot_start_is_tried_as_often_as_its_rule_says(
 @pytest.mark.parametrize(
     ("cut_off", "failure", "says"),
     [
-        (True, FailureClass.NETWORK, "was lost: it was cut off from the server"),
+        (True, FailureClass.NETWORK, "it was cut off from the server"),
         (False, FailureClass.NODE, "was lost: its agent started anew"),
     ],
 )
@@ -85,6 +86,22 @@ async def test_a_node_that_was_cut_off_is_told_from_one_whose_agent_died(
     assert first.failure is failure
     assert says in first.message
     assert await lease_ends(control, job_id) == ["node-lost", "finished"]
+
+
+async def test_what_ended_while_its_node_was_cut_off_does_not_run_again(
+    longshore: Longshore, node: ScriptedNode, pool: str, control: Database
+):
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.started(job_id)
+    node.loses_reports = True
+    await node.end(job_id)
+    await eventually(lambda: node.lost_reports == 1)
+    node.loses_reports = False
+    await node.register(boot_id="boot-2", cut_off=True)
+    result = await longshore.wait(job_id)
+    assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1)
+    assert node.runs() == [(job_id, 1)]
+    assert await lease_ends(control, job_id) == ["node-lost"]
 
 
 async def test_a_process_that_ended_for_want_of_the_server_has_failed_by_the_network(

@@ -172,6 +172,40 @@ async def test_a_node_that_leaves_gives_its_jobs_back(
     await longshore.wait(job_id)
 
 
+async def test_an_agent_that_takes_calls_and_answers_none_is_lost_in_time(
+    temporal: Client, settings: Settings, control: Database, pool: str
+):
+    queue = f"hasty-{uuid.uuid4().hex[:8]}"
+    hasty = Settings(state_dir=settings.state_dir, node_lost_after=timedelta(seconds=4))
+    longshore = Longshore(on_task_queue(temporal, queue), settings)
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), task_queue=queue)
+    async with serving_control(temporal, hasty, task_queue=queue), node.serving():
+        await node.register()
+        await eventually(lambda: _is(longshore, pool, NodeState.READY))
+        node.hangs = True
+        hung_at = asyncio.get_running_loop().time()
+        await eventually(lambda: _is(longshore, pool, NodeState.LOST))
+        assert asyncio.get_running_loop().time() - hung_at > 2
+        lost = await _view(longshore, pool, node.id)
+        assert lost.state_reason == "its agent hangs: it takes calls and answers none"
+        node.hangs = False
+        assert (await node.register(boot_id="boot-2")).epoch == 2
+        node.leave()
+        await _completed(temporal, node)
+    await longshore.close()
+
+
+async def test_nobody_registers_by_the_id_of_another_node(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, settings: Settings
+):
+    liar = ScriptedNode(temporal, pool, settings.resolve_agent_token(), node_id=node.id)
+    with pytest.raises(WorkflowUpdateFailedError) as failure:
+        await liar.register(through=f"liar-{uuid.uuid4().hex[:8]}")
+    assert _type_of(failure.value) == "TokenError"
+    assert f"an agent of node {node.id} cannot register as liar-" in str(failure.value.cause)
+    assert (await _view(longshore, pool)).epoch == 1
+
+
 async def test_a_silent_node_is_lost_in_time_and_its_jobs_run_elsewhere(
     temporal: Client, settings: Settings, control: Database, pool: str
 ):
