@@ -52,9 +52,7 @@ class RegistryActivities:
         identity = registration.identity
         # Judged at the time when it came in: the database may have been away since.
         came_in_at = activity.info().scheduled_time
-        proof.check(
-            self._agent_token, identity, registration.issued_at, registration.proof, came_in_at
-        )
+        proof.check(self._agent_token, registration, came_in_at)
         async with self._database.transaction() as connection:
             await ensure_pool(connection, identity.pool)
             epoch = await self._known_epoch(connection, registration)

@@ -3,9 +3,10 @@
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from models import proof
 from models.messages import DrainRequest, NodeEnd
-from models.node import NodeState
-from tests.support.ledger import Ledger, registration
+from models.node import Inventory, NodeState
+from tests.support.ledger import TOKEN, Ledger, registration
 
 _NODE = "SELECT state, epoch FROM nodes WHERE id = 'node-a'"
 
@@ -37,17 +38,29 @@ async def test_a_new_boot_gets_a_new_epoch_and_ends_what_the_old_one_held(ledger
 
 
 async def test_a_wrong_token_and_an_old_proof_are_refused(ledger: Ledger):
-    wrong = registration(ledger.pool, "node-a", token="another")
-    forged = registration(ledger.pool, "node-a")
-    forged = forged.model_copy(
-        update={"identity": forged.identity.model_copy(update={"pool": "elsewhere"})}
-    )
-    for request in (wrong, forged):
-        with pytest.raises(ApplicationError, match="wrong join token") as refusal:
+    right = registration(ledger.pool, "node-a")
+    elsewhere = right.identity.model_copy(update={"pool": "elsewhere"})
+    for request, why in (
+        (registration(ledger.pool, "node-a", token="another"), "wrong join token"),
+        (right.model_copy(update={"identity": elsewhere}), "signed something else than it says"),
+        (
+            right.model_copy(update={"inventory": _with_more(right.inventory)}),
+            "signed something else than it says",
+        ),
+        (right.model_copy(update={"claim": ""}), "wrong join token"),
+        (right.model_copy(update={"claim": right.claim.replace("16", "17")}), "wrong join token"),
+    ):
+        with pytest.raises(ApplicationError, match=why) as refusal:
             await ledger.run(ledger.registry.register_node, request)
         assert refusal.value.type == "TokenError"
         assert refusal.value.non_retryable
     assert await ledger.value("SELECT count(*) FROM nodes") == 0
+
+
+async def test_an_agent_of_the_version_before_is_admitted(ledger: Ledger):
+    unsigned = registration(ledger.pool, "node-a").model_copy(update={"claim": "", "proof": ""})
+    older = proof.sign_as_before(TOKEN, unsigned)
+    assert (await ledger.run(ledger.registry.register_node, older)).epoch == 1
 
 
 async def test_a_drain_may_come_twice_and_its_end_pokes(ledger: Ledger):
@@ -140,3 +153,7 @@ async def _drain(ledger: Ledger, draining: bool, *, epoch: int = 1, delivery: in
 async def _end(ledger: Ledger, state: NodeState, *, epoch: int = 1, delivery: int = 1) -> None:
     request = NodeEnd(node_id="node-a", epoch=epoch, state=state, reason="for a test")
     await ledger.run(ledger.registry.end_node, request, attempt=delivery)
+
+
+def _with_more(inventory: Inventory) -> Inventory:
+    return inventory.model_copy(update={"cpus": 1000.0})

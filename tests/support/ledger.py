@@ -236,11 +236,8 @@ def registration(
             for i in range(gpus)
         ),
     )  # fmt: skip
-    issued_at = datetime.now(UTC)
-    return Registration(
-        identity=identity, inventory=found, issued_at=issued_at,
-        proof=proof.sign(token, identity, issued_at),
-    )  # fmt: skip
+    claim = Registration(identity=identity, inventory=found, issued_at=datetime.now(UTC))
+    return proof.sign(token, claim)
 
 
 _PLACE_BY_HAND = (
