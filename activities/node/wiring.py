@@ -5,6 +5,7 @@ be read is left out.
 """
 
 import contextlib
+import logging
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,14 @@ import pynvml
 
 from models.topology import LinkClass, NodeTopology, fingerprint
 
+_log = logging.getLogger(__name__)
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 _NETWORK_CARDS = Path("/sys/class/infiniband")
 _KERNEL = Path("/proc/cmdline")
+_BOARD = Path("/sys/class/dmi/id")
+_BOARD_FACTS = ("bios_vendor", "bios_version", "bios_release", "ec_firmware_release")
+"""Of DMI: what the firmware is, and nothing of the one machine, such as a serial number."""
+_PLATFORM = Path("/sys/bus/platform/devices")
 _OF_ONE_MACHINE = ("BOOT_IMAGE", "root", "resume", "initrd", "ip", "hostname", "cryptdevice")
 """Kernel parameters that name a disk or a machine: they say nothing of how it is set up."""
 _MOST_NVLINKS = 18
@@ -66,9 +72,24 @@ def read_conformance(count: int) -> str | None:
         vbios = {str(pynvml.nvmlDeviceGetVbiosVersion(handle)) for handle in handles}
     except pynvml.NVMLError:
         return None
-    firmware = ",".join([*sorted(vbios), *_card_firmware(_NETWORK_CARDS)])
+    cards = [*sorted(vbios), *_card_firmware(_NETWORK_CARDS)]
+    firmware = ",".join([*cards, *host_firmware()])
     kernel = kernel_parameters(_read(_KERNEL)) | {"release": platform.release()}
     return fingerprint(driver, firmware, kernel)
+
+
+def host_firmware(board: Path = _BOARD, devices: Path = _PLATFORM) -> list[str]:
+    """Return what firmware the machine itself has, of its board and of its BMC; what is not told
+    is logged, and is not part of a fingerprint."""
+    found = [f"{name} {text}" for name in _BOARD_FACTS if (text := _read(board / name).strip())]
+    bmc = sorted(
+        {_read(folder / "firmware_revision").strip() for folder in devices.glob("ipmi_bmc.*")}
+    )
+    found += [f"bmc {revision}" for revision in bmc if revision]
+    for what, prefix in (("BIOS", "bios_"), ("BMC", "bmc ")):
+        if not any(each.startswith(prefix) for each in found):
+            _log.info("the firmware of the %s cannot be read: no fingerprint has it", what)
+    return found
 
 
 def link_rows(ends: Sequence[Ends]) -> tuple[tuple[LinkClass | None, ...], ...]:

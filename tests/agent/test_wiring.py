@@ -7,6 +7,7 @@ import pytest
 from activities.node.wiring import (
     Ends,
     cards_beside,
+    host_firmware,
     kernel_parameters,
     link_rows,
     read_conformance,
@@ -90,3 +91,28 @@ def test_without_a_driver_nothing_is_said():
 
 def test_one_gpu_has_no_links():
     assert read_topology(1) is None
+
+
+def test_the_firmware_of_board_and_bmc_is_told_and_no_serial_number(tmp_path: Path):
+    board, devices = tmp_path / "dmi", tmp_path / "devices"
+    board.mkdir()
+    for name, text in (
+        ("bios_vendor", "American Megatrends\n"), ("bios_version", "3.2b\n"),
+        ("board_serial", "S123\n"), ("product_uuid", "u-u-i-d\n"),
+    ):  # fmt: skip
+        (board / name).write_text(text)
+    (devices / "ipmi_bmc.0").mkdir(parents=True)
+    (devices / "ipmi_bmc.0" / "firmware_revision").write_text("1.71\n")
+    assert host_firmware(board, devices) == [
+        "bios_vendor American Megatrends", "bios_version 3.2b", "bmc 1.71"
+    ]  # fmt: skip
+
+
+def test_firmware_that_cannot_be_read_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    assert host_firmware(tmp_path / "none", tmp_path / "none") == []
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        f"the firmware of the {what} cannot be read: no fingerprint has it"
+        for what in ("BIOS", "BMC")
+    ]
