@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client.terminal import JSON, out, print_json
+from client.terminal import JSON, Text, out, print_json
 
 if TYPE_CHECKING:
     from client.api import Longshore
@@ -89,7 +89,6 @@ def _show(report: ReconcileReport) -> None:
 
 
 def _show_finding(finding: Finding, *, dry_run: bool) -> None:
-    from rich.text import Text
 
     word, colour = ("mended", "green") if finding.mended else ("look", "yellow")
     line = Text.assemble(

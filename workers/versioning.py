@@ -22,6 +22,7 @@ from workflows.checkpoints import CheckpointWatchWorkflow
 from workflows.job import JobWorkflow
 from workflows.market import MarketWatchWorkflow
 from workflows.node import NodeWorkflow
+from workflows.ping import PingWorkflow
 from workflows.pinned import PinnedNodeWorkflow, PinnedPoolWorkflow
 from workflows.pool import PoolWorkflow
 from workflows.purchase import PurchaseWorkflow
@@ -29,11 +30,11 @@ from workflows.reconcile import ReconcileWorkflow
 
 WORKFLOWS = (
     JobWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
-    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow, CheckpointWatchWorkflow,
+    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow, CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 VERSIONED_WORKFLOWS = (
     JobWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
-    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow, CheckpointWatchWorkflow,
+    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow, CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 LOOK_EVERY = 10.0
 _KNOWN_WITHIN = 60.0

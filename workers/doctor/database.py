@@ -7,7 +7,7 @@ from functools import partial
 from sqlalchemy import text
 
 from activities.database import Database
-from activities.migrations import current_revision, newest_revision
+from activities.migrations import current_revision, mismatch
 from models.settings import Settings
 from workers.doctor.findings import Check, Finding, fail, ok
 
@@ -55,16 +55,10 @@ async def _version(database: Database) -> list[Finding]:
 
 async def _schema(settings: Settings) -> list[Finding]:
     found = await asyncio.to_thread(current_revision, settings.resolve_database_url())
-    newest = newest_revision()
-    if found != newest:
-        return [
-            fail(
-                "schema",
-                f"the database is at {found or 'no revision'}, not at {newest}",
-                "Run `longshore db upgrade`.",
-            )
-        ]
-    return [ok("schema", f"the database is at revision {newest}")]
+    if why := mismatch(found):
+        what, _, mend = why.partition(". ")
+        return [fail("schema", what, mend)]
+    return [ok("schema", f"the database is at revision {found}")]
 
 
 async def _clock(database: Database) -> list[Finding]:
