@@ -22,22 +22,27 @@ from activities.buying.purchasing import PurchasingActivities
 from activities.buying.sales import SaleActivities
 from activities.checkpoints.rows import CheckpointActivities, keep_observing
 from activities.checkpoints.store import CheckpointStore
-from activities.checkpoints.watch import CheckpointWatchActivities
+from activities.checkpoints.watch import CheckpointWatchActivities, CheckpointWatches
 from activities.cycle import CycleActivities
 from activities.database import Database
 from activities.departures import DepartureActivities, NodeLooks
 from activities.markets.watch import MarketWatchActivities
 from activities.metrics import SILENT, Metrics
+from activities.migrations import current_revision, mismatch
+from activities.node.system import keep_private
 from activities.queue import QueueActivities
 from activities.reconcile import ReconcileActivities
 from activities.registry import RegistryActivities
+from activities.schedules import Schedules
 from activities.signals import Signals
 from activities.spares import SpareActivities
 from client.connection import connect
 from client.process import leave
 from client.process import run as run_loop
+from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE
 from models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE, WorkerVersion
-from models.errors import LongshoreError, SpecError
+from models.errors import LongshoreError, RefusedError, SpecError, UnavailableError
+from models.market_memory import MARKET_WATCH_SCHEDULE
 from models.messages import CONTROL_TASK_QUEUE
 from models.settings import Settings
 from workers import logs
@@ -102,7 +107,9 @@ def control_worker(
     reconcile = ReconcileActivities(
         database, temporal, signals, registry, settings.liveness, metrics, settings
     )
-    watch = MarketWatchActivities(database, settings, metrics, signals)
+    schedules = Schedules(temporal)
+    watches = CheckpointWatches(database, schedules)
+    watch = MarketWatchActivities(database, settings, metrics, signals, schedules)
     purchasing = PurchasingActivities(database, temporal, settings)
     machines = MachineActivities(database, temporal, settings)
     blocks = BlockActivities(database, temporal, settings)
@@ -113,8 +120,10 @@ def control_worker(
     buying = BuyingActivities(database, settings)
     store = CheckpointStore(settings.resolve_checkpoint_store())
     checkpoints = CheckpointActivities(database, store)
-    cycle = CycleActivities(database, signals, metrics, checkpoints, looks, settings.margins)
-    unsaved = CheckpointWatchActivities(database, checkpoints)
+    cycle = CycleActivities(
+        database, signals, metrics, checkpoints, looks, watches, settings.margins
+    )
+    unsaved = CheckpointWatchActivities(database, checkpoints, watches)
     return Worker(
         temporal,
         task_queue=task_queue,
@@ -155,6 +164,7 @@ async def run(
 
     A second signal ends the process at once. With `set_current` the `version` is made current.
     """
+    await _refuse_another_schema(settings)
     stopped = stop_on_signals(_BOUND)
     runtime = start_runtime(settings)
     metrics = Metrics(runtime.metric_meter)
@@ -179,6 +189,15 @@ async def run(
     logger.info("stopped")
 
 
+async def _refuse_another_schema(settings: Settings) -> None:
+    """Raise RefusedError for a database that this version cannot work on; one that is away is
+    waited for later."""
+    with contextlib.suppress(UnavailableError):
+        found = await asyncio.to_thread(current_revision, settings.resolve_database_url())
+        if why := mismatch(found):
+            raise RefusedError(why)
+
+
 @contextlib.asynccontextmanager
 async def _watched(
     temporal: Client, database: Database, metrics: Metrics, settings: Settings
@@ -187,7 +206,7 @@ async def _watched(
     health = ControlHealth(temporal, database)
     store = CheckpointStore(settings.resolve_checkpoint_store())
     observing = keep_observing(database, store, settings.keep_checkpoints_for)
-    tasks = [asyncio.create_task(observing)]
+    tasks = [asyncio.create_task(observing), asyncio.create_task(_look_once(temporal))]
     if settings.metrics_address:
         tasks.append(asyncio.create_task(keep_sampling(database, metrics)))
     if settings.health_address:
@@ -201,11 +220,18 @@ async def _watched(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def _look_once(temporal: Client) -> None:
+    """Have every watch look: this worker may know a market that the one before did not."""
+    for schedule in (MARKET_WATCH_SCHEDULE, CHECKPOINT_WATCH_SCHEDULE):
+        await Schedules(temporal).wake(schedule)
+
+
 def main(*, set_current: bool = False) -> None:
     """Run the control worker in the foreground: `python -m workers.control`.
 
     It is a version of a worker deployment where the environment names one.
     """
+    keep_private()
     try:
         settings = Settings()
         version = WorkerVersion.of_environment()

@@ -19,6 +19,7 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError
 
+from activities.schedules import rests
 from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE, CHECKPOINT_WATCH_WORKFLOW
 from models.market_memory import MARKET_WATCH_SCHEDULE, MARKET_WATCH_WORKFLOW
 from models.messages import CONTROL_TASK_QUEUE
@@ -140,7 +141,9 @@ async def _update(temporal: Client, recurring: Recurring, schedule: Schedule, wo
         before = found.description.schedule
         if before.spec.intervals != schedule.spec.intervals:
             said.append(f"the schedule {recurring.schedule} was changed")
-        if before.state.paused:
+        if rests(before.state):
+            said.append("it rests until there is something to watch")
+        elif before.state.paused:
             said.append("it is paused, and stays so")
         # Whoever pauses it just now may not be seen yet, and an update would undo that.
         if await is_as(temporal, before, schedule):

@@ -12,10 +12,16 @@ from activities.checkpoints.rows import CheckpointActivities
 from activities.database import Database, clock
 from activities.preemption_inputs import PreemptionInputs, read_inputs
 from activities.retrying import reports_errors
+from activities.schedules import Schedules
 from models.checkpoint import CheckpointsRequest, SaveRequest
-from models.checkpointing import CheckpointDecision, CheckpointLook, NodeSave
+from models.checkpointing import (
+    CHECKPOINT_WATCH_SCHEDULE,
+    CheckpointDecision,
+    CheckpointLook,
+    NodeSave,
+)
 from models.node import Node
-from models.placement import PlacementKey
+from models.placement import Placement, PlacementKey
 from models.preemption import RunningWork
 from scheduling.checkpointing import decide_checkpoint, risks_of
 
@@ -26,16 +32,20 @@ MOST_AT_ONCE = 100
 class CheckpointWatchActivities:
     """The activity of `CheckpointWatchWorkflow`."""
 
-    def __init__(self, database: Database, checkpoints: CheckpointActivities) -> None:
+    def __init__(
+        self, database: Database, checkpoints: CheckpointActivities, watches: "CheckpointWatches"
+    ) -> None:
         self._database = database
         self._checkpoints = checkpoints
+        self._watches = watches
 
     @activity.defn
     @reports_errors
     async def decide_saves(self) -> CheckpointLook:
         """Decide for every running job that can be asked to save, and store each decision."""
-        async with self._database.transaction() as connection:
-            pools = list(await connection.scalars(text(_POOLS)))
+        pools = await _pools(self._database)
+        if not pools:
+            await self._watches.rest()
         looks = [await self._look_at(pool) for pool in pools]
         return CheckpointLook(
             looked=sum(look.looked for look in looks),
@@ -61,6 +71,35 @@ class CheckpointWatchActivities:
             ),
             away={pool: seen.reason} if seen.away_since else {},
         )
+
+
+class CheckpointWatches:
+    """The schedule of these looks. It rests while no running job keeps checkpoints."""
+
+    def __init__(self, database: Database, schedules: Schedules) -> None:
+        self._database = database
+        self._schedules = schedules
+
+    async def rest(self) -> None:
+        """Have no more looks, unless a job has come meanwhile."""
+        if await self._schedules.rest(CHECKPOINT_WATCH_SCHEDULE) and await _pools(self._database):
+            await self._schedules.wake(CHECKPOINT_WATCH_SCHEDULE)
+
+    async def after(self, placements: Sequence[Placement]) -> None:
+        """Have looks again where one of these jobs keeps checkpoints."""
+        if not placements:
+            return
+        ids = [placement.job_id for placement in placements]
+        async with self._database.transaction() as connection:
+            keeps = await connection.scalar(text(_KEEP_CHECKPOINTS), {"ids": ids})
+        if keeps:
+            await self._schedules.wake(CHECKPOINT_WATCH_SCHEDULE)
+
+
+async def _pools(database: Database) -> list[str]:
+    """Return the pools where a job runs that keeps checkpoints."""
+    async with database.transaction() as connection:
+        return list(await connection.scalars(text(_POOLS)))
 
 
 def _decide(work: RunningWork, pool: PreemptionInputs, now: datetime) -> CheckpointDecision:
@@ -106,6 +145,12 @@ _POOLS = """
       FROM placements p JOIN jobs j ON j.id = p.job_id
      WHERE p.ended_at IS NULL AND j.spec #>> '{checkpoint,folder}' IS NOT NULL
      ORDER BY j.pool
+"""
+
+_KEEP_CHECKPOINTS = """
+    SELECT EXISTS (
+        SELECT FROM jobs
+         WHERE id = ANY(:ids) AND spec #>> '{checkpoint,folder}' IS NOT NULL)
 """
 
 _STORE = """

@@ -17,6 +17,7 @@ from activities.metrics import MARKET_ASK, MARKET_LOOKS, SILENT, Metrics
 from activities.providers import registry
 from activities.providers.base import Provider
 from activities.retrying import reports_errors
+from activities.schedules import Schedules
 from activities.signals import Signals
 from activities.snapshot import load_pool
 from models.addresses import without_secrets
@@ -25,6 +26,7 @@ from models.errors import LongshoreError, UnavailableError
 from models.job import Tier
 from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook
 from models.market_memory import (
+    MARKET_WATCH_SCHEDULE,
     LookOutcome,
     MarketLookRequest,
     MarketSeen,
@@ -62,13 +64,16 @@ class MarketWatchActivities:
         settings: Settings,
         metrics: Metrics = SILENT,
         signals: Signals | None = None,
+        schedules: Schedules | None = None,
     ) -> None:
-        """With `signals`, pools hear of prices that their FLEX jobs wait for."""
+        """With `signals`, pools hear of prices that their FLEX jobs wait for; with `schedules`,
+        looks rest while no market is configured."""
         self._database = database
         self._memory = MarketMemory(database)
         self._settings = settings
         self._metrics = metrics
         self._signals = signals
+        self._schedules = schedules
 
     @activity.defn
     @reports_errors
@@ -80,6 +85,8 @@ class MarketWatchActivities:
         """
         names = registry.configured(self._settings)
         if not names:
+            if self._schedules:
+                await self._schedules.rest(MARKET_WATCH_SCHEDULE)
             return MarketWatchReport()
         looks = await asyncio.gather(*(self._look_at(name) for name in names))
         seen = [await self._store(each, request.id) for look in looks for each in look]
