@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from activities.database import Database
 from activities.failpoints import BuyingPoint
 from tests.buying.buyer import block_option, pod_option, steady_offers
 from tests.faults import scenes
@@ -17,6 +18,7 @@ from tests.faults.invariants import check
 from tests.faults.purchases import has_ended, is_ready, let_go, start_purchase
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
+from workers.doctor.agents import agents
 from workers.stack import agent_process
 
 pytestmark = pytest.mark.timeout(300)
@@ -39,6 +41,7 @@ async def test_a_cut_node_whose_clock_jumped_waits_to_be_set_right(fleet: Fleet)
     agent = agent_process(fleet.nodes[0])
     epoch = fleet.epoch(fleet.nodes[0])
     fleet.set_clock(agent, HOUR)
+    await eventually(lambda: _doctor_names_the_clock_of(fleet, fleet.nodes[0]), timeout=PATIENCE)
     fleet.signal(agent, signal.SIGSTOP)
     state = "SELECT state FROM nodes WHERE id = %s"
     await eventually(
@@ -157,6 +160,15 @@ async def _submit(fleet: Fleet, name: str, count: int) -> list[str]:
         await scenes.submit(fleet, fleet.journal.job(f"{name}-{number}", 2.0, gpus=2))
         for number in range(count)
     ]
+
+
+async def _doctor_names_the_clock_of(fleet: Fleet, node_id: str) -> bool:
+    database = Database(fleet.stack.postgres.url())
+    try:
+        found = await agents(fleet.longshore.temporal, database)
+    finally:
+        await database.close()
+    return any(each.says.startswith(f"the clock of node {node_id} is 3600 s") for each in found)
 
 
 def _saved(fleet: Fleet, job_id: str) -> int:

@@ -66,6 +66,7 @@ from workflows.checkpoints import CheckpointWatchWorkflow
 from workflows.job import JobWorkflow
 from workflows.market import MarketWatchWorkflow
 from workflows.node import NodeWorkflow
+from workflows.ping import PingWorkflow
 from workflows.pool import PoolWorkflow
 from workflows.purchase import PurchaseWorkflow
 from workflows.reconcile import ReconcileWorkflow
@@ -89,7 +90,7 @@ _RENEWED = "SELECT 1 FROM purchases WHERE renews = :name AND state = 'READY' AND
 SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
-    "spares", "going_on",
+    "spares", "going_on", "cut_off", "pinged",
 )  # fmt: skip
 
 
@@ -255,6 +256,23 @@ class Scenarios:
         )
         async with self._node("continued-as-new", recorded=True) as node:
             await node.register(boot_id="boot-2")
+
+    async def cut_off(self) -> None:
+        """Have a job end by itself while its node is cut off, and the node come back."""
+        async with self._node("cut-off", pool="cut-off") as node:
+            job = await self._start_job("ended-while-cut-off", pool="cut-off")
+            await node.started("ended-while-cut-off")
+            node.loses_reports = True
+            await node.end("ended-while-cut-off")
+            await eventually(lambda: node.lost_reports == 1)
+            node.loses_reports = False
+            await node.register(boot_id="boot-2", cut_off=True)
+            await job.result()
+
+    async def pinged(self) -> None:
+        await self._temporal.execute_workflow(
+            PingWorkflow.run, id=self._record("ping"), task_queue=CONTROL_TASK_QUEUE
+        )
 
     async def market_watched(self) -> None:
         await self._temporal.execute_workflow(

@@ -7,6 +7,7 @@ import socket
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from temporalio.client import Client
 from activities.database import Database
 from models.settings import Settings
 from tests.support.plant import Plant
+from workers.doctor import agents as agent_checks
 from workers.doctor import machine as machine_checks
+from workers.doctor import pools as pool_checks
 from workers.doctor import temporal as temporal_checks
 from workers.doctor.database import clocks
 from workers.doctor.findings import Finding, Level
@@ -123,7 +126,7 @@ async def test_the_mend_of_a_forgotten_pool_mends_it(plant: Plant):
     """The command that is printed is one that works."""
     temporal = await Client.connect(_address(plant))
     name = f"mend-{uuid.uuid4().hex[:8]}"
-    finding = temporal_checks.forgotten(name)
+    finding = pool_checks.forgotten(name)
     command = finding.mend.split("`")[1].removeprefix("temporal ")
     done = await asyncio.create_subprocess_exec(
         _temporal(), *shlex.split(command), "--address", _address(plant),
@@ -141,6 +144,26 @@ def test_clocks_may_be_a_little_apart():
     assert (far.level, far.says) == (
         Level.FAIL, "the clock of x is 60 s away from this machine's",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ahead", "says"),
+    [
+        (3, []), (-3, []), (-10, []), (60, ["the clock of node n is 60 s away from Temporal's"]),
+        (-60, ["the clock of node n is 54 s away from Temporal's"]),
+    ],
+)  # fmt: skip
+def test_the_clock_of_an_agent_may_be_a_little_apart(ahead: int, says: list[str]):
+    now = datetime.now(UTC)
+    found = agent_checks.clock_of("n", now + timedelta(seconds=ahead), now, timedelta(seconds=6))
+    assert [finding.says for finding in found] == says
+
+
+def test_an_agent_of_another_version_is_named():
+    assert agent_checks.version_of("n", version("longshore")) == []
+    (found,) = agent_checks.version_of("n", "0.0.9")
+    assert found.level is Level.WARN
+    assert found.says.startswith("the agent of node n has version 0.0.9, and this is ")
 
 
 @pytest.fixture

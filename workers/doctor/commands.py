@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from client.terminal import JSON, out, print_json
+from client.terminal import JSON, Text, out, print_json
 
 if TYPE_CHECKING:
     from workers.doctor.findings import Finding
@@ -48,7 +48,6 @@ async def _examine(*, quiet: bool) -> list[Finding]:
 
 
 def _show(finding: Finding) -> None:
-    from rich.text import Text
 
     colour = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.level]
     line = Text.assemble(

@@ -1,4 +1,4 @@
-"""Checks of Temporal, of who asks it for work, and of where it and the database must agree."""
+"""Checks of Temporal, and of the control workers that ask it for work."""
 
 import asyncio
 import importlib.util
@@ -6,7 +6,6 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from sqlalchemy import text
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -15,19 +14,21 @@ from temporalio.api.workflowservice.v1 import (
     GetSystemInfoRequest,
     PollActivityTaskQueueRequest,
 )
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.database import Database
 from activities.polls import POLL_SEEN_WITHIN, last_polls
 from client.deployments import Deployments, deployments_at_work
-from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, node_task_queue, pool_workflow_id
+from models.messages import CONTROL_TASK_QUEUE, PING_WORKFLOW
+from workers.doctor.agents import agents
 from workers.doctor.database import clocks
 from workers.doctor.findings import Check, Finding, fail, ok, warn
+from workers.doctor.pools import pools
 
 OLDEST_TEMPORAL = (1, 29)
-_AT_ONCE = 20
 _POLL_LASTS = timedelta(seconds=5)
+_TAKEN_WITHIN = timedelta(seconds=5)
 _START = "Run `longshore up`, or `longshore worker` beside servers of your own."
 
 
@@ -45,20 +46,9 @@ def checks(temporal: Client) -> dict[str, Check]:
 def checks_of_nodes(temporal: Client, database: Database) -> dict[str, Check]:
     """Return each check that compares Temporal with the database."""
     return {
-        "pools": partial(_pools, temporal, database),
-        "agents": partial(_agents, temporal, database),
+        "pools": partial(pools, temporal, database),
+        "agents": partial(agents, temporal, database),
     }
-
-
-def forgotten(pool: str) -> Finding:
-    """Return what is wrong with a pool that was poked and has no workflow."""
-    return fail(
-        "pools",
-        f"pool {pool} was poked, and no workflow {pool_workflow_id(pool)} runs",
-        "Run `temporal workflow signal-with-start --signal-name poke --workflow-id "
-        f"{pool_workflow_id(pool)} --type {POOL_WORKFLOW} --task-queue {CONTROL_TASK_QUEUE} "
-        f'--input \'{{"pool": "{pool}"}}\'`; its jobs wait until then.',
-    )
 
 
 async def _version(temporal: Client) -> list[Finding]:
@@ -144,8 +134,32 @@ async def _control_worker(temporal: Client) -> list[Finding]:
     found = found or await _troubles_of_versions(temporal)
     if found:
         return found
+    if not await _takes_work(temporal):
+        listed = ", ".join(sorted(workers))
+        return [
+            fail(
+                "control worker",
+                f"nobody took a workflow from task queue {CONTROL_TASK_QUEUE} within "
+                f"{_TAKEN_WITHIN.total_seconds():g} s; those that asked lately ({listed}) are "
+                "gone, busy, older, or of a version that gets no work",
+                f"{_START} `longshore deployment status` shows the versions.",
+            )
+        ]
     many = f"{len(workers)} control workers take" if len(workers) > 1 else "one takes"
     return [ok("control worker", f"{many} work from task queue {CONTROL_TASK_QUEUE}")]
+
+
+async def _takes_work(temporal: Client) -> bool:
+    """Return whether a workflow that completes at once does so."""
+    handle = await temporal.start_workflow(
+        PING_WORKFLOW, id=f"ping-{uuid.uuid4().hex[:12]}", task_queue=CONTROL_TASK_QUEUE,
+        execution_timeout=_TAKEN_WITHIN, static_summary="longshore doctor asks for an answer",
+    )  # fmt: skip
+    try:
+        await handle.result(rpc_timeout=_TAKEN_WITHIN + timedelta(seconds=2))
+    except (WorkflowFailureError, RPCError):
+        return False
+    return True
 
 
 async def _troubles_of_versions(temporal: Client) -> list[Finding]:
@@ -192,69 +206,6 @@ async def _clock(temporal: Client) -> list[Finding]:
     ]
 
 
-async def _pools(temporal: Client, database: Database) -> list[Finding]:
-    pools = await _forgotten_pools(temporal, database)
-    if pools:
-        # A poke that is on its way right now looks the same for a moment.
-        await asyncio.sleep(2.0)
-        pools &= await _forgotten_pools(temporal, database)
-    if not pools:
-        return [ok("pools", "every pool that was poked has its workflow")]
-    return [forgotten(pool) for pool in sorted(pools)]
-
-
-async def _forgotten_pools(temporal: Client, database: Database) -> set[str]:
-    async with database.transaction() as connection:
-        poked = list(await connection.scalars(text("SELECT name FROM pools WHERE poked")))
-    return {pool for pool in poked if not await _runs(temporal, pool_workflow_id(pool))}
-
-
-async def _runs(temporal: Client, workflow_id: str) -> bool:
-    try:
-        description = await temporal.get_workflow_handle(workflow_id).describe()
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return False
-        raise
-    return description.status is WorkflowExecutionStatus.RUNNING
-
-
-async def _agents(temporal: Client, database: Database) -> list[Finding]:
-    async with database.transaction() as connection:
-        rows = (await connection.execute(text(_NODES))).mappings().all()
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def silent(node_id: str) -> bool:
-        async with gate:
-            seen = await last_polls(temporal, node_task_queue(node_id))
-        return not any(datetime.now(UTC) - at < POLL_SEEN_WITHIN for at in seen.values())
-
-    live = [row["id"] for row in rows if row["state"] != "LOST"]
-    quiet = await asyncio.gather(*(silent(node_id) for node_id in live))
-    found = [
-        fail(
-            "agents",
-            f"node {node_id} is in the database, and its agent asks for no work",
-            "Look at the agent's log on that machine, or start it again: `longshore agent "
-            f"--node-id {node_id}`.",
-        )
-        for node_id, is_quiet in zip(live, quiet, strict=True)
-        if is_quiet
-    ]
-    found += [
-        warn(
-            "agents",
-            f"node {row['id']} is lost: {row['state_reason']}",
-            f"Start its agent again on {row['hostname'] or 'its machine'}, if it is to come back.",
-        )
-        for row in rows
-        if row["state"] == "LOST"
-    ]
-    if found:
-        return found
-    return [ok("agents", f"nodes: {len(live)}; the agent of each asks for work")]
-
-
 def _wanted_attributes() -> dict[str, str]:
     if importlib.util.find_spec("models.search") is None:
         return {}
@@ -266,8 +217,3 @@ def _wanted_attributes() -> dict[str, str]:
 def _type_of(value: "IndexedValueType.ValueType") -> str:
     """Return a type as people write it: ``Keyword``, ``Int``."""
     return IndexedValueType.Name(value).removeprefix("INDEXED_VALUE_TYPE_").title()
-
-
-_NODES = """
-    SELECT id, state, state_reason, hostname FROM nodes WHERE state <> 'GONE' ORDER BY id
-"""

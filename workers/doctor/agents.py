@@ -1,0 +1,118 @@
+"""Checks of agents: whether each asks for work and is heard, and its clock and version agree."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from typing import Any
+
+from sqlalchemy import text
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from activities.database import Database
+from activities.polls import POLL_SEEN_WITHIN, last_polls
+from models.messages import WATCH_ACTIVITY, Heartbeat, node_task_queue, node_workflow_id
+from models.proof import MAX_AGE
+from workers.doctor.database import CLOCKS_APART
+from workers.doctor.findings import Finding, fail, ok, warn
+
+_AT_ONCE = 20
+_NODES = """
+    SELECT id, state, state_reason, hostname, agent_version
+      FROM nodes WHERE state <> 'GONE' ORDER BY id
+"""
+
+
+async def agents(temporal: Client, database: Database) -> list[Finding]:
+    """Return what is wrong with the agents of all nodes that are not gone."""
+    async with database.transaction() as connection:
+        found = (await connection.execute(text(_NODES))).mappings()
+    rows = [dict(row) for row in found]
+    live = [row for row in rows if row["state"] != "LOST"]
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def look_at(row: Mapping[str, Any]) -> list[Finding]:
+        async with gate:
+            silent = await _is_silent(temporal, row["id"])
+            found = [_silent(row["id"])] if silent else await _clock(temporal, row["id"])
+        return found + version_of(row["id"], row["agent_version"])
+
+    wrong: list[Finding] = []
+    for findings in await asyncio.gather(*map(look_at, live)):
+        wrong += findings
+    wrong += [_lost(row) for row in rows if row["state"] == "LOST"]
+    return wrong or [ok("agents", f"nodes: {len(live)}; the agent of each asks for work")]
+
+
+async def _clock(temporal: Client, node_id: str) -> list[Finding]:
+    """Compare an agent's clock with Temporal's, by the last heartbeat that this has of it."""
+    try:
+        flow = await temporal.get_workflow_handle(node_workflow_id(node_id)).describe()
+    except RPCError:
+        return []
+    for pending in flow.raw_description.pending_activities:
+        if pending.activity_type.name == WATCH_ACTIVITY and pending.HasField("heartbeat_details"):
+            said = await temporal.data_converter.decode(
+                pending.heartbeat_details.payloads[:1], [Heartbeat]
+            )
+            heard_at = pending.last_heartbeat_time.ToDatetime(tzinfo=UTC)
+            # The SDK may send a heartbeat on when it is old, but no older than this.
+            late = pending.activity_options.heartbeat_timeout.ToTimedelta()
+            return clock_of(node_id, said[0].sent_at, heard_at, late)
+    return []
+
+
+def clock_of(
+    node_id: str, sent_at: datetime, heard_at: datetime, late: timedelta
+) -> list[Finding]:
+    """Return what is wrong with the clock of an agent whose heartbeat came up to `late` late."""
+    apart = max(sent_at - heard_at, heard_at - sent_at - late)
+    if apart <= CLOCKS_APART:
+        return []
+    return [
+        warn(
+            "agents",
+            f"the clock of node {node_id} is {apart.total_seconds():.0f} s away from Temporal's",
+            "Set it by NTP: an agent that is more than "
+            f"{MAX_AGE // timedelta(minutes=1)} minutes away is not admitted again.",
+        )
+    ]
+
+
+async def _is_silent(temporal: Client, node_id: str) -> bool:
+    seen = await last_polls(temporal, node_task_queue(node_id))
+    return not any(datetime.now(UTC) - at < POLL_SEEN_WITHIN for at in seen.values())
+
+
+def _silent(node_id: str) -> Finding:
+    return fail(
+        "agents",
+        f"node {node_id} is in the database, and its agent asks for no work",
+        "Look at the agent's log on that machine, or start it again: `longshore agent "
+        f"--node-id {node_id}`.",
+    )
+
+
+def version_of(node_id: str, theirs: str) -> list[Finding]:
+    ours = version("longshore")
+    if not theirs or theirs == ours:
+        return []
+    return [
+        warn(
+            "agents",
+            f"the agent of node {node_id} has version {theirs}, and this is {ours}",
+            "Bring both to the same version: each ignores what it does not know of the other "
+            "(docs/operations.md, Upgrade).",
+        )
+    ]
+
+
+def _lost(row: Mapping[str, Any]) -> Finding:
+    machine = row["hostname"] or "its machine"
+    return warn(
+        "agents",
+        f"node {row['id']} is lost: {row['state_reason']}",
+        f"If it is to come back, end its agent on {machine} where it still runs, and start it "
+        "again.",
+    )
