@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from activities.checkpoints.rows import CheckpointActivities
+from activities.checkpoints.watch import CheckpointWatches
 from activities.committing import commit
 from activities.database import Database, clock
 from activities.departures import NodeLooks
@@ -26,7 +27,7 @@ from activities.preempting import Preempting
 from activities.queue import end_attempt
 from activities.retrying import reports_errors
 from activities.signals import Signals
-from activities.snapshot import QueueEntry, load_pool, load_queue, load_recent
+from activities.snapshot import QueueEntry, load_pool, load_recent, read_queue
 from activities.warming import Warming
 from models.margins import DEFAULT_MARGINS, Margins
 from models.messages import CycleReply, CycleRequest, LeaseEnd, Waiting
@@ -41,6 +42,7 @@ from models.placement import (
 )
 from models.pool import PoolSpec
 from scheduling.cycle import plan_kept
+from scheduling.setting_aside import plan_without, set_aside
 
 _IDLE = timedelta(minutes=10)
 _WARM = timedelta(minutes=1)
@@ -71,10 +73,12 @@ class CycleActivities:
         metrics: Metrics = SILENT,
         checkpoints: CheckpointActivities | None = None,
         looks: NodeLooks | None = None,
+        watches: CheckpointWatches | None = None,
         margins: Margins = DEFAULT_MARGINS,
     ) -> None:
         self._metrics = metrics
         self._looks = looks
+        self._watches = watches
         self._database = database
         self._signals = signals
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
@@ -100,6 +104,8 @@ class CycleActivities:
         )
         if self._looks:
             await self._looks.after(placements)
+        if self._watches:
+            await self._watches.after(placements)
         for placement in placements:
             if placement.job_id in gone:
                 await self._withdraw(placement.key)
@@ -155,31 +161,40 @@ class CycleActivities:
         pool = made.pool
         measure_cycle(self._metrics, pool.name, made.entries, made.plan, placed, made.now, seconds)
         await self._signals.tell_jobs("waiting", told)
-        return _reply(pool, len(made.queue), len(placed)), placements
+        free = made.gpus.free - _newly_taken(made.nodes, placements)
+        reply = _reply(pool, len(made.queue), len(placed))
+        return reply.model_copy(update={"gpus": made.gpus.there, "free_gpus": free}), placements
 
     async def _decide(self, pool_name: str) -> "_Decided":
         async with self._database.snapshot() as connection:
             pool = await load_pool(connection, pool_name, self._margins)
-            entries = [
-                entry for entry in await load_queue(connection, pool_name) if not entry.held
-            ]
+            read = await read_queue(connection, pool_name)
+            aside = tuple(set_aside(job_id, error) for job_id, error in read.unreadable.items())
+            entries = [entry for entry in read.entries if not entry.held]
             queue = [entry.request for entry in entries]
-            if not queue:
-                now = await clock(connection)
-                return _Decided(pool, entries, queue, (), CyclePlan(decisions=()), now)
             kept = await self._kept.take(connection, pool_name)
+            gpus = _GPUs(kept.nodes.gpus, kept.nodes.free_gpus)
+            if not queue:
+                self._kept.keep(pool_name, kept)
+                now = await clock(connection)
+                return _Decided(pool, entries, queue, (), CyclePlan(decisions=aside), now, gpus)
             recent = await self._recent_jobs(connection, pool)
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
             now = await clock(connection)
         kept.nodes.hold_data(data)
         # In a thread: a long plan must not keep this process from its other work.
         decided, seconds = await asyncio.to_thread(
-            _timed, plan_kept, queue, kept.nodes, pool.packing, now, recent
+            _timed,
+            plan_without,
+            lambda jobs: plan_kept(jobs, kept.nodes, pool.packing, now, recent),
+            queue,
         )
+        if aside:
+            decided = decided.model_copy(update={"decisions": (*decided.decisions, *aside)})
         used = {node_id for decision in decided.placements for node_id, _ in decision.held}
         nodes = kept.nodes.named(used)
         self._kept.keep(pool_name, kept)
-        return _Decided(pool, entries, queue, nodes, decided, now, seconds)
+        return _Decided(pool, entries, queue, nodes, decided, now, gpus, seconds)
 
     async def _recent_jobs(
         self, connection: AsyncConnection, pool: PoolSpec
@@ -207,6 +222,13 @@ class CycleActivities:
             )
 
 
+class _GPUs(NamedTuple):
+    """Of a pool's nodes, before a plan."""
+
+    there: int
+    free: int
+
+
 class _Decided(NamedTuple):
     """A plan, and what it was made from."""
 
@@ -218,8 +240,21 @@ class _Decided(NamedTuple):
     """Those that the plan uses."""
     plan: CyclePlan
     now: datetime
+    gpus: _GPUs
     seconds: float = 0.0
     """What the plan took of the processor."""
+
+
+def _newly_taken(nodes: Sequence[Node], placements: Sequence[Placement]) -> int:
+    """Return how many GPUs that were free are so no more."""
+    free = {(node.id, gpu.index) for node in nodes for gpu in node.gpus if gpu.is_free}
+    taken = {
+        (rank.node_id, index)
+        for placement in placements
+        for rank in (*placement.by_rank, *placement.spares)
+        for index in rank.gpu_indices
+    }
+    return len(free & taken)
 
 
 def _timed(plan: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:
@@ -292,8 +327,10 @@ def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
 _EXPLAIN = """
     UPDATE queue q SET decision = w.decision, decided_at = :now
       FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (job_id text, decision jsonb)
-     WHERE q.job_id = w.job_id AND q.decision IS DISTINCT FROM w.decision
+     WHERE q.job_id = w.job_id
+       AND (q.decision IS DISTINCT FROM w.decision OR w.decision->>'kind' = 'SET_ASIDE')
 """
+"""A job that is set aside once more rests once more."""
 
 _TELL = """
     UPDATE queue q SET told_at = :now, told_reason = q.decision->>'reason'

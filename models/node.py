@@ -78,6 +78,11 @@ class GPU(Frozen):
         return self
 
     @property
+    def is_free(self) -> bool:
+        """Whether no job has it, or a part of it."""
+        return self.job_id is None and not (self.milli_used or self.slices_used)
+
+    @property
     def vram_free(self) -> float:
         return max(self.vram - self.vram_used, 0.0)
 

@@ -12,7 +12,7 @@ from typing import TypeVar, overload
 
 import numpy as np
 
-from models.node import Node
+from models.node import Node, NodeState
 from models.placement import RunningJob
 from scheduling.placement.classes import (
     Arranged,
@@ -48,6 +48,8 @@ class KeptNodes:
         """Whether `_by_id` has all nodes, and no other."""
         self.running_count = 0
         """Jobs that run, by node."""
+        self.gpus = self.free_gpus = 0
+        """Of nodes that take jobs; free are those that nobody has a part of."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -91,7 +93,8 @@ class KeptNodes:
             self._put_running(node_id, by_node.get(node_id, ()))
             if node := by_id.get(node_id):
                 self._put(node)
-            elif self._kept.pop(node_id, None):
+            elif left := self._kept.pop(node_id, None):
+                self._count(left.node, -1)
                 self._complete = False
 
     def hold_data(self, data: Mapping[str, tuple[str, ...]]) -> None:
@@ -121,11 +124,19 @@ class KeptNodes:
         seen = node.model_copy(update={"data": data}) if data else node
         view = view_node(seen, self._running.get(node.id, ()), _BEFORE_ALL)
         kept = _Kept(node, view, self._kinds.number_of(view))
-        if node.id not in self._kept:
+        if before := self._kept.get(node.id):
+            self._count(before.node, -1)
+            if self._complete:
+                self._by_id.put(kept)
+        else:
             self._complete = False
-        elif self._complete:
-            self._by_id.put(kept)
+        self._count(node, 1)
         self._kept[node.id] = kept
+
+    def _count(self, node: Node, times: int) -> None:
+        if node.state is NodeState.READY:
+            self.gpus += times * len(node.gpus)
+            self.free_gpus += times * sum(gpu.is_free for gpu in node.gpus)
 
     def _ordered(self) -> "_ByPosition":
         if not self._complete:

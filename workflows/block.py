@@ -7,6 +7,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from models.block_end import BlockOptionKind, GoOnRequest
     from models.messages import CommandReason
+    from models.money import about
     from models.purchase import (
         BLOCK_WORKFLOW,
         ENDING,
@@ -69,7 +70,7 @@ class BlockWorkflow:
         await steps.stop_machines(self._ref(reason))
         end = await steps.close_block(self._ref(reason))
         workflow.set_current_details(
-            f"Ended: {reason}. {end.cost} micro-dollars, of which {end.idle} idle."
+            f"Ended: {reason}. {about(end.cost)}, of which {about(end.idle)} idle."
         )
         return end
 

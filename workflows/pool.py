@@ -7,6 +7,8 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from activities.cycle import CycleActivities
     from models.messages import POOL_WORKFLOW, CycleReply, CycleRequest, PoolInput, PoolStatus
+    from models.units import format_duration
+    from scheduling.words import count
     from workflows import versions
     from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
@@ -43,7 +45,7 @@ class PoolWorkflow:
             initial_versioning_behavior=versions.NEWEST,
         )
 
-    @workflow.signal
+    @workflow.signal(description="The queue or the capacity has changed: run a cycle")
     def poke(self) -> None:
         """The queue or the capacity has changed."""
         self._poked = True
@@ -79,6 +81,7 @@ class PoolWorkflow:
             summary=f"cycle {number}",
         )
         self._cycles, self._last = number, reply
+        workflow.set_current_details(_in_words(reply, number))
         return reply
 
     def _cycle_id(self, number: int) -> str:
@@ -90,3 +93,16 @@ class PoolWorkflow:
         return done >= self._pool.max_cycles_per_run or (
             workflow.info().is_continue_as_new_suggested()
         )
+
+
+def _in_words(reply: CycleReply, number: int) -> str:
+    """Return what the last cycle did, for the card that the Temporal UI shows."""
+    at = f"{workflow.now():%Y-%m-%d %H:%M:%S} UTC"
+    free = (
+        "" if reply.gpus is None else f"{reply.free_gpus} of {count(reply.gpus, 'GPU')} free.\n\n"
+    )
+    return (
+        f"**Cycle {number}** at {at}: {count(reply.queued, 'job')} in the queue, "
+        f"{reply.placed} placed, {reply.waiting} wait.\n\n{free}"
+        f"Without a poke the next one comes after {format_duration(reply.next_wake)}."
+    )

@@ -25,6 +25,20 @@ async def test_a_repeat_finds_the_committed_cycle_and_signals_again(ledger: Ledg
         assert await ledger.value("SELECT count(*) FROM cycles") == 1
 
 
+async def test_it_counts_the_gpus_that_are_free_once_it_has_placed(ledger: Ledger):
+    reply = await ledger.cycle("none")
+    assert (reply.gpus, reply.free_gpus) == (0, 0)
+    await ledger.register(gpus=4)
+    async with ledger.listening("a", "b"):
+        await ledger.enqueue("a", gpus=2)
+        reply = await ledger.cycle("one")
+        assert (reply.placed, reply.gpus, reply.free_gpus) == (1, 4, 2)
+        await ledger.enqueue("b", milli=500, vram_per_gpu="10GB")
+        assert (await ledger.cycle("two")).free_gpus == 1
+        await ledger.release("a")
+        assert (await ledger.cycle("three")).free_gpus == 3
+
+
 async def test_a_repeat_does_not_signal_a_placement_that_has_ended(ledger: Ledger):
     await ledger.register()
     async with ledger.listening("a"):
@@ -54,6 +68,27 @@ async def test_a_placement_whose_job_has_gone_is_withdrawn(ledger: Ledger):
     assert (reply.placed, reply.withdrawn) == (1, 1)
     assert await ledger.rows("SELECT end_reason AS why FROM leases") == [{"why": "withdrawn"}]
     assert await ledger.drift() == []
+
+
+async def test_a_job_that_cannot_be_read_is_set_aside_and_the_others_are_placed(ledger: Ledger):
+    await ledger.register(gpus=2)
+    async with ledger.listening("poison", "good"):
+        await ledger.enqueue("poison", priority=9)
+        await ledger.enqueue("good")
+        older = """UPDATE queue SET request = request || '{"expected_duration": "99999999h"}'
+                    WHERE job_id = 'poison'"""
+        await ledger.rows(older)
+        reply = await ledger.cycle("one")
+        assert (reply.queued, reply.placed) == (1, 1)
+        (row,) = await ledger.rows("SELECT decision FROM queue WHERE job_id = 'poison'")
+        assert row["decision"]["kind"] == "SET_ASIDE"
+        assert "ten years at most" in row["decision"]["reason"]
+        assert await ledger.told("poison", "waiting") == 1
+        # It rests, and is tried again.
+        assert (await ledger.cycle("two")).queued == 0
+        await ledger.rows("UPDATE queue SET decided_at = decided_at - interval '11 minutes',"
+                          " request = request || '{\"expected_duration\": \"1h\"}'")  # fmt: skip
+        assert (await ledger.cycle("three")).placed == 1
 
 
 async def test_one_stale_placement_among_many_waits_and_the_others_hold(ledger: Ledger):

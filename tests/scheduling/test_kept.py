@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.node import Node
+from models.node import Node, NodeState
 from models.placement import (
     PackingPolicy,
     PackingRule,
@@ -70,6 +70,8 @@ def test_plans_from_kept_nodes_are_those_from_all_nodes(
         assert kept.nodes == tuple(pool.nodes)
         assert sorted(kept.running, key=_in_order) == sorted(pool.running, key=_in_order)
         assert kept.running_count == len(pool.running)
+        ready = [gpu for node in pool.nodes if node.state is NodeState.READY for gpu in node.gpus]
+        assert (kept.gpus, kept.free_gpus) == (len(ready), sum(gpu.is_free for gpu in ready))
         assert_same_columns(kept.columns(now), _from_nothing(nodes, pool.running, now))
 
 
