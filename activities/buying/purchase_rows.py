@@ -4,6 +4,7 @@ The database refuses what is over a cap, and everything while buying is stopped.
 """
 
 import json
+import re
 from datetime import datetime
 
 from psycopg import errors
@@ -14,19 +15,27 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from activities.buying.ledger import book_cost
 from models.errors import NotFoundError
 from models.market import Order, OrderRequest
+from models.money import format_dollars
 from models.purchase import OrderIntent, OrderSeen, PurchaseRequest, PurchaseState, worst_cost
 from scheduling.prices.fills import cost, held
 
 Row = RowMapping
 _REFUSALS = ("purchase_cap", "market_switch")
+_AMOUNT = re.compile(r"\b(\d+) (micro-dollars|at most|is the most)")
+"""In what the database says: it counts in micro-dollars, and people do not."""
 
 
 def refusal_of(error: DBAPIError) -> str | None:
     """Return why the database refused a purchase or an order; None for any other error."""
     cause = error.orig
     if isinstance(cause, errors.IntegrityError) and cause.diag.constraint_name in _REFUSALS:
-        return cause.diag.message_primary or "refused"
+        return _AMOUNT.sub(_in_dollars, cause.diag.message_primary or "refused")
     return None
+
+
+def _in_dollars(found: re.Match[str]) -> str:
+    amount, behind = format_dollars(int(found[1])), found[2]
+    return amount if behind == "micro-dollars" else f"{amount} {behind}"
 
 
 async def insert_purchase(

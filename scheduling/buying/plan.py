@@ -41,6 +41,7 @@ from scheduling.buying.prices import (
     Taken,
     away,
     block_sources,
+    over_cap,
     pod_sources,
 )
 from scheduling.buying.promises import not_promised, unpromised
@@ -91,12 +92,13 @@ def decide(
         return _nothing(policy, markets, now, "nothing is lacking")
     plans = tuple(plan for option in options if option.chosen for plan in option.plans)
     missing = away(markets)
+    dear = [over_cap(markets, tier, policy) for tier in dict.fromkeys(o.tier for o in options)]
     return BuyDecision(
         at=now,
         rule=policy.rule,
         plans=plans,
         options=tuple(options),
-        reason=sentence(options, missing),
+        reason=sentence(options, missing, tuple(filter(None, dear))),
         waits_for=missing,
     )
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from models.buying import BookQuote, BuyingPolicy, MarketView, NodeShape, PurchasePlan
 from models.job import Tier
-from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
+from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, OrderBook, Window
 from models.money import format_dollars
 from models.price import PriceNeed
 from scheduling.buying.fleet import shape_of, shape_of_offer
@@ -241,6 +241,31 @@ def pod_sources(
                 found.append(source)
     return sorted(
         found, key=lambda s: (s.offer.price * s.offer.gpus, s.offer.provider, s.offer.id)
+    )
+
+
+def over_cap(markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy) -> str:
+    """Return the cheapest that only the cap on a tier's price keeps from it, or nothing."""
+    cap = policy.max_price.get(tier)
+    if cap is None:
+        return ""
+    uncapped = policy.model_copy(update={"max_price": {}})
+    found = [
+        (source.offer.price, source.offer.instance_type)
+        for source in pod_sources(markets, tier, uncapped)
+    ]
+    found += [
+        (ask.price, source.quote.instance_type)
+        for source in block_sources(markets, policy)
+        if isinstance(source.quote.answer, OrderBook)
+        for ask in source.quote.answer.asks
+    ]
+    price, kind = min((each for each in found if each[0] > cap), default=(0, ""))
+    if not kind:
+        return ""
+    return (
+        f"{kind} costs {format_dollars(price)} a GPU-hour, over the cap of {format_dollars(cap)} "
+        f"(max_price.{tier})"
     )
 
 

@@ -15,8 +15,10 @@ _MOST_SHOWN = 6
 """Options of a tier."""
 
 
-def sentence(options: Sequence[Option], missing: Sequence[NoQuote]) -> str:
-    """Return what was decided and why, in one sentence."""
+def sentence(
+    options: Sequence[Option], missing: Sequence[NoQuote], dear: Sequence[str] = ()
+) -> str:
+    """Return what was decided and why, in one sentence; `dear` is what a cap kept out."""
     bought = [option for option in options if option.chosen and option.plans]
     if bought:
         return "; then ".join(_bought(option, options) for option in bought)
@@ -24,7 +26,8 @@ def sentence(options: Sequence[Option], missing: Sequence[NoQuote]) -> str:
     if again and len(again) == len(options):
         return f"wait: {again[0]}"
     refused = [o for o in options if not o.chosen and not o.kind.is_in_vain]
-    why = "it costs least" if refused else "nothing on the markets can serve these jobs"
+    nothing = "nothing on the markets can serve these jobs"
+    why = "it costs least" if refused else ": ".join([nothing, *dear[:1]])
     if refused and all(_by_cap(option) or _tried(option) for option in refused):
         why = refused[0].lost
     away = f" ({'; '.join(quote.detail for quote in missing[:2])})" if missing else ""

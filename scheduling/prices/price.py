@@ -184,9 +184,13 @@ def _reason(priced: Priced) -> str:
         against = f"against {first.score:.3f} of {format_dollars(first.price)}, {against}"
     return (
         f"{limit} (ask {priced.index + 1} of {asks}) scores {best.score:.3f}, {against}; "
-        f"{walked.bought:,} GPUs cost {format_dollars(walked.average)} on average, "
+        f"{_gpus(walked.bought)} {format_dollars(walked.average)} on average, "
         f"{format_dollars(walked.marginal)} for the last"
     )
+
+
+def _gpus(number: int) -> str:
+    return f"{number:,} GPU costs" if number == 1 else f"{number:,} GPUs cost"
 
 
 def _asks(number: int) -> str:

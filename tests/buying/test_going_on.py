@@ -168,7 +168,7 @@ async def test_where_a_cap_refuses_it_the_job_leaves_in_time_and_is_queued_again
 
     row = await eventually(refused)
     assert row["ends_at"] == old
-    assert "a purchase may cost 10000 at most" in row["decision"]["reason"]
+    assert "a purchase may cost $0.01 at most" in row["decision"]["reason"]
     waiting = await reaches(longshore, job, JobState.QUEUED)
     (attempt,) = waiting.attempts
     assert (attempt.moved, attempt.failure) == (True, None)

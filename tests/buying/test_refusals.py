@@ -26,6 +26,7 @@ from activities.queue import ensure_pool
 from activities.views import set_pool
 from models.buying import BuyingPolicy, Caps
 from models.job import Tier
+from models.money import format_dollars
 from models.pool import PoolSpec
 from models.purchase import (
     Opened,
@@ -117,7 +118,8 @@ async def test_one_purchase_has_a_cap(till: Till):
     await till.switch.set_cap("purchase", "*", COST - 1)
     refused = await till.open("p-1")
     assert refused.state is PurchaseState.REFUSED
-    assert "a purchase may cost" in refused.reason
+    cost, cap = format_dollars(COST), format_dollars(COST - 1)
+    assert refused.reason == f"it may cost {cost}, and a purchase may cost {cap} at most"
     await till.switch.set_cap("purchase", "*", COST)
     assert (await till.open("p-2")).state is PurchaseState.INTENT
 

@@ -98,7 +98,12 @@ def test_sustained_demand_is_consolidated_on_whole_nodes():
 def test_flex_is_bought_up_to_its_cap_a_gpu_hour_and_fast_at_any_price():
     dear = exchange(("24.00", 64))
     flex, fast = a_job(gpus=8, tier=Tier.FLEX), a_job(gpus=8)
-    assert decided([flex], dear, rule="seed").plans == ()
+    refused = decided([flex], dear, rule="seed")
+    assert refused.plans == ()
+    assert refused.reason == (
+        "wait: nothing on the markets can serve these jobs: 8xH100-80GB costs $24.00 a GPU-hour, "
+        "over the cap of $10.00 (max_price.FLEX)"
+    )
     assert decided([flex], exchange(("10.00", 64)), rule="seed").plans
     assert decided([fast], dear, rule="seed").plans
 

@@ -260,6 +260,10 @@ def test_the_reason_is_a_sentence() -> None:
     )
 
 
+def test_one_gpu_costs() -> None:
+    assert "; 1 GPU costs $" in priced(a_book(), 1).reason
+
+
 def test_sums_are_exact_beyond_64_bits() -> None:
     dear = 10**15 - 2
     book = a_book([a_level("1", 10**9).model_copy(update={"price": dear + i}) for i in range(3)])
