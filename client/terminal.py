@@ -9,13 +9,16 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import typer
 from pydantic import BaseModel
 from rich.console import Console, RenderableType
+from rich.style import StyleType
 from rich.table import Table
-from rich.text import Text
+from rich.text import Text as RichText
+
+from models.visible import visible
 
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
@@ -24,9 +27,30 @@ WIDE = 120
 """From so many columns on, tables show everything."""
 
 
+class Text(RichText):
+    """A text with a style; what others wrote in it is shown and not obeyed."""
+
+    def __init__(self, text: str = "", style: StyleType = "", **layout: Any) -> None:
+        super().__init__(visible(text), style, **layout)
+
+    def append(self, text: RichText | str, style: StyleType | None = None) -> Self:
+        super().append(visible(text) if isinstance(text, str) else text, style)
+        return self
+
+
+class PlainConsole(Console):
+    """A console that shows what others wrote, and obeys nothing in it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **settings)
+
+    def render_str(self, text: str, **style: Any) -> RichText:
+        return super().render_str(visible(text), **style)
+
+
 def out() -> Console:
     """Return a console of stdout as it is now."""
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = PlainConsole()
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
     console.width = _PIPE_WIDTH
@@ -40,23 +64,21 @@ def show(*parts: RenderableType) -> None:
         console.print(*parts, sep="\n")
         return
     buffer = io.StringIO()
-    plain = Console(
-        file=buffer,
-        width=console.width,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        color_system=None,
-    )
+    plain = PlainConsole(file=buffer, width=console.width, color_system=None)
     plain.print(*parts, sep="\n")
     for line in buffer.getvalue().splitlines():
         print(line.rstrip())
     sys.stdout.flush()
 
 
+def say(line: str) -> None:
+    """Print a line on stdout, at once."""
+    print(visible(line), flush=True)
+
+
 def note(text: str) -> None:
     """Print a remark on stderr: not part of the result."""
-    print(text, file=sys.stderr, flush=True)
+    print(visible(text), file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:

@@ -1,0 +1,32 @@
+"""Text of others as it may stand on a screen: nothing in it steers a terminal, or hides.
+
+Jobs, nodes and people write names, reasons and output lines. A terminal obeys the escape sequences
+in them, and marks of direction make text read as what it is not.
+"""
+
+import unicodedata
+
+_KEPT = "\n\t"
+_HIDING = frozenset(
+    "\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2060"
+    "\u2066\u2067\u2068\u2069\ufeff"
+)
+"""Marks of direction, and characters without width or that end a line."""
+
+
+def visible(text: str) -> str:
+    r"""Return the text with such characters written out: ``\x1b``, ``\u202e``."""
+    if text.isprintable():  # none of them is
+        return text
+    return "".join(_written_out(each) if _hides(each) else each for each in text)
+
+
+def _hides(character: str) -> bool:
+    if character in _KEPT:
+        return False
+    return character in _HIDING or unicodedata.category(character) in ("Cc", "Cs")
+
+
+def _written_out(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
