@@ -10,7 +10,7 @@ import typer
 from pydantic import BaseModel
 
 from client.calls import call, known_job
-from client.terminal import JSON, now, out, print_json, show
+from client.terminal import JSON, now, out, print_json, say, show
 from client.web_ui import job_url, workflows_url
 from models.addresses import url_of
 from models.book_document import BookDocument
@@ -18,6 +18,7 @@ from models.buying_document import BuyingDocument
 from models.errors import UnavailableError
 from models.job import JobSpec
 from models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
+from models.packing import PackingRule
 from models.preemption_document import PreemptionState
 from models.settings import Settings
 from models.statefile import ClusterState
@@ -62,6 +63,13 @@ def place(
     pool: Annotated[
         str | None, typer.Option(metavar="POOL", help="With --live: another pool than the job's.")
     ] = None,
+    rules: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|RULE,...",
+            help="Put what other rules would choose beside it, such as tight,fgd.",
+        ),
+    ] = None,
     as_json: JSON = False,
 ) -> None:
     """Decide for one job: which node, which GPUs, and why not the others. Nothing is placed.
@@ -70,27 +78,44 @@ def place(
     """
     if live is (state is not None) or (pool is not None and not live):
         raise typer.BadParameter("give --state FILE, or --live and perhaps --pool POOL")
+    compared = _rules(rules)
     if state is None:
-        return _place_live(job, pool, as_json)
-    from client.place import run_place
-    from client.place_view import render_place
+        return _place_live(job, pool, compared, as_json)
+    from client.place import by_rule, run_place
+    from client.place_view import render_place, render_rules
 
     cluster, request, decision = run_place(state, job, now())
-    if as_json:
-        return print_json({"now": (cluster.now or now()).isoformat(), "decision": decision})
-    console = out()
-    nodes = cluster.packer_nodes()
+    console, nodes = out(), cluster.packer_nodes()
     decided_at = cluster.now or now()
-    show(render_place(decision, request, decided_at, nodes, plain=not console.is_terminal))
+    others = by_rule(compared, request, nodes, cluster.policy, decided_at)
+    if as_json:
+        found = {"now": decided_at.isoformat(), "decision": decision}
+        return print_json({**found, "by_rule": others} if compared else found)
+    plain = not console.is_terminal
+    show(render_place(decision, request, decided_at, nodes, plain=plain))
+    if others:
+        show(render_rules(others, cluster.policy.rule, plain=plain))
     return None
 
 
-def _place_live(job: str, pool: str | None, as_json: bool) -> None:
+def _rules(text: str | None) -> tuple[PackingRule, ...]:
+    if text is None:
+        return ()
+    if text == "all":
+        return tuple(PackingRule)
+    try:
+        return tuple(PackingRule(name.strip()) for name in text.split(","))
+    except ValueError:
+        known = ", ".join(rule.value for rule in PackingRule)
+        raise typer.BadParameter(f"--rules takes all, or some of {known}, not {text!r}") from None
+
+
+def _place_live(job: str, pool: str | None, rules: tuple[PackingRule, ...], as_json: bool) -> None:
     from client.place import place_live
     from client.place_view import render_foreseen
     from client.process import run
 
-    foreseen, nodes = run(place_live(job, pool, now()))
+    foreseen, nodes = run(place_live(job, pool, now(), rules))
     if as_json:
         return print_json(foreseen)
     show(render_foreseen(foreseen, nodes, plain=not out().is_terminal))
@@ -127,7 +152,8 @@ def ui(
     if ref is not None:
         job_id = call(lambda api: known_job(api, ref)).id
         links[f"job {job_id}"] = job_url(settings, job_id)
-    links |= _console_link()
+        links |= _console_link("its page", f"/jobs/{job_id}")
+    links |= _console_link("console", "/")
     links |= {
         "all workflows": base,
         "jobs now": f"{base}?query={_query(JOB_WORKFLOW, 'Running')}",
@@ -140,13 +166,13 @@ def ui(
     else:
         width = max(len(label) for label in links)
         for label, link in links.items():
-            print(f"{label:<{width}}  {link}")
+            say(f"{label:<{width}}  {link}")
     if open_it:
         webbrowser.open(next(iter(links.values())))
 
 
-def _console_link() -> dict[str, str]:
-    """Return the link that signs a browser in to the console, where there is one."""
+def _console_link(label: str, page: str) -> dict[str, str]:
+    """Return the link that signs a browser in to a page of the console, where there is one."""
     settings = Settings()
     if settings.console_address is None:
         return {}
@@ -154,7 +180,7 @@ def _console_link() -> dict[str, str]:
         token = settings.resolve_console_token()
     except UnavailableError:
         return {}  # nobody has started a console here yet
-    return {"console": f"{url_of(settings.console_address)}/?{urlencode({'token': token})}"}
+    return {label: f"{url_of(settings.console_address)}{page}?{urlencode({'token': token})}"}
 
 
 def _query(workflow_type: str, status: str) -> str:

@@ -1,5 +1,6 @@
 """`longshore place`: decide for one job, on a state in a file or on a pool as it is now."""
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from models.domains import Foreseen
 from models.errors import SpecError
 from models.job import JobSpec
 from models.node import Node
-from models.placement import Decision, JobRequest
+from models.placement import Decision, JobRequest, PackingPolicy, PackingRule, RecentJobs
 from models.settings import Settings
 from models.statefile import ClusterState
 from scheduling.cycle import foresee
@@ -48,8 +49,23 @@ def run_place(
     return state, job, place(job, state.packer_nodes(), state.policy, now)
 
 
+def by_rule(
+    rules: Iterable[PackingRule],
+    job: JobRequest,
+    nodes: Sequence[Node],
+    policy: PackingPolicy,
+    now: datetime,
+    recent: Sequence[RecentJobs] = (),
+) -> dict[PackingRule, Decision]:
+    """Return what each rule would choose for a job, with all else as it is."""
+    return {
+        rule: place(job, nodes, policy.model_copy(update={"rule": rule}), now, recent=recent)
+        for rule in rules
+    }
+
+
 async def place_live(
-    job_path: str | Path, pool: str | None, now: datetime
+    job_path: str | Path, pool: str | None, now: datetime, rules: Sequence[PackingRule] = ()
 ) -> tuple[Foreseen, tuple[Node, ...]]:
     """Return what a cycle of a pool would do with a job in a file now, and the pool's nodes.
 
@@ -67,7 +83,8 @@ async def place_live(
             entries = await load_queue(connection, pool)
             nodes = await load_nodes(connection, pool)
             running = await load_running(connection, pool)
-            recent = await load_recent(connection, pool) if packing.rule.learns else ()
+            learns = any(rule.learns for rule in (packing.rule, *rules))
+            recent = await load_recent(connection, pool) if learns else ()
             simulated = await load_simulated(connection, pool)
             job = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
             queue = [entry.request for entry in entries if not entry.held]
@@ -94,6 +111,7 @@ async def place_live(
         placed_ahead=len(found.before.placements),
         kept_ahead=len({kept.job_id for kept in found.before.reservations}),
         simulated=any(node_id in simulated for node_id, _ in found.decision.by_node),
+        by_rule=by_rule(rules, job, tuple(by_id.values()), packing, now, recent),
     )
     return ahead, tuple(by_id.values())
 

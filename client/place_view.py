@@ -3,24 +3,31 @@
 For a job that spans nodes: its groups, and what each domain has left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from client.gang_view import DOMAIN_HEADINGS, GROUP_HEADINGS, domain_rows, group_rows, slots
 from client.limits import Column, limit_columns
+from client.terminal import Text
 from client.words import SIMULATED, format_slices
 from models.domains import Foreseen
 from models.job import format_wish
 from models.node import Node
-from models.placement import Candidate, Decision, JobRequest, PackingRule, PlacementKind
+from models.placement import (
+    Candidate,
+    Decision,
+    JobRequest,
+    PackingRule,
+    PlacementKind,
+    ScoreTerms,
+)
 from models.topology import Gang
 from models.units import format_cores, format_duration, format_gb, format_limits
-from scheduling.words import count
+from scheduling.words import count, format_gpus
 
 _HEADINGS = ("node", "GPUs", "score", "util", "frag", "expiry", "provider")
 _LEFT_HEADINGS = ("domain", "nodes", "GPUs", "free", "left")
@@ -85,7 +92,43 @@ def render_foreseen(
             parts.append(Text("\n".join(lines)))
         else:
             parts += [Text(), _table(section)]
+    if foreseen.by_rule:
+        parts.append(render_rules(foreseen.by_rule, None, plain=plain))
     return Group(*parts, Text(f"\n{_beside(foreseen)}", style="dim"))
+
+
+def render_rules(
+    decisions: Mapping[PackingRule, Decision], used: PackingRule | None, *, plain: bool = False
+) -> RenderableType:
+    """Return what each rule chooses, side by side; `used` is the one that decides."""
+    rows = [_by_rule(rule, decision, used) for rule, decision in decisions.items()]
+    section = _Section("By rule", ("rule", "node", "GPUs", "value", "made of"), rows, 5)
+    if plain:
+        lines = ["", section.title, *_aligned([section.headings, *section.rows])]
+        return Text("\n".join(lines))
+    return Group(Text(), _table(section))
+
+
+def _by_rule(rule: PackingRule, decision: Decision, used: PackingRule | None) -> tuple[str, ...]:
+    name = f"{rule.value} (used)" if rule is used else rule.value
+    if decision.node_id is None:
+        return name, "-", "", "", decision.reason
+    nodes = ", ".join(node_id for node_id, _ in decision.by_node)
+    gpus = "; ".join(format_gpus(indices) for _, indices in decision.by_node)
+    terms = decision.terms
+    if terms is None:
+        return name, nodes, gpus, "", decision.reason
+    return name, nodes, gpus, f"{terms.total:.3f}", _made_of(terms)
+
+
+def _made_of(terms: ScoreTerms) -> str:
+    named = (
+        ("utilization", terms.utilization), ("fragmentation", terms.fragmentation),
+        ("expiry", terms.expiry), ("provider", terms.provider),
+    )  # fmt: skip
+    parts = [(part.name, part.value) for part in terms.parts]
+    shown = [*named, *parts] if terms.rule is PackingRule.SEED_SCORE else parts
+    return ", ".join(f"{name} {value:+.3f}" for name, value in shown) or "nothing"
 
 
 def _beside(foreseen: Foreseen) -> str:

@@ -1,11 +1,13 @@
 """Deciding who would give way without stopping anybody: for a job that waits, or for files."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from activities.checkpoints.rows import checkpoints_of
 from activities.database import Database
-from activities.preemption_inputs import read_inputs
+from activities.preemption_inputs import PreemptionInputs, read_inputs
+from activities.snapshot import load_pool
 from activities.views import Views
 from client.buying import decide_on_pool
 from models.base import Frozen
@@ -16,6 +18,7 @@ from models.placement import JobRequest
 from models.preemption import BuyQuote, PreemptionPlan
 from models.preemption_document import PreemptionState
 from models.settings import Settings
+from scheduling.cycle import queue_order
 from scheduling.preemption.plan import plan_preemption, plan_preemptions
 
 
@@ -76,22 +79,57 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
             quotes = await _quotes(job.pool, job.id, now)
         except LongshoreError as error:
             notes.append(f"no price to buy at: {error}")
-    position = next((i for i, one in enumerate(inputs.queue) if one.id == job.id), None)
-    if position is None:
+    request = next((one for one in inputs.queue if one.id == job.id), None)
+    if request is None:
         raise RefusedError(
             f"{job.id} has just left its queue: `longshore job {job.id}` says where to"
         )
+    return _decide(inputs, request, now, quotes, notes)
+
+
+async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRun:
+    """Return who would give way on its pool for a job in a file, were it submitted now.
+
+    Raises SpecError for the file, NotFoundError where the pool is not there.
+    """
+    spec = read_document(job_path, JobSpec)
+    settings = Settings()
+    database = Database(settings.resolve_database_url(), pool_size=1)
+    try:
+        away = await _store_away(settings, spec.name)
+        async with database.transaction() as connection:
+            await load_pool(connection, spec.pool, known=True)
+            inputs = await read_inputs(connection, spec.pool, away, margins=settings.margins)
+    finally:
+        await database.close()
+    request = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
+    notes = [away] if away else []
+    if inputs.spec.buying.enabled:
+        notes.append("what it would cost to buy is not compared: submit it held, and ask again")
+    inputs = inputs.model_copy(update={"queue": tuple(queue_order([*inputs.queue, request]))})
+    return _decide(inputs, request, now, {}, notes)
+
+
+def _decide(
+    inputs: PreemptionInputs,
+    request: JobRequest,
+    now: datetime,
+    quotes: Mapping[str, BuyQuote],
+    notes: Sequence[str],
+) -> PreemptionDryRun:
+    """Return who would give way for a job of the queue, beside the jobs before it."""
+    ahead = inputs.queue[: inputs.queue.index(request) + 1]
     policy = inputs.spec.preemption.model_copy(update={"enabled": True})
     plans = plan_preemptions(
-        inputs.queue[: position + 1], inputs.nodes, inputs.running, policy, inputs.spec.packing,
-        now, quotes=quotes, recent=inputs.recent,
+        ahead, inputs.nodes, inputs.running, policy, inputs.spec.packing, now,
+        quotes=quotes, recent=inputs.recent,
     )  # fmt: skip
-    found = next((plan for plan in plans if plan.job_id == job.id), None)
+    found = next((plan for plan in plans if plan.job_id == request.id), None)
     return PreemptionDryRun(
-        source=f"pool {job.pool}",
-        request=inputs.queue[position],
+        source=f"pool {inputs.spec.name}",
+        request=request,
         plan=found or PreemptionPlan(
-            job_id=job.id, at=now, reason="it needs nobody's GPUs: the next cycle places it"
+            job_id=request.id, at=now, reason="it needs nobody's GPUs: the next cycle places it"
         ),
         switched_on=inputs.spec.preemption.enabled,
         notes=tuple(notes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,7 +31,9 @@ def preempt(
     ref: Annotated[
         str | None,
         typer.Argument(
-            metavar="[JOB]", help="A job that waits: its id or name.", show_default=False
+            metavar="[JOB|FILE]",
+            help="A job that waits, by id or name; or the file of one, as if it came now.",
+            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
@@ -48,11 +51,15 @@ def preempt(
         note(f"error: {_HOW}")
         raise typer.Exit(NOT_DONE)
     if (ref is None) is (state is None) or (state is None) is not (job is None):
-        raise typer.BadParameter("give a job that waits, or --state FILE with --job FILE")
-    from client.preempt import decide_on_files, decide_on_job
+        raise typer.BadParameter(
+            "give a job that waits, the file of a job, or --state FILE with --job FILE"
+        )
+    from client.preempt import decide_on_file, decide_on_files, decide_on_job
     from client.process import run
 
-    if ref is not None:
+    if ref is not None and Path(ref).is_file():
+        ran = run(decide_on_file(ref, now()))
+    elif ref is not None:
         ran = run(decide_on_job(ref, now()))
     else:
         assert state is not None

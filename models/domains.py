@@ -6,7 +6,7 @@ from pydantic import Field
 
 from models.base import Frozen, Instant
 from models.node import NodeState
-from models.placement import Decision, JobRequest
+from models.placement import Decision, JobRequest, PackingRule
 from models.topology import LinkClass
 
 
@@ -107,3 +107,5 @@ class Foreseen(Frozen):
     """Those of them that wait and have a start kept for them, which it may not delay."""
     simulated: bool = False
     """Whether it would run on a simulated node."""
+    by_rule: dict[PackingRule, Decision] = Field(default_factory=dict[PackingRule, Decision])
+    """What each rule that was asked for would choose for it, alone on the same nodes."""
