@@ -150,6 +150,10 @@ class Longshore(NodeControl, Reading):
             progress = None if status.state.ended else await self.progress(known.job.id)
         except LongshoreError as error:
             return known.without_live(str(error))
+        if known.job.ended_at is not None and status.submitted_at > known.job.ended_at:
+            # Temporal lets an id that has ended be started again; the ledger does not.
+            again = f"{status.submitted_at:%Y-%m-%d %H:%M:%S} UTC"
+            return known.without_live(f"its id was started again at {again}, and refused")
         return known.model_copy(update={"status": status, "progress": progress})
 
     async def progress(self, ref: str) -> Progress | None:
@@ -198,6 +202,23 @@ class Longshore(NodeControl, Reading):
         logs = JobLogs(store, job_id, lambda: self._status_when_back(job_id))
         async for data in logs.read(stream, attempt, rank, follow=follow):
             yield data
+
+    async def missing_logs(self, ref: str, attempt: int | None = None) -> str:
+        """Return why the log store lacks a part of what an attempt wrote, the latest without one.
+
+        Empty where it has all, or nobody knows: a workflow that is long over says nothing.
+        """
+        job_id = await self._resolve(ref)
+        store = LogStore(self.settings.resolve_log_store())
+        rest = await asyncio.to_thread(store.read, job_id, attempt, from_offset=2**60)
+        if rest.ended:
+            return ""
+        try:
+            records = (await status_of(self._job(job_id))).attempts
+        except RPCError:
+            return ""
+        found = [each for each in records if attempt in (None, each.attempt)]
+        return found[-1].log_error if found else ""
 
     async def cancel(self, ref: str, reason: str = "") -> str:
         """Ask a job to end; return its id. Its process gets its stop signal and its grace."""

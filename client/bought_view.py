@@ -5,9 +5,8 @@ from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
-from client.terminal import a_table, heading, pairs
+from client.terminal import Text, a_table, heading, pairs
 from client.words import ago
 from models.block_end import BlockOption
 from models.spending import OptionRecord, PurchaseDetail

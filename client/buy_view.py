@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from client.buying import DryRun
-from client.terminal import a_table, heading
+from client.terminal import Text, a_table, heading
 from client.words import SIMULATED
 from models.buying import Option, PurchasePlan
 from models.money import format_dollars

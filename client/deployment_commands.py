@@ -4,10 +4,9 @@ import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from client.calls import call
-from client.terminal import JSON, a_table, note, print_json, show
+from client.terminal import JSON, Text, a_table, note, print_json, say, show
 from models.deployment import DEFAULT_DEPLOYMENT, DEPLOYMENT_VARIABLE, DeploymentView, Moved
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def ramp(
     found = call(share)
     if as_json:
         return print_json(found)
-    print(f"version {build_id} gets {percent:g} % of new work; the current one is {found.current}")
+    say(f"version {build_id} gets {percent:g} % of new work; the current one is {found.current}")
     return None
 
 
@@ -121,7 +120,7 @@ def _table(found: DeploymentView):
 
 
 def _say(moved: Moved) -> None:
-    print(f"version {moved.build_id} is current; pools and nodes that moved to it: "
+    say(f"version {moved.build_id} is current; pools and nodes that moved to it: "
           f"{len(moved.moved)}")  # fmt: skip
     if moved.stayed:
         note(

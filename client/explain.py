@@ -1,9 +1,11 @@
 """Why a job is where it is, in words: one headline, and what could be done about it."""
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 
 from models.block_end import BlockDecision
+from models.buying import CapacityUnderWay
 from models.checkpointing import CheckpointDecision
 from models.job import JobState
 from models.placement import Decision, PlacementKind, RejectionCode
@@ -11,6 +13,7 @@ from models.pool import Growth
 from models.preemption import PreemptionPlan
 from models.spending import BuyingRecord
 from models.views import Explanation, JobView
+from scheduling.words import count
 
 _HINTS = {
     RejectionCode.TIER: "give the job the other tier, or add a node of its tier",
@@ -40,8 +43,8 @@ _HINTS = {
     RejectionCode.MIG_BUSY: "wait for jobs in other instances to end, or name a smaller profile",
     RejectionCode.SHARES_BUSY: "ask for a smaller milli or less vram_per_gpu, or wait for jobs "
     "that share the GPUs to end",
-    RejectionCode.GPUS_BUSY: "wait for running jobs to end (`longshore jobs`), raise its "
-    "priority, or add a node",
+    RejectionCode.GPUS_BUSY: "wait for running jobs to end (`longshore jobs`), submit it again "
+    "with a higher class (`--set priority=8`), or add a node",
     RejectionCode.STATE: "uncordon the node, or look at its agent (`longshore nodes`)",
 }
 
@@ -61,15 +64,18 @@ def explain(
     saving: CheckpointDecision | None = None,
     buying: BuyingRecord | None = None,
     blocks: tuple[BlockDecision, ...] = (),
+    coming: Sequence[CapacityUnderWay] = (),
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
-    that give way to it; `placed`, `gave_way`, `saving`, `buying` and `blocks` are as in the
-    explanation."""
+    that give way to it; `coming` is what was bought and is no node yet; `placed`, `gave_way`,
+    `saving`, `buying` and `blocks` are as in the explanation."""
     queued = position is not None
     headline = _queued_headline(job, alone, last, nodes) if queued else _headline(job)
     if queued and making_room is not None and job.state is not JobState.HELD:
         headline = f"waits until others have given way: {making_room.reason}"
+    elif queued and coming and job.state is not JobState.HELD:
+        headline += f"; {_on_their_way(coming)}"
     return Explanation(
         job=job,
         headline=headline,
@@ -84,8 +90,16 @@ def explain(
         saving=saving,
         buying=buying,
         blocks=blocks,
-        hints=_hints(job, alone, nodes, growth) if queued else (),
+        # What is on its way needs nobody's help.
+        hints=_hints(job, alone, nodes, growth) if queued and not coming else (),
     )
+
+
+def _on_their_way(coming: Sequence[CapacityUnderWay]) -> str:
+    nodes = sum(each.nodes for each in coming)
+    first = min(each.expected_at for each in coming)
+    verb = "is" if nodes == 1 else "are"
+    return f"{count(nodes, 'machine')} {verb} on the way, the first about {first:%H:%M:%S} UTC"
 
 
 def _headline(job: JobView) -> str:
@@ -113,6 +127,8 @@ def _queued_headline(
         return f"waits: pool {job.pool} has no nodes"
     if last is None:
         return "waits for the first cycle to look at it"
+    if last.kind is PlacementKind.SET_ASIDE:
+        return f"is {last.reason}"
     if alone is not None and alone.kind is PlacementKind.EXISTING_NODE:
         return f"waits behind the jobs before it: {last.reason}"
     return f"waits: {last.reason}"

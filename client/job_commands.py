@@ -4,11 +4,10 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from client.calls import call, known_job, known_pool
 from client.job_view import explanation_screen, job_screen, jobs_table
-from client.terminal import JSON, note, now, out, print_json, show
+from client.terminal import JSON, Text, note, now, out, print_json, say, show
 from models.errors import LongshoreError
 from models.job import JobSpec, JobState
 from models.job_report import JobReport
@@ -114,7 +113,10 @@ def logs(
 ) -> None:
     """Print what a job wrote to stdout, byte for byte."""
 
+    missing = ""
+
     async def copy(api: "Longshore") -> int:
+        nonlocal missing
         written = 0
         async for data in api.logs(
             ref, stream="stderr" if stderr else "stdout", attempt=attempt, rank=rank, follow=follow
@@ -124,9 +126,12 @@ def logs(
             written += len(data)
         if not written:
             await known_job(api, ref)  # a job that does not exist is another answer than no logs
+        missing = await api.missing_logs(ref, attempt)
         return written
 
     written = call(copy)
+    if missing:
+        note(f"This is not all that it wrote: the log store took no more ({missing}).")
     if not written:
         of = f" of attempt {attempt}" if attempt else ""
         other = "" if stderr else "; --stderr for the other stream"
@@ -171,7 +176,7 @@ def _steer(verb: str, refs: list[str], reason: str, as_json: bool, outcome: str)
         print_json({"asked": verb, "jobs": asked})
     else:
         for job_id in asked:
-            print(f"{job_id} {outcome.format(id=job_id)}")
+            say(f"{job_id} {outcome.format(id=job_id)}")
     for error in failed[:-1]:
         note(f"error: {error}")
     if failed:

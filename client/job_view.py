@@ -5,12 +5,11 @@ from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from client.bought_view import buying_parts
 from client.checkpoint_view import checkpoint_facts, saving_facts
 from client.live import progress_bar
-from client.terminal import WIDE, a_table, heading, pairs
+from client.terminal import WIDE, Text, a_table, heading, pairs
 from client.words import (
     SIMULATED,
     ago,
@@ -128,7 +127,8 @@ def held(job: JobView) -> str:
 def attempt_end(record: AttemptRecord) -> str:
     """Return how an attempt ended, in words."""
     spares = f"; {record.spares_said}" if record.spares_said else ""
-    return f"{_how_it_ended(record)}{spares}"
+    logs = f"; its output is not all stored: {record.log_error}" if record.log_error else ""
+    return f"{_how_it_ended(record)}{spares}{logs}"
 
 
 def _last_change(job: JobView) -> datetime:

@@ -11,9 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
-from client.terminal import note, now, print_json_line
+from client.terminal import Text, note, now, print_json_line
 from client.words import clock, place_of, span, styled
 from models.errors import LongshoreError
 from models.job import FailureClass, JobResult, JobState, JobStatus

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client.market_options import For, From, Provider, type_of, window_of
-from client.terminal import JSON, note, now, out, print_json, show, warn
+from client.terminal import JSON, note, now, out, print_json, say, show, warn
 from models.errors import SpecError
 from models.market import NoQuote
 
@@ -132,7 +132,7 @@ def _tell(
     elif book is not None:
         show(render_no_quote(answer, book))
     else:
-        print(f"NO QUOTE  {instance_type}: {answer.detail or answer.reason.value}")
+        say(f"NO QUOTE  {instance_type}: {answer.detail or answer.reason.value}")
     if no_quote:
         raise typer.Exit(NO_QUOTE)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client.market_options import For, From, Provider, type_of, window_of
-from client.terminal import JSON, note, now, out, print_json, print_json_line, show
+from client.terminal import JSON, note, now, out, print_json, print_json_line, say, show
 from models.market import InstanceType, NoQuote, Window
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _show_past(points: tuple[HistoryPoint, ...], quality: tuple[Quality, ...]) -
         show(history_screen(points, quality, out().width, now()))
         return
     for line in history_lines(points):
-        print(line)
+        say(line)
     if quality:
         show(quality_table(quality))
 
@@ -193,7 +193,7 @@ def _print_quote(quote: Quote, line: str, nodes: int, as_json: bool) -> None:
     if as_json:
         print_json_line(_json(quote, nodes))
     else:
-        print(f"{quote.at:%Y-%m-%dT%H:%M:%SZ}  {line}", flush=True)
+        say(f"{quote.at:%Y-%m-%dT%H:%M:%SZ}  {line}")
 
 
 def _json(quote: Quote, nodes: int) -> object:

@@ -6,11 +6,10 @@ from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from client.markets import ProviderState, Quote, cheapest
 from client.price_view import render_price
-from client.terminal import a_table, heading
+from client.terminal import Text, a_table, heading
 from client.words import SIMULATED, ago, clock
 from models.market import Capabilities, NoQuote
 from models.market_memory import HistoryPoint, Quality

@@ -5,15 +5,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from client.calls import call, known_pool
 from client.node_view import LEGEND, nodes_table, pool_facts, pools_table
-from client.terminal import JSON, note, now, out, pairs, print_json, show
+from client.terminal import JSON, Text, note, now, out, pairs, print_json, say, show
 from models.document import Override, load_document
 from models.errors import SpecError
 from models.gang import GangPacking
 from models.messages import NodeStatus
+from models.packing import ScoreWeights
 from models.placement import GPUChoice, PackingRule
 from models.pool import Growth, PoolSpec
 from models.units import parse_duration
@@ -119,10 +119,10 @@ def _say(status: NodeStatus, as_json: bool) -> None:
         return print_json(status)
     node = status.node_id
     if not status.draining:
-        print(f"{node} is {status.state} and takes jobs")
+        say(f"{node} is {status.state} and takes jobs")
         return None
     leave = ", and its jobs leave" if status.clearing else ""
-    print(f"{node} takes no new job{leave} ({status.reason}). Undo: longshore uncordon {node}")
+    say(f"{node} takes no new job{leave} ({status.reason}). Undo: longshore uncordon {node}")
     return None
 
 
@@ -166,7 +166,7 @@ def pool_set(
         str | None,
         typer.Option(
             metavar="NAME=NUMBER,...",
-            help="Of the score: utilization, fragmentation, expiry, provider.",
+            help=f"Of the score: {', '.join(ScoreWeights.model_fields)}.",
         ),
     ] = None,
     safety_margin: Annotated[
@@ -248,7 +248,7 @@ def pool_set(
     spec = call(store)
     if as_json:
         return print_json(spec)
-    print(f"pool {name} is set; its next cycle uses this (longshore pool show {name})")
+    say(f"pool {name} is set; its next cycle uses this (longshore pool show {name})")
     return None
 
 

@@ -6,10 +6,9 @@ from string import ascii_letters
 
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from client.limits import limit_columns
-from client.terminal import WIDE, a_table
+from client.terminal import WIDE, Text, a_table
 from client.words import SIMULATED, ago, styled
 from models.buying import BuyingPolicy
 from models.checkpointing import CheckpointPolicy
@@ -104,7 +103,7 @@ def pools_table(pools: Sequence[PoolView], now: datetime) -> Table:
             str(pool.nodes),
             f"{pool.gpus_used}/{pool.gpus}",
             str(pool.running),
-            str(pool.queued),
+            f"{pool.queued}, {pool.set_aside} set aside" if pool.set_aside else str(pool.queued),
             str(pool.held),
             _last_cycle(pool, now),
         )
@@ -186,7 +185,8 @@ def _kind(node: NodeView, *, two_lines: bool) -> Text:
 
 
 def _jobs(node: NodeView) -> Text:
-    names = {gpu.job_id: gpu.job_name or gpu.job_id for gpu in node.gpus if gpu.job_id}
+    whole = [gpu for gpu in node.gpus if gpu.job_id is not None]
+    names = {gpu.job_id: gpu.job_name or gpu.job_id for gpu in whole}
     names |= {part.job_id: _part_name(part) for gpu in node.gpus for part in gpu.parts}
     running = Text()
     for job_id, letter in letters_of(node).items():
@@ -196,7 +196,9 @@ def _jobs(node: NodeView) -> Text:
 
 
 def _jobs_of(gpu: GPUView) -> tuple[str, ...]:
-    return (gpu.job_id,) if gpu.job_id else tuple(part.job_id for part in gpu.parts)
+    if gpu.job_id is not None:
+        return (gpu.job_id,)
+    return tuple(part.job_id for part in gpu.parts)
 
 
 def _part_name(part: PartView) -> str:

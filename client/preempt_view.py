@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from client.preempt import PreemptionDryRun
-from client.terminal import a_table, heading
+from client.terminal import Text, a_table, heading
 from models.job import format_wish
 from models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
 from scheduling.buying.words import about

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
-from client.terminal import a_table, heading, pairs
+from client.terminal import Text, a_table, heading, pairs
 from client.words import SIMULATED
 from models.market import Level, NoQuote, OrderBook
 from models.money import format_dollars

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from client.market_group import market
-from client.terminal import JSON, a_table, note, print_json, show
+from client.terminal import JSON, a_table, note, print_json, say, show
 from models.money import format_dollars, micro_of
 
 if TYPE_CHECKING:
@@ -107,14 +107,14 @@ def block(
     if as_json:
         return print_json(found)
     of, decision = found.block, found.decision
-    print(
+    say(
         f"block {of.id} ({of.state.value}): {of.nodes} x {of.instance_type} at {of.provider},"
         f" {_dollars(of.cost)}" + (f", until {of.ends_at:%m-%d %H:%M} UTC" if of.ends_at else "")
     )
     if decision is None:
         note("Nothing was decided about it yet: its pool does not buy, or there was no need.")
     else:
-        print(f"{decision.at:%m-%d %H:%M:%S} UTC: {decision.reason}")
+        say(f"{decision.at:%m-%d %H:%M:%S} UTC: {decision.reason}")
         show(block_options_table(decision.options))
     if found.sales:
         table = a_table(("sale", "node", "state", "from", "until", "proceeds", "fee", "why"),
@@ -127,7 +127,7 @@ def block(
             )  # fmt: skip
         show(table)
     if found.renewed_by:
-        print(f"the time after it is bought by {found.renewed_by}")
+        say(f"the time after it is bought by {found.renewed_by}")
     return _say_simulated(of.simulated)
 
 
@@ -145,7 +145,7 @@ def let_go(
     call(lambda api: api.let_go(name, reason))
     if as_json:
         return print_json({"block": name, "reason": reason})
-    print(f"{name} ends as soon as its jobs have left. See it: longshore block {name}")
+    say(f"{name} ends as soon as its jobs have left. See it: longshore block {name}")
     return None
 
 
@@ -189,7 +189,7 @@ def stop(
     state = _ask(change)
     if as_json:
         return print_json(state)
-    print(f"buying is stopped: {state.reason}. Again: longshore market resume")
+    say(f"buying is stopped: {state.reason}. Again: longshore market resume")
     return None
 
 
@@ -204,7 +204,7 @@ def resume(as_json: JSON = False) -> None:
     state = _ask(change)
     if as_json:
         return print_json(state)
-    print("buying goes on")
+    say("buying goes on")
     return None
 
 
@@ -226,7 +226,7 @@ def caps(
     if (scope is None) != (dollars is None):
         raise typer.BadParameter("say both: for what, and how many dollars (or none)")
     try:
-        micro = None if dollars in (None, "none") else micro_of(dollars)
+        micro = None if dollars in (None, "none") else micro_of(dollars.removeprefix("$"))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -264,7 +264,7 @@ def orphans(as_json: JSON = False) -> None:
     if as_json:
         print_json(found)
     elif not found:
-        print("the markets list what is known here, and nothing else")
+        say("the markets list what is known here, and nothing else")
     else:
         table = a_table(("market", "what", "id", "name", "cost so far", "detail"),
                         right=("cost so far",), fold=("detail",))  # fmt: skip

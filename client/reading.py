@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+from activities.buying.inputs import under_way
 from activities.buying.reasons import BuyingReasons
 from activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
 from activities.database import Database
@@ -16,7 +17,7 @@ from models.domains import PoolTopology
 from models.errors import LongshoreError
 from models.job import JobSpec, JobState
 from models.job_report import JobReport
-from models.placement import JobRequest
+from models.placement import JobRequest, PlacementKind
 from models.settings import Settings
 from models.views import Explanation, JobView, NodeView, PoolView
 from scheduling.packer import place
@@ -106,17 +107,21 @@ class Reading:
             pool = await load_pool(connection, job.pool, self.settings.margins)
             nodes = await load_nodes(connection, job.pool)
             recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
-            request = JobRequest.model_validate(row["request"])
-            (request,), nodes = await with_locality(
-                connection, job.pool, pool.packing, [request], nodes
-            )
+            coming = await under_way(connection, pool) if pool.buying.enabled else ()
+            alone = None
+            if last is None or last.kind is not PlacementKind.SET_ASIDE:
+                request = JobRequest.model_validate(row["request"])
+                (request,), nodes = await with_locality(
+                    connection, job.pool, pool.packing, [request], nodes
+                )
+                alone = place(request, nodes, pool.packing, datetime.now(UTC), recent=recent)
         making_room = await self._views().making_room(job.id)
-        alone = place(request, nodes, pool.packing, datetime.now(UTC), recent=recent)
         return explain(
             job, alone=alone, last=last, decided_at=row["decided_at"], position=row["position"],
             nodes=len(nodes), growth=pool.growth, making_room=making_room,
             gave_way=gave_way, saving=saving,
             buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
+            coming=coming,
         )  # fmt: skip
 
     async def nodes(

@@ -22,7 +22,7 @@ from client.live import (
     follow_job,
     says_that_it_goes_on,
 )
-from client.terminal import JSON, note, out, print_json, warn
+from client.terminal import JSON, note, out, print_json, say, warn
 from models.document import Override, load_document, read_document
 from models.errors import LongshoreError, SpecError
 from models.job import JobResult, JobSpec
@@ -188,7 +188,7 @@ def _say_submitted(
         if not waits:
             print_json(submission)
         return
-    print(submission.job_id, flush=True)
+    say(submission.job_id)
     if quiet:
         return
     if not submission.created:
@@ -210,7 +210,7 @@ def _screen(silent: bool) -> Screen:
 
 
 def print_now(line: str) -> None:
-    print(line, flush=True)
+    say(line)
 
 
 async def follow_with_logs(api: "Longshore", job_id: str, silent: bool) -> JobResult:

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from client.limits import limit_columns
-from client.terminal import a_table, heading
+from client.terminal import Text, a_table, heading
 from client.words import SIMULATED, styled
 from models.domains import DomainNode, PoolTopology
 from scheduling.words import count

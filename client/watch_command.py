@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from client.calls import call, known_job
 from client.job_view import jobs_table
@@ -23,7 +22,7 @@ from client.live import (
     says_that_it_goes_on,
 )
 from client.node_view import LEGEND, node_line, nodes_table
-from client.terminal import heading, now, out, print_json_line
+from client.terminal import Text, heading, now, out, print_json_line, say
 from client.words import clock, count, place_of
 from models.errors import UnavailableError
 from models.job import JobResult, JobState
@@ -211,4 +210,4 @@ def _queue_order(job: JobView) -> tuple[bool, int, datetime]:
 
 
 def _print(line: str) -> None:
-    print(line, flush=True)
+    say(line)

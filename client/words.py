@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from rich.text import Text
-
+from client.terminal import Text
 from models.job import JobState
 from models.mig import SLICES, first_slice
 from models.node import NodeState

@@ -14,7 +14,7 @@ _LOOKS = {
     "ENDED": "over", "REFUSED": "bad",
     "CORDONED": "ending", "DRAINED": "ending", "LOST": "bad", "GONE": "over",
     "SUBMITTED": "begun", "QUEUED": "begun", "HELD": "ending", "RUNNING": "well",
-    "STOPPING": "ending", "RETRYING": "ending", "SUCCEEDED": "over", "FAILED": "bad",
+    "STOPPING": "ending", "RETRYING": "ending", "SUCCEEDED": "done", "FAILED": "bad",
 }  # fmt: skip
 SIMULATED = '<span class="sim" title="Bought at a simulated market: no money moved.">sim</span>'
 

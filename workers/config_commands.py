@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
-from client.terminal import JSON, a_table, print_json, show
+from client.terminal import JSON, Text, a_table, print_json, show
 
 if TYPE_CHECKING:
     from models.settings import Settings

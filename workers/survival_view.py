@@ -4,9 +4,8 @@ import time
 from typing import TextIO
 
 from rich.console import RenderableType
-from rich.text import Text
 
-from client.terminal import a_table, heading
+from client.terminal import Text, a_table, heading
 from workers.survival import SurvivalReport, Trained
 
 

@@ -28,6 +28,7 @@ def ended(
         update={
             "ended_at": at, "failure": failure, "moved": moved, "exit_code": report.exit_code,
             "message": report.message, "failed_on": report.node_id,
+            "log_error": report.log_error,
         }
     )  # fmt: skip
 

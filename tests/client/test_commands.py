@@ -195,12 +195,20 @@ async def test_a_pool_that_does_not_exist(longshore: Command, command: str) -> N
     assert ran.err.startswith("error: no pool 'nosuch': `longshore pools` lists them; there are ")
 
 
-async def test_links_to_the_temporal_ui(longshore: Command, pool: str, settings: Settings) -> None:
+async def test_links_to_the_temporal_ui_and_the_console(
+    longshore: Command, pool: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGSHORE_CONSOLE_ADDRESS", "127.0.0.1:18999")
+    monkeypatch.setenv("LONGSHORE_CONSOLE_TOKEN", "a-token-of-this-test")
     job_id = await submitted(longshore, pool)
     links = json.loads((await longshore("ui", job_id, "--json")).out)
     base = f"{settings.stack().temporal_ui}/namespaces/default/workflows"
     assert links[f"job {job_id}"] == f"{base}/job-{job_id}"
     assert links["all workflows"] == base
+    assert next(iter(links)) == f"job {job_id}", "which --open opens"
+    assert links["its page"] == (
+        f"http://127.0.0.1:18999/jobs/{job_id}?token=a-token-of-this-test"
+    )
 
 
 async def test_a_database_without_tables(

@@ -130,6 +130,9 @@ def test_how_a_job_failed() -> None:
 
 def test_gpus_of_a_node_are_cells_with_a_letter_for_each_job() -> None:
     assert cells(a_node("eval", "eval", None, "train")).plain == "[aa·b]"
+    # No id of a job is empty; one that was let in all the same hides no node.
+    assert cells(a_node("", None)).plain == "[a·]"
+    assert drawn(nodes_table((a_node("", None),), NOW, 140), 140)
     kept_back = a_node(None).gpus[0].model_copy(update={"vram_used": 8.0})
     assert cells(a_node(gpus=(kept_back,))).plain == "[×]"
 

@@ -9,9 +9,8 @@ from typing import Self, TextIO
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
-from client.terminal import a_table, heading, pairs
+from client.terminal import Text, a_table, heading, pairs
 from client.words import SIMULATED, styled
 from models.job import JobState
 from models.money import MICRO, format_dollars
@@ -86,7 +85,7 @@ class LiveView:
     def tell(self, event: Event) -> None:
         self._events.append(event)
 
-    def _counts(self, snapshot: Snapshot) -> Text:
+    def _counts(self, snapshot: Snapshot) -> RenderableType:
         running = len(snapshot.in_state(JobState.RUNNING, JobState.STOPPING))
         ended = len(snapshot.ended)
         text = Text.assemble(
@@ -176,7 +175,7 @@ def _nodes(snapshot: Snapshot) -> Table:
     return table
 
 
-def _slots(node: NodeView) -> Text:
+def _slots(node: NodeView) -> RenderableType:
     """Return a block for each GPU: in its job's colour, lighter where less memory is used."""
     text = Text()
     for gpu in node.gpus:
