@@ -7,12 +7,23 @@ units; their clients convert at the edge with these functions, with decimals and
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal, InvalidOperation
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 MICRO = 1_000_000
 """Micro-dollars in a dollar."""
 
-MicroDollars = Annotated[int, Field(ge=0, le=10**15)]
+_MOST = 10**15
+
+
+def _not_too_much(micro: int) -> int:
+    if micro > _MOST:
+        raise ValueError(f"an amount is {format_dollars(_MOST)} at most")
+    return micro
+
+
+MicroDollars = Annotated[
+    int, Field(ge=0, json_schema_extra={"maximum": _MOST}), AfterValidator(_not_too_much)
+]
 """An amount in micro-dollars: at most a thousand million dollars."""
 
 

@@ -14,7 +14,7 @@ from models.base import Instant, Name, Wire
 from models.block_end import BlockOptionKind, SaleIntent
 from models.job import Tier
 from models.market import Offer, OrderState, Window
-from models.money import MicroDollars
+from models.money import MicroDollars, format_dollars
 from models.units import Duration
 
 PURCHASE_WORKFLOW = "PurchaseWorkflow"
@@ -100,7 +100,8 @@ class PurchaseOption(Wire):
     @model_validator(mode="after")
     def _cap_is_no_less(self) -> Self:
         if self.cap is not None and self.cap < self.limit:
-            raise ValueError(f"cap must be at least the limit, got {self.cap} below {self.limit}")
+            cap, limit = format_dollars(self.cap), format_dollars(self.limit)
+            raise ValueError(f"cap must be at least the limit, got {cap} below {limit}")
         if self.length <= timedelta(0):
             raise ValueError("length must be more than nothing")
         return self

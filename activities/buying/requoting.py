@@ -4,6 +4,7 @@ from datetime import datetime
 
 from activities.providers.base import Provider
 from models.market import InstanceType, NoQuote, Window
+from models.money import format_dollars
 from models.price import PriceNeed
 from models.purchase import PurchaseOption, Requote
 from scheduling.prices.price import in_place, price
@@ -29,7 +30,8 @@ async def requoted(
         return Requote(reason=answer.detail or answer.reason.value)
     best = answer.asks[0].level.price
     if best > option.most:
-        return Requote(reason=f"the lowest ask is {best}, above the cap {option.most}")
+        lowest = f"the lowest ask is {format_dollars(best)} a GPU-hour"
+        return Requote(reason=f"{lowest}, above the cap of {format_dollars(option.most)}")
     asked = answer.limit if answer.marginal is None else max(answer.limit, answer.marginal)
     return Requote(limit=min(asked, option.most))
 
@@ -39,4 +41,5 @@ async def _offer(market: Provider, option: PurchaseOption) -> Requote:
     for offer in await market.offers(InstanceType.parse(option.instance_type)):
         if offer.price <= option.most and offer.spot in (False, spot) and not offer.prepaid:
             return Requote(limit=offer.price, offer=offer)
-    return Requote(reason=f"no offer of {option.instance_type} within the cap {option.most}")
+    cap = f"{format_dollars(option.most)} a GPU-hour"
+    return Requote(reason=f"no offer of {option.instance_type} within the cap of {cap}")

@@ -116,7 +116,10 @@ BAD_BOOKS = {
         ":1: asks[0].price: must be a finite number of dollars, got nan",
     ),
     "infinite": (ONE_ASK.replace("2,", ".inf,") % "", "price: must be a finite number of dollars"),
-    "far too dear": (ONE_ASK.replace("2,", "1e12,") % "", "price: must be at most"),
+    "far too dear": (
+        ONE_ASK.replace("2,", "1e12,") % "",
+        "price: an amount is $1,000,000,000.00 at most",
+    ),
     "half a GPU": (ONE_ASK.replace("s: 8", "s: 8.5") % "", "must be a whole number, got 8.5"),
     "negative GPUs": (ONE_ASK.replace("s: 8", "s: -8") % "", "must be at least 0, got -8"),
     "too many GPUs": (ONE_ASK.replace("s: 8", "s: 1e30") % "", "quantity_gpus: must be"),

@@ -5,8 +5,9 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from models.money import MICRO, dollars_of, format_dollars, micro_of
+from models.money import MICRO, Money, dollars_of, format_dollars, micro_of
 
 amounts = st.integers(-(10**15), 10**15)
 
@@ -46,6 +47,13 @@ def test_rounding(dollars: str, nearest: int, down: int, up: int) -> None:
 def test_what_is_no_amount_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="amount in dollars"):
         micro_of(text)
+
+
+@pytest.mark.parametrize("amount", ["$1,000,000,000.01", 10**15 + 1])
+def test_an_amount_beyond_all_bounds_is_refused_in_dollars(amount: str | int) -> None:
+    with pytest.raises(ValueError, match=r"an amount is \$1,000,000,000\.00 at most"):
+        TypeAdapter(Money).validate_python(amount)
+    assert TypeAdapter(Money).json_schema()["anyOf"][0]["maximum"] == 10**15
 
 
 @given(amounts)

@@ -26,7 +26,7 @@ from models.buying import BuyingPolicy, Caps
 from models.errors import NotFoundError, RefusedError, StackError, UnavailableError
 from models.job import JobSpec, JobState, Tier
 from models.messages import CommandReason
-from models.money import MICRO
+from models.money import MICRO, format_dollars
 from models.pool import PoolSpec
 from models.purchase import block_workflow_id
 from models.settings import MarketInfo
@@ -298,10 +298,11 @@ class MarketScene:
         if not any(each.name in line for each in purchase.machines):
             wrong.append(f"{job.id} did not run on what was bought for it: {line!r}")
         if paid != purchase.spent:
-            wrong.append(f"the market was paid {paid}, the ledger says {purchase.spent}")
+            said = format_dollars(purchase.spent)
+            wrong.append(f"the market was paid {format_dollars(paid)}, the ledger says {said}")
         wrong += [
-            f"block {each.id} cost {each.cost}: used {each.used}, idle {each.idle},"
-            f" sold again {each.resold}"
+            f"block {each.id} cost {format_dollars(each.cost)}: used {format_dollars(each.used)},"
+            f" idle {format_dollars(each.idle)}, sold again {format_dollars(each.resold)}"
             for each in blocks
             if each.cost != each.used + each.idle + each.resold
         ]
