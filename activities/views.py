@@ -230,6 +230,7 @@ _JOBS = """
            p.node_id, coalesce(p.gpu_indices, '{}') AS gpu_indices,
            coalesce(p.slices, 0) AS slices,
            coalesce(r.nodes, '{}') AS nodes, coalesce(r.spares, '{}') AS spares,
+           coalesce(r.node_gpus, '[]') AS node_gpus,
            coalesce(n.simulated, false) AS simulated, j.submitted_at,
            q.queued_at, p.placed_at AS started_at, f.placed_at AS first_started_at, j.ended_at,
            j.failure, j.exit_code,
@@ -244,6 +245,8 @@ _JOBS = """
       LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id AND NOT spare
                           ORDER BY attempt DESC, ended_at IS NOT NULL, rank LIMIT 1) p ON true
       LEFT JOIN LATERAL (SELECT array_agg(node_id ORDER BY rank) FILTER (WHERE NOT spare) AS nodes,
+                                json_agg(gpu_indices ORDER BY rank) FILTER (WHERE NOT spare)
+                                    AS node_gpus,
                                 array_agg(node_id ORDER BY rank)
                                     FILTER (WHERE spare AND ended_at IS NULL) AS spares
                            FROM placements

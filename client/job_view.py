@@ -13,12 +13,11 @@ from client.terminal import WIDE, Text, a_table, heading, pairs
 from client.words import (
     SIMULATED,
     ago,
-    and_others,
     clock,
     count,
     format_slices,
     gpu_list,
-    place_of,
+    places_of,
     span,
     styled,
 )  # fmt: skip
@@ -28,6 +27,7 @@ from models.placement import Candidate, Decision, Rejection
 from models.units import format_duration, format_gb, format_limits
 from models.views import Explanation, JobView
 from scheduling.buying.words import about
+from scheduling.words import MOST_NODES, format_places
 
 
 def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
@@ -117,7 +117,10 @@ def command_of(spec: JobSpec) -> str:
 
 
 def held(job: JobView) -> str:
-    """Return what a job has of its node: ``GPUs 0-3``, ``500/1000 of GPU 2``."""
+    """Return what a job has of its node: ``GPUs 0-3``, ``500/1000 of GPU 2``; of a gang the other
+    nodes too: ``GPUs 0-7, local-2 GPUs 0-7``."""
+    if len(job.nodes) > 1:
+        return format_places(job.places).removeprefix(f"{job.nodes[0]} ")
     gpus = gpu_list(job.gpu_indices)
     if job.mig is not None:
         return f"{job.mig} at {format_slices(job.slices)} of {gpus}"
@@ -145,7 +148,7 @@ def _remark(job: JobView, now: datetime) -> str:
     match job.state:
         case JobState.RUNNING:
             again = f", attempt {job.attempt}" if job.attempt > 1 else ""
-            return f"{_where(job)} {held(job)}{and_others(job.nodes[1:])}{again}"
+            return f"{_where(job)} {held(job)}{again}"
         case JobState.SUCCEEDED:
             return f"{_where(job)} for {_ran(job)}"
         case JobState.FAILED:
@@ -178,10 +181,7 @@ def _facts(
     facts: list[tuple[str, RenderableType]] = []
     if job.node_id is not None:
         label = "runs on" if job.state is JobState.RUNNING else "ran last on"
-        where = place_of(
-            job.node_id, job.gpu_indices, others=job.nodes[1:], simulated=job.simulated
-        )
-        facts.append((label, where))
+        facts.append((label, places_of(job.places, simulated=job.simulated)))
     if job.spares:
         facts.append(("stands by", ", ".join(job.spares)))
     running = job.state is JobState.RUNNING
@@ -237,15 +237,28 @@ def _attempts_table(attempts: Sequence[AttemptRecord], now: datetime) -> Table:
     )
     for record in attempts:
         lasted = (record.ended_at or now) - record.placed_at
+        nodes, gpus = _lines(record.places)
         table.add_row(
             str(record.attempt),
-            f"{record.node_id}{and_others(record.other_nodes)}",
-            gpu_list(record.gpu_indices).removeprefix("GPUs ").removeprefix("GPU "),
+            nodes,
+            gpus,
             clock(record.placed_at, now),
             span(lasted),
             attempt_end(record),
         )
     return table
+
+
+def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[str, str]:
+    """Return nodes and their GPUs, a line for each; of many nodes the first few."""
+    nodes = [node_id for node_id, _ in places[:MOST_NODES]]
+    gpus = [
+        gpu_list(indices).removeprefix("GPUs ").removeprefix("GPU ") if indices else ""
+        for _, indices in places[:MOST_NODES]
+    ]
+    if more := len(places[MOST_NODES:]):
+        nodes.append(f"and {count(more, 'more node')}")
+    return "\n".join(nodes), "\n".join(gpus)
 
 
 def _how_it_ended(record: AttemptRecord) -> str:
@@ -289,10 +302,7 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
         )
     if explanation.position is None and job.node_id is not None:
         label = "runs on" if job.state is JobState.RUNNING else "ran last on"
-        where = place_of(
-            job.node_id, job.gpu_indices, others=job.nodes[1:], simulated=job.simulated
-        )
-        facts.append((label, where))
+        facts.append((label, places_of(job.places, simulated=job.simulated)))
     return facts
 
 

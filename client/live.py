@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from client.terminal import Text, note, now, print_json_line
-from client.words import clock, place_of, span, styled
+from client.words import clock, places_of, span, styled
 from models.errors import LongshoreError
 from models.job import FailureClass, JobResult, JobState, JobStatus
 from models.messages import Progress
@@ -148,11 +148,9 @@ class Lines(Silent):
             self._say(f"{progress.fraction:.0%} {progress.message}".rstrip())
 
     def placed(self, view: JobView) -> None:
-        if view.simulated:
-            where = place_of(
-                view.node_id or "", view.gpu_indices, others=view.nodes[1:], simulated=True
-            )
-            self._say(f"on {where}")
+        # Why a job runs names the node of one that has no other.
+        if view.simulated or len(view.nodes) > 1:
+            self._say(f"on {places_of(view.places, simulated=view.simulated)}")
 
     def _say(self, text: str) -> None:
         self._write(f"{clock(now(), now())}  {text}")
@@ -203,9 +201,7 @@ def job_panel(
     if status.state in (JobState.RUNNING, JobState.STOPPING) and status.attempts:
         last = status.attempts[-1]
         simulated = view is not None and view.simulated and view.node_id == last.node_id
-        where = place_of(
-            last.node_id, last.gpu_indices, others=last.other_nodes, simulated=simulated
-        )
+        where = places_of(last.places, simulated=simulated)
         retry = f", attempt {status.attempt}" if status.attempt > 1 else ""
         parts.append(Text(f"on {where}{retry}"))
     elif status.result is not None:

@@ -23,7 +23,7 @@ from client.live import (
 )
 from client.node_view import LEGEND, node_line, nodes_table
 from client.terminal import Text, heading, now, out, print_json_line, say
-from client.words import clock, count, place_of
+from client.words import clock, count, places_of
 from models.errors import UnavailableError
 from models.job import JobResult, JobState
 from models.views import JobView, NodeView
@@ -196,10 +196,7 @@ def _changed_nodes(before: Iterable[NodeView], after: Iterable[NodeView]) -> lis
 def _job_line(job: JobView) -> str:
     line = f"job {job.id} {job.state.value}"
     if job.state is JobState.RUNNING and job.node_id:
-        where = place_of(
-            job.node_id, job.gpu_indices, others=job.nodes[1:], simulated=job.simulated
-        )
-        return f"{line} on {where}"
+        return f"{line} on {places_of(job.places, simulated=job.simulated)}"
     return f"{line}  {job.reason}".rstrip()
 
 

@@ -7,6 +7,7 @@ from client.terminal import Text
 from models.job import JobState
 from models.mig import SLICES, first_slice
 from models.node import NodeState
+from scheduling.words import format_places
 
 _STYLES = {
     JobState.SUBMITTED: "cyan",
@@ -75,19 +76,11 @@ def gpu_list(indices: Sequence[int]) -> str:
     return f"GPU{'s' if len(indices) > 1 else ''} {listed}"
 
 
-def place_of(
-    node_id: str, indices: Sequence[int], *, others: Sequence[str] = (), simulated: bool
-) -> str:
-    """Return where a job is: ``local-1 GPUs 0-3 (simulated)``, of a gang its other nodes too."""
+def places_of(places: Sequence[tuple[str, Sequence[int]]], *, simulated: bool) -> str:
+    """Return where a job is: ``local-1 GPUs 0-3 (simulated)``, of a gang each node with its
+    GPUs."""
     mark = f" ({SIMULATED})" if simulated else ""
-    return f"{node_id} {gpu_list(indices)}{and_others(others)}{mark}"
-
-
-def and_others(nodes: Sequence[str]) -> str:
-    """Return `` and node-b``, `` and 3 more nodes``; nothing where there is none."""
-    if len(nodes) > 1:
-        return f" and {len(nodes)} more nodes"
-    return f" and {nodes[0]}" if nodes else ""
+    return f"{format_places(places)}{mark}"
 
 
 def count(number: int, thing: str) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime
 from html import escape
 
 from activities.checkpoints.rows import StoredCheckpoints
-from client.job_view import attempt_end, command_of, wants
+from client.job_view import attempt_end, command_of, held, wants
 from client.words import format_slices, gpu_list
 from console.formats import count, some, with_code
 from console.jobs_view import link, waited, waits
@@ -201,10 +201,9 @@ def _where(job: JobView) -> str:
     if job.node_id is None:
         return "–"
     last = "" if job.state in (JobState.RUNNING, JobState.STOPPING) else " <small>last</small>"
-    more = len(job.nodes) - 1
-    also = f" <small>and {some(more, 'more node')}</small>" if more > 0 else ""
     mark = f" {SIMULATED_GPUS}" if job.simulated else ""
-    return f'<span class="id">{escape(job.node_id)}</span>{also}{last}{mark}'
+    what = f" <small>{escape(held(job))}</small>"
+    return f'<span class="id">{escape(job.node_id)}</span>{what}{last}{mark}'
 
 
 def _decided(explanation: Explanation, now: datetime) -> Iterable[str]:

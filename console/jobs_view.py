@@ -6,7 +6,6 @@ from html import escape
 from urllib.parse import quote, urlencode
 
 from client.job_view import held
-from client.words import and_others, gpu_list
 from console.formats import count, some
 from console.parts import SIMULATED_GPUS, chip, facts, how_long, table
 from models.job import FailureClass, JobState
@@ -130,10 +129,9 @@ def _where(job: JobView) -> str:
         return '<span class="quiet">–</span>'
     mark = f" {SIMULATED_GPUS}" if job.simulated else ""
     spares = f", {', '.join(job.spares)} stands by" if job.spares else ""
-    what = held(job) if job.gpu_indices else gpu_list(job.gpu_indices)
     return (
         f'<span class="id">{escape(job.node_id)}</span>{mark}'
-        f"<small>{escape(f'{what}{and_others(job.nodes[1:])}{spares}')}</small>"
+        f"<small>{escape(f'{held(job)}{spares}')}</small>"
     )
 
 

@@ -365,6 +365,8 @@ class AttemptRecord(Wire):
     placed_at: Instant
     other_nodes: tuple[str, ...] = ()
     """Of a gang, its other nodes by rank."""
+    other_gpus: tuple[tuple[int, ...], ...] = ()
+    """What it had of each of these; none in a record of an older version."""
     spares: tuple[str, ...] = ()
     """Nodes that stood by for it."""
     spares_said: str = ""
@@ -379,6 +381,12 @@ class AttemptRecord(Wire):
     message: str = ""
     log_error: str = ""
     """Why the log store lacks a part of what it wrote."""
+
+    @property
+    def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Its nodes by rank, each with its GPUs."""
+        gpus = self.other_gpus or ((),) * len(self.other_nodes)
+        return ((self.node_id, self.gpu_indices), *zip(self.other_nodes, gpus, strict=True))
 
 
 class JobResult(Wire):

@@ -33,6 +33,8 @@ class JobView(Wire):
     """Of a MIG instance, its set of slices."""
     nodes: tuple[str, ...] = ()
     """All nodes of the attempt, by rank: of a gang there are several."""
+    node_gpus: tuple[tuple[int, ...], ...] = ()
+    """The GPUs on each of them."""
     spares: tuple[str, ...] = ()
     """Nodes that stand by for it now."""
     simulated: bool = False
@@ -49,6 +51,14 @@ class JobView(Wire):
     reason: str = ""
     """Why it waits, or how it ended."""
     estimated_start: Instant | None = None
+
+    @property
+    def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The nodes of the attempt by rank, each with its GPUs."""
+        names = self.nodes or ((self.node_id,) if self.node_id else ())
+        # Without the GPUs of the others those of the first are known at least.
+        gpus = self.node_gpus or (self.gpu_indices, *((),) * len(names[1:]))
+        return tuple(zip(names, gpus, strict=False))
 
 
 class PartView(Wire):

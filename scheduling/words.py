@@ -6,6 +6,8 @@ from models.mig import first_slice
 from models.placement import JobRequest, PackingRule, RejectionCode, ScoreTerms
 from models.topology import LinkClass
 
+MOST_NODES = 4
+"""That a sentence names with their GPUs."""
 _MOST_PARTS = 2
 """Of a value that a sentence names."""
 
@@ -20,6 +22,21 @@ def format_gpus(indices: Sequence[int]) -> str:
             runs.append([index])
     parts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
     return f"{'GPU' if len(indices) == 1 else 'GPUs'} {','.join(parts)}"
+
+
+def format_places(places: Sequence[tuple[str, Sequence[int]]]) -> str:
+    """Return ``node-a GPUs 0-7, node-b GPUs 0-3``, each node with its GPUs; of many nodes the
+    first few, and how many more there are."""
+    named = [
+        f"{node_id} {format_gpus(indices)}" if indices else node_id
+        for node_id, indices in places[:MOST_NODES]
+    ]
+    others = places[MOST_NODES:]
+    if not others:
+        return ", ".join(named)
+    gpus = sum(len(indices) for _, indices in others)
+    beside = f" with {count(gpus, 'GPU')}" if gpus else ""
+    return f"{', '.join(named)} and {count(len(others), 'more node')}{beside}"
 
 
 def format_link(slowest: LinkClass | None) -> str:

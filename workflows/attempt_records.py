@@ -12,6 +12,7 @@ def begun(placement: Placement) -> AttemptRecord:
         attempt=placement.attempt, node_id=placement.node_id,
         gpu_indices=placement.gpu_indices, placed_at=placement.placed_at,
         other_nodes=tuple(rank.node_id for rank in placement.ranks[1:]),
+        other_gpus=tuple(rank.gpu_indices for rank in placement.ranks[1:]),
         spares=tuple(spare.node_id for spare in placement.spares),
     )  # fmt: skip
 

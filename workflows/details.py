@@ -2,6 +2,7 @@
 
 from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
 from models.units import format_duration, format_gb, format_limits
+from scheduling.words import format_places
 
 
 def job_details(status: JobStatus, spec: JobSpec, *, simulated: bool) -> str:
@@ -39,11 +40,7 @@ def _needs(spec: JobSpec) -> str:
 
 
 def _attempt_line(attempt: AttemptRecord) -> str:
-    gpus = ", ".join(str(index) for index in attempt.gpu_indices)
-    plural = "s" if len(attempt.gpu_indices) > 1 else ""
-    others = "".join(f", {node_id}" for node_id in attempt.other_nodes)
-    where = f"{attempt.node_id} GPU{plural} {gpus}{others}"
-    return f"- {attempt.attempt} on {where}: {_course(attempt)}"
+    return f"- {attempt.attempt} on {format_places(attempt.places)}: {_course(attempt)}"
 
 
 def _course(attempt: AttemptRecord) -> str:

@@ -26,6 +26,7 @@ from models.messages import (
 )
 from models.placement import Placement, PlacementKey
 from models.swap import SwapReply, SwapRequest
+from scheduling.words import format_places
 from workflows.options import (
     ANSWER_AFTER_CUT,
     DATABASE_RETRY,
@@ -138,10 +139,8 @@ async def stop_process(placement: Placement, spec: JobSpec, reason: str) -> None
 
 
 def where(placement: Placement) -> str:
-    """Return ``node-7 GPUs 2, 3``."""
-    indices = ", ".join(str(index) for index in placement.gpu_indices)
-    plural = "s" if len(placement.gpu_indices) > 1 else ""
-    return f"{placement.node_id} GPU{plural} {indices}"
+    """Return ``node-7 GPUs 2-3``."""
+    return format_places([(placement.node_id, placement.gpu_indices)])
 
 
 def _of_gang(placement: Placement) -> str:

@@ -101,6 +101,43 @@ def test_gpus_are_written_as_runs() -> None:
     ]  # fmt: skip
 
 
+GANG = {
+    "nodes": ("node-a", "node-b"), "node_gpus": ((0, 1, 2, 3), (4, 5)), "simulated": False,
+}  # fmt: skip
+
+
+def test_each_node_of_a_gang_is_named_with_its_gpus() -> None:
+    job = a_running_job(**GANG)
+    where = "node-a GPUs 0-3, node-b GPUs 4-5"
+    fleet = Fleet(at=NOW, nodes=(), jobs=(job,), ended=())
+    assert changes(None, fleet) == [f"job {job.id} RUNNING on {where}"]
+    spec = JobSpec.model_validate({"name": "train", "command": "true"})
+    record = AttemptRecord(
+        attempt=1, node_id="node-a", gpu_indices=(0, 1, 2, 3), other_nodes=("node-b",),
+        other_gpus=((4, 5),), placed_at=NOW,
+    )  # fmt: skip
+    status = a_status(JobState.RUNNING, attempts=(record,))
+    screen = drawn(job_screen(JobReport(job=job, status=status, spec=spec), NOW), 120)
+    assert any(line.split() == ["runs", "on", *where.split()] for line in screen)
+    rows = [line.split() for line in screen]
+    assert any(row[:3] == ["1", "node-a", "0-3"] for row in rows)
+    assert ["node-b", "4-5"] in rows
+    assert f"on {where}" in "\n".join(drawn(job_panel(status, None, job)))
+    assert where in "\n".join(drawn(jobs_table([job], NOW, 140), 140))
+    written: list[str] = []
+    Lines(written.append).placed(job)
+    assert [line.split("  ", 1)[1] for line in written] == [f"on {where}"]
+
+
+def test_of_many_nodes_the_first_are_named_and_the_others_counted() -> None:
+    nodes = tuple(f"node-{n}" for n in range(6))
+    job = a_running_job(nodes=nodes, node_gpus=((0, 1),) * 6)
+    named = ", ".join(f"{node} GPUs 0-1" for node in nodes[:4])
+    fleet = Fleet(at=NOW, nodes=(), jobs=(job,), ended=())
+    (line,) = changes(None, fleet)
+    assert line.endswith(f" on {named} and 2 more nodes with 4 GPUs")
+
+
 def test_each_job_is_one_line_that_fits() -> None:
     reason = "no node can take it now (12 nodes: 9 gpus-busy, 3 tier-mismatch); it waits for more"
     jobs = (a_job(reason=reason), a_running_job(simulated=True), a_job(JobState.HELD))

@@ -119,9 +119,16 @@ def test_what_a_job_wants_in_few_words(fields: dict[str, Any], expected: str):
 
 
 def test_where_a_gang_is_with_what_stands_by():
-    job = a_running_job(nodes=("node-a", "node-b", "node-c"), spares=("node-d",), simulated=True)
+    job = a_running_job(
+        nodes=("node-a", "node-b", "node-c"), node_gpus=((0, 1, 2, 3), (0, 1), (7,)),
+        spares=("node-d",), simulated=True,
+    )  # fmt: skip
     said = text_of(list_html([job], NOW))
-    assert "node-a simulated GPUs 0-3 and 2 more nodes, node-d stands by" in said
+    where = "GPUs 0-3, node-b GPUs 0-1, node-c GPU 7"
+    assert f"node-a simulated {where}, node-d stands by" in said
+    assert f"node-a {where} simulated" in text_of(
+        view.head_html(JobReport(job=job, spec=a_spec()), NOW, None)
+    )
 
 
 def test_a_failure_says_its_class_and_code():
@@ -171,7 +178,7 @@ def test_the_head_of_a_job():
     html = view.head_html(report, NOW, "http://ui/workflows/job-x")
     said = text_of(html)
     for part in (
-        "Tenant lab", "Tier FLEX class 7", "Waited 7min", "node-a and 1 more node simulated",
+        "Tenant lab", "Tier FLEX class 7", "Waited 7min", "node-a GPUs 0-3, node-b simulated",
         "Attempts 1", "25 % epoch 3 <of 12>", "as a gang with 8 spare GPUs",
         "with the variables TOKEN", "saves and goes on, never gives way", "python train.py",
         "longshore logs train-abcdefghij",

@@ -59,10 +59,18 @@ def test_the_card_lists_attempts_newest_first_with_their_ends():
     card = job_details(status(JobState.RUNNING, failed, attempt(2)), SPEC, simulated=True)
     assert card.startswith("### RUNNING on simulated GPUs since 2026-11-20 12:00:00 UTC")
     assert (
-        "- 2 on n-1 GPUs 0, 1: runs since 12:00:00\n"
-        "- 1 on n-1 GPUs 0, 1: user (exited with code 3), 12:00:00 to 12:01:00\n"
+        "- 2 on n-1 GPUs 0-1: runs since 12:00:00\n"
+        "- 1 on n-1 GPUs 0-1: user (exited with code 3), 12:00:00 to 12:01:00\n"
     ) in card
     assert "2 x H100 with 40GB, 1 core, 1GB of memory" in card
+
+
+def test_the_card_names_each_node_of_a_gang_with_its_gpus():
+    gang = attempt(2, other_nodes=("n-2", "n-3"), other_gpus=((0, 1), (4,)))
+    older = attempt(1, other_nodes=("n-2",))  # in a history of an older version
+    card = job_details(status(JobState.RUNNING, older, gang), SPEC, simulated=False)
+    assert "- 2 on n-1 GPUs 0-1, n-2 GPUs 0-1, n-3 GPU 4: runs since" in card
+    assert "- 1 on n-1 GPUs 0-1, n-2: runs since" in card
 
 
 def test_the_card_of_a_waiting_job_says_why_and_where_to_ask():

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from client.words import and_others, gpu_list
 from models.job import JobState
 from models.node import NodeState
 from models.views import JobView, NodeView
+from scheduling.words import format_places
 from workers.demo.state import Snapshot
 
 
@@ -45,8 +45,7 @@ def _of_job(before: JobView | None, job: JobView, at: datetime) -> Iterator[Even
         yield _end_of(job, at)
     elif job.state is JobState.RUNNING:
         again = f", attempt {job.attempt}" if job.attempt > 1 else ""
-        where = f"{job.node_id} {gpu_list(job.gpu_indices)}{and_others(job.nodes[1:])}"
-        yield Event(at, "placed", f"{job.name} on {where}{again}")
+        yield Event(at, "placed", f"{job.name} on {format_places(job.places)}{again}")
     elif before is not None and before.state is JobState.RUNNING:
         yield Event(at, "requeued", f"{job.name} waits again, after attempt {before.attempt}")
 
