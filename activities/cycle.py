@@ -335,12 +335,15 @@ _EXPLAIN = """
 _TELL = """
     UPDATE queue q SET told_at = :now, told_reason = q.decision->>'reason'
      WHERE q.job_id IN (
-           SELECT job_id FROM queue
-            WHERE job_id = ANY(:ids) AND (told_at IS NULL OR told_at < :before)
+           SELECT job_id
+             FROM unnest(CAST(:ids AS text[])) WITH ORDINALITY AS planned (job_id, place)
+             JOIN queue USING (job_id)
+            WHERE (told_at IS NULL OR told_at < :before)
               AND told_reason IS DISTINCT FROM decision->>'reason'
-            ORDER BY told_at NULLS FIRST, priority DESC, submitted_at LIMIT :limit)
+            ORDER BY told_at NULLS FIRST, place LIMIT :limit)
     RETURNING q.job_id, q.attempt, q.told_reason AS reason
 """
+"""Of those that heard nothing yet the first of the plan's order."""
 
 _FORGET = """
     DELETE FROM cycles c

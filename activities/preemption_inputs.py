@@ -26,7 +26,7 @@ class PreemptionInputs(Frozen):
     nodes: tuple[Node, ...]
     running: tuple[RunningWork, ...]
     queue: tuple[JobRequest, ...]
-    """In order, without jobs that are held."""
+    """In no order, without jobs that are held."""
     recent: tuple[RecentJobs, ...] = ()
     """Placed lately, as a cycle knows them."""
 

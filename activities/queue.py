@@ -63,7 +63,7 @@ class QueueActivities:
     @activity.defn
     @reports_errors
     async def set_hold(self, request: HoldRequest) -> None:
-        """Keep a queued job out of placement, or let it in again.
+        """Keep a queued job out of placement, or let it in again. A hold is no wait.
 
         What was bought for it before it was let in counts no more: more may be bought.
         """
@@ -71,6 +71,8 @@ class QueueActivities:
             pool = await connection.scalar(
                 text(
                     "UPDATE queue SET held = :held, decision = NULL, decided_at = NULL,"
+                    " waited = CASE WHEN held OR NOT :held THEN waited"
+                    " ELSE waited + (clock_timestamp() - queued_at) END,"
                     " queued_at = CASE WHEN held AND NOT :held THEN clock_timestamp()"
                     " ELSE queued_at END"
                     " WHERE job_id = :id AND attempt = :attempt RETURNING pool"
@@ -280,8 +282,10 @@ _INSERT_NEW = """
 """A job that is new cannot have been placed or have ended: nothing else needs to be looked at."""
 
 _INSERT_QUEUE = """
-    INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at)
-    SELECT :id, :attempt, :pool, :held, :priority, CAST(:request AS jsonb), :submitted_at
+    INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at, waited)
+    SELECT :id, :attempt, :pool, :held, :priority, CAST(:request AS jsonb), :submitted_at,
+           coalesce((SELECT waited FROM placements WHERE job_id = :id
+                      ORDER BY attempt DESC, rank LIMIT 1), interval '0')
      WHERE NOT EXISTS (
            SELECT FROM placements WHERE job_id = :id AND attempt >= :attempt)
        AND NOT EXISTS (SELECT FROM jobs WHERE id = :id AND ended_at IS NOT NULL)

@@ -11,13 +11,16 @@ from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from activities.database import clock
 from models.base import Wire
 from models.job import Tier
 from models.margins import DEFAULT_MARGINS, Margins
 from models.node import GPU, GPUParts, Node, NodeState
+from models.packing import PackingPolicy
 from models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
 from models.pool import PoolSpec, no_such_pool
 from models.topology import NodeTopology
+from scheduling.order import QueuedJob, queue_order
 
 _PLACEMENTS = 400
 """That say what jobs to expect."""
@@ -86,13 +89,13 @@ async def load_simulated(connection: AsyncConnection, pool: str) -> frozenset[st
 
 class PoolQueue(NamedTuple):
     entries: tuple[QueueEntry, ...]
-    """In order: priority class, then time of submission."""
+    """In no order: `scheduling.order` puts them into one."""
     unreadable: dict[str, Exception]
     """Jobs that cannot be read, with the mistake: another version took them."""
 
 
 async def load_queue(connection: AsyncConnection, pool: str) -> tuple[QueueEntry, ...]:
-    """Return the pool's queue in order, without jobs that cannot be planned."""
+    """Return the pool's queue, in no order, without jobs that cannot be planned."""
     return (await read_queue(connection, pool)).entries
 
 
@@ -105,12 +108,25 @@ async def read_queue(connection: AsyncConnection, pool: str) -> PoolQueue:
     unreadable: dict[str, Exception] = {}
     for row in rows.mappings():
         try:
-            request = JobRequest.model_validate(row["request"])
+            asked = {**row["request"], "waits_since": row["waits_since"]}
+            request = JobRequest.model_validate(asked)
         except ValidationError as error:
             unreadable[row["job_id"]] = error
             continue
         entries.append(QueueEntry(request=request, held=row["held"], queued_at=row["queued_at"]))
     return PoolQueue(tuple(entries), unreadable)
+
+
+async def load_place(
+    connection: AsyncConnection, pool: str, job_id: str, packing: PackingPolicy
+) -> int | None:
+    """Return a job's place in its pool's queue, from 1, those that are held counted; None where it
+    has left it."""
+    now = await clock(connection)
+    rows = await connection.execute(text(_PLACES), {"pool": pool})
+    ordered = queue_order((QueuedJob(*row) for row in rows), packing, now)
+    places = (place for place, job in enumerate(ordered, 1) if job.id == job_id)
+    return next(places, None)
 
 
 async def load_running(
@@ -209,12 +225,19 @@ def _thousandth(amount: int | None) -> float | None:
     return None if amount is None else amount / 1000
 
 
-_QUEUE = """
-    SELECT job_id, request, held, queued_at FROM queue
+_WAITS_SINCE = "CASE WHEN held THEN clock_timestamp() ELSE queued_at END - waited"
+"""Of a row of the queue. A job that is held does not wait."""
+
+_QUEUE = f"""
+    SELECT job_id, request, held, queued_at, {_WAITS_SINCE} AS waits_since FROM queue
      WHERE pool = :pool
        AND (decision->>'kind' IS DISTINCT FROM :aside
             OR decided_at < clock_timestamp() - CAST(:rest AS interval))
-     ORDER BY priority DESC, submitted_at, job_id
+"""
+
+_PLACES = f"""
+    SELECT job_id, attempt, priority, submitted_at, {_WAITS_SINCE} AS waits_since FROM queue
+     WHERE pool = :pool
 """
 
 _NODES = """

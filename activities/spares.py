@@ -192,7 +192,8 @@ _BEGIN = f"""
         SELECT p.job_id, p.attempt + 1, w.rank, p.spare, p.cycle_id, w.node_id, w.epoch,
                w.gpu_indices, p.cpu_milli, p.ram_mb, p.storage_mb_s,
                s.milliwatts * cardinality(w.gpu_indices) / cardinality(s.gpu_indices),
-               p.vram_mb, p.milli, p.slices, p.mig_profile, p.expected_seconds, w.decision
+               p.vram_mb, p.milli, p.slices, p.mig_profile, p.expected_seconds, w.decision,
+               p.waited
           FROM placements p
           JOIN wanted w USING (rank)
           JOIN placements s

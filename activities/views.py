@@ -87,9 +87,9 @@ class Views:
         return JobSpec.as_known(spec)
 
     async def last_decision(self, job_id: str) -> tuple[Decision | None, RowMapping | None]:
-        """Return what the last cycle said of a queued job, and its queue row with its position."""
+        """Return what the last cycle said of a queued job, and its queue row."""
         async with self._database.transaction() as connection:
-            rows = await connection.execute(text(_QUEUE_PLACE), {"id": job_id})
+            rows = await connection.execute(text(_QUEUED), {"id": job_id})
             row = rows.mappings().first()
         if row is None or row["decision"] is None:
             return None, row
@@ -232,6 +232,9 @@ _JOBS = """
            coalesce(r.nodes, '{}') AS nodes, coalesce(r.spares, '{}') AS spares,
            coalesce(r.node_gpus, '[]') AS node_gpus,
            coalesce(n.simulated, false) AS simulated, j.submitted_at,
+           coalesce(q.waited, p.waited, interval '0') AS waited,
+           CAST(CASE WHEN q.job_id IS NULL THEN p.decision->>'counted_as'
+                     ELSE q.decision->>'counted_as' END AS integer) AS counted_as,
            q.queued_at, p.placed_at AS started_at, f.placed_at AS first_started_at, j.ended_at,
            j.failure, j.exit_code,
            CASE WHEN j.ended_at IS NOT NULL THEN j.message
@@ -274,13 +277,8 @@ _ID_OF = """
      ORDER BY id = :ref DESC, submitted_at DESC, id LIMIT 1
 """
 
-_QUEUE_PLACE = """
-    SELECT * FROM (
-        SELECT job_id, attempt, held, decision, decided_at, queued_at, request,
-               row_number() OVER (PARTITION BY pool ORDER BY priority DESC, submitted_at, job_id)
-                   AS position
-          FROM queue
-         WHERE pool = (SELECT pool FROM queue WHERE job_id = :id)) AS placed
+_QUEUED = """
+    SELECT job_id, attempt, held, decision, decided_at, queued_at, request FROM queue
      WHERE job_id = :id
 """
 

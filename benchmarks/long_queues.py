@@ -31,7 +31,8 @@ from models.node import GPU, Node
 from models.placement import JobRequest, PackingPolicy
 from scheduling import bulk
 from scheduling.bulk.warm import warm
-from scheduling.cycle import plan, queue_order
+from scheduling.cycle import plan
+from scheduling.order import queue_order
 from scheduling.placement.columns import Columns
 from scheduling.placement.keep_room import RoomKeeper
 from scheduling.placement.mix import mix_of
@@ -131,7 +132,7 @@ def answer(queue: list[JobRequest], nodes: list[Node], policy: PackingPolicy) ->
     columns = Columns(view_nodes(nodes, (), NOW), NOW)
 
     def run() -> None:
-        jobs = queue_order(queue)
+        jobs = queue_order(queue, policy, NOW)
         mix = mix_of(jobs, (), 0, policy)
         keeper = RoomKeeper(columns, mix) if policy.rule.learns else None
         answered = bulk.run_of(jobs, columns, policy, keeper, NOW).forward()

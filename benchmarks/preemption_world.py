@@ -23,7 +23,8 @@ from models.preemption import (
     RunningWork,
     WorkCheckpoint,
 )
-from scheduling.cycle import plan, queue_order
+from scheduling.cycle import plan
+from scheduling.order import queue_order
 from scheduling.preemption.ground import Ground, gains_of
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
@@ -210,9 +211,8 @@ class Pool:
         return [self.work_of(name) for name in sorted(self.runs)]
 
     def _waiting(self) -> list[JobRequest]:
-        return queue_order(
-            self.arrivals[name].request for name in self._queue if name not in self.pledges
-        )
+        waiting = (self.arrivals[name].request for name in self._queue if name not in self.pledges)
+        return queue_order(waiting, PACKING, self.now)
 
     def _happen(self, name: str) -> None:
         """Let a job arrive, end, or get the GPUs that were freed for it."""

@@ -13,6 +13,7 @@ from client.terminal import WIDE, Text, a_table, heading, pairs
 from client.words import (
     SIMULATED,
     ago,
+    class_of,
     clock,
     count,
     format_slices,
@@ -202,7 +203,7 @@ def _facts(
         ("command", Text(command_of(spec))),
         (
             "queue",
-            f"pool {job.pool}, tenant {job.tenant}, {job.tier.value}, class {job.priority}",
+            f"pool {job.pool}, tenant {job.tenant}, {job.tier.value}, {class_of(job, now)}",
         ),
         ("submitted", _moment(job.submitted_at, now)),
     ]
@@ -290,7 +291,9 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
     if explanation.position is not None:
         before = count(explanation.ahead, "job")
         ahead = f"{before} before it" if explanation.ahead else "the first"
-        facts.append(("queue", f"place {explanation.position} in pool {job.pool}, {ahead}"))
+        risen = "" if job.counted_as is None else f"; {class_of(job, now)}"
+        place = f"place {explanation.position} in pool {job.pool}, {ahead}{risen}"
+        facts.append(("queue", place))
         facts.append(("waits since", _moment(job.submitted_at, now)))
     if explanation.decided_at is not None and last is not None:
         said = "" if last.reason in explanation.headline else f": {last.reason}"

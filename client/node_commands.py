@@ -189,6 +189,13 @@ def pool_set(
     max_reservations: Annotated[
         str | None, typer.Option(metavar="N", help="Deferred jobs that a start is kept for.")
     ] = None,
+    class_rises_every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="A job that waits counts as one of the next class after each such time; 0 never.",
+        ),
+    ] = None,
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="A cycle at least so often while jobs wait.")
     ] = None,
@@ -227,6 +234,7 @@ def pool_set(
             ("packing.gpu_choice", "--gpu-choice", gpu_choice, True),
             ("packing.gang_packing", "--gang-packing", gang_packing, True),
             ("packing.max_reservations", "--max-reservations", max_reservations, False),
+            ("packing.class_rises_every", "--class-rises-every", class_rises_every, True),
             ("interval", "--interval", interval, True),
         )
         if value is not None

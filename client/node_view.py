@@ -1,7 +1,7 @@
 """How nodes and pools look: a row for each, with GPUs drawn as cells."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from string import ascii_letters
 
 from rich.console import RenderableType
@@ -124,6 +124,7 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("GPU choice", packing.gpu_choice.value),
         ("gang packing", packing.gang_packing.value),
         ("reservations", f"at most {packing.max_reservations}"),
+        ("class rises", _rises(packing.class_rises_every)),
         ("interval", format_duration(pool.spec.interval)),
         ("buying", _buying(pool.spec.buying)),
         ("preemption", _preemption(pool.spec.preemption)),
@@ -136,6 +137,10 @@ def node_line(node: NodeView) -> str:
     mark = f" ({SIMULATED})" if node.simulated else ""
     running = _jobs(node).plain
     return f"node {node.id}{mark} {node.state.value} {cells(node).plain} {running}".rstrip()
+
+
+def _rises(every: timedelta) -> str:
+    return f"by one for each {format_duration(every)} in the queue" if every else "never"
 
 
 def _buying(policy: BuyingPolicy) -> str:

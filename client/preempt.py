@@ -18,7 +18,7 @@ from models.placement import JobRequest
 from models.preemption import BuyQuote, PreemptionPlan
 from models.preemption_document import PreemptionState
 from models.settings import Settings
-from scheduling.cycle import queue_order
+from scheduling.order import queue_order
 from scheduling.preemption.plan import plan_preemption, plan_preemptions
 
 
@@ -106,7 +106,7 @@ async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRu
     notes = [away] if away else []
     if inputs.spec.buying.enabled:
         notes.append("what it would cost to buy is not compared: submit it held, and ask again")
-    inputs = inputs.model_copy(update={"queue": tuple(queue_order([*inputs.queue, request]))})
+    inputs = inputs.model_copy(update={"queue": (*inputs.queue, request)})
     return _decide(inputs, request, now, {}, notes)
 
 
@@ -118,7 +118,8 @@ def _decide(
     notes: Sequence[str],
 ) -> PreemptionDryRun:
     """Return who would give way for a job of the queue, beside the jobs before it."""
-    ahead = inputs.queue[: inputs.queue.index(request) + 1]
+    queue = queue_order(inputs.queue, inputs.spec.packing, now)
+    ahead = queue[: queue.index(request) + 1]
     policy = inputs.spec.preemption.model_copy(update={"enabled": True})
     plans = plan_preemptions(
         ahead, inputs.nodes, inputs.running, policy, inputs.spec.packing, now,

@@ -7,7 +7,7 @@ from activities.buying.reasons import BuyingReasons
 from activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
 from activities.database import Database
 from activities.locality import with_locality
-from activities.snapshot import load_nodes, load_pool, load_recent
+from activities.snapshot import load_nodes, load_place, load_pool, load_recent
 from activities.views import Views
 from client.explain import explain
 from client.topology import topology_in
@@ -105,6 +105,7 @@ class Reading:
             return explain(job, placed=placed, gave_way=gave_way, saving=saving, blocks=on)
         async with self._db().transaction() as connection:
             pool = await load_pool(connection, job.pool, self.settings.margins)
+            position = await load_place(connection, job.pool, job.id, pool.packing)
             nodes = await load_nodes(connection, job.pool)
             recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
             coming = await under_way(connection, pool) if pool.buying.enabled else ()
@@ -117,7 +118,7 @@ class Reading:
                 alone = place(request, nodes, pool.packing, datetime.now(UTC), recent=recent)
         making_room = await self._views().making_room(job.id)
         return explain(
-            job, alone=alone, last=last, decided_at=row["decided_at"], position=row["position"],
+            job, alone=alone, last=last, decided_at=row["decided_at"], position=position or 1,
             nodes=len(nodes), growth=pool.growth, making_room=making_room,
             gave_way=gave_way, saving=saving,
             buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,

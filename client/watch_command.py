@@ -203,7 +203,8 @@ def _job_line(job: JobView) -> str:
 def _queue_order(job: JobView) -> tuple[bool, int, datetime]:
     """Running jobs first, then the queue in its order."""
     waits = job.state not in (JobState.RUNNING, JobState.STOPPING)
-    return waits, -job.priority if waits else 0, job.submitted_at
+    counted = job.priority if job.counted_as is None else job.counted_as
+    return waits, -counted if waits else 0, job.submitted_at
 
 
 def _print(line: str) -> None:

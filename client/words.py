@@ -7,6 +7,7 @@ from client.terminal import Text
 from models.job import JobState
 from models.mig import SLICES, first_slice
 from models.node import NodeState
+from models.views import JobView
 from scheduling.words import format_places
 
 _STYLES = {
@@ -60,6 +61,16 @@ def clock(instant: datetime, now: datetime) -> str:
     """Return the time of day in the reader's zone, with the date where it is another day."""
     local, today = instant.astimezone(), now.astimezone()
     return f"{local:%H:%M:%S}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
+
+
+def class_of(job: JobView, now: datetime) -> str:
+    """Return ``class 4``, or ``class 4, counted as 5 after 31d in the queue``."""
+    if job.counted_as is None:
+        return f"class {job.priority}"
+    waited = job.waited
+    if job.state is JobState.QUEUED and job.queued_at is not None:
+        waited += now - job.queued_at
+    return f"class {job.priority}, counted as {job.counted_as} after {span(waited)} in the queue"
 
 
 def gpu_list(indices: Sequence[int]) -> str:

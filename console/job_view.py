@@ -6,7 +6,7 @@ from html import escape
 
 from activities.checkpoints.rows import StoredCheckpoints
 from client.job_view import attempt_end, command_of, held, wants
-from client.words import format_slices, gpu_list
+from client.words import class_of, format_slices, gpu_list
 from console.formats import count, some, with_code
 from console.jobs_view import link, waited, waits
 from console.parts import (
@@ -45,7 +45,7 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
     pairs = [
         ("Pool", escape(job.pool)),
         ("Tenant", escape(job.tenant)),
-        ("Tier", f"{job.tier.value} <small>class {job.priority}</small>"),
+        ("Tier", f"{job.tier.value} <small>{class_of(job, now)}</small>"),
         ("Submitted", when(job.submitted_at)),
         ("Waits for" if waits(job) else "Waited", how_long(waited(job, now))),
         ("Where", _where(job)),
@@ -65,7 +65,7 @@ def why_html(explanation: Explanation, now: datetime) -> str:
     """Return why a job is where it is, in sentences."""
     said = [f"It {escape(explanation.headline)}."]
     if explanation.position is not None:
-        said.append(_place_in_queue(explanation))
+        said.append(_place_in_queue(explanation, now))
     last = explanation.last_decision
     if explanation.decided_at is not None and last is not None:
         ago = how_long(now - explanation.decided_at)
@@ -169,11 +169,13 @@ def _asked(report: JobReport) -> str:
     )
 
 
-def _place_in_queue(explanation: Explanation) -> str:
-    of = f"the queue of pool {escape(explanation.job.pool)}"
-    if not explanation.ahead:
-        return f"It is the first in {of}."
-    return f"It has place {explanation.position} in {of}, {some(explanation.ahead, 'job')} ahead."
+def _place_in_queue(explanation: Explanation, now: datetime) -> str:
+    job, ahead = explanation.job, explanation.ahead
+    of = f"the queue of pool {escape(job.pool)}"
+    risen = "" if job.counted_as is None else f" It is of {class_of(job, now)}."
+    if not ahead:
+        return f"It is the first in {of}.{risen}"
+    return f"It has place {explanation.position} in {of}, {some(ahead, 'job')} ahead.{risen}"
 
 
 def _leads_on(job: JobView, workflow: str | None) -> str:

@@ -77,6 +77,9 @@ class PackingPolicy(Frozen):
     gpu_choice: GPUChoice = GPUChoice.CONTIGUOUS
     max_reservations: int = Field(default=8, ge=0, le=1000)
     """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake."""
+    class_rises_every: Duration = timedelta(days=30)
+    """A job that has waited so long counts as one of the next class in the order of the queue, and
+    of the class after that when it has waited twice as long; 0 has nothing rise."""
     gang_packing: GangPacking = GangPacking.BEST_FIT
     """How domains and nodes are chosen for jobs that span nodes."""
     margins: Margins = Field(default=DEFAULT_MARGINS, exclude=True)

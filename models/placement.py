@@ -144,6 +144,9 @@ class JobRequest(Frozen):
     """It has checkpoints: what it did before it leaves is not lost."""
     needs_container: bool = False
     submitted_at: Instant | None = None
+    waits_since: Instant | None = Field(default=None, exclude=True)
+    """Since when it would have waited, had it waited all its time in the queue at one stretch;
+    since its submission when left out. The queue has it: it is not stored with the rest."""
     attempt: int = 1
     gang: Gang | None = None
     """Set for a job that may span nodes; `gpus`, `cpus` and the like stay those of the whole
@@ -267,6 +270,8 @@ class Decision(Frozen):
     """How many nodes each constraint ruled out, in the order of the checks."""
     reason: str = ""
     """The answer in one sentence."""
+    counted_as: int | None = None
+    """The class that its wait had lifted it to; None where it counted as its own."""
     estimated_start: Instant | None = None
     """When running jobs will have made room, where that can be known."""
     members: tuple[Member, ...] = ()

@@ -1,5 +1,7 @@
 """What people are shown of jobs, nodes and pools, read from the capacity database."""
 
+from datetime import timedelta
+
 from models.base import Instant, Wire
 from models.block_end import BlockDecision
 from models.checkpointing import CheckpointDecision
@@ -9,6 +11,7 @@ from models.placement import Decision
 from models.pool import PoolSpec
 from models.preemption import PreemptionPlan
 from models.spending import BuyingRecord
+from models.units import Duration
 
 
 class JobView(Wire):
@@ -18,6 +21,12 @@ class JobView(Wire):
     pool: str
     tier: Tier
     priority: int
+    counted_as: int | None = None
+    """The class that its wait had lifted it to when a cycle looked last; null where it counts as
+    its own."""
+    waited: Duration = timedelta(0)
+    """In the queue in all, over its attempts and without holds; of a job that is queued now,
+    before `queued_at`."""
     gpus: int
     gpu_type: str | None = None
     milli: int = 1000

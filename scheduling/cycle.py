@@ -29,6 +29,7 @@ from scheduling.gangs.decision import place_gang
 from scheduling.gangs.offers import need_of_share
 from scheduling.gangs.start import first_gang_start
 from scheduling.kept import KeptNodes
+from scheduling.order import noted, queue_order
 from scheduling.packer import (
     ALTERNATIVES,
     NO_START_KNOWN,
@@ -68,7 +69,8 @@ def plan(
     `queue`, `running` and `recent`. So does a `compiled` pass (`scheduling.bulk`), which is taken
     where that is sooner, or as this says.
     """
-    ordered, running = queue_order(queue), sorted(running, key=_running_order)
+    ordered = queue_order(queue, policy, now)
+    running = sorted(running, key=_running_order)
     mix = mix_of(ordered, recent, len(running), policy)
     return _planned(
         _Cycle(_columns_of(nodes, running, policy, now), policy, mix), ordered, compiled
@@ -88,14 +90,9 @@ def plan_kept(
     if policy.weights.separation:  # looks at ends, which move on while a job is overdue
         nodes = kept.nodes_with_data
         return plan(queue, nodes, kept.running, policy, now, recent, compiled=compiled)
-    ordered = queue_order(queue)
+    ordered = queue_order(queue, policy, now)
     mix = mix_of(ordered, recent, kept.running_count, policy)
     return _planned(_Cycle(kept.columns(now), policy, mix), ordered, compiled)
-
-
-def queue_order(queue: Iterable[JobRequest]) -> list[JobRequest]:
-    """Return the jobs by priority class, highest first, then time of submission, then id."""
-    return sorted(queue, key=_queue_key)
 
 
 class Foresight(NamedTuple):
@@ -119,13 +116,15 @@ def foresee(
     recent: Iterable[RecentJobs] = (),
 ) -> Foresight:
     """Return what `plan` would decide for `job`, were it in the queue too, in full."""
-    ordered, running = queue_order([*queue, job]), sorted(running, key=_running_order)
+    ordered = queue_order([*queue, job], policy, now)
+    running = sorted(running, key=_running_order)
     mix = mix_of(ordered, recent, len(running), policy)
     cycle = _Cycle(_columns_of(nodes, running, policy, now), policy, mix)
-    decisions = tuple(cycle.decide(ahead) for ahead in ordered[: ordered.index(job)])
+    ahead = ordered[: ordered.index(job)]
+    decisions = noted([cycle.decide(one) for one in ahead], ahead, policy, now)
     before = CyclePlan(decisions=decisions, reservations=tuple(cycle.reservations))
     free = domains_with_rest(cycle.columns.views)
-    decision = cycle.decide(job, explain=True)
+    (decision,) = noted([cycle.decide(job, explain=True)], [job], policy, now)
     left = {domain.key: domain.free for domain in domains_with_rest(cycle.columns.views)}
     domains = tuple(
         DomainLeft(
@@ -304,8 +303,10 @@ def _columns_of(
 
 
 def _planned(cycle: _Cycle, ordered: Sequence[JobRequest], compiled: bool | None) -> CyclePlan:
+    decisions = cycle.decide_all(ordered, compiled)
     return CyclePlan.trusted(
-        decisions=cycle.decide_all(ordered, compiled), reservations=tuple(cycle.reservations)
+        decisions=noted(decisions, ordered, cycle.policy, cycle.now),
+        reservations=tuple(cycle.reservations),
     )
 
 
@@ -325,11 +326,6 @@ def _hold_of_share(
     need = need_of_share(whole, len(gpu_indices))
     host = need.host(node.gpu_power)
     return Hold(job.id, mask_of(gpu_indices), host, start, whole.end_from(start))
-
-
-def _queue_key(job: JobRequest) -> tuple[int, bool, float, str, int]:
-    submitted = job.submitted_at.timestamp() if job.submitted_at else 0.0
-    return -job.priority, job.submitted_at is None, submitted, job.id, job.attempt
 
 
 def _running_order(job: RunningJob) -> tuple[str, datetime, str]:

@@ -5,7 +5,7 @@ The constraints and triggers that make the database refuse live in the migration
 migrations equal.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from sqlalchemy import (
@@ -16,6 +16,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    Interval,
     Text,
     text,
 )
@@ -29,6 +30,10 @@ def _time(*, default: bool = False, nullable: bool = False) -> Any:
     return Column(
         DateTime(timezone=True), nullable=nullable, server_default=NOW if default else None
     )
+
+
+def _span() -> Any:
+    return Column(Interval, nullable=False, server_default=text("'0'"))
 
 
 def _json(*, nullable: bool = False) -> Any:
@@ -226,12 +231,16 @@ class QueueRow(SQLModel, table=True):
     request: dict[str, Any] = Field(sa_column=_json())
     submitted_at: datetime = Field(sa_column=_time())
     queued_at: datetime = Field(sa_column=_time(default=True))
+    waited: timedelta = Field(sa_column=_span())
+    """In the queue before that, over all attempts and without holds."""
     decision: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
     """What the last cycle said of it, and why."""
     decided_at: datetime | None = Field(sa_column=_time(nullable=True))
     told_at: datetime | None = Field(sa_column=_time(nullable=True))
     """When its workflow last heard why it waits, and what it heard."""
     told_reason: str | None = Field(default=None, sa_type=Text)
+    spared: list[dict[str, Any]] | None = Field(sa_column=_json(nullable=True))
+    """Running jobs that may not be stopped for it yet, and from when on each may."""
 
 
 class CycleRow(SQLModel, table=True):
@@ -293,6 +302,8 @@ class PlacementRow(SQLModel, table=True):
     expected_seconds: float
     decision: dict[str, Any] = Field(sa_column=_json())
     placed_at: datetime = Field(sa_column=_time(default=True))
+    waited: timedelta = Field(sa_column=_span())
+    """In the queue until then, over all attempts and without holds."""
     ended_at: datetime | None = Field(sa_column=_time(nullable=True))
     end_reason: str | None = Field(default=None, sa_type=Text)
     end_message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})

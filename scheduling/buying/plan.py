@@ -48,7 +48,7 @@ from scheduling.buying.promises import not_promised, unpromised
 from scheduling.buying.seed_rule import seed_options, shortfall
 from scheduling.buying.shorter import shortened
 from scheduling.buying.words import cost_of_difference, sentence
-from scheduling.cycle import queue_order
+from scheduling.order import queue_order
 
 MOST_JOBS = 64
 """Of each tier, in queue order; those behind them have their turn when these are served."""
@@ -130,7 +130,8 @@ def _scene(
         if job.request.tier is tier
         if not (not_promised(job.request) or not_again(job, policy, now))
     }
-    ordered = [by_id[request.id] for request in queue_order(j.request for j in by_id.values())]
+    requests = queue_order((job.request for job in by_id.values()), fleet.packing, now)
+    ordered = [by_id[request.id] for request in requests]
     demand = usual_demand(unmet.demand, tier, now)
     fleet = fleet.of_tier(tier)
     scene = Scene(

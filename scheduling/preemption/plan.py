@@ -20,7 +20,7 @@ from models.preemption import (
     Victim,
 )
 from models.topology import Gang
-from scheduling.cycle import queue_order
+from scheduling.order import queue_order
 from scheduling.placement.mix import Mix, mix_of
 from scheduling.preemption.costs import Candidate, probable_end, victim_of, why_not
 from scheduling.preemption.ground import Ground, gains_of
@@ -118,7 +118,7 @@ class _Scene:
     ) -> tuple[PreemptionPlan, ...]:
         plans: list[PreemptionPlan] = []
         reserved = 0
-        for job in queue_order(queue):
+        for job in queue_order(queue, self.ground.packing, self.now):
             if job.id in self._busy:
                 continue
             if self.ground.fits(job):

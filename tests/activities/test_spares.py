@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import timedelta
 
 import pytest
 from sqlalchemy.exc import IntegrityError
@@ -68,6 +69,8 @@ async def test_the_next_attempt_begins_with_the_spare_and_a_repeat_finds_it(gang
         {"rank": 0, "spare": False, "node": "node-a"},
         {"rank": 1, "spare": False, "node": "node-c"},
     ]
+    waits = await gang.rows("SELECT attempt, waited FROM placements WHERE rank = 0 ORDER BY 1")
+    assert waits[0]["waited"] == waits[1]["waited"] > timedelta(0), "it has not waited again"
     ends = "SELECT node_id AS node, end_reason AS why FROM placements WHERE attempt = 1 ORDER BY 1"
     assert [(row["node"], row["why"]) for row in await gang.rows(ends)] == [
         ("node-a", "swapped"), ("node-b", "node-lost"), ("node-c", "swapped"),

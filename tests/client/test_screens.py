@@ -138,6 +138,31 @@ def test_of_many_nodes_the_first_are_named_and_the_others_counted() -> None:
     assert line.endswith(f" on {named} and 2 more nodes with 4 GPUs")
 
 
+def test_a_class_that_has_risen_is_said_with_how_long_it_took() -> None:
+    waits = a_job(
+        priority=4, counted_as=5, waited=timedelta(days=30), queued_at=NOW - timedelta(days=1)
+    )
+    risen = "class 4, counted as 5 after 31d in the queue"
+    explanation = Explanation(job=waits, headline="waits", position=2, ahead=1)
+    text = "\n".join(drawn(explanation_screen(explanation, NOW), 140))
+    assert f"place 2 in pool default, 1 job before it; {risen}" in text
+    spec = JobSpec.model_validate({"name": "train", "command": "true"})
+    runs = a_running_job(priority=4, counted_as=5, waited=timedelta(days=31, hours=2))
+    text = "\n".join(drawn(job_screen(JobReport(job=runs, spec=spec), NOW), 140))
+    assert "FAST, class 4, counted as 5 after 31d 2h in the queue" in text
+    plain = "\n".join(drawn(job_screen(JobReport(job=a_job(), spec=spec), NOW), 140))
+    assert "FAST, class 5\n" in plain
+
+
+def test_the_queue_is_watched_in_the_order_in_which_it_is_planned() -> None:
+    risen = a_job(id="risen", priority=4, counted_as=5, submitted_at=NOW - 50 * MINUTE)
+    jobs = (a_job(id="new"), a_job(id="low", priority=4), risen, a_running_job(id="runs"))
+    screen = drawn(fleet_screen(Fleet(at=NOW, nodes=(), jobs=jobs, ended=()), 80, 40))
+    listed = [line.split()[0] for line in screen if line and line.split()[0] in
+              ("new", "low", "risen", "runs")]  # fmt: skip
+    assert listed == ["runs", "risen", "new", "low"]
+
+
 def test_each_job_is_one_line_that_fits() -> None:
     reason = "no node can take it now (12 nodes: 9 gpus-busy, 3 tier-mismatch); it waits for more"
     jobs = (a_job(reason=reason), a_running_job(simulated=True), a_job(JobState.HELD))

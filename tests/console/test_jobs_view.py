@@ -231,6 +231,14 @@ def test_why_a_job_waits_node_by_node():
     assert "<code>longshore jobs</code>" in view.hints_html(explanation)
 
 
+def test_a_class_that_has_risen_is_said():
+    job = a_job(priority=4, counted_as=5, queued_at=NOW - timedelta(days=31))
+    explanation = Explanation(job=job, headline="waits", position=1)
+    risen = "class 4, counted as 5 after 31d in the queue"
+    assert f"It is of {risen}." in text_of(view.why_html(explanation, NOW))
+    assert risen in text_of(view.head_html(JobReport(job=job, spec=a_spec()), NOW, None))
+
+
 def test_why_a_job_is_where_it_is_with_the_next_best():
     parts = (ScoreTerm(name="room for 8 GPUs", value=-0.25),)
     best = Candidate(

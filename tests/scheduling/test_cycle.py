@@ -5,22 +5,10 @@ from datetime import timedelta
 from models.job import Tier
 from models.node import GPU, NodeState
 from models.placement import PackingPolicy, PlacementKind, RejectionCode
-from scheduling.cycle import plan, queue_order
+from scheduling.cycle import plan
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
 
 MINUTE = timedelta(minutes=1)
-
-
-def test_queue_order_is_priority_then_time_then_id() -> None:
-    queue = [
-        a_job("late", submitted_at=NOW + MINUTE),
-        a_job("b"),
-        a_job("a"),
-        a_job("urgent", priority=9, submitted_at=NOW + HOUR),
-        a_job("undated", submitted_at=None),
-    ]
-    names = [job.id for job in queue_order(queue)]
-    assert names == ["urgent", "a", "b", "late", "undated"]
 
 
 def test_each_job_sees_what_the_jobs_before_it_took() -> None:

@@ -18,7 +18,8 @@ from models.placement import (
     Rejection,
     RejectionCode,
 )
-from scheduling.cycle import plan, queue_order
+from scheduling.cycle import plan
+from scheduling.order import queue_order
 from scheduling.packer import check, place
 from scheduling.placement.feasibility import could_ever_hold
 from scheduling.state import with_job
@@ -92,7 +93,9 @@ def test_every_job_is_answered_once_and_only_on_a_feasible_node(scene: Scene) ->
     made = plan_of(scene)
     jobs = {job.id: job for job in scene.queue}
     nodes = {node.id: node for node in scene.nodes}
-    assert [d.job_id for d in made.decisions] == [job.id for job in queue_order(scene.queue)]
+    assert [d.job_id for d in made.decisions] == [
+        job.id for job in queue_order(scene.queue, POLICY, NOW)
+    ]
     for decision in made.placements:
         job = jobs[decision.job_id]
         assert decision.node_id is not None
@@ -137,7 +140,7 @@ def test_without_reservations_a_cycle_is_one_placement_after_another(scene: Scen
     policy = PackingPolicy(max_reservations=0)
     made = plan(scene.queue, scene.nodes, [], policy, NOW)
     nodes = list(scene.nodes)
-    for job, decision in zip(queue_order(scene.queue), made.decisions, strict=True):
+    for job, decision in zip(queue_order(scene.queue, POLICY, NOW), made.decisions, strict=True):
         alone = place(job, nodes, policy, NOW)
         assert (decision.node_id, decision.gpu_indices) == (alone.node_id, alone.gpu_indices)
         assert decision.terms == alone.terms

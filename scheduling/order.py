@@ -1,0 +1,87 @@
+"""The order of a queue, and what its wait does to a job's class. Nothing else decides either."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple, Protocol, TypeVar
+
+from models.packing import PackingPolicy
+from models.placement import Decision, JobRequest
+
+HIGHEST = 10
+"""The highest class: nothing counts as more."""
+
+
+class Waits(Protocol):
+    """What the order looks at."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def submitted_at(self) -> datetime | None: ...
+    @property
+    def waits_since(self) -> datetime | None: ...
+
+
+Job = TypeVar("Job", bound=Waits)
+
+
+class QueuedJob(NamedTuple):
+    """As much of a job as its place in a queue takes."""
+
+    id: str
+    attempt: int
+    priority: int
+    submitted_at: datetime
+    waits_since: datetime
+
+
+def queue_order(queue: Iterable[Job], policy: PackingPolicy, now: datetime) -> list[Job]:
+    """Return the jobs by the class that each counts as, highest first, then time of submission,
+    then id."""
+    counted = _counting(policy, now)
+
+    def key(job: Job) -> tuple[int, bool, float, str, int]:
+        submitted = job.submitted_at.timestamp() if job.submitted_at else 0.0
+        return -counted(job), job.submitted_at is None, submitted, job.id, job.attempt
+
+    return sorted(queue, key=key)
+
+
+def counted_as(job: Waits, policy: PackingPolicy, now: datetime) -> int:
+    """Return the class that a job counts as in its queue: its own, and one more for each full
+    `class_rises_every` that it has waited in all."""
+    return _counting(policy, now)(job)
+
+
+def noted(
+    decisions: Sequence[Decision],
+    jobs: Sequence[JobRequest],
+    policy: PackingPolicy,
+    now: datetime,
+) -> tuple[Decision, ...]:
+    """Return the decisions for `jobs`, in their order, each with the class that its job counted as
+    where that is not its own."""
+    counted = _counting(policy, now)
+    made = list(decisions)
+    for place, job in enumerate(jobs):
+        if (counts := counted(job)) != job.priority:
+            made[place] = made[place].model_copy(update={"counted_as": counts})
+    return tuple(made)
+
+
+def _counting(policy: PackingPolicy, now: datetime) -> Callable[[Waits], int]:
+    every = policy.class_rises_every
+    risen_before = now - every
+
+    def counted(job: Waits) -> int:
+        since = job.waits_since or job.submitted_at
+        # A hundred thousand may be asked, of which nearly all are young.
+        if since is None or since > risen_before or not every:
+            return job.priority
+        return min(job.priority + (now - since) // every, HIGHEST)
+
+    return counted

@@ -1,0 +1,147 @@
+"""What a job has waited in all, on PostgreSQL: kept over its attempts, and what the order of its
+queue, the stops of others and its views make of it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from activities.snapshot import load_place, load_pool, read_queue
+from activities.views import Views, set_pool
+from models.job import JobState
+from models.messages import HoldRequest
+from models.placement import PackingPolicy, PlacementKey
+from models.pool import PoolPacking, PoolSpec
+from tests.support.ledger import SUBMITTED_AT, Ledger
+
+DAY = timedelta(days=1)
+WHOLE = {"gpus": 2, "expected_duration": "1000h"}
+URGENT = {"gpus": 2, "expected_duration": "30m"}
+
+
+async def test_a_job_that_waited_a_month_goes_before_one_of_the_next_class(ledger: Ledger):
+    async with _two_that_wait(ledger):
+        assert await _places(ledger) == {"old": 1, "new": 2}
+        assert (await ledger.cycle("one")).placed == 1
+        (row,) = await ledger.rows("SELECT job_id, waited, decision FROM placements")
+        assert (row["job_id"], row["decision"]["counted_as"]) == ("old", 5)
+        assert timedelta(0) <= row["waited"] - 31 * DAY < DAY
+        old = await Views(ledger.database).job("old")
+        assert (old.state, old.priority, old.counted_as) == (JobState.RUNNING, 4, 5)
+        assert old.waited == row["waited"]
+
+
+async def test_a_pool_can_switch_it_off(ledger: Ledger):
+    async with _two_that_wait(ledger):
+        await _rises_every(ledger, timedelta(0))
+        assert await _places(ledger) == {"new": 1, "old": 2}
+        await ledger.cycle("one")
+        assert await ledger.value("SELECT job_id FROM placements") == "new"
+        old = await Views(ledger.database).job("old")
+        assert old.counted_as is None
+
+
+async def test_a_cycle_says_what_a_job_that_waits_on_counted_as(ledger: Ledger):
+    await ledger.register(gpus=1)
+    await ledger.enqueue("wide", gpus=2, priority=4)
+    await _age(ledger, "wide", 61)
+    await ledger.cycle("one")
+    wide = await Views(ledger.database).job("wide")
+    assert (wide.state, wide.counted_as, wide.waited) == (JobState.QUEUED, 6, timedelta(0))
+
+
+async def test_what_was_waited_before_an_attempt_counts_in_the_next(ledger: Ledger):
+    async with _two_that_wait(ledger):
+        await ledger.cycle("one")
+        await ledger.release("old")
+        await ledger.enqueue("old", attempt=2, priority=4, gpus=2)
+        await ledger.rows("UPDATE queue SET submitted_at = :new WHERE job_id = 'new'",
+                          new=SUBMITTED_AT + DAY)  # fmt: skip
+        assert await _places(ledger) == {"old": 1, "new": 2}
+        waited = await ledger.value("SELECT waited FROM queue WHERE job_id = 'old'")
+        assert timedelta(0) <= waited - 31 * DAY < DAY
+
+
+async def test_a_month_on_gpus_is_no_wait(ledger: Ledger):
+    await ledger.register(gpus=2)
+    async with ledger.listening("old"):
+        await ledger.enqueue("old", priority=4, **WHOLE)
+        await ledger.cycle("one")
+        await _unguarded(
+            ledger, "UPDATE placements SET placed_at = placed_at - interval '40 days'"
+        )
+        await ledger.release("old")
+        await ledger.enqueue("old", attempt=2, priority=4, **WHOLE)
+        await ledger.enqueue("new", priority=5, **WHOLE)
+        assert await _places(ledger) == {"new": 1, "old": 2}
+
+
+async def test_a_hold_is_no_wait(ledger: Ledger):
+    waited = "SELECT waited FROM queue"
+    await ledger.enqueue("old")
+    await _age(ledger, "old", 10)
+    for _twice in range(2):
+        await _set_hold(ledger, True)
+    before = await ledger.value(waited)
+    assert timedelta(0) <= before - 10 * DAY < DAY
+    await _age(ledger, "old", 100)
+    async with ledger.database.transaction() as connection:
+        (entry,) = (await read_queue(connection, ledger.pool)).entries
+        now = (await connection.exec_driver_sql("SELECT clock_timestamp()")).scalar_one()
+    assert entry.request.waits_since is not None
+    assert timedelta(0) <= now - entry.request.waits_since - before < DAY
+    for _twice in range(2):
+        await _set_hold(ledger, False)
+    assert await ledger.value(waited) == before
+
+
+@asynccontextmanager
+async def _two_that_wait(ledger: Ledger) -> AsyncIterator[None]:
+    """Let one of class 4 wait since 31 days, one of class 5 since now, for both GPUs of a node."""
+    await ledger.register(gpus=2)
+    async with ledger.listening("old", "new", "newest"):
+        await ledger.enqueue("old", priority=4, **WHOLE)
+        await ledger.enqueue("new", priority=5, **URGENT)
+        await _age(ledger, "old", 31)
+        yield
+
+
+async def _age(ledger: Ledger, job: str, days: int) -> None:
+    """Let a job have been submitted and queued so many days earlier."""
+    submitted = (SUBMITTED_AT - timedelta(days=days)).isoformat()
+    await ledger.rows(
+        "UPDATE queue SET queued_at = queued_at - :age, submitted_at = :submitted,"
+        " request = request || jsonb_build_object('submitted_at', CAST(:text AS text))"
+        " WHERE job_id = :job",
+        job=job, age=timedelta(days=days), submitted=submitted, text=submitted,
+    )  # fmt: skip
+
+
+async def _unguarded(ledger: Ledger, statement: str) -> None:
+    """Write what the database refuses otherwise: a test may not wait for it."""
+    await ledger.rows("ALTER TABLE placements DISABLE TRIGGER USER")
+    await ledger.rows(statement)
+    await ledger.rows("ALTER TABLE placements ENABLE TRIGGER USER")
+
+
+async def _rises_every(ledger: Ledger, every: timedelta) -> None:
+    packing = PoolPacking(class_rises_every=every)
+    async with ledger.database.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=ledger.pool, packing=packing))
+
+
+async def _places(ledger: Ledger) -> dict[str, int | None]:
+    """Return the place of each job in the queue, the first first."""
+    async with ledger.database.transaction() as connection:
+        pool = await load_pool(connection, ledger.pool)
+        queue = (await read_queue(connection, ledger.pool)).entries
+        packing: PackingPolicy = pool.packing
+        places = {
+            entry.request.id: await load_place(connection, ledger.pool, entry.request.id, packing)
+            for entry in queue
+        }
+    return dict(sorted(places.items(), key=lambda item: item[1] or 0))
+
+
+async def _set_hold(ledger: Ledger, held: bool) -> None:
+    key = PlacementKey(job_id="old", attempt=1)
+    await ledger.run(ledger.queue.set_hold, HoldRequest(key=key, held=held))
