@@ -96,6 +96,7 @@ def _work(row: RowMapping, shares: tuple[RunningJob, ...], store_away: str) -> R
         no_store=store_away if spec.checkpoint and spec.checkpoint.store else "",
         preemptible=spec.preemptible,
         preempted_at=tuple(row["preempted_at"] or ()),
+        counted_as=row["counted_as"],
         price=round(row["price"]),
     )
 
@@ -116,6 +117,7 @@ def _checkpoint(spec: JobSpec, row: RowMapping) -> WorkCheckpoint | None:
 _WORK = """
     WITH held AS (
         SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at,
+               max(CAST(p.decision ->> 'counted_as' AS integer)) AS counted_as,
                sum(coalesce(nullif(b.price_micro_per_gpu_hour, 0), :owned)
                    * cardinality(p.gpu_indices)) / sum(cardinality(p.gpu_indices)) AS price
           FROM placements p
@@ -124,6 +126,7 @@ _WORK = """
          WHERE p.ended_at IS NULL
          GROUP BY p.job_id, p.attempt)
     SELECT j.id, j.spec, j.submitted_at, held.attempt, held.placed_at, held.price,
+           held.counted_as,
            c.saved_at, c.write_seconds, c.bytes,
            (SELECT array_agg(e.ended_at ORDER BY e.ended_at) FROM placements e
              WHERE e.job_id = j.id AND e.end_reason = :preempted AND e.rank = 0) AS preempted_at

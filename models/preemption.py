@@ -101,6 +101,9 @@ class RunningWork(Frozen):
     preemptible: bool = True
     preempted_at: tuple[Instant, ...] = ()
     """When it was preempted before, oldest first."""
+    counted_as: int | None = None
+    """The class that its wait had lifted it to when it was placed; None where it counted as its
+    own."""
     price: Money = 0
     """Micro-dollars per GPU-hour of its nodes, the mean over its GPUs."""
 

@@ -107,10 +107,14 @@ def cost_of(span: timedelta, gpus: float, price: float) -> int:
 
 def _not_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy) -> str | None:
     mine, theirs = job.priority, work.request.priority
-    if theirs >= mine:
-        return f"is of class {theirs}, which is not below {mine}"
-    if policy.levels is PreemptionLevels.BANDS and _band(theirs) == _band(mine):
-        return f"is of class {theirs}, in one band with {mine}"
+    # It went before jobs of the class that it counted as: whoever is stopped for one of these
+    # would go before that again, and take its GPUs back.
+    counted = max(theirs, work.counted_as or 0)
+    risen = f", counted as {counted} when it was placed" if counted > theirs else ""
+    if counted >= mine:
+        return f"is of class {theirs}{risen}, which is not below {mine}"
+    if policy.levels is PreemptionLevels.BANDS and _band(counted) == _band(mine):
+        return f"is of class {theirs}{risen}, in one band with {mine}"
     return None
 
 

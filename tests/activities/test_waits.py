@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+from activities.preemption_inputs import read_inputs
 from activities.snapshot import load_place, load_pool, read_queue
 from activities.views import Views, set_pool
 from models.job import JobState
@@ -92,6 +93,31 @@ async def test_a_hold_is_no_wait(ledger: Ledger):
     for _twice in range(2):
         await _set_hold(ledger, False)
     assert await ledger.value(waited) == before
+
+
+async def test_a_risen_job_is_not_stopped_for_one_that_it_went_before(ledger: Ledger):
+    async with _two_that_wait(ledger):
+        await ledger.cycle("one")
+        async with ledger.database.transaction() as connection:
+            (work,) = (await read_inputs(connection, ledger.pool)).running
+        assert (work.id, work.counted_as) == ("old", 5)
+        await ledger.cycle("two")
+        assert await ledger.rows("SELECT * FROM preemptions") == []
+        await ledger.enqueue("newest", priority=6, **URGENT)
+        await ledger.cycle("three")
+        assert await ledger.rows("SELECT job_id, for_job FROM preemptions") == [
+            {"job_id": "old", "for_job": "newest"}
+        ]
+
+
+async def test_without_the_rise_the_same_job_is_stopped(ledger: Ledger):
+    async with _two_that_wait(ledger):
+        await ledger.rows("UPDATE queue SET held = true WHERE job_id = 'new'")
+        await _rises_every(ledger, timedelta(0))
+        await ledger.cycle("one")
+        await ledger.rows("UPDATE queue SET held = false WHERE job_id = 'new'")
+        await ledger.cycle("two")
+        assert await ledger.value("SELECT job_id FROM preemptions") == "old"
 
 
 @asynccontextmanager

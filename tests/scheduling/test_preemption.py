@@ -59,6 +59,21 @@ def test_only_a_lower_class_gives_way(job: int, running: int, gives_way: bool) -
         assert "1 not of a lower class" in plan.reason
 
 
+@pytest.mark.parametrize(("job", "gives_way"), [(4, False), (5, False), (6, True)])
+def test_nobody_is_stopped_for_a_job_of_a_class_that_it_had_risen_to(
+    job: int, gives_way: bool
+) -> None:
+    """It was placed as one of class 5: stopped for another of that class it would go first again
+    and take its GPUs back, and so on for ever."""
+    plan = planned(a_job("urgent", 8, priority=job), [full(4, counted_as=5)])
+    assert plan.preempts is gives_way
+    if job == 5:
+        (kept,) = plan.rejected
+        assert kept.reason == (
+            "is of class 4, counted as 5 when it was placed, which is not below 5"
+        )
+
+
 @pytest.mark.parametrize(
     ("job", "running", "gives_way"), [(6, 4, False), (6, 3, True), (7, 6, True)]
 )

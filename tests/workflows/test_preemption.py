@@ -134,6 +134,37 @@ async def test_a_gang_gives_way_whole(
         assert set(await lease_ends(control, gang)) == {LeaseEnd.PREEMPTED, LeaseEnd.FINISHED}
 
 
+async def test_a_job_that_waited_a_month_goes_first_and_is_not_stopped_for_the_one_behind_it(
+    longshore: Longshore, node: ScriptedNode, pool: str, control: Database
+):
+    first = (await longshore.submit(a_spec(pool, gpus=8, priority=9))).job_id
+    await node.started(first)
+    low, high = [
+        (await longshore.submit(a_spec(pool, gpus=8, priority=priority))).job_id
+        for priority in (4, 5)
+    ]
+    for job_id in (low, high):
+        await reaches(longshore, job_id, JobState.QUEUED)
+    assert (await longshore.explain(low)).ahead == 1
+    async with control.transaction() as connection:
+        await connection.execute(
+            text("UPDATE queue SET queued_at = queued_at - interval '31 days' WHERE job_id = :id"),
+            {"id": low},
+        )
+    assert (await longshore.explain(low)).ahead == 0
+    await node.end(first)
+    await node.started(low)
+    ran = (await longshore.explain(low)).job
+    assert (ran.priority, ran.counted_as, ran.waited.days) == (4, 5, 31)
+    # When the next cycle looks at this one, that which placed the first has been over for long.
+    late = (await longshore.submit(a_spec(pool, gpus=8, priority=0))).job_id
+    await eventually(lambda: _looked_at(control, late))
+    assert (node.stops, await _preemptions(control, low)) == ([], [])
+    for job_id in (low, high, late):
+        await node.end(job_id)
+        assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+
+
 def stopped(node: ScriptedNode, job_id: str) -> ProcessReport:
     """Return the report of a process that saved and left when it was asked to."""
     (stop,) = [stop for stop in node.stops if stop.key.job_id == job_id]
