@@ -99,8 +99,7 @@ class Preempting:
             plan_preemptions, seen.queue, seen.nodes, seen.running, seen.spec.preemption,
             seen.spec.packing, now, under_way, quotes, seen.recent,
         )  # fmt: skip
-        chosen = [plan for plan in plans if plan.preempts]
-        return await self._store(seen, cycle_id, chosen) if chosen else []
+        return await self._store(seen, cycle_id, plans)
 
     async def _why_store_is_away(self, pool: str) -> str:
         """Have the newest saves in the database; return why that cannot be, or nothing."""
@@ -116,11 +115,19 @@ class Preempting:
     async def _store(
         self, seen: PreemptionInputs, cycle_id: str, plans: Sequence[PreemptionPlan]
     ) -> list[tuple[str, Displacement]]:
+        """Store who gives way to whom, and for each other job who is left alone for a time; return
+        what those who give way are to hear."""
         waiting = {job.id: job for job in seen.queue}
         running = {work.id: work.request for work in seen.running}
-        rows = [row for plan in plans for row in _rows(plan, waiting[plan.job_id], running)]
+        chosen = [plan for plan in plans if plan.preempts]
+        rows = [row for plan in chosen for row in _rows(plan, waiting[plan.job_id], running)]
         pool = seen.spec.name
+        spared = [plan.model_dump(mode="json", include={"job_id", "spared"})
+                  for plan in plans if plan.spared]  # fmt: skip
         async with self._database.transaction() as connection:
+            await connection.execute(text(_SPARE), {"rows": json.dumps(spared), "pool": pool})
+            if not rows:
+                return []
             stored = await connection.execute(
                 text(_STORE), {"rows": json.dumps(rows), "cycle": cycle_id, "pool": pool}
             )
@@ -232,6 +239,16 @@ _PRICES = """
      WHERE best_ask IS NOT NULL AND observed_at > clock_timestamp() - :age
        AND NOT EXISTS (SELECT FROM market_switch WHERE stopped)
      ORDER BY provider, instance_type, observed_at DESC
+"""
+
+_SPARE = """
+    UPDATE queue q SET spared = n.spared
+      FROM (SELECT job_id, w.spared
+              FROM queue o
+              LEFT JOIN jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (job_id text, spared jsonb)
+             USING (job_id)
+             WHERE o.pool = :pool AND (o.spared IS NOT NULL OR w.spared IS NOT NULL)) AS n
+     WHERE q.job_id = n.job_id AND q.spared IS DISTINCT FROM n.spared
 """
 
 _STORE = """

@@ -15,7 +15,7 @@ from models.job_report import AttemptView
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
-from models.preemption import PreemptionPlan
+from models.preemption import PreemptionPlan, Spared
 from models.views import GPUView, JobView, NodeView, PartView, PoolView
 
 MOST_ATTEMPTS = 50
@@ -100,6 +100,13 @@ class Views:
         async with self._database.transaction() as connection:
             plan = await connection.scalar(text(_MAKING_ROOM), {"id": job_id})
         return None if plan is None else PreemptionPlan.model_validate(plan)
+
+    async def spared(self, job_id: str) -> tuple[Spared, ...]:
+        """Return the running jobs that would make room for a queued one, and are left alone for a
+        time because they gave way lately, as the last look at who gives way said."""
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(text(_SPARED), {"id": job_id})
+            return tuple(Spared.model_validate(dict(row)) for row in rows.mappings())
 
     async def gave_way(self, job_id: str) -> PreemptionPlan | None:
         """Return the plan by which a job gave way last, or does now; None where it never has."""
@@ -288,6 +295,15 @@ _MAKING_ROOM = """
       JOIN placements p ON p.job_id = d.job_id AND p.attempt = d.attempt AND p.ended_at IS NULL
      WHERE d.for_job = :id
      ORDER BY d.decided_at DESC LIMIT 1
+"""
+
+_SPARED = """
+    SELECT s.job_id, s.until
+      FROM queue q
+     CROSS JOIN LATERAL jsonb_to_recordset(q.spared) AS s (job_id text, until timestamptz)
+     WHERE q.job_id = :id AND s.until > clock_timestamp()
+       AND EXISTS (SELECT FROM placements p WHERE p.job_id = s.job_id AND p.ended_at IS NULL)
+     ORDER BY s.until, s.job_id
 """
 
 _GAVE_WAY = """

@@ -10,10 +10,10 @@ from models.checkpointing import CheckpointDecision
 from models.job import JobState
 from models.placement import Decision, PlacementKind, RejectionCode
 from models.pool import Growth
-from models.preemption import PreemptionPlan
+from models.preemption import PreemptionPlan, Spared
 from models.spending import BuyingRecord
 from models.views import Explanation, JobView
-from scheduling.words import count
+from scheduling.words import count, format_spared
 
 _HINTS = {
     RejectionCode.TIER: "give the job the other tier, or add a node of its tier",
@@ -60,6 +60,7 @@ def explain(
     growth: Growth = Growth.OPEN,
     placed: Decision | None = None,
     making_room: PreemptionPlan | None = None,
+    spared: Sequence[Spared] = (),
     gave_way: PreemptionPlan | None = None,
     saving: CheckpointDecision | None = None,
     buying: BuyingRecord | None = None,
@@ -68,14 +69,19 @@ def explain(
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
-    that give way to it; `coming` is what was bought and is no node yet; `placed`, `gave_way`,
-    `saving`, `buying` and `blocks` are as in the explanation."""
+    that give way to it, `spared` those that are left alone for a time; `coming` is what was bought
+    and is no node yet; `placed`, `gave_way`, `saving`, `buying` and `blocks` are as in the
+    explanation."""
     queued = position is not None
     headline = _queued_headline(job, alone, last, nodes) if queued else _headline(job)
-    if queued and making_room is not None and job.state is not JobState.HELD:
+    waits = queued and job.state is not JobState.HELD
+    if waits and making_room is not None:
         headline = f"waits until others have given way: {making_room.reason}"
-    elif queued and coming and job.state is not JobState.HELD:
-        headline += f"; {_on_their_way(coming)}"
+    elif waits:
+        if spared:
+            headline += f"; nobody gives way to it yet: {format_spared(spared)}"
+        if coming:
+            headline += f"; {_on_their_way(coming)}"
     return Explanation(
         job=job,
         headline=headline,
@@ -86,6 +92,7 @@ def explain(
         decided_at=decided_at,
         placed=placed,
         making_room=making_room,
+        spared=tuple(spared),
         gave_way=gave_way,
         saving=saving,
         buying=buying,

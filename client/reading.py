@@ -117,9 +117,10 @@ class Reading:
                 )
                 alone = place(request, nodes, pool.packing, datetime.now(UTC), recent=recent)
         making_room = await self._views().making_room(job.id)
+        spared = await self._views().spared(job.id) if pool.preemption.enabled else ()
         return explain(
             job, alone=alone, last=last, decided_at=row["decided_at"], position=position or 1,
-            nodes=len(nodes), growth=pool.growth, making_room=making_room,
+            nodes=len(nodes), growth=pool.growth, making_room=making_room, spared=spared,
             gave_way=gave_way, saving=saving,
             buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
             coming=coming,

@@ -187,6 +187,15 @@ class RejectedVictim(Frozen):
 
     job_id: str
     reason: str
+    until: Instant | None = None
+    """Until then, where it is left alone because it gave way lately."""
+
+
+class Spared(Frozen):
+    """A running job that is left alone for a time, because it gave way lately."""
+
+    job_id: str
+    until: Instant
 
 
 class GainedGPUs(Frozen):
@@ -245,6 +254,8 @@ class PreemptionPlan(Frozen):
     rejected: tuple[RejectedVictim, ...] = ()
     """Running jobs that may not be stopped, by id; at most 50."""
     rejected_count: int = 0
+    spared: tuple[Spared, ...] = ()
+    """Where no set of jobs makes room: those that may be stopped later, the first few of them."""
     reason: str
     """The answer in one sentence."""
 

@@ -9,7 +9,7 @@ from models.job import FailureClass, JobState, Tier
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
-from models.preemption import PreemptionPlan
+from models.preemption import PreemptionPlan, Spared
 from models.spending import BuyingRecord
 from models.units import Duration
 
@@ -168,6 +168,9 @@ class Explanation(Wire):
     the best others."""
     making_room: PreemptionPlan | None = None
     """For a queued job: the running jobs that give way to it now."""
+    spared: tuple[Spared, ...] = ()
+    """For a queued job: running jobs that are left alone for a time, and may then be stopped for
+    it."""
     gave_way: PreemptionPlan | None = None
     """The plan by which the job itself gave way last, or does now."""
     saving: CheckpointDecision | None = None

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from models.mig import first_slice
 from models.placement import JobRequest, PackingRule, RejectionCode, ScoreTerms
+from models.preemption import Spared
 from models.topology import LinkClass
 
 MOST_NODES = 4
@@ -66,6 +67,14 @@ def format_rejected(rejected: Mapping[RejectionCode, int]) -> str:
     by_count = sorted(rejected.items(), key=lambda item: -item[1])
     constraints = ", ".join(f"{number} {code}" for code, number in by_count)
     return f"{count(sum(rejected.values()), 'node')}: {constraints}"
+
+
+def format_spared(spared: Sequence[Spared]) -> str:
+    """Return ``a gave way lately and keeps its GPUs until 12:08:28 UTC, b until 12:10:00 UTC``."""
+    first, *others = (f"until {one.until:%H:%M:%S} UTC" for one in spared)
+    said = [f"{spared[0].job_id} gave way lately and keeps its GPUs {first}"]
+    said += [f"{one.job_id} {until}" for one, until in zip(spared[1:], others, strict=True)]
+    return ", ".join(said)
 
 
 def count(number: int, noun: str) -> str:

@@ -14,6 +14,7 @@ from models.placement import JobRequest
 from models.preemption import (
     PreemptionLevels,
     PreemptionPolicy,
+    RejectedVictim,
     RunningWork,
     Victim,
 )
@@ -48,13 +49,13 @@ class Candidate(NamedTuple):
 
 def why_not(
     work: RunningWork, job: JobRequest, policy: PreemptionPolicy, now: datetime
-) -> str | None:
+) -> RejectedVictim | None:
     """Return why a running job keeps its GPUs; None where it may be stopped for `job`."""
-    return (
-        _not_lower(work, job, policy)
-        or _protected(work, policy, now)
-        or _stopped_of_late(work, policy, now)
-    )
+    if reason := _not_lower(work, job, policy) or _protected(work, policy, now):
+        return RejectedVictim(job_id=work.id, reason=reason)
+    if reason := _stopped_of_late(work, policy, now):
+        return RejectedVictim(job_id=work.id, reason=reason, until=_left_alone_until(work, policy))
+    return None
 
 
 def victim_of(
@@ -142,6 +143,15 @@ def _stopped_of_late(work: RunningWork, policy: PreemptionPolicy, now: datetime)
     if recent >= policy.max_per_hour:
         return f"was preempted {recent} times within an hour"
     return None
+
+
+def _left_alone_until(work: RunningWork, policy: PreemptionPolicy) -> datetime:
+    """Return when nothing of what `_stopped_of_late` says holds any more for a job that gave way
+    before."""
+    times = [work.preempted_at[-1] + policy.cooldown, work.started_at + policy.min_run]
+    if len(work.preempted_at) >= policy.max_per_hour:
+        times.append(work.preempted_at[-policy.max_per_hour] + _HOUR)
+    return max(times)
 
 
 def _is_saved(work: RunningWork) -> bool:

@@ -171,9 +171,10 @@ class _Scene:
         for work in self.works.values():
             if names.isdisjoint(work.nodes):
                 continue
-            reason = self._busy.get(work.id) or why_not(work, job, self.policy, self.now)
-            if reason:
-                rejected.append(RejectedVictim(job_id=work.id, reason=reason))
+            if busy := self._busy.get(work.id):
+                rejected.append(RejectedVictim(job_id=work.id, reason=busy))
+            elif kept := why_not(work, job, self.policy, self.now):
+                rejected.append(kept)
             else:
                 candidates.append(Candidate(work, self._victim(work, job)))
         return candidates, rejected

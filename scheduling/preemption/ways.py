@@ -11,6 +11,7 @@ from models.preemption import (
     PreemptionPlan,
     PreemptionPolicy,
     RejectedVictim,
+    Spared,
     Victim,
     Way,
     WayKind,
@@ -18,7 +19,7 @@ from models.preemption import (
 from scheduling.buying.costs import UNSERVED
 from scheduling.buying.words import about
 from scheduling.preemption.costs import Candidate, cost_of
-from scheduling.words import count
+from scheduling.words import count, format_spared
 
 _MOST_REJECTED = 50
 _MOST_NAMED = 4
@@ -90,9 +91,13 @@ def refused(
     else:
         reason = "no running job is in its way: what is in use there belongs to none"
     waiting = _waiting(job, start, policy, now).model_copy(update={"chosen": True})
+    later = [Spared(job_id=one.job_id, until=one.until) for one in rejected if one.until]
+    spared = tuple(sorted(later, key=lambda one: (one.until, one.job_id))[:_MOST_NAMED])
+    if spared:
+        reason = f"{reason}; {format_spared(spared)}"
     return PreemptionPlan(
         job_id=job.id, at=now, ways=(waiting,), rejected=tuple(rejected[:_MOST_REJECTED]),
-        rejected_count=len(rejected), reason=reason,
+        rejected_count=len(rejected), spared=spared, reason=reason,
     )  # fmt: skip
 
 

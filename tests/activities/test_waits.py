@@ -9,7 +9,7 @@ from activities.preemption_inputs import read_inputs
 from activities.snapshot import load_place, load_pool, read_queue
 from activities.views import Views, set_pool
 from models.job import JobState
-from models.messages import HoldRequest
+from models.messages import HoldRequest, LeaseEnd, ReleaseRequest
 from models.placement import PackingPolicy, PlacementKey
 from models.pool import PoolPacking, PoolSpec
 from tests.support.ledger import SUBMITTED_AT, Ledger
@@ -118,6 +118,62 @@ async def test_without_the_rise_the_same_job_is_stopped(ledger: Ledger):
         await ledger.rows("UPDATE queue SET held = false WHERE job_id = 'new'")
         await ledger.cycle("two")
         assert await ledger.value("SELECT job_id FROM preemptions") == "old"
+
+
+async def test_who_is_left_alone_because_it_gave_way_lately_is_told_to_who_waits(ledger: Ledger):
+    views = Views(ledger.database)
+    await ledger.register(gpus=2)
+    async with ledger.listening("low"):
+        await ledger.enqueue("low", priority=1, **WHOLE)
+        await ledger.cycle("one")
+        key = PlacementKey(job_id="low", attempt=1)
+        gave_way = ReleaseRequest(key=key, reason=LeaseEnd.PREEMPTED, message="for another")
+        await ledger.run(ledger.queue.release, gave_way)
+        await ledger.enqueue("low", attempt=2, priority=1, **WHOLE)
+        assert (await ledger.cycle("two")).placed == 1
+        await ledger.enqueue("high", priority=9, **URGENT)
+        await ledger.cycle("three")
+        assert await ledger.rows("SELECT * FROM preemptions") == []
+        (spared,) = await views.spared("high")
+        ended = await ledger.value("SELECT ended_at FROM placements WHERE attempt = 1")
+        assert (spared.job_id, spared.until) == ("low", ended + timedelta(minutes=10))
+        version = "SELECT xmin FROM queue WHERE job_id = 'high'"
+        before = await ledger.value(version)
+        await ledger.cycle("four")
+        assert await ledger.value(version) == before, "it says the same: nothing is written"
+        # The cooldown is over: it gives way, and nobody is left alone.
+        minutes = "ended_at = ended_at - interval '11 minutes'"
+        await _unguarded(ledger, f"UPDATE placements SET {minutes} WHERE attempt = 1")
+        await _unguarded(
+            ledger, "UPDATE placements SET placed_at = placed_at - interval '6 minutes'"
+        )
+        await ledger.cycle("five")
+        assert await ledger.value("SELECT for_job FROM preemptions") == "high"
+        assert await views.spared("high") == ()
+
+
+async def test_who_runs_no_more_or_may_be_stopped_again_is_not_said_to_be_left_alone(
+    ledger: Ledger,
+):
+    views = Views(ledger.database)
+    await ledger.register(gpus=2)
+    async with ledger.listening("low"):
+        await ledger.enqueue("low", priority=1)
+        await ledger.cycle("one")
+        await ledger.enqueue("high", gpus=2, priority=9)
+        for minutes, said in ((5, 1), (-5, 0)):
+            until = f"clock_timestamp() + interval '{minutes} minutes'"
+            await ledger.rows(
+                "UPDATE queue SET spared = jsonb_build_array(jsonb_build_object("
+                f"'job_id', 'low', 'until', {until}))"
+            )
+            assert len(await views.spared("high")) == said
+        await ledger.rows(
+            "UPDATE queue SET spared = jsonb_build_array(jsonb_build_object("
+            "'job_id', 'low', 'until', clock_timestamp() + interval '5 minutes'))"
+        )
+        await ledger.release("low")
+        assert await views.spared("high") == ()
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from client.explain import explain
 from client.job_view import explanation_screen, job_screen, jobs_table
 from client.live import Lines, exit_code_of, job_panel
 from client.node_view import cells, node_line, nodes_table, pools_table
@@ -24,6 +25,7 @@ from models.placement import (
     ScoreTerms,
 )
 from models.pool import PoolSpec
+from models.preemption import Spared
 from models.views import Explanation, GPUView, JobView, NodeView, PartView, PoolView
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -161,6 +163,20 @@ def test_the_queue_is_watched_in_the_order_in_which_it_is_planned() -> None:
     listed = [line.split()[0] for line in screen if line and line.split()[0] in
               ("new", "low", "risen", "runs")]  # fmt: skip
     assert listed == ["runs", "risen", "new", "low"]
+
+
+def test_why_names_who_is_left_alone_and_until_when() -> None:
+    last = Decision(job_id="x", kind=PlacementKind.REQUEST_MORE_CAPACITY, reason="no room")
+    spared = (
+        Spared(job_id="sweep", until=NOW + 8 * MINUTE),
+        Spared(job_id="train", until=NOW + 9 * MINUTE),
+    )
+    said = "sweep gave way lately and keeps its GPUs until 12:08:00 UTC, train until 12:09:00 UTC"
+    found = explain(a_job(), last=last, position=1, nodes=1, spared=spared)
+    assert found.headline == f"waits: no room; nobody gives way to it yet: {said}"
+    assert found.spared == spared
+    held = explain(a_job(JobState.HELD), last=last, position=1, nodes=1, spared=spared)
+    assert "gives way" not in held.headline
 
 
 def test_each_job_is_one_line_that_fits() -> None:

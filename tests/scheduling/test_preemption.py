@@ -1,6 +1,6 @@
 """Who gives way: worked cases, one rule each."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -14,6 +14,7 @@ from models.preemption import (
     PreemptionPolicy,
     PreemptionUnderWay,
     RunningWork,
+    Spared,
     WayKind,
     WorkCheckpoint,
 )
@@ -105,6 +106,37 @@ def test_who_keeps_its_gpus(fields: dict[str, object], reason: str) -> None:
     assert not plan.preempts
     assert [one.reason for one in plan.rejected] == [reason]
     assert plan.rejected_count == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "until"),
+    [
+        ({"preempted_at": (NOW - 9 * MINUTE,)}, NOW + MINUTE),
+        ({"preempted_at": (NOW - HOUR,), "ran": 2 * MINUTE}, NOW + 3 * MINUTE),
+        # The cooldown ends before it has run for long enough.
+        ({"preempted_at": (NOW - 8 * MINUTE,), "ran": MINUTE}, NOW + 4 * MINUTE),
+        ({"preempted_at": tuple(NOW - n * MINUTE for n in (50, 40, 30))}, NOW + 10 * MINUTE),
+    ],
+)
+def test_who_is_left_alone_for_a_time_is_named_with_its_end(
+    fields: dict[str, object], until: datetime
+) -> None:
+    plan = planned(a_job("urgent", 8, priority=9), [full(**fields)])  # pyright: ignore[reportArgumentType]
+    assert plan.spared == (Spared(job_id="full", until=until),)
+    assert plan.reason == (
+        "nobody may be stopped for it: of 1 running job, 1 preempted of late; "
+        f"full gave way lately and keeps its GPUs until {until:%H:%M:%S} UTC"
+    )
+    later = a_job("urgent", 8, priority=9)
+    (work,) = [full(**fields)]  # pyright: ignore[reportArgumentType]
+    for at, stops in ((until - SECOND, False), (until, True)):
+        busy = nodes_with([work], [a_node()])
+        assert plan_preemption(later, busy, [work], RULES, POLICY, at).preempts is stops
+
+
+def test_who_keeps_its_gpus_for_another_reason_is_not_said_to_do_so_for_a_time() -> None:
+    plan = planned(a_job("urgent", 8, priority=9), [full(preemptible=False)])
+    assert plan.spared == ()
 
 
 def test_what_the_limits_let_through_again() -> None:
