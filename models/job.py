@@ -1,5 +1,6 @@
 """A job as its user describes it, and what becomes of it."""
 
+import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Self
@@ -126,6 +127,16 @@ EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvValue = Annotated[Text, WithJsonSchema({"type": ["string", "number"]})]
 
 
+_FILES_OF_A_NODE = (
+    "containers-storage|dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball"
+)
+"""Transports of podman that lead to files of its node, and to no registry."""
+_IMAGE = re.compile(
+    rf"(docker://)?(?!({_FILES_OF_A_NODE}):)"
+    r"((\w[\w.-]*|\[[0-9a-f:]+\])(:\d+)?/)?\w[\w.-]*(/\w[\w.-]*)*"
+    r"(:\w[\w.-]*)?(@\w[\w+.-]*:[0-9a-f]+)?",
+    re.ASCII | re.IGNORECASE,
+)
 DataName = Annotated[str, StringConstraints(pattern=r"^[^\s\x00]{1,200}$")]
 MOST_TEXT = 1_000_000
 """Characters of command, environment and data in all: the server takes two megabytes at once."""
@@ -231,9 +242,11 @@ class JobSpec(Frozen):
 
     @field_validator("image")
     @classmethod
-    def _image_is_no_option(cls, image: str | None) -> str | None:
+    def _image_is_a_name(cls, image: str | None) -> str | None:
         if image is not None and image.startswith("-"):
             raise ValueError("begins with a dash: give the name of an image")
+        if image is not None and not _IMAGE.fullmatch(image):
+            raise ValueError("is no name of an image, such as ghcr.io/example/train:1.4")
         return image
 
     @field_validator("env", mode="before")

@@ -56,6 +56,9 @@ def test_a_number_that_is_too_large_is_a_wrong_value_and_no_fault(parse: Any, va
         ("workdir", "/a\0", "must not hold a NUL character"),
         ("image", "a\0", "must not hold a NUL character"),
         ("image", "--volume=/:/host", "begins with a dash"),
+        ("image", "docker-archive:image.tar", "is no name of an image"),
+        ("image", "dir:/var/lib/images/secret", "is no name of an image"),
+        ("image", "/etc", "is no name of an image"),
         ("data", ["a\0b"], "must have no spaces"),
         ("checkpoint", {"folder": "a\0"}, "must not hold a NUL character"),
         ("conformance", {"allowed": ["a\0"]}, "must not hold a NUL character"),
@@ -68,6 +71,14 @@ def test_what_is_beyond_the_bounds_is_refused_with_the_bound(field: str, value: 
     with pytest.raises(SpecError) as refused:
         load(**{field: value})
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("image", [
+    "busybox", "localhost/train:1.4", "docker://ghcr.io/example/Train_2.b:1.4", "0f00ba12",
+    "[::1]:5000/a/b@sha256:" + 64 * "0", "dir",
+])  # fmt: skip
+def test_all_names_of_images_will_do(image: str):
+    assert load(image=image).image == image
 
 
 def test_the_bounds_themselves_will_do():
