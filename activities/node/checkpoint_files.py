@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from activities.node.public_files import entered
 from models.checkpoint import StoredFile
 
 DRAFTS = (".tmp", ".draft", ".partial")
@@ -33,7 +34,7 @@ def moment_of(folder: Path, where: Path) -> Path:
     moment = where / f".{folder.name}.saved-{uuid.uuid4().hex[:12]}"
     try:
         moment.mkdir()
-        with _entered(folder) as top:
+        with entered(folder) as top:
             for below, folders, names, here in os.fwalk(".", dir_fd=top):
                 folders[:] = [name for name in folders if not name.endswith(DRAFTS)]
                 for name in [*folders, *names]:
@@ -79,7 +80,6 @@ def remove(folder: Path) -> None:
 
 
 _KINDS = ("saved", "restoring", "old")
-_PASS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _beside(folder: Path, kind: str) -> Path:
@@ -104,20 +104,6 @@ def _walk(folder: Path, below: str) -> Iterator[StoredFile]:
                         path=path, size=its.st_size, mode=stat.S_IMODE(its.st_mode),
                         modified_ns=its.st_mtime_ns,
                     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _entered(folder: Path) -> Iterator[int]:
-    """Open a folder by a path of which no part is a link. Raises OSError where one is."""
-    way = [os.open("/", _PASS)]
-    try:
-        for part in folder.parts[1:]:
-            way.append(os.open(part, _PASS, dir_fd=way[-1]))
-        way.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=way[-1]))
-        yield way[-1]
-    finally:
-        for opened in way:
-            os.close(opened)
 
 
 def _take(name: str, here: int, target: Path) -> None:

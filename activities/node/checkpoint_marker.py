@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from activities.node.public_files import open_public, put_public
+from activities.node.public_files import open_public, replace_public
 from models.checkpoint import LocalCheckpoint
 
 _LARGEST = 64 * 2**20
@@ -23,8 +23,5 @@ def read_marker(path: Path, folder: Path) -> LocalCheckpoint | None:
 
 
 def write_marker(path: Path, local: LocalCheckpoint) -> None:
-    """Store what the folder holds. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    put_public(temporary, local.model_dump_json())
-    temporary.replace(path)
+    """Store what the folder holds, at a path without links. Raises OSError."""
+    replace_public(path, local.model_dump_json())

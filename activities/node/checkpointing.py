@@ -61,8 +61,9 @@ class Keeper:
         self._real = folder
         """The same without links, as it was before the job began."""
         self._public = run_folder / "public"
-        # Beside the folder: whoever sees the folder sees what it holds.
         self._marker = folder.with_name(f".{folder.name}.checkpoint.json")
+        """Beside the folder: whoever sees the folder sees what it holds."""
+        self._in_image = request.spec.image is not None
         self._simulated = simulated
         self._publish_within = publish_within
         self._lines = SavedLines(self._public / SAVED)
@@ -117,7 +118,7 @@ class Keeper:
         before, deadline = self._number, boot_clock() + within.total_seconds()
         self._asked_at = wall_clock(), boot_clock()
         if self._contract.save_file:
-            put_public(self._public / SAVE_REQUEST, "save\n")
+            self._put_request()
         if self._contract.save_signal:
             send(signal_number(self._contract.save_signal))
         answered = await self._until(lambda: self._number > before, deadline)
@@ -131,6 +132,15 @@ class Keeper:
         if self._contract.store:
             await self._until(lambda: self.last is not None and self.last.published, deadline)
         return self.last
+
+    def _put_request(self) -> None:
+        try:
+            put_public(self._public / SAVE_REQUEST, "save\n")
+        except OSError as error:
+            raise RefusedError(
+                f"{self._placement.job_id} cannot be asked to save: the file "
+                f"LONGSHORE_SAVE_REQUEST cannot be written ({error.strerror})"
+            ) from None
 
     def asked_to_stop(self, grace: float) -> None:
         """The job is to save and stop; with no grace, to be gone at once."""
@@ -161,7 +171,9 @@ class Keeper:
     def _tidy(self) -> None:
         checkpoint_files.put_back(self._folder)
         self._folder.mkdir(parents=True, exist_ok=True)
+        # While the job runs it may put links where these folders are: none is followed then.
         self._real = self._folder.resolve()
+        self._marker = self._folder.parent.resolve() / self._marker.name
 
     async def _restore_patiently(self) -> None:
         deadline, wait = boot_clock() + RESTORE_PATIENCE, FIRST_WAIT
@@ -251,10 +263,11 @@ class Keeper:
         await self._publisher.offer(Moment(moment, draft))
 
     def _take_moment(self) -> tuple[Path, int]:
-        # Not where the job sees it: it could change it before it is published.
-        own = self._public.parent
-        alike = own.stat().st_dev == self._real.parent.stat().st_dev
-        moment = checkpoint_files.moment_of(self._real, own if alike else self._real.parent)
+        # Not where the job sees it: it could change it before it is published, or put links there.
+        # On another disk that costs a copy, which is spared a job that may do all of that anyway.
+        own, beside = self._public.parent, self._real.parent
+        alike = self._in_image or own.stat().st_dev == beside.stat().st_dev
+        moment = checkpoint_files.moment_of(self._real, own if alike else beside)
         return moment, sum(file.size for file in checkpoint_files.files_of(moment))
 
     def _draft(

@@ -57,8 +57,8 @@ class RunStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder.resolve()  # no link is followed below it
 
     def folder(self, key: PlacementKey) -> Path:
         """Return the folder of an attempt. Raises ValueError for an id that cannot name one."""

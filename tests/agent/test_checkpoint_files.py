@@ -82,12 +82,12 @@ def test_what_a_link_leads_to_is_not_in_it(folder: Path, where: Path, tmp_path: 
 def test_a_folder_behind_a_link_is_not_entered(folder: Path, where: Path, tmp_path: Path):
     shutil.rmtree(folder)
     folder.symlink_to("/etc")
-    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+    with pytest.raises(OSError, match="is a link, which is not followed"):
         moment_of(folder, where)
     folder.unlink()
     folder.parent.rmdir()
     folder.parent.symlink_to("/")
-    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+    with pytest.raises(OSError, match="is a link, which is not followed"):
         moment_of(folder.with_name("etc"), where)
     assert list(where.iterdir()) == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from activities.node.progress import read_progress
-from activities.node.public_files import open_public, put_public, remove_public
+from activities.node.public_files import open_public, put_public, remove_public, replace_public
 from activities.node.saved_lines import SavedLines
 from models.messages import Progress
 
@@ -65,8 +65,27 @@ def test_what_is_no_file_of_its_own_is_not_read(
 
 def test_a_folder_that_is_a_link_is_not_entered(tmp_path: Path, secret: Path):
     (tmp_path / "public").symlink_to(secret.parent)
-    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+    with pytest.raises(OSError, match="is a link, which is not followed"):
         open_public(tmp_path / "public" / secret.name)
+
+
+def test_nothing_is_written_behind_a_link_further_up(tmp_path: Path, public: Path, secret: Path):
+    (tmp_path / "elsewhere" / "public").mkdir(parents=True)
+    public.rmdir()
+    public.parent.rmdir()
+    public.parent.symlink_to(tmp_path / "elsewhere")
+    for write in (put_public, replace_public):
+        with pytest.raises(NotADirectoryError, match="is a link, which is not followed"):
+            write(public / "marker.json", "text")
+    assert list((tmp_path / "elsewhere" / "public").iterdir()) == []
+
+
+def test_what_is_replaced_is_not_written_to(public: Path, secret: Path):
+    for name in ("marker.json", "marker.new"):
+        (public / name).symlink_to(secret)
+    replace_public(public / "marker.json", "text")
+    assert [path.name for path in public.iterdir()] == ["marker.json"]
+    assert ((public / "marker.json").read_text(), secret.read_text()) == ("text", SECRET)
 
 
 def test_what_the_agent_writes_takes_the_place_of_a_link(public: Path, secret: Path):
