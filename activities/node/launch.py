@@ -35,6 +35,8 @@ KEPT_ENV = [
     "no_proxy",
     "DOCKER_HOST",
     "DOCKER_CONFIG",
+    "CONTAINERS_CONF",
+    "CONTAINERS_STORAGE_CONF",
     "CUDA_HOME",
 ]
 """What a process inherits from the agent's environment, besides LC_*; nothing else leaks."""
@@ -46,6 +48,9 @@ SAVED, SAVE_REQUEST = "saved", "save-request"
 CONTAINER_WORKDIR = "/longshore/work"
 AGENT_MARK = "LONGSHORE_AGENT_ID"
 """In the environment of every process of a job: a restarted agent finds its orphans by it."""
+_MARKS = (AGENT_MARK, "LONGSHORE_JOB_ID", "LONGSHORE_ATTEMPT")
+_LONGEST_LINE = 60_000
+"""Bytes of a line that docker and podman read from a file of variables."""
 
 
 class LaunchError(Exception):
@@ -75,30 +80,49 @@ def prepare(
     run_folder: Path,
     job_folder: Path,
     going_on: Mapping[str, str] = MappingProxyType({}),
+    image_folders: Sequence[Path] = (),
 ) -> Launch:
     """Make the folders that the job needs and return what to execute.
 
     `job_folder` is the job's own on this node, the same for every attempt; `going_on` the
-    variables that say what it goes on from. Raises LaunchError when the node cannot run it,
-    OSError when a folder cannot be made.
+    variables that say what it goes on from; `image_folders` what a job in an image may see
+    besides. Raises LaunchError when the node cannot run it, OSError when a folder cannot be made.
     """
     spec = request.spec
     cwd = _work_folder(spec, job_folder)
     checkpoints = checkpoint_folder(request, job_folder)
     if checkpoints:
         checkpoints.mkdir(parents=True, exist_ok=True)
-    env = _own_env(request, identity, inventory, run_folder / "public", checkpoints)
-    env = spec.env | env | dict(going_on)
+    own = _own_env(request, identity, inventory, run_folder / "public", checkpoints)
+    own |= going_on
     base = clean_env(os.environ)
     if not spec.image:
-        return Launch(command(spec.argv, spec), base | env, cwd)
+        return Launch(command(spec.argv, spec), base | spec.env | own, cwd)
     if spec.gang and spec.gang.per_gpu:
         raise LaunchError(
             126,
             "a process for each GPU cannot be started inside an image: leave out gang.processes "
             "and start them there, with torchrun for example",
         )
-    return _in_container(request, inventory, base, env, cwd, checkpoints, run_folder / "public")
+    runtime = inventory.container_runtime
+    if not runtime:
+        raise LaunchError(
+            127,
+            f"this node cannot run the image {spec.image}: it has neither docker nor podman. "
+            "Install one and start the agent again.",
+        )
+    inside, mounts = _inside(own, cwd, checkpoints, [job_folder, *image_folders])
+    argv = [runtime, "run", "--rm", "--init", "--name", container_name(request.placement.key)]
+    argv += ["--label", f"longshore.agent={identity.agent_id}", "--workdir", CONTAINER_WORKDIR]
+    for mount in [f"{run_folder / 'public'}:{IN_CONTAINER}", *mounts]:
+        argv += ["--volume", mount]
+    if not inventory.simulated:
+        argv += _gpu_flags(runtime, own["CUDA_VISIBLE_DEVICES"])
+    argv += _env_flags(run_folder / "environment", spec.env | inside)
+    # Nothing of the job comes before the dashes: what is behind them is no option.
+    argv += ["--", spec.image, *spec.argv]
+    client = base | {name: own[name] for name in _MARKS}
+    return Launch(tuple(argv), client, cwd, container_name(request.placement.key), runtime)
 
 
 def refuse_folders(
@@ -110,11 +134,10 @@ def refuse_folders(
     anything is done in those that it names.
     """
     if request.spec.image:
-        for folder in (
-            _work_folder(request.spec, job_folder),
-            checkpoint_folder(request, job_folder),
-        ):
-            _refuse_to_mount(folder, [job_folder, *image_folders])
+        allowed = [job_folder, *image_folders]
+        _seen(_work_folder(request.spec, job_folder), allowed)
+        if folder := checkpoint_folder(request, job_folder):
+            _seen(folder, allowed)
 
 
 def checkpoint_folder(request: RunProcessRequest, job_folder: Path) -> Path | None:
@@ -134,19 +157,18 @@ def checkpoint_folder(request: RunProcessRequest, job_folder: Path) -> Path | No
     return folder / request.placement.job_id
 
 
-def _refuse_to_mount(folder: Path | None, allowed: Sequence[Path]) -> None:
-    """Raise LaunchError unless a container may see the folder, wherever links lead."""
-    if folder is None:
-        return
-    real = folder.resolve()
-    if not any(real.is_relative_to(each.resolve()) for each in allowed):
+def _seen(folder: Path, allowed: Sequence[Path]) -> Path:
+    """Return a folder without links. Raises LaunchError where a container may not see it."""
+    real = Path(os.path.realpath(folder))
+    if not any(real.is_relative_to(os.path.realpath(each)) for each in allowed):
         raise LaunchError(
             126,
             f"a job in an image may not see {real}: of this node it sees its own folder, and what "
             "is below the folders that the agent's setting image_folders names",
         )
-    if ":" in str(real):
-        raise LaunchError(126, f"a container cannot be given {real}: its path has a colon")
+    if ":" in f"{real}{folder}":
+        raise LaunchError(126, f"a container cannot be given {folder}: its path has a colon")
+    return real
 
 
 def clean_env(environ: Mapping[str, str]) -> dict[str, str]:
@@ -245,45 +267,44 @@ def _visible(placement: Placement, spec: JobSpec, inventory: Inventory) -> str:
     return ",".join(uuids.get(index, str(index)) for index in indices)
 
 
-def _in_container(
-    request: RunProcessRequest,
-    inventory: Inventory,
-    base: dict[str, str],
-    env: dict[str, str],
-    cwd: Path,
-    checkpoints: Path | None,
-    public: Path,
-) -> Launch:
-    spec, runtime = request.spec, inventory.container_runtime
-    if not runtime or not spec.image:
-        raise LaunchError(
-            127,
-            f"this node cannot run the image {spec.image}: it has neither docker nor podman. "
-            "Install one and start the agent again.",
-        )
-    name = container_name(request.placement.key)
-    inside = env | {"LONGSHORE_PROGRESS_FILE": f"{IN_CONTAINER}/progress"}
+def _inside(
+    own: Mapping[str, str], cwd: Path, checkpoints: Path | None, allowed: Sequence[Path]
+) -> tuple[dict[str, str], list[str]]:
+    """Return Longshore's variables with the paths of a container, and what is mounted there.
+
+    Raises LaunchError where a container may not see a folder.
+    """
+    inside = dict(own) | {"LONGSHORE_PROGRESS_FILE": f"{IN_CONTAINER}/progress"}
     for variable, file in (("LONGSHORE_SAVED", SAVED), ("LONGSHORE_SAVE_REQUEST", SAVE_REQUEST)):
-        if variable in env:
+        if variable in own:
             inside[variable] = f"{IN_CONTAINER}/{file}"
-    mounts = [f"{public}:{IN_CONTAINER}", f"{cwd.resolve()}:{CONTAINER_WORKDIR}"]
+    mounts = [f"{_seen(cwd, allowed)}:{CONTAINER_WORKDIR}"]
     if checkpoints and checkpoints.is_relative_to(cwd):
         below = checkpoints.relative_to(cwd)
         inside["LONGSHORE_CHECKPOINT_DIR"] = f"{CONTAINER_WORKDIR}/{below}"
     elif checkpoints:
-        mounts.append(f"{checkpoints.resolve()}:{checkpoints}")
-    argv = [runtime, "run", "--rm", "--init", "--name", name]
-    argv += ["--label", f"longshore.agent={env[AGENT_MARK]}", "--workdir", CONTAINER_WORKDIR]
-    for mount in mounts:
-        argv += ["--volume", mount]
-    if not inventory.simulated:
-        argv += _gpu_flags(runtime, env["CUDA_VISIBLE_DEVICES"])
-    for variable, value in inside.items():
-        # By name alone where possible: the value then comes from the client's environment and
-        # is not seen in a list of processes. What the client needs itself must not be replaced.
-        argv += ["--env", f"{variable}={value}" if variable in KEPT_ENV else variable]
-    # Nothing of the job comes before the dashes: what is behind them is no option.
-    return Launch((*argv, "--", spec.image, *spec.argv), inside | base, cwd, name, runtime)
+        mounts.append(f"{_seen(checkpoints, allowed)}:{checkpoints}")
+    return inside, mounts
+
+
+def _env_flags(file: Path, variables: Mapping[str, str]) -> list[str]:
+    """Store what a container gets as its environment; return the options that name it.
+
+    The client has none of it: a job could tell it by a variable, or the loader of its libraries,
+    to run something on the node. Its arguments, which everybody on the node sees, have only what
+    does not fit on a line of the file.
+    """
+    lines, flags = list[str](), ["--env-file", str(file)]
+    for variable, value in variables.items():
+        line = f"{variable}={value}"
+        if "\n" in value or "\r" in value or len(line.encode()) > _LONGEST_LINE:
+            flags += ["--env", line]
+        else:
+            lines.append(f"{line}\n")
+    flags_of_file = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(file, flags_of_file, 0o600), "w", encoding="utf-8") as opened:
+        opened.writelines(lines)
+    return flags
 
 
 def _gpu_flags(runtime: str, devices: str) -> list[str]:

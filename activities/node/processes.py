@@ -22,7 +22,6 @@ from activities.node.launch import (
     Launch,
     LaunchError,
     checkpoint_folder,
-    container_name,
     prepare,
     refuse_folders,
 )
@@ -255,8 +254,9 @@ class Processes:
         refuse_folders(run.request, job_folder, self._image_folders)
         going_on = await self._restore(run, job_folder)
         launch = prepare(
-            run.request, self._identity, self._inventory, run.folder, job_folder, going_on
-        )
+            run.request, self._identity, self._inventory, run.folder, job_folder, going_on,
+            self._image_folders,
+        )  # fmt: skip
         if run.record.stop_reason is not None:
             return stopped_before_start(run.record.stop_reason)
         supervised = await Supervised.start(self._nursery, run.folder, self._plan(run, launch))
@@ -301,7 +301,10 @@ class Processes:
                 await asyncio.wait([older.done])
 
     def _plan(self, run: Run, launch: Launch) -> Plan:
-        container = launch.container and launch.runtime
+        signal_command = kill_command = None
+        if launch.container and launch.runtime:
+            signal_command = (launch.runtime, "kill", "--signal", launch.container)
+            kill_command = (launch.runtime, "rm", "--force", launch.container)
         return Plan(
             argv=launch.argv,
             env=launch.env,
@@ -311,12 +314,8 @@ class Processes:
             umask=users_umask(),
             fed=self._fence.acknowledged_at,
             fence_after=self._fence.after,
-            signal_command=(launch.runtime, "kill", "--signal", container_name(run.record.key))
-            if container and launch.runtime
-            else None,
-            kill_command=(launch.runtime, "rm", "--force", container_name(run.record.key))
-            if container and launch.runtime
-            else None,
+            signal_command=signal_command,
+            kill_command=kill_command,
         )
 
     def _feed(self, sent_at: float) -> None:
