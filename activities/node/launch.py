@@ -114,6 +114,7 @@ def prepare(
     inside, mounts = _inside(own, cwd, checkpoints, [job_folder, *image_folders])
     argv = [runtime, "run", "--rm", "--init", "--name", container_name(request.placement.key)]
     argv += ["--label", f"longshore.agent={identity.agent_id}", "--workdir", CONTAINER_WORKDIR]
+    argv += ["--cap-drop", "MKNOD"]  # a device that it makes in a folder would stay on the node
     for mount in [f"{run_folder / 'public'}:{IN_CONTAINER}", *mounts]:
         argv += ["--volume", mount]
     if not inventory.simulated:
@@ -174,6 +175,13 @@ def _seen(folder: Path, allowed: Sequence[Path]) -> Path:
 def clean_env(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the part of the agent's environment that is no secret of the agent."""
     return {k: v for k, v in environ.items() if k in KEPT_ENV or k.startswith("LC_")}
+
+
+def removal(runtime: str, *names: str) -> tuple[str, ...]:
+    """Return the command that kills containers and removes them."""
+    # Podman would first ask each to end, and wait for ten seconds.
+    at_once = ("--time", "0") if runtime == "podman" else ()
+    return (runtime, "rm", "--force", *at_once, *names)
 
 
 def container_name(key: PlacementKey) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from activities.node.launch import AGENT_MARK
+from activities.node.launch import AGENT_MARK, removal
 from activities.node.system import start_ticks
 from models.placement import PlacementKey
 
@@ -34,6 +34,11 @@ async def end_orphans(agent_id: str, started: list[dict[str, Any]], runtime: str
 async def end_marked(agent_id: str, key: PlacementKey) -> None:
     """Kill what is left of one attempt whose supervisor has died, and wait for its end."""
     await asyncio.to_thread(_kill_until_gone, agent_id, key, [])
+
+
+async def remove_container(runtime: str, name: str) -> None:
+    """Kill and remove a container whose supervisor has died."""
+    await _output(*removal(runtime, name))
 
 
 def _end_supervisors(started: list[dict[str, Any]]) -> None:
@@ -105,7 +110,7 @@ async def _remove_containers(runtime: str, agent_id: str) -> None:
     )
     if ids:
         _log.warning("removing %d containers that outlived their agent", len(ids))
-        await _output(runtime, "rm", "--force", *ids)
+        await _output(*removal(runtime, *ids))
 
 
 async def _output(*command: str) -> list[str]:

@@ -24,6 +24,7 @@ from activities.node.launch import (
     checkpoint_folder,
     prepare,
     refuse_folders,
+    removal,
 )
 from activities.node.outcome import never_started, never_to_start, report_of, stopped_before_start
 from activities.node.progress import read_progress
@@ -272,6 +273,8 @@ class Processes:
         await failpoint("run_process.after-spawn")
         end = await supervised.end(run.started)
         if end is None:
+            if launch.container and launch.runtime:
+                await orphans.remove_container(launch.runtime, launch.container)
             await orphans.end_marked(self._identity.agent_id, run.record.key)
             end = {"cause": "supervisor-gone"}
         if run.keeper:
@@ -304,7 +307,7 @@ class Processes:
         signal_command = kill_command = None
         if launch.container and launch.runtime:
             signal_command = (launch.runtime, "kill", "--signal", launch.container)
-            kill_command = (launch.runtime, "rm", "--force", launch.container)
+            kill_command = removal(launch.runtime, launch.container)
         return Plan(
             argv=launch.argv,
             env=launch.env,

@@ -37,6 +37,8 @@ from activities.node.system import (
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 HELPER_SECONDS = 20.0
 """How long a container command may take before it is given up."""
+SIGNAL_AGAIN_SECONDS = 0.5
+"""Between two signals to a container that is not there yet: its image may be on its way."""
 RESCAN_SECONDS = 0.05
 """Between two looks for processes that must die, while some are left."""
 
@@ -51,6 +53,10 @@ class Supervisor:
         self._fence_at: float = plan["fed"] + plan["fence_after"]
         self._leader = 0
         self._helpers: dict[int, float] = {}
+        self._signalling: dict[int, int] = {}
+        """The signal that each of the helpers sends that send one."""
+        self._unheard: tuple[int, float] | None = None
+        """A signal that asks for the end and did not arrive, and when to send it again."""
         self._status: int | None = None
         self._ended_at = 0.0
         self._cause = "exited"
@@ -114,6 +120,7 @@ class Supervisor:
         if self._killing or self._helpers or self._status is not None:
             return RESCAN_SECONDS
         times = [self._fence_at] + ([self._kill_at] if self._kill_at is not None else [])
+        times += [self._unheard[1]] if self._unheard else []
         # A clock that ran on during a sleep is seen at the next wake: look now and then.
         return min(max(min(times) - boot_clock(), 0.0), 0.5)
 
@@ -139,6 +146,9 @@ class Supervisor:
 
     def _enforce(self) -> None:
         now = boot_clock()
+        if self._unheard and self._unheard[1] <= now and self._status is None:
+            number, self._unheard = self._unheard[0], None
+            self._signal_all(number)
         if not self._inbox.open:
             self._kill("agent-gone")
         elif now >= self._fence_at:
@@ -149,7 +159,8 @@ class Supervisor:
         elif self._status is not None and self._kill_at is None:
             # The job is over when its first process is. A stop waits for the rest, which may
             # be saving while a shell in front of it has already gone.
-            self._leftovers = max(self._leftovers, len(self._descendants()))
+            if not self._plan.get("kill_command"):  # else what is left is the runtime's own
+                self._leftovers = max(self._leftovers, len(self._descendants()))
             self._kill(self._cause)
 
     def _kill(self, cause: str) -> None:
@@ -158,10 +169,12 @@ class Supervisor:
             if self._status is None:
                 self._cause = cause
             self._help(self._plan.get("kill_command"))
-        self._signal_group(signal.SIGKILL)
-        for pid in self._descendants():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # A container that has ended is left to its runtime while that tidies up after it.
+        if self._status is None or not self._helpers:
+            self._signal_group(signal.SIGKILL)
+            for pid in self._descendants():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         for pid, deadline in self._helpers.items():
             if boot_clock() > deadline:
                 with contextlib.suppress(ProcessLookupError):
@@ -171,7 +184,9 @@ class Supervisor:
         """Signal the group, or the container instead of its client."""
         command = self._plan.get("signal_command")
         if command:
-            self._help([*command[:-1], str(signal_number), command[-1]])
+            pid = self._help([*command[:-1], str(signal_number), command[-1]])
+            if pid:
+                self._signalling[pid] = signal_number
         else:
             self._signal_group(signal_number)
 
@@ -185,15 +200,18 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._leader, signal_number)
 
-    def _help(self, command: list[str] | None) -> None:
+    def _help(self, command: list[str] | None) -> int:
+        """Start a helper; return its process id, 0 where there is none."""
         if not command:
-            return
+            return 0
+        pid = 0
         null = os.open(os.devnull, os.O_RDWR)
         actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, null, 1)]
         with contextlib.suppress(OSError):
             pid = os.posix_spawnp(command[0], command, self._plan["env"], file_actions=actions)
             self._helpers[pid] = boot_clock() + HELPER_SECONDS
         os.close(null)
+        return pid
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -202,6 +220,9 @@ class Supervisor:
                 if pid == 0:
                     return
                 self._helpers.pop(pid, None)
+                number = self._signalling.pop(pid, None)
+                if number is not None and status and self._kill_at is not None:
+                    self._unheard = number, boot_clock() + SIGNAL_AGAIN_SECONDS
                 if pid == self._leader:
                     self._status = os.waitstatus_to_exitcode(status)
                     self._ended_at = time.time()
