@@ -2,7 +2,7 @@
 
 import functools
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,19 @@ class LocalNode:
         logs: str | None = None,
         fence_after: float = 60.0,
         checkpoints: str = "",
+        runtime: str | None = None,
+        image_folders: Sequence[Path] = (),
     ) -> None:
+        """`runtime` runs images; without one what this machine has."""
         self.folder = folder
         self.identity = NodeIdentity(
             node_id="box", agent_id=uuid.uuid4().hex, boot_id=uuid.uuid4().hex
         )
         self.inventory = an_inventory()
+        if runtime:
+            update = {"container_runtime": runtime}
+            self.inventory = self.inventory.model_copy(update=update)
+        self.image_folders = image_folders
         self.logs = LogStore(logs or (folder / "logs").as_uri())
         self.checkpoints = CheckpointStore(checkpoints or (folder / "checkpoints").as_uri())
         self.fence_after = fence_after
@@ -63,7 +70,7 @@ class LocalNode:
         self.fence.open(1, self.fence_after, boot_clock())
         self.processes = Processes(
             self.folder, self.identity, self.inventory, self.logs, self.fence,
-            checkpoints=self.checkpoints,
+            checkpoints=self.checkpoints, image_folders=self.image_folders,
         )  # fmt: skip
         self._lives.append(self.processes)
         return self.processes
