@@ -19,11 +19,14 @@ import pytest
 
 from activities.node import orphans
 from activities.node.processes import Run
+from client.api import Longshore
 from models.checkpoint import CheckpointInfo, SaveRequest
 from models.errors import RefusedError
 from models.job import FailureClass
 from models.messages import ProcessReport, StopProcessRequest
 from tests.agent.conftest import LocalNode, MakeBox
+from tests.support.agent import AgentProcess
+from tests.support.control import a_spec
 from tests.support.podman import IMAGE, containers, own_podman, podman
 from tests.support.waiting import eventually
 
@@ -170,6 +173,27 @@ async def test_an_agent_removes_what_outlived_it(box: LocalNode) -> None:
     await orphans.end_orphans(box.identity.agent_id, [], "podman")
     assert containers() == ["anothers"]
     podman("rm", "--force", "--time", "0", "anothers")
+
+
+async def test_an_agent_with_the_owners_settings_runs_images_and_leaves_none_behind(
+    images: None, longshore: Longshore, agent: AgentProcess, pool: str, tmp_path: Path
+) -> None:
+    agent.start(LONGSHORE_IMAGE_FOLDERS=json.dumps([str(tmp_path)]))
+    (tmp_path / "data").mkdir()
+    spec = {
+        "image": IMAGE,
+        "workdir": str(tmp_path / "data"),
+        "retry": {"node": {"max_retries": 0}},
+    }
+    first = await longshore.submit(a_spec(pool, command="echo 42 > out; exit 3", **spec))
+    assert (await longshore.wait(first.job_id)).exit_code == 3
+    assert (tmp_path / "data" / "out").read_text() == "42\n"
+    second = await longshore.submit(a_spec(pool, command="touch up; sleep 300", **spec))
+    await eventually((tmp_path / "data" / "up").exists)
+    agent.kill()
+    await eventually(lambda: not containers())
+    agent.start()
+    assert (await longshore.wait(second.job_id)).failure is FailureClass.NODE
 
 
 # --- what a job file names ----------------------------------------------------------------
