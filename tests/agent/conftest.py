@@ -1,6 +1,7 @@
 """A node whose processes are real, first without an agent around them, then with one."""
 
 import functools
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -19,11 +20,13 @@ from activities.node.processes import Processes, Run
 from activities.node.system import boot_clock
 from client.api import Longshore
 from models.job import JobSpec
-from models.messages import ProcessReport, RunProcessRequest
+from models.messages import ProcessReport, RunProcessRequest, StopProcessRequest
 from models.node import Inventory, NodeIdentity
 from models.placement import Placement, PlacementKey
 from models.settings import Settings
 from tests.support.agent import AgentProcess
+from tests.support.podman import IMAGE, own_podman
+from tests.support.waiting import eventually
 
 
 @functools.cache
@@ -32,6 +35,8 @@ def an_inventory() -> Inventory:
     return take_inventory(SimulatedGPUs(count=4, gpu_type="H100", vram=80))
 
 
+SECRET = "0.5 hunter2"
+"""The token of a node; a line of progress too, so that whoever reads it as one has it."""
 MakeBox = Callable[..., "LocalNode"]
 """Takes the folder of a node, and the other arguments of LocalNode."""
 
@@ -46,9 +51,11 @@ class LocalNode:
         fence_after: float = 60.0,
         checkpoints: str = "",
         runtime: str | None = None,
+        image: str | None = None,
         image_folders: Sequence[Path] = (),
     ) -> None:
-        """`runtime` runs images; without one what this machine has."""
+        """`runtime` runs images, without one what this machine has; `image` is that of jobs that
+        name none."""
         self.folder = folder
         self.identity = NodeIdentity(
             node_id="box", agent_id=uuid.uuid4().hex, boot_id=uuid.uuid4().hex
@@ -57,7 +64,7 @@ class LocalNode:
         if runtime:
             update = {"container_runtime": runtime}
             self.inventory = self.inventory.model_copy(update=update)
-        self.image_folders = image_folders
+        self.image, self.image_folders = image, image_folders
         self.logs = LogStore(logs or (folder / "logs").as_uri())
         self.checkpoints = CheckpointStore(checkpoints or (folder / "checkpoints").as_uri())
         self.fence_after = fence_after
@@ -93,7 +100,7 @@ class LocalNode:
             cycle_id="cycle",
             placed_at=datetime.now(UTC),
         )
-        document = {"name": "test", "command": command, "gpus": 2, **spec}
+        document = {"name": "test", "command": command, "gpus": 2, "image": self.image, **spec}
         job_spec = JobSpec.model_validate(document)
         return RunProcessRequest(placement=placement, spec=job_spec, job_name="test")
 
@@ -102,6 +109,25 @@ class LocalNode:
 
     async def report(self, command: str | list[str] | None, **details: object) -> ProcessReport:
         return await self.start(command, **details).done
+
+    async def says(self, run: Run, words: str) -> str:
+        """Wait until a job has said something; return all that it has said."""
+        key = run.record.key
+
+        def said() -> bool:
+            assert not run.done.done() or words in self.output(key), self.output(key, "stderr")
+            return words in self.output(key)
+
+        await eventually(said)
+        return self.output(key)
+
+    async def stop(self, run: Run, grace: float = 10) -> ProcessReport:
+        """Stop a job, and wait for its end."""
+        request = StopProcessRequest(
+            key=run.record.key, grace=timedelta(seconds=grace), reason="test"
+        )
+        await self.processes.stop(request)
+        return run.done.result()
 
     def output(self, key: PlacementKey, stream: str = "stdout") -> str:
         """Return what a process has written so far, from the spool on the node."""
@@ -129,6 +155,23 @@ async def make_box() -> AsyncIterator[MakeBox]:
 def box(make_box: MakeBox, tmp_path: Path) -> LocalNode:
     """A node of four simulated GPUs in this process, its jobs killed at the end; 0.02 s."""
     return make_box(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def images() -> Iterator[None]:
+    """Podman with storage of its own, and an image in it; skips where it cannot run; 2 s."""
+    with own_podman(Path(tempfile.mkdtemp(prefix="podman-"))):
+        yield
+
+
+@pytest.fixture
+def image_box(images: None, make_box: MakeBox, tmp_path: Path) -> LocalNode:
+    """A node that runs images and lets them see the folder `shared`, beside a token; 0.02 s."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "agent-token").write_text(SECRET)
+    return make_box(
+        tmp_path / "node", runtime="podman", image=IMAGE, image_folders=[tmp_path / "shared"]
+    )
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from tests.support.local_stack import ROOT
 
 IMAGE = "localhost/longshore-test:1"
 """A static busybox and nothing else."""
+IDLE = "echo ready; while :; do sleep 0.05; done"
 _HOW = "(Debian and Ubuntu: apt install podman runc catatonit netavark busybox-static)"
 
 _ENGINE = """
