@@ -106,6 +106,11 @@ class Supervisor:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             return {"code": None, "message": f"the run folder cannot be written: {error}"}
+        if boot_clock() >= self._fence_at:
+            # The agent stood still on its way here, and the job may have begun elsewhere.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return {"cause": "fenced"}
         os.write(go_write, b"g")
         os.close(go_write)
         failure = _read_all(error_read)

@@ -155,6 +155,19 @@ async def test_an_acknowledgement_counts_from_when_it_was_sent(
     assert (await run.done).failure is FailureClass.NETWORK
 
 
+async def test_what_is_to_start_after_the_fence_has_fallen_does_not(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
+    """As where the agent stood still between the order and the start."""
+    box = make_box(tmp_path, fence_after=60.0)
+    box.fence.open(1, 60.0, boot_clock() - 61)
+    began = tmp_path / "began"
+    for _ in range(10):  # a process that is started and killed at once comes so far at times
+        report = await box.report(["touch", str(began)])
+        assert (report.failure, report.exit_code) == (FailureClass.NETWORK, None)
+    assert not began.exists()
+
+
 async def test_without_its_supervisor_nothing_of_a_process_is_left(box: LocalNode) -> None:
     mark = uuid.uuid4().hex
     run = box.start("setsid -f sleep 300; sleep 300", env={"MARK": mark})
