@@ -2,8 +2,9 @@
 
 Each process locks a file of its job's attempt and rank for its whole life; what it starts inherits
 the lock. So a second process that comes while anything of the first one lives, or of any rank of
-another attempt, finds a lock taken, and says so. Lines are ``WORD JOB ATTEMPT RANK PID SECONDS``
-with seconds since the machine's boot.
+another attempt, finds a lock taken, and says so. So does one whose GPU is held by another job.
+Lines are ``WORD JOB ATTEMPT RANK PID SECONDS`` with seconds since the machine's boot; each is one
+write to a file, which no kill -9 of anything takes back.
 """
 
 from collections import defaultdict
@@ -22,8 +23,19 @@ for other in "$JOURNAL/$LONGSHORE_JOB_ID".*.lock; do
   case "$other" in "$JOURNAL/$LONGSHORE_JOB_ID.$LONGSHORE_ATTEMPT."*) continue ;; esac
   flock --shared --nonblock "$other" true || say TWICE
 done
+fd=3
+IFS=,
+for gpu in ${CUDA_VISIBLE_DEVICES-}; do
+  unset IFS
+  [ "$fd" -lt 9 ] || break
+  eval "exec $fd>> \\"\\$JOURNAL/$LONGSHORE_NODE_ID.$gpu.gpu\\""
+  flock "$HOLD_GPU" --nonblock "$fd" || say BUSY
+  fd=$((fd + 1))
+done
+unset IFS
 say start
 """
+"""A plain shell has names for ten files: of a job's GPUs on a node it locks the first six."""
 SLEEP = """
 [ "$LONGSHORE_ATTEMPT" -gt 1 ] || sleep "$MORE_AT_FIRST"
 sleep "$SECONDS_TO_RUN"
@@ -63,6 +75,7 @@ class Journal:
 
         `work` is the shell script between its first and its last line in the journal.
         """
+        whole = fields.get("milli", 1000) == 1000
         return JobSpec.model_validate(
             {
                 "name": name,
@@ -75,6 +88,7 @@ class Journal:
                     "JOURNAL": str(self.folder),
                     "SECONDS_TO_RUN": seconds,
                     "MORE_AT_FIRST": more_at_first,
+                    "HOLD_GPU": "--exclusive" if whole else "--shared",
                     **(env or {}),
                 },
                 **fields,
@@ -106,11 +120,13 @@ class Journal:
 
 
 def violations(mine: Sequence[Line]) -> list[str]:
-    """Return where two processes of a job ran at once, or an attempt was started twice.
+    """Return where two processes of a job ran at once, an attempt was started twice, or a GPU was
+    another job's.
 
     `mine` are the lines of one job, in their order.
     """
     problems = [f"{line} ran beside another" for line in mine if line.word == "TWICE"]
+    problems += [f"{line} had a GPU that was held" for line in mine if line.word == "BUSY"]
     starts: dict[tuple[int, int], list[Line]] = defaultdict(list)
     for line in mine:
         if line.word == "start":

@@ -3,8 +3,9 @@
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -124,6 +125,7 @@ async def test_a_job_that_ends_otherwise_is_told(fleet: Fleet):
     ("lines", "found"),
     [
         (["start j 1 0 5 1.0", "TWICE j 1 0 6 2.0"], "ran beside another"),
+        (["BUSY j 1 0 5 1.0", "start j 1 0 5 2.0"], "a GPU that was held"),
         (["start j 1 0 5 1.0", "start j 1 0 6 2.0"], "attempt started twice"),
         (["start j 1 0 5 1.0", "start j 2 0 6 2.0", "end j 1 0 5 3.0"], "began before"),
     ],
@@ -157,6 +159,35 @@ async def test_a_process_that_runs_beside_another_says_so(tmp_path: Path, second
             starts = len(runs)
             await eventually(lambda n=starts: _count(journal, "start") == n)
         assert _count(journal, "TWICE") == 1
+    finally:
+        for run in runs:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+
+
+@pytest.mark.parametrize(
+    ("parts", "other", "said"),
+    [((), "1", 1), ((), "2", 0), ((500, 500), "1", 0), ((500,), "1", 1)],
+)
+async def test_a_process_whose_gpu_another_job_holds_says_so(
+    tmp_path: Path, parts: Sequence[int], other: str, said: int
+):
+    journal = Journal(tmp_path / "journal")
+    runs: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, gpus in enumerate(("0,1", other)):
+            part: dict[str, Any] = {}
+            if number < len(parts):
+                part = {"milli": parts[number], "vram_per_gpu": 1}
+            runs.append(
+                _start(
+                    journal.job("j", 60, **part), "1", LONGSHORE_JOB_ID=f"j{number}",
+                    LONGSHORE_NODE_ID="n", CUDA_VISIBLE_DEVICES=gpus,
+                )
+            )  # fmt: skip
+            starts = len(runs)
+            await eventually(lambda n=starts: _count(journal, "start") == n)
+        assert _count(journal, "BUSY") == said
     finally:
         for run in runs:
             os.killpg(run.pid, signal.SIGKILL)
@@ -210,7 +241,7 @@ def test_a_job_that_goes_on_from_a_mixed_state_comes_to_another_result(
 def _start(spec: JobSpec, attempt: str, **more: str) -> subprocess.Popen[bytes]:
     """Start a job's process as an agent does, in a group of its own."""
     env = {**os.environ, **spec.env, "LONGSHORE_JOB_ID": "j", "LONGSHORE_ATTEMPT": attempt, **more}
-    return subprocess.Popen(["bash", "-c", str(spec.command)], env=env, start_new_session=True)
+    return subprocess.Popen([*spec.argv], env=env, start_new_session=True)
 
 
 def _count(journal: Journal, word: str) -> int:
