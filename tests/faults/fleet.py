@@ -124,10 +124,14 @@ class Fleet:
 
     def set_clock_of(self, pid: int, seconds: float) -> None:
         """Like `set_clock`, also where the process may have gone."""
-        file = self._points / f"clock.{pid}"
+        file = self.clock_of(pid)
         part = file.with_suffix(".part")
         part.write_text(str(seconds))
         part.rename(file)
+
+    def clock_of(self, pid: int) -> Path:
+        """Return the file in which a process looks how far its clock has jumped."""
+        return self._points / f"clock.{pid}"
 
     def process_of(self, pid: int) -> str:
         """Return the name of a process of the fleet by its id."""

@@ -1,6 +1,5 @@
-"""A node is cut off from the server, or its agent freezes: its jobs run elsewhere, none twice."""
+"""A node is cut off from the server: its jobs run elsewhere, none twice, and it comes back."""
 
-import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -96,20 +95,6 @@ async def test_jobs_of_a_node_that_is_cut_off_run_elsewhere_and_it_comes_back(
         *lost, last = _lease_ends(fleet, job_id)
         # More than one where only the server hears: it admits the node that cannot hear of it.
         assert (set(lost), last) == ({"node-lost"}, "finished")
-
-
-@pytest.mark.exhaustive  # tests/agent has the short of it
-async def test_jobs_of_an_agent_that_freezes_run_elsewhere_and_it_comes_back(
-    fleet: Fleet, far: AgentProcess, near: AgentProcess, pool: str, go: Path
-) -> None:
-    jobs = await _run_four(fleet, pool, go)
-    near.start()
-    await _registered(near, 1)
-    far.send(signal.SIGSTOP)
-    await eventually(lambda: _all_run_on(fleet, jobs, near.node_id), timeout=PATIENCE)
-    far.send(signal.SIGCONT)
-    await fleet.registered_after(far.node_id, 1)
-    await _fill_both_after(fleet, jobs, pool, go, far, near)
 
 
 async def test_a_short_cut_costs_nothing(
