@@ -18,6 +18,14 @@ async def fleet() -> AsyncIterator[Fleet]:
             yield running
 
 
+@pytest.fixture
+async def large_fleet() -> AsyncIterator[Fleet]:
+    """Starts a stack with a control worker and more agents; 8 s."""
+    with temporary_folder() as folder:
+        async with running_fleet(folder, nodes=3) as running:
+            yield running
+
+
 @pytest.fixture(scope="module")
 def market() -> Iterator[RunningMarket]:
     """Starts a simulated market whose machines are agents; 0.2 s."""

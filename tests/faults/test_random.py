@@ -6,29 +6,16 @@ The seed that is printed with a failure chooses victims and moments again: `LONG
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.faults import scenes
-from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet, running_fleet
+from tests.faults.fleet import PATIENCE, Fleet
 from tests.faults.invariants import check
-from tests.support.local_stack import temporary_folder
-from tests.support.waiting import eventually
-from workers.stack import agent_process
+from tests.faults.kills import AGENT, BACKEND, PARTS, SUPERVISOR, kill_now_and_then
 
-BACKEND, SUPERVISOR, AGENT = "backend", "supervisor", "agent"
-VICTIMS = (CONTROL, TEMPORAL, POSTGRES, BACKEND, AGENT, AGENT, SUPERVISOR, SUPERVISOR)
-
-
-@pytest.fixture
-async def large_fleet() -> AsyncIterator[Fleet]:
-    """Starts a stack with a control worker and more agents; 8 s."""
-    with temporary_folder() as folder:
-        async with running_fleet(folder, nodes=3) as running:
-            yield running
+VICTIMS = (*PARTS, BACKEND, AGENT, SUPERVISOR, SUPERVISOR)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +32,11 @@ async def test_nothing_is_lost_or_doubled(large_fleet: Fleet, jobs: int, kills: 
     chance = random.Random(seed)
     submitting = asyncio.create_task(_submit(large_fleet, random.Random(seed + 1), jobs))
     try:
-        await _kill_now_and_then(large_fleet, chance, jobs, kills)
+        # Lines of the journal: a job that is not cancelled writes two, more where it is repeated.
+        moments = sorted(chance.randrange(3 * jobs // 2) for _ in range(kills))
+        await kill_now_and_then(
+            large_fleet, chance, [(moment, chance.choice(VICTIMS)) for moment in moments]
+        )
         async with asyncio.timeout(PATIENCE):
             submitted, cancelled = await submitting
         await check(large_fleet, submitted, cancelled)
@@ -69,36 +60,3 @@ async def _submit(fleet: Fleet, chance: random.Random, count: int) -> tuple[list
         else:
             submitted.append(job_id)
     return submitted, cancelled
-
-
-async def _kill_now_and_then(fleet: Fleet, chance: random.Random, jobs: int, kills: int) -> None:
-    """Kill something at random points of the work, and start it again."""
-    # Lines of the journal: a job that is not cancelled writes two, or more where it is repeated.
-    for progress in sorted(chance.randrange(3 * jobs // 2) for _ in range(kills)):
-        await eventually(
-            lambda progress=progress: len(fleet.journal.lines()) >= progress, timeout=PATIENCE
-        )
-        await asyncio.sleep(chance.uniform(0, 0.3))  # no wait for anything: a random moment
-        victim = chance.choice(VICTIMS)
-        print(f"after {progress} lines: kill -9 {victim}")
-        await asyncio.to_thread(_kill, fleet, chance, victim)
-        await asyncio.to_thread(fleet.start_what_is_missing)
-
-
-def _kill(fleet: Fleet, chance: random.Random, victim: str) -> None:
-    if victim == AGENT:
-        fleet.kill(agent_process(chance.choice(fleet.nodes)))
-    elif victim == SUPERVISOR:
-        _kill_one(chance, fleet.supervisors())
-    elif victim == BACKEND:
-        _kill_one(chance, fleet.backends())
-    else:
-        fleet.kill(victim)
-
-
-def _kill_one(chance: random.Random, processes: list[psutil.Process]) -> None:
-    if processes:
-        try:
-            chance.choice(processes).kill()
-        except psutil.NoSuchProcess:
-            return  # it ended by itself

@@ -14,6 +14,7 @@ from tests.faults import scenes
 from tests.faults.chaos import blocks, machines, store
 from tests.faults.chaos.scene import Fault, Scene
 from tests.faults.fleet import CONTROL, NODE_LOST_AFTER, POSTGRES, TEMPORAL
+from tests.faults.kills import kill_one
 from workers.stack import agent_process
 
 
@@ -34,11 +35,11 @@ async def kill_agent(scene: Scene, chance: random.Random) -> str:
 
 
 async def kill_supervisor(scene: Scene, chance: random.Random) -> str:
-    return await _kill_one(chance, scene.fleet.supervisors())
+    return kill_one(chance, scene.fleet.supervisors())
 
 
 async def kill_database_session(scene: Scene, chance: random.Random) -> str:
-    return await _kill_one(chance, scene.fleet.backends())
+    return kill_one(chance, scene.fleet.backends())
 
 
 async def freeze_agent(scene: Scene, chance: random.Random) -> str:
@@ -145,17 +146,6 @@ async def _kill(scene: Scene, name: str) -> str:
     await asyncio.to_thread(scene.fleet.kill, name)
     await scene.mend()
     return name
-
-
-async def _kill_one(chance: random.Random, processes: list[psutil.Process]) -> str:
-    if not processes:
-        return ""
-    process = chance.choice(processes)
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return ""  # it ended by itself
-    return f"process {process.pid}"
 
 
 async def _freeze(scene: Scene, name: str, seconds: float) -> str:
