@@ -54,7 +54,7 @@ async def fill_disk(scene: Scene, chance: random.Random) -> str:
         return ""  # it is full already
     seconds = chance.uniform(2, 8)
     try:
-        await asyncio.to_thread(_fill, filler)
+        await asyncio.to_thread(fill, filler)
         await asyncio.sleep(seconds)  # how long the fault lasts
     finally:
         filler.unlink(missing_ok=True)
@@ -85,14 +85,30 @@ async def lose(scene: Scene, chance: random.Random) -> str:
 def small_disks(folder: Path, nodes: Sequence[str]) -> Iterator[bool]:
     """Give each node a small disk of its own where this account may mount one; yield whether."""
     with ExitStack() as mounted:
-        for node in nodes:
-            disk = folder / "agents" / node
-            disk.mkdir(parents=True)
-            if not _mounts(disk):
-                yield False
-                return
-            mounted.callback(subprocess.run, ["umount", "--lazy", str(disk)], check=False)
-        yield True
+        yield all(mounted.enter_context(small_disk(folder / "agents" / node)) for node in nodes)
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int = DISK_MB) -> Iterator[bool]:
+    """Put a small disk at the folder where this account may mount one; yield whether."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mounted = _mounts(folder, megabytes)
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=False)
+
+
+def fill(file: Path) -> None:
+    """Leave no byte on the disk of a file."""
+    with file.open("wb", buffering=0) as filling:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while filling.write(bytes(size)) == size:
+                    pass
+            except OSError:
+                continue  # this much does not fit any more
 
 
 async def _for_a_while(
@@ -106,22 +122,12 @@ async def _for_a_while(
     return node
 
 
-def _mounts(disk: Path) -> bool:
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "longshore-chaos", str(disk)]
+def _mounts(disk: Path, megabytes: int) -> bool:
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "longshore-chaos", str(disk)]
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
         return False
-
-
-def _fill(file: Path) -> None:
-    with file.open("wb", buffering=0) as filling:
-        for size in (1 << 20, 1 << 12, 1):
-            try:
-                while filling.write(bytes(size)) == size:
-                    pass
-            except OSError:
-                continue  # this much does not fit any more
 
 
 def _switch_off(scene: Scene, node: str) -> None:
