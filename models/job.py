@@ -146,6 +146,8 @@ def data_of(value: object) -> object:
     """Return a list of names as names whose sizes are not known; another value as it is."""
     if isinstance(value, list | tuple):
         names: list[object] = [*value]  # pyright: ignore[reportUnknownVariableType]
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("a list holds names alone; with sizes write {imagenet: 150GB}")
         return dict.fromkeys(names, 0.0)
     return value
 
