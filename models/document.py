@@ -159,7 +159,10 @@ def _problems(
         if mistake["type"] == "missing":
             path = (*path, mistake["loc"][-1])
         if mistake["type"] == "extra_forbidden":
-            message += _did_you_mean(str(path[-1]), known_fields(model, path[:-1]))
+            name = mistake["loc"][-1]
+            if path[-1:] != (name,):  # YAML has line breaks that JSON has not
+                path = (*path, name)
+            message += _did_you_mean(str(name), known_fields(model, path[:-1]))
         lines[path] = node.line
         places[path] = node.given_by or f"{source}:{node.line}"
         if message not in found.setdefault(path, []):

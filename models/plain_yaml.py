@@ -17,6 +17,7 @@ _WORDS = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
 }  # fmt: skip
 _MOST_DIGITS = 300
+_HALF = re.compile("[\ud800-\udfff]")
 
 Scalar = str | int | float | bool | None
 
@@ -118,7 +119,7 @@ def _located(node: yaml.Node) -> Located:
     for key_node, inner in cast(list[tuple[yaml.Node, yaml.Node]], node.value):
         if not isinstance(key_node, yaml.ScalarNode):
             _refuse(key_node, "a name before a colon must be text, not a list or a mapping")
-        key, key_line = cast(str, key_node.value), key_node.start_mark.line + 1
+        key, key_line = _joined(cast(str, key_node.value)), key_node.start_mark.line + 1
         if key in result:
             here.twice.append((key_line, key))
             continue
@@ -130,7 +131,7 @@ def _located(node: yaml.Node) -> Located:
 def _scalar(node: yaml.ScalarNode) -> Scalar:
     text = cast(str, node.value)
     if node.style is not None:  # quoted, or a block of text
-        return text
+        return _joined(text)
     if text in _WORDS:
         return _WORDS[text]
     if len(text) > _MOST_DIGITS:
@@ -140,6 +141,13 @@ def _scalar(node: yaml.ScalarNode) -> Scalar:
     if _FLOAT.fullmatch(text):
         return float(text.replace(".", "", 1) if text[-1] in "fFnN" else text)
     return text
+
+
+def _joined(text: str) -> str:
+    """Return the text with the two halves of a character, as JSON escapes it, made one."""
+    if not _HALF.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def _refuse(where: yaml.Node | yaml.Event, problem: str) -> NoReturn:
