@@ -192,4 +192,4 @@ def _gpus_for(amount: float, wanted: float, gpus: int) -> int:
     if not wanted or amount == UNLIMITED:
         return _UNLIMITED
     # EPSILON as for jobs on one node: amounts closer than this are equal.
-    return int((amount + EPSILON) * gpus / wanted)
+    return int(min((amount + EPSILON) * gpus / wanted, _UNLIMITED))
