@@ -83,7 +83,8 @@ class Guard:
             return self._log_out()
         if path in _OPEN:
             return None
-        if request.method == "GET" and "token" in request.query_params:
+        by_link = "token" in request.query_params and "authorization" not in request.headers
+        if request.method == "GET" and by_link:
             return self._enter(request, request.query_params["token"], _without_token(request))
         if self._may(request):
             return None

@@ -68,6 +68,17 @@ def test_a_link_with_the_token_signs_in_and_leaves_no_token(console: RunningCons
         assert browser.get("/orderbook").status_code == 200
 
 
+def test_a_program_that_shows_the_token_is_not_sent_in_by_a_link(console: RunningConsole) -> None:
+    known = console.http.get("/market/providers", params={"token": "of another"})
+    assert known.json().keys() == {"providers"}
+    refused = console.stranger.get(
+        "/market/providers",
+        params={"token": console.token},
+        headers={"Authorization": "Bearer no"},
+    )
+    assert (refused.status_code, refused.json()["error"]["type"]) == (401, "unauthorized")
+
+
 def test_the_form_signs_in_and_the_button_signs_out(console: RunningConsole) -> None:
     with http_client(console.url, PAGE) as browser:
         wrong = browser.post("/login?next=/orderbook", data={"token": "wrong"})
