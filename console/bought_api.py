@@ -28,6 +28,10 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 _WRITING: dict[int | str, dict[str, Any]] = {
     403: {"model": Problem, "description": "A change needs the token itself, not a cookie."}
 }
+_WITH_BODY: dict[int | str, dict[str, Any]] = {
+    **_WRITING,
+    400: {"model": Problem, "description": "The body cannot be read as JSON at all."},
+}
 
 PoolName = Annotated[Name | None, Query(description="Only this pool's.", examples=["default"])]
 Ended = Annotated[bool, Query(description="Those that have ended too.")]
@@ -175,7 +179,7 @@ def _add_switch(routes: APIRouter, bought: Bought) -> None:
         """The stop-buying switch, and the caps that `longshore market caps` sets."""
         return await bought.switch()
 
-    @routes.post("/market/stop", summary="Stop buying", responses=_WRITING)
+    @routes.post("/market/stop", summary="Stop buying", responses=_WITH_BODY)
     async def stop(request: Request, why: StopRequest) -> SwitchState:
         """No purchase and no order is made from now on; what runs goes on."""
         _needs_token(request)

@@ -1,5 +1,7 @@
 """Whatever is sent to the REST API, it answers as its description says, and never with a fault."""
 
+from collections.abc import Iterator
+
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -12,36 +14,58 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.support.console import RunningConsole
-from tests.support.market import RunningMarket
+from workers.processes import wait_until
 
 CHECKS = [
     not_a_server_error, content_type_conformance, response_schema_conformance,
     status_code_conformance,
 ]  # fmt: skip
-PATHS = (
-    "/orderbook", "/market/history", "/market/providers", "/market/switch", "/purchases",
-    "/purchases/{purchase_id}", "/blocks", "/blocks/{block_id}", "/costs", "/nodes", "/topology",
-    "/pools", "/jobs", "/jobs/{job_id}", "/jobs/{job_id}/why", "/jobs/{job_id}/checkpoints",
+READ = (
+    "/orderbook", "/market/history", "/market/providers", "/market/switch", "/market/orphans",
+    "/purchases", "/purchases/{purchase_id}", "/blocks", "/blocks/{block_id}", "/costs", "/nodes",
+    "/topology", "/pools", "/jobs", "/jobs/{job_id}", "/jobs/{job_id}/why",
+    "/jobs/{job_id}/checkpoints",
 )  # fmt: skip
-TAKE_NOTHING = ("/market/providers", "/market/switch", "/pools")
-EXAMPLES = 25
-"""Of each kind, for each operation."""
+STOP, RESUME = "/market/stop", "/market/resume"
+OPERATIONS = [*(("get", path) for path in READ), ("post", STOP), ("post", RESUME)]
+TAKE_NOTHING = ("/market/providers", "/market/switch", "/market/orphans", "/pools", RESUME)
+EXAMPLES, MANY = 25, 300
+"""Of each kind, for each operation: the same each time, and many others."""
 
 
+@pytest.fixture
+def buying_goes_on(console: RunningConsole) -> Iterator[None]:
+    """Has the console of all modules buy again after a test that may have stopped that."""
+    yield
+    console.http.post(RESUME)
+    # An answer of a moment ago may still be given.
+    assert wait_until(lambda: not console.get("/market/switch").json()["stopped"], 30.0)
+
+
+def test_every_operation_is_tried(console: RunningConsole) -> None:
+    paths = console.get("/openapi.json").json()["paths"]
+    found = {(method, path) for path, methods in paths.items() for method in methods}
+    assert found == set(OPERATIONS)
+
+
+@pytest.mark.usefixtures("example", "buying_goes_on")
+@pytest.mark.parametrize(
+    "many", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["few", "many"]
+)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_no_input_is_answered_with_a_fault(
-    console: RunningConsole, example: RunningMarket, path: str, mode: GenerationMode
+    console: RunningConsole, method: str, path: str, mode: GenerationMode, many: bool
 ) -> None:
     if mode is GenerationMode.NEGATIVE and path in TAKE_NOTHING:
         return  # there is no input that could be wrong
     url = f"{console.url}/openapi.json"
-    operation = schemathesis.openapi.from_url(url, headers=console.headers)[path]["get"]
+    operation = schemathesis.openapi.from_url(url, headers=console.headers)[path][method]
     statuses: list[int] = []
 
     @settings(
-        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None,
-        phases=[Phase.explicit, Phase.generate],
+        max_examples=MANY if many else EXAMPLES, deadline=None, derandomize=not many,
+        database=None, phases=[Phase.explicit, Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     @given(case=operation.as_strategy(generation_mode=mode))
@@ -53,3 +77,18 @@ def test_no_input_is_answered_with_a_fault(
     if mode is GenerationMode.NEGATIVE:
         assert 422 in statuses
     assert statuses
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff", b"{", b"[" * 100_000, b"\0", b"null", b"[]", b"1e999"]
+)
+def test_a_body_that_is_no_json_is_refused_as_described(
+    console: RunningConsole, body: bytes
+) -> None:
+    operation = schemathesis.openapi.from_url(
+        f"{console.url}/openapi.json", headers=console.headers
+    )[STOP]["post"]
+    refused = console.http.post(STOP, content=body, headers={"Content-Type": "application/json"})
+    assert refused.status_code in (400, 422)
+    operation.validate_response(refused)
+    assert not console.get("/market/switch").json()["stopped"]

@@ -11,11 +11,15 @@ import pytest
 
 SECONDS = {
     "tests/buying/test_purchases.py": 8,
+    "tests/console/test_api_schema.py": 8,
     "tests/faults/test_block_end_points.py": 14,
     "tests/faults/test_buying_points.py": 14,
     "tests/faults/test_chaos.py": 60,
     "tests/faults/test_clocks.py": 20,
     "tests/faults/test_demo_purchase.py": 30,
+    "tests/faults/test_full_disk.py": 50,
+    "tests/faults/test_hung_agent.py": 20,
+    "tests/faults/test_kills.py": 350,
     "tests/faults/test_partition.py": 20,
     "tests/faults/test_points.py": 10,
     "tests/faults/test_random.py": 90,
