@@ -1,5 +1,6 @@
 """A node is cut off from the server: its jobs run elsewhere, none twice, and it comes back."""
 
+import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
