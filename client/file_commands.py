@@ -137,7 +137,7 @@ def schema(
 
 def ui(
     ref: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="A job's id or name.", show_default=False)
+        str | None, typer.Argument(metavar="JOB", help="A job's id or name.", show_default=False)
     ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open the first in a browser.")] = False,
     as_json: JSON = False,

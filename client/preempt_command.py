@@ -31,7 +31,7 @@ def preempt(
     ref: Annotated[
         str | None,
         typer.Argument(
-            metavar="[JOB|FILE]",
+            metavar="JOB|FILE",
             help="A job that waits, by id or name; or the file of one, as if it came now.",
             show_default=False,
         ),

@@ -212,11 +212,11 @@ def caps(
     scope: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SCOPE]", help="purchase, day, pool=NAME, tier=NAME or tenant=NAME."
+            metavar="SCOPE", help="purchase, day, pool=NAME, tier=NAME or tenant=NAME."
         ),
     ] = None,
     dollars: Annotated[
-        str | None, typer.Argument(metavar="[DOLLARS]", help="The most; none removes the cap.")
+        str | None, typer.Argument(metavar="DOLLARS", help="The most; none removes the cap.")
     ] = None,
     as_json: JSON = False,
 ) -> None:

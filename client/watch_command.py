@@ -44,7 +44,7 @@ def watch(
     ref: Annotated[
         str | None,
         typer.Argument(
-            metavar="[JOB]", help="A job's id or name; all without.", show_default=False
+            metavar="JOB", help="A job's id or name; all without.", show_default=False
         ),
     ] = None,
     pool: Annotated[str | None, typer.Option(help="Without a job: only this pool.")] = None,

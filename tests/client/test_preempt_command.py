@@ -63,10 +63,8 @@ def test_a_job_that_holds_nothing_is_a_mistake_in_the_file(cli: CLI, tmp_path: P
 def test_it_wants_a_job_or_both_files(cli: CLI, args: tuple[str, ...]) -> None:
     ran = cli("preempt", "--dry-run", *args)
     assert (ran.code, ran.out) == (2, "")
-    assert (
-        "give a job that waits, the file of a job, or --state FILE with --job FILE"
-        in ran.err.replace("\n", " ")
-    )
+    said = " ".join(ran.err.replace("│", " ").split())
+    assert "give a job that waits, the file of a job, or --state FILE with --job FILE" in said
 
 
 def test_without_dry_run_nobody_is_stopped(cli: CLI) -> None:
