@@ -75,6 +75,12 @@ def put_back(folder: Path) -> None:
                 remove(path)
 
 
+def remove_moments(where: Path) -> None:
+    """Remove what `moment_of` made below a folder: no life of the agent publishes it any more."""
+    for moment in where.glob(".*.saved-*"):
+        remove(moment)
+
+
 def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -16,6 +16,7 @@ from activities.failpoints import failpoint, wall_clock
 from activities.logstore import LogStore
 from activities.metrics import PROCESSES, SILENT, Metrics
 from activities.node import orphans
+from activities.node.checkpoint_files import remove_moments
 from activities.node.checkpointing import Keeper, signal_number
 from activities.node.fence import Fence
 from activities.node.launch import (
@@ -211,6 +212,7 @@ class Processes:
             self._metrics,
         )  # fmt: skip
         await shipper.finish_earlier()
+        await asyncio.to_thread(remove_moments, self._store.folder(record.key))
         end = self._store.end(record.key) or {"cause": "agent-gone"}
         report = report_of(record, end, self._store.started(record.key), Progress())
         report = report.model_copy(update={"log_error": shipper.error})

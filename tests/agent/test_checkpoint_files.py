@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from activities.node.checkpoint_files import files_of, moment_of
+from tests.agent.conftest import LocalNode
 
 
 @pytest.fixture
@@ -90,6 +91,19 @@ def test_a_folder_behind_a_link_is_not_entered(folder: Path, where: Path, tmp_pa
     with pytest.raises(OSError, match="is a link, which is not followed"):
         moment_of(folder.with_name("etc"), where)
     assert list(where.iterdir()) == []
+
+
+async def test_a_new_life_of_the_agent_removes_what_nobody_publishes_any_more(
+    box: LocalNode, folder: Path
+):
+    run = box.start("true")
+    await run.done
+    record = run.folder / "record.json"  # as if the agent had died before it stored the report
+    record.write_text(run.record.model_copy(update={"report": None}).model_dump_json())
+    moment = moment_of(folder, run.folder)
+    await box.life().recover()
+    assert not moment.exists()
+    assert record.exists()
 
 
 def test_a_name_that_is_no_text_is_refused_and_leaves_nothing(folder: Path, where: Path):
