@@ -160,7 +160,7 @@ def box(make_box: MakeBox, tmp_path: Path) -> LocalNode:
 @pytest.fixture(scope="module")
 def images() -> Iterator[None]:
     """Podman with storage of its own, and an image in it; skips where it cannot run; 2 s."""
-    with own_podman(Path(tempfile.mkdtemp(prefix="podman-"))):
+    with tempfile.TemporaryDirectory(prefix="podman-") as folder, own_podman(Path(folder)):
         yield
 
 

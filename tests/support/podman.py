@@ -67,7 +67,6 @@ def own_podman(folder: Path) -> Iterator[None]:
             yield
         finally:
             podman("rm", "--all", "--force", "--time", "0")
-            shutil.rmtree(folder)
 
 
 _REAPING = """
