@@ -111,4 +111,4 @@ def _import(busybox: Path, folder: Path) -> None:
         token = tarfile.TarInfo("etc/whose")
         token.size = len(b"the image's\n")
         image.addfile(token, io.BytesIO(b"the image's\n"))
-    podman("import", str(tar), IMAGE)
+    podman("import", str(tar), IMAGE, check=False)  # where that fails, so does what follows
