@@ -125,12 +125,11 @@ async def queued(longshore: Command, pool: str) -> str:
     assert ran.code == 0, ran.err
 
     async def waits() -> bool:
-        shown = await longshore("jobs", "--pool", pool, "--state", "queued", "--json")
         # Its workflow says that it is queued a moment before the database has it, and the pool.
-        known = await longshore("pool", "show", pool)
-        return known.code == 0 and [view["id"] for view in json.loads(shown.out)] == [
-            ran.out.strip()
-        ]
+        if (await longshore("pool", "show", pool)).code != 0:
+            return False
+        shown = await longshore("jobs", "--pool", pool, "--state", "queued", "--json")
+        return [view["id"] for view in json.loads(shown.out)] == [ran.out.strip()]
 
     await eventually(waits)
     return ran.out.strip()
