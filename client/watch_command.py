@@ -43,9 +43,7 @@ def register(app: typer.Typer) -> None:
 def watch(
     ref: Annotated[
         str | None,
-        typer.Argument(
-            metavar="JOB", help="A job's id or name; all without.", show_default=False
-        ),
+        typer.Argument(metavar="JOB", help="A job's id or name; all without.", show_default=False),
     ] = None,
     pool: Annotated[str | None, typer.Option(help="Without a job: only this pool.")] = None,
     every: Annotated[
