@@ -1,5 +1,6 @@
 """The migrations make what the classes of `models/records` say, once, however often they run."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ import models.records.buying
 import models.records.checkpoints
 import models.records.market
 import models.records.preemption  # noqa: F401 (its tables)
-from activities.migrations import current_revision, newest_revision, upgrade
-from models.errors import UnavailableError
+from activities.migrations import current_revision, mismatch, newest_revision, upgrade
+from models.errors import RefusedError, UnavailableError
 from models.records.tables import SQLModel
 from tests.support.local_stack import ROOT, free_ports
 from workers.stack import Stack
@@ -79,3 +80,21 @@ def test_a_server_that_is_not_there_is_said_to_be_away():
     (port,) = free_ports(1)
     with pytest.raises(UnavailableError, match="does not answer"):
         upgrade(f"postgresql://nobody@127.0.0.1:{port}/nothing")
+
+
+def test_a_database_of_a_newer_version_is_refused(database_url: str):
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        with pytest.raises(RefusedError, match="revision 9999, which this version") as refused:
+            upgrade(database_url)
+        assert "a newer one has upgraded it" in str(refused.value)
+        worker = subprocess.run(
+            [sys.executable, "-P", "-m", "workers.control"], capture_output=True, text=True,
+            env=os.environ | {"LONGSHORE_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)},
+            timeout=60,
+        )  # fmt: skip
+        assert worker.returncode == RefusedError.exit_code
+        assert "revision 9999, which this version of Longshore does not know" in worker.stderr
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    assert mismatch(current_revision(database_url)).endswith("Run `longshore db upgrade`.")
+    assert mismatch(newest_revision()) == ""

@@ -39,6 +39,19 @@ async def test_a_job_runs_on_an_agent_and_its_log_arrives(
     assert b"".join(pieces) == f"{agent.node_id} has 0,1\n".encode()
 
 
+async def test_files_of_an_agent_are_for_its_user_and_a_job_has_the_users_own_umask(
+    longshore: Longshore, agent: AgentProcess, pool: str
+) -> None:
+    agent.start()
+    job = await longshore.submit(a_spec(pool, command="umask; touch made; stat -c %a made"))
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    said = b"".join([piece async for piece in longshore.logs(job.job_id, follow=True)])
+    assert said.split() == [b"0022", b"644"]
+    runs = [path for path in (agent.folder / "work" / "runs").rglob("*") if not path.is_symlink()]
+    assert {path.name for path in runs} >= {"record.json", "stdout", "end.json"}
+    assert [path for path in runs if path.stat().st_mode & 0o077] == []
+
+
 async def test_a_failing_job_tells_its_exit_code(
     longshore: Longshore, agent: AgentProcess, pool: str
 ) -> None:

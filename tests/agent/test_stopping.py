@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from activities.node import processes
 from activities.node.outcome import report_of
 from activities.node.processes import Run
 from activities.node.supervision import Plan
@@ -88,6 +89,39 @@ async def test_a_process_that_ran_until_the_end_of_its_node_has_lost_its_node(
     report = run.done.result()
     assert (report.failure, report.exit_code) == (FailureClass.NODE, 137)
     assert "the time of its node ended" in report.message
+
+
+async def test_nothing_outlives_a_supervisor_that_its_job_kills(box: LocalNode) -> None:
+    seconds = f"300.{uuid.uuid4().int % 10**9}"  # how it is found: it has no environment
+    report = await box.report(
+        f"env -i setsid sh -c '(sleep {seconds} &) ; (setsid sleep {seconds} &)'; kill -9 $PPID"
+    )
+    assert report.failure is FailureClass.NODE
+    await eventually(lambda: _running(seconds) == [])
+
+
+async def test_a_supervisor_that_its_job_stops_is_killed_with_it(
+    box: LocalNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "SUPERVISOR_PATIENCE", 0.5)
+    seconds = f"300.{uuid.uuid4().int % 10**9}"
+    run = box.start(f"echo ready; kill -STOP $PPID; exec sleep {seconds}")
+    await _says(box, run, "ready")
+    report = await _stop(box, run, grace=0.1)
+    assert report.stopped_for == "test"
+    await eventually(lambda: _running(seconds) == [])
+
+
+def _running(seconds: str) -> list[psutil.Process]:
+    """Return the processes that sleep for so long."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        try:
+            if seconds in process.cmdline():
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
 
 
 async def test_a_kill_without_grace_is_not_called_late(box: LocalNode) -> None:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from client.cli import command_line
 from models.document import load_document
 from models.job import JobSpec
+from models.placement import PackingRule
 from models.statefile import ClusterState
 from tests.client.conftest import Ran
 
@@ -216,6 +217,20 @@ def test_place_as_json(cli: CLI) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert placed["decision"]["node_id"] == "half-full"
     assert placed["now"] == "2026-11-20T12:00:00+00:00"
+
+
+def test_place_puts_every_rule_beside_the_others(cli: CLI) -> None:
+    files = ("--state", str(EXAMPLES / "state.yaml"), "--job", str(EXAMPLES / "job.yaml"))
+    shown = cli("place", *files, "--rules", "all").out
+    rows = shown[shown.index("By rule") :].splitlines()[2:]
+    assert [row.split()[0] for row in rows] == list(PackingRule)
+    assert "seed-score (used)" in shown
+    some = json.loads(cli("place", *files, "--rules", "tight, fgd", "--json").out)
+    assert list(some["by_rule"]) == ["tight", "fgd"]
+    assert all(each["node_id"] for each in some["by_rule"].values())
+    wrong = cli("place", *files, "--rules", "best")
+    assert wrong.code == 2
+    assert "--rules takes all, or some of" in wrong.err
 
 
 def test_the_program_leaves_with_the_exit_code_of_its_command() -> None:

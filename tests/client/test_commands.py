@@ -14,9 +14,11 @@ import psycopg
 import pytest
 
 from models.job import JobResult, JobSpec
+from models.messages import ProcessReport
 from models.settings import Settings
 from models.views import Explanation, JobView, PoolView, Submission
 from tests.client.conftest import Command, Ran
+from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -193,6 +195,18 @@ async def test_a_pool_that_does_not_exist(longshore: Command, command: str) -> N
     ran = await longshore(command, "--pool", "nosuch", *options)
     assert (ran.code, ran.out) == (66, "")
     assert ran.err.startswith("error: no pool 'nosuch': `longshore pools` lists them; there are ")
+
+
+async def test_output_that_the_log_store_lacks_is_told(
+    longshore: Command, pool: str, node: ScriptedNode
+) -> None:
+    job_id = await submitted(longshore, pool)
+    await node.end(job_id, report=ProcessReport(exit_code=0, log_error="no space left"))
+    assert (await longshore("watch", job_id)).code == 0
+    shown = await longshore("job", job_id)
+    assert "its output is not all stored: no space left" in " ".join(shown.out.split())
+    logs = await longshore("logs", job_id)
+    assert "This is not all that it wrote: the log store took no more (no space left)" in logs.err
 
 
 async def test_links_to_the_temporal_ui_and_the_console(

@@ -74,7 +74,7 @@ def test_without_dry_run_nobody_is_stopped(cli: CLI) -> None:
 
 
 async def test_a_job_that_waits_is_decided_for_in_its_pool(
-    longshore: Command, pool: str, temporal: Client, settings: Settings
+    longshore: Command, pool: str, temporal: Client, settings: Settings, tmp_path: Path
 ) -> None:
     node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
     await node.register()
@@ -100,6 +100,13 @@ async def test_a_job_that_waits_is_decided_for_in_its_pool(
         assert (victim.job_id, victim.priority, victim.gpus) == (low, 2, 8)
         assert "it cannot save" in victim.reason
         assert [gain.node_id for gain in found.plan.gains] == [node.id]
+        before = tmp_path / "wide.yaml"
+        before.write_text(f"name: wide\ncommand: 'true'\npool: {pool}\ngpus: 8\npriority: 9\n")
+        ran = await longshore("preempt", "--dry-run", str(before), "--json")
+        asked = PreemptionDryRun.model_validate_json(ran.out)
+        assert (asked.request.id, [each.job_id for each in asked.plan.victims]) == ("wide", [low])
+        listed = await longshore("jobs", "--pool", pool, "--json")
+        assert {view["id"] for view in json.loads(listed.out)} == {low, high}, "none was submitted"
         await set_pool(longshore, pool, "near_end=2h", "enabled=true")
         shown = await longshore("pool", "show", pool)
         assert "none within 2h of its end" in shown.out

@@ -13,6 +13,7 @@ from client.live import Lines, exit_code_of, job_panel
 from client.node_view import cells, node_line, nodes_table, pools_table
 from client.watch_command import Fleet, changes, fleet_screen
 from client.words import ago, gpu_list, span
+from models.buying import CapacityUnderWay
 from models.job import AttemptRecord, FailureClass, JobResult, JobSpec, JobState, JobStatus
 from models.job_report import JobReport
 from models.messages import Progress
@@ -24,7 +25,7 @@ from models.placement import (
     RejectionCode,
     ScoreTerms,
 )
-from models.pool import PoolSpec
+from models.pool import Growth, PoolSpec
 from models.preemption import Spared
 from models.views import Explanation, GPUView, JobView, NodeView, PartView, PoolView
 
@@ -196,6 +197,16 @@ def test_each_job_is_one_line_that_fits() -> None:
 def test_a_pipe_gets_the_whole_reason() -> None:
     reason = "x" * 300
     assert reason in drawn(jobs_table((a_job(reason=reason),), NOW, 4000), 4000)[1]
+
+
+def test_machines_on_their_way_are_told_and_nothing_else_is_advised() -> None:
+    coming = CapacityUnderWay(instance_type="8xH100", id="p-1", nodes=2, expected_at=NOW + MINUTE)
+    told = explain(
+        a_job(), alone=None, last=None, decided_at=NOW, position=1, nodes=0,
+        growth=Growth.OPEN, coming=(coming,),
+    )  # fmt: skip
+    assert told.headline.endswith("; 2 machines are on the way, the first about 12:01:00 UTC")
+    assert told.hints == ()
 
 
 def test_how_a_job_failed() -> None:

@@ -137,6 +137,30 @@ async def test_the_mend_of_a_forgotten_pool_mends_it(plant: Plant):
     assert description.workflow_type == "PoolWorkflow"
 
 
+async def test_jobs_that_are_set_aside_are_named(plant: Plant):
+    url, decision = plant.stack.postgres.url(), '{"kind": "SET_ASIDE", "reason": "set aside: x"}'
+    temporal, database = await Client.connect(_address(plant)), Database(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("INSERT INTO pools (name, spec) VALUES ('aside', '{}')")
+        connection.execute(
+            "INSERT INTO jobs (id, name, tenant, pool, spec, submitted_at, message)"
+            " VALUES ('poison-1', 'poison', 'default', 'aside', '{}', now(), '')"
+        )
+        connection.execute(
+            "INSERT INTO queue (job_id, attempt, pool, held, priority, submitted_at, request,"
+            " decision) VALUES ('poison-1', 1, 'aside', false, 5, now(), '{}', %s)",
+            (decision,),
+        )
+        try:
+            found = await pool_checks.pools(temporal, database)
+        finally:
+            connection.execute("DELETE FROM queue WHERE job_id = 'poison-1'")
+            connection.execute("DELETE FROM jobs WHERE id = 'poison-1'")
+            connection.execute("DELETE FROM pools WHERE name = 'aside'")
+            await database.close()
+    assert _failed(found) == ["job poison-1 is set aside: x"]
+
+
 def test_clocks_may_be_a_little_apart():
     now = datetime.now(UTC)
     assert clocks("c", "x", now + timedelta(seconds=3), now).level is Level.OK

@@ -99,6 +99,28 @@ async def test_plain_json_by_name_runs_a_job(
     result = await handle.result()
     assert (result["job_id"], result["state"], result["exit_code"]) == (job_id, "SUCCEEDED", 0)
     assert (await longshore.job(job_id)).name == "x"
+    told = (await handle.describe()).typed_search_attributes
+    assert {pair.key.name: pair.value for pair in told} == {
+        "Tenant": "default", "Pool": pool, "JobState": "RUNNING", "NodeId": node.id,
+        "GpuCount": 2, "PriorityClass": 5,
+    }  # fmt: skip
+
+
+async def test_an_id_that_has_ended_and_is_started_again_shows_how_it_ended(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    job_id = new_job_id(a_spec("default", name="x"), None)
+    plain = {"spec": {"name": "x", "command": "true", "pool": pool}}
+    first = await _start_plain(temporal, f"job-{job_id}", plain)
+    await node.end(job_id)
+    await first.result()
+    again = await _start_plain(temporal, f"job-{job_id}", plain)
+    with pytest.raises(WorkflowFailureError):
+        await asyncio.wait_for(again.result(), 60)
+    report = await longshore.report(job_id)
+    assert (report.job.state, report.status) == (JobState.SUCCEEDED, None)
+    assert "its id was started again at" in " ".join(report.missing)
+    assert node.runs() == [(job_id, 1)]
 
 
 async def test_the_smallest_plain_json_is_a_job_of_the_default_pool(
