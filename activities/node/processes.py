@@ -158,7 +158,7 @@ class Processes:
             run.keeper.asked_to_stop(grace)
         if run.supervised:
             run.supervised.stop(signal_number(signal_name), grace)
-            run.insisting = asyncio.create_task(_insist(run, grace))
+            run.insisting = asyncio.create_task(self._insist(run, grace))
 
     async def save(self, request: SaveRequest) -> CheckpointInfo:
         """Have a job save and go on; return what it saved.
@@ -305,6 +305,19 @@ class Processes:
                 self.ask_to_stop(older, "SIGKILL", 0, f"attempt {run.record.attempt} came")
                 await asyncio.wait([older.done])
 
+    async def _insist(self, run: Run, grace: float) -> None:
+        """Kill a supervisor that does not end its job in time, as one that the job has stopped:
+        what is left of the job goes with it."""
+        await asyncio.wait({run.done}, timeout=grace + SUPERVISOR_PATIENCE)
+        # From the disk: a job may stop its supervisor before that has told of its start.
+        started = self._store.started(run.record.key)
+        if run.done.done() or started is None:
+            return
+        if start_ticks(started["supervisor"]) == started["supervisor_ticks"]:
+            _log.warning("%s: its supervisor does not answer and is killed", run.record.key)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(started["supervisor"], signal.SIGKILL)
+
     def _plan(self, run: Run, launch: Launch) -> Plan:
         signal_command = kill_command = None
         if launch.container and launch.runtime:
@@ -344,19 +357,6 @@ async def _finish_checkpoints(keeper: Keeper, end: dict[str, Any]) -> None:
         killed=end.get("status") in (-signal.SIGKILL, 128 + signal.SIGKILL),
         succeeded=end["cause"] == "exited" and end.get("status") == 0,
     )
-
-
-async def _insist(run: Run, grace: float) -> None:
-    """Kill a supervisor that does not end its job in time, as one that the job has stopped: what
-    is left of the job goes with it."""
-    await asyncio.wait({run.done}, timeout=grace + SUPERVISOR_PATIENCE)
-    if run.done.done() or not run.started.done() or run.started.cancelled():
-        return
-    supervisor = run.started.result()["supervisor"]
-    if start_ticks(supervisor) == run.started.result()["supervisor_ticks"]:
-        _log.warning("%s: its supervisor does not answer and is killed", run.record.key)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(supervisor, signal.SIGKILL)
 
 
 def _is_indirect(spec: JobSpec) -> bool:

@@ -108,7 +108,8 @@ async def test_a_supervisor_that_its_job_stops_is_killed_with_it(
     run = box.start(f"echo ready; kill -STOP $PPID; exec sleep {seconds}")
     await _says(box, run, "ready")
     report = await _stop(box, run, grace=0.1)
-    assert report.stopped_for == "test"
+    assert (report.failure, report.exit_code) == (FailureClass.NODE, None)
+    assert "the supervisor of the process was killed" in report.message
     await eventually(lambda: _running(seconds) == [])
 
 
