@@ -26,6 +26,7 @@ from activities.node.outcome import AGENT_STOPPED, CUT_OFF
 from activities.node.process import NodeActivities
 from activities.node.processes import Processes
 from activities.node.pruning import Keeping, Pruner, is_job_over
+from activities.node.system import keep_private
 from client.connection import server_address
 from models.base import Frozen, Instant, Name
 from models.errors import NodeTakenError, UnavailableError
@@ -77,6 +78,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
     work folder or the node has an agent already, TokenError for a wrong join token, and
     UnavailableError when there is no GPU.
     """
+    keep_private()
     stop = StopSignals()
     with locked(options.work_dir):
         inventory = await asyncio.to_thread(
