@@ -6,6 +6,7 @@ decides nothing anew, and the GPUs that are being freed count as coming in every
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -36,6 +37,9 @@ _FRESH = timedelta(minutes=15)
 """Prices that are older say nothing of what a market asks now."""
 STORE_ANSWERS_WITHIN = 2.0
 """Seconds; jobs count as unable to save while it does not, and no cycle waits for it longer."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class Preempting:
@@ -90,15 +94,20 @@ class Preempting:
         self._kept.keep(pool, kept)
         if not seen.spec.preemption.enabled:
             return []
-        quotes = {
-            job.id: quote
-            for job in seen.queue
-            if (quote := rough_quote(job, prices, seen.spec.purchasing, now)) is not None
-        }
-        plans = await asyncio.to_thread(
-            plan_preemptions, seen.queue, seen.nodes, seen.running, seen.spec.preemption,
-            seen.spec.packing, now, under_way, quotes, seen.recent,
-        )  # fmt: skip
+        try:
+            quotes = {
+                job.id: quote
+                for job in seen.queue
+                if (quote := rough_quote(job, prices, seen.spec.purchasing, now)) is not None
+            }
+            plans = await asyncio.to_thread(
+                plan_preemptions, seen.queue, seen.nodes, seen.running, seen.spec.preemption,
+                seen.spec.packing, now, under_way, quotes, seen.recent,
+            )  # fmt: skip
+        except Exception:
+            # A fault of ours, or of one job: the pool's cycles go on, and stop nobody.
+            _log.exception("pool %s: it cannot be planned who gives way", pool)
+            return []
         return await self._store(seen, cycle_id, plans)
 
     async def _why_store_is_away(self, pool: str) -> str:
