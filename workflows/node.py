@@ -382,7 +382,8 @@ async def _how_it_ended(
         if cause.type == TimeoutType.SCHEDULE_TO_START:
             return NodeState.LOST, "its agent is silent"
         heard = bool(cause.last_heartbeat_details)
-        if cause.type == TimeoutType.HEARTBEAT and second_call and not heard:
+        unheard = cause.type == TimeoutType.HEARTBEAT and second_call and not heard
+        if unheard and workflow.patched("hung-agents"):
             return NodeState.LOST, "its agent hangs: it takes calls and answers none"
         return None  # silent for a moment, or watched for long enough: call again
     return NodeState.GONE, report.reason
