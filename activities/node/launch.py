@@ -150,7 +150,7 @@ def checkpoint_folder(request: RunProcessRequest, job_folder: Path) -> Path | No
     spec = request.spec
     if spec.checkpoint is None:
         return None
-    given = Path(spec.checkpoint.folder).expanduser()
+    given = _of_user(spec.checkpoint.folder)
     folder = Path(os.path.normpath(_work_folder(spec, job_folder).absolute() / given))
     private = spec.workdir is None and folder.is_relative_to(job_folder.absolute())
     if private or not spec.checkpoint.store:
@@ -188,12 +188,20 @@ def container_name(key: PlacementKey) -> str:
     return f"longshore-{key.job_id}-{key.attempt}"
 
 
+def _of_user(path: str) -> Path:
+    """Return a path without `~`. Raises LaunchError where the node has no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise LaunchError(127, f"{path} is no path on this node: {error}") from None
+
+
 def _work_folder(spec: JobSpec, job_folder: Path) -> Path:
     if spec.workdir is None:
         folder = job_folder / "work"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-    folder = Path(spec.workdir).expanduser()
+    folder = _of_user(spec.workdir)
     if not folder.is_dir():
         raise LaunchError(127, f"the working folder {spec.workdir} does not exist on this node")
     return folder.absolute()

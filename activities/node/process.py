@@ -1,6 +1,7 @@
 """The activities of a node agent: run a process, stop one, and show that the node lives."""
 
 import asyncio
+import errno
 import itertools
 from datetime import timedelta
 
@@ -40,6 +41,8 @@ PROGRESS_INTERVAL = 1.0
 REDELIVERY_WAIT = 6.0
 """Seconds that a process outlives a delivery that the server has forgotten: another may come."""
 _ANSWER_WITHIN = timedelta(seconds=5)
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""Faults that do not pass by themselves."""
 REGISTRATION_WAIT = 5.0
 """Seconds that a message for a newer registration waits for the agent to hear of it."""
 
@@ -137,7 +140,9 @@ class NodeActivities:
         self._leaving.set()
 
     async def _cannot_start(self, node_id: str, error: OSError) -> ProcessReport:
-        """Have the node take no more jobs, and return why this one was not started."""
+        """Return why a job was not started; have the node take no more where its disk is why."""
+        if error.errno not in _DISK:
+            return never_started(FailureClass.NODE, f"it could not be started: {error}")
         why = f"the work folder of its agent cannot be written: {error.strerror or error}"
         handle = self._client.get_workflow_handle(node_workflow_id(node_id))
         try:
