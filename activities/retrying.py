@@ -15,7 +15,8 @@ R = TypeVar("R")
 def reports_errors(call: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
     """Decorate an async activity: a LongshoreError becomes an ApplicationError of that type.
 
-    Whether Temporal tries again is a property of the error's class (`retryable`).
+    Whether Temporal tries again is a property of the error's class (`retryable`). What the
+    database does not take as data it will not take another time either.
     """
 
     @functools.wraps(call)
@@ -26,5 +27,10 @@ def reports_errors(call: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]
             raise ApplicationError(
                 str(error), type=type(error).__name__, non_retryable=not error.retryable
             ) from error
+        except Exception as error:
+            # Of SQLAlchemy, by its name: agents do not import that.
+            if type(error).__name__ != "DataError":
+                raise
+            raise ApplicationError(str(error), type="DataError", non_retryable=True) from error
 
     return wrapped

@@ -98,3 +98,12 @@ Text = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL, max_length=131_071
 neither PostgreSQL nor a program's arguments can hold."""
 ShortText = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL, max_length=4_095)]
 """The same, for a path or a name: no longer than a path that Linux takes."""
+
+
+def without_nul(text: str) -> str:
+    """Return the text as the database can store it."""
+    return text.replace("\0", "")
+
+
+Reason = Annotated[str, AfterValidator(without_nul)]
+"""Why somebody asks for something, as they gave it."""

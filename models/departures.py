@@ -3,7 +3,7 @@
 from datetime import timedelta
 from enum import StrEnum
 
-from models.base import Frozen, Instant, Name, Wire
+from models.base import Frozen, Instant, Name, Reason, Wire
 from models.margins import Margins as Margins
 from models.placement import PlacementKey
 
@@ -23,7 +23,7 @@ class Leaving(Wire):
     """The jobs of a node are to leave it."""
 
     cause: Cause
-    reason: str
+    reason: Reason
     by: Instant | None = None
     """When nothing may run there any more. Without it those leave that can save, at once."""
     at_once: bool = False
@@ -83,7 +83,7 @@ class DepartureRequest(Wire):
 class NodeDrain(Wire):
     """Update `drain`: no new job; with `move`, those that run there leave."""
 
-    reason: str = ""
+    reason: Reason = ""
     move: bool = False
     """False for what older callers mean: a cordon."""
     by: Instant | None = None
@@ -94,7 +94,7 @@ class ExpiryChange(Wire):
     """Update `expiry_changed`: the node ends at another time, or never."""
 
     expires_at: Instant | None
-    reason: str = ""
+    reason: Reason = ""
 
 
 class ExpiryRow(Wire):
@@ -110,4 +110,4 @@ class SpotNotice(Wire):
 
     at: Instant | None = None
     """When; without, it may be at any moment."""
-    reason: str = ""
+    reason: Reason = ""

@@ -9,6 +9,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     StringConstraints,
+    ValidationError,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -16,6 +17,7 @@ from pydantic import (
 
 from models.base import Frozen, Instant, Name, ShortText, Text, Wire
 from models.mig import MigProfile, profile_gb
+from models.taken_before import clamped
 from models.topology import Conformance, Gang
 from models.units import GB, Duration, GBPerSecond, Watts, format_gb
 
@@ -236,11 +238,15 @@ class JobSpec(Frozen):
 
     @classmethod
     def as_known(cls, stored: object) -> Self:
-        """Return a spec that was taken already, without what only a newer version understands.
+        """Return a spec that was taken already, by whichever version.
 
-        Raises ValidationError.
+        It is without what only a newer one understands, and within the bounds of this one. Raises
+        ValidationError.
         """
-        return cls.model_validate(stored, extra="ignore")
+        try:
+            return cls.model_validate(stored, extra="ignore")
+        except ValidationError as error:
+            return cls.model_validate(clamped(stored, error), extra="ignore")
 
     @field_validator("image")
     @classmethod

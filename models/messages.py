@@ -9,11 +9,12 @@ from pydantic import (
     BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
+    PrivateAttr,
     ValidationError,
     model_validator,
 )
 
-from models.base import Instant, Name, Wire
+from models.base import Instant, Name, Reason, Wire
 from models.checkpoint import CheckpointInfo
 from models.departures import Leaving
 from models.errors import SpecError
@@ -118,13 +119,21 @@ class JobInput(Wire):
     """Wait for a release before the first placement."""
     history: JobHistory | None = None
     max_attempts_per_run: int = Field(default=100, ge=1)
+    _refused: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """What is wrong with it, a line each, where a job may yet run with it: a version that
+        refused less has taken it, and here it is as far as it is understood."""
+        return self._refused
 
     @model_validator(mode="wrap")
     @classmethod
     def _say_what_is_wrong(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Raise SpecError with a line per mistake; unknown names are mistakes, as in the spec.
+        """Raise SpecError, with a line per mistake, for what no version has ever run.
 
-        What a newer version continues as new may have more names: it has a history.
+        Unknown names are mistakes, as in the spec; what a newer version continues as new may have
+        more of them: it has a history.
         """
         try:
             found = handler(data)
@@ -133,11 +142,16 @@ class JobInput(Wire):
                 f"{'.'.join(map(str, mistake['loc'])) or 'input'}: {describe(mistake)}"
                 for mistake in error.errors(include_url=False)
             )
-            raise SpecError("input", problems) from None
+            try:
+                given = cast("dict[str, Any]", data)
+                found = handler({**given, "spec": JobSpec.as_known(given["spec"])})
+            except (ValidationError, TypeError, KeyError):
+                raise SpecError("input", problems) from None
+            found._refused = problems
         if found.history is None and isinstance(data, dict):
             given = set(cast("dict[str, Any]", data))
-            if unknown := sorted(given - set(cls.model_fields)):
-                raise SpecError("input", tuple(f"{name}: no such field" for name in unknown))
+            unknown = sorted(given - set(cls.model_fields))
+            found._refused += tuple(f"{name}: no such field" for name in unknown)
         return found
 
 
@@ -198,7 +212,7 @@ class NodeLost(Wire):
 class CommandReason(Wire):
     """Signal `hold` or `release`: who asked and why."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 class Displacement(Wire):

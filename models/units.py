@@ -146,7 +146,7 @@ def parse_duration(value: object) -> timedelta:
 
 def _of_seconds(seconds: float) -> timedelta:
     if not abs(seconds) <= LONGEST.total_seconds():
-        raise ValueError(_TOO_LONG)
+        raise ValueError(TOO_LONG)
     return timedelta(seconds=seconds)
 
 
@@ -170,7 +170,7 @@ _ISO = re.compile(
 )
 
 
-_TOO_LONG = f"a duration is ten years at most ({LONGEST.days}d)"
+TOO_LONG = f"a duration is ten years at most ({LONGEST.days}d)"
 
 
 def _finite(number: float, what: str) -> float:
@@ -187,7 +187,7 @@ def _in_bounds(value: timedelta) -> timedelta:
     if value < timedelta(0):
         raise ValueError("a duration cannot be negative")
     if value > LONGEST:
-        raise ValueError(_TOO_LONG)
+        raise ValueError(TOO_LONG)
     return value
 
 

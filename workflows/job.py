@@ -13,6 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from models.base import without_nul
     from models.errors import SpecError
     from models.job import FailureClass, JobResult, JobState, JobStatus, RetryRule
     from models.messages import (
@@ -35,7 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.attempt import Attempt
     from workflows.details import job_details
     from workflows.displaced import Displaced, Swaps
-    from workflows.naming import refuse_another_id
+    from workflows.naming import refuse_another_id, refuse_input
 
 _ATTEMPTS_SHOWN = 20
 _LEAVES_A_NODE = (LeaseEnd.NODE_LOST, LeaseEnd.MOVED)
@@ -82,12 +83,13 @@ class JobWorkflow:
     @workflow.run
     async def run(self, job: JobInput | None = None) -> JobResult:
         refuse_another_id(self._id)
+        refuse_input(self._job)
         life = asyncio.create_task(self._live())
         try:
             result = await asyncio.shield(life)
         except asyncio.CancelledError:
             # A request, not an order: the process ends and the leases are given up first.
-            self._cancel = workflow.cancellation_reason() or "cancelled"
+            self._cancel = without_nul(workflow.cancellation_reason() or "cancelled")
             result = await life
             if result.state is JobState.CANCELLED:
                 raise

@@ -6,7 +6,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from models.errors import SpecError
-from models.messages import JOB_ID, job_workflow_id
+from models.messages import JOB_ID, JobInput, job_workflow_id
 
 
 def refuse_another_id(job_id: str) -> None:
@@ -23,6 +23,12 @@ def refuse_another_id(job_id: str) -> None:
             "the workflow id of a job must be job- and 1 to 201 letters, digits, dots, dashes and "
             f"underscores, of which the first is no dot and no dash; {found!r} is not"
         )
+
+
+def refuse_input(job: JobInput) -> None:
+    """Fail a job whose input is wrong; one that an earlier version has taken goes on."""
+    if job.refused and workflow.patched("input-bounds"):
+        _refuse(str(SpecError("input", job.refused)))
 
 
 def _refuse(why: str) -> NoReturn:

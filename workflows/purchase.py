@@ -9,6 +9,7 @@ from temporalio.exceptions import FailureError
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
+    from models.base import without_nul
     from models.market import Offer
     from models.messages import CommandReason
     from models.purchase import (
@@ -61,7 +62,7 @@ class PurchaseWorkflow:
             return await asyncio.shield(life)
         except asyncio.CancelledError:
             # A request, not an order: what was begun at a market is known to its end first.
-            self._stop = workflow.cancellation_reason() or "cancelled"
+            self._stop = without_nul(workflow.cancellation_reason() or "cancelled")
             await life
             raise
 

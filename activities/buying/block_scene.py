@@ -176,7 +176,7 @@ def _facts(block: Row) -> BlockFacts:
 
 
 def _job(row: Row, now: datetime, margins: Margins) -> BlockJob:
-    spec = JobSpec.model_validate(row["spec"])
+    spec = JobSpec.as_known(row["spec"])
     # One that saves when it is asked to goes on from there.
     ran = max(now - row["placed_at"], timedelta(0))
     lost = spec.checkpoint.grace if spec.checkpoint else ran

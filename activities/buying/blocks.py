@@ -248,7 +248,7 @@ async def _drain_at(connection: AsyncConnection, block: rows.Row) -> datetime:
     )
     margin = PurchaseRequest.model_validate(request).drain_before
     specs = await connection.scalars(text(_SPECS_ON_BLOCK), {"block": block["id"]})
-    graces = [JobSpec.model_validate(spec).grace + _TO_STOP for spec in specs]
+    graces = [JobSpec.as_known(spec).grace + _TO_STOP for spec in specs]
     # A short block would be draining from its start on.
     longest = (block["ends_at"] - block["starts_at"]) / 4
     return block["ends_at"] - min(max([margin, *graces]), longest)

@@ -15,6 +15,7 @@ from models.document import load_document
 from models.errors import SpecError
 from models.job import MOST_TEXT, JobSpec
 from models.job_examples import FULL_EXAMPLE
+from models.messages import JobInput
 from models.placement import JobRequest
 from models.units import LONGEST, MOST, parse_duration, parse_gb, parse_gb_per_second, parse_watts
 from scheduling.cycle import plan
@@ -97,6 +98,26 @@ def test_in_python_the_bounds_are_the_same():
         JobSpec(name="job", command="true", expected_duration=timedelta(days=4000))
     with pytest.raises(ValidationError, match="unicode string"):
         JobSpec(name="job", command="\ud800")
+
+
+def test_what_an_earlier_version_took_runs_on_within_the_bounds():
+    stored = {
+        **SMALL, "expected_duration": "9999d", "ram": 1e12, "data": {"set": 1e300}, "newer": 1,
+        "checkpoint": {"folder": "c", "grace": "99999999h"},
+    }  # fmt: skip
+    spec = JobSpec.as_known(stored)
+    assert (spec.expected_duration, spec.ram, spec.data["set"]) == (LONGEST, MOST, MOST)
+    assert spec.checkpoint
+    assert spec.checkpoint.grace == LONGEST
+    taken = JobInput.model_validate({"spec": stored, "heldd": True})
+    assert taken.spec == spec
+    assert {line.partition(":")[0] for line in taken.refused} == {
+        "spec.expected_duration", "spec.ram", "spec.data.set", "spec.checkpoint.grace",
+        "spec.newer", "heldd",
+    }  # fmt: skip
+    assert JobInput.model_validate({"spec": SMALL}).refused == ()
+    with pytest.raises(SpecError, match="give a command"):
+        JobInput.model_validate({"spec": {"name": "x"}})
 
 
 def test_the_schema_states_them():

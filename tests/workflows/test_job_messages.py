@@ -106,6 +106,21 @@ async def test_plain_json_by_name_runs_a_job(
     }  # fmt: skip
 
 
+async def test_a_reason_that_the_database_cannot_store_holds_up_nothing(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    job_id = new_job_id(a_spec("default", name="x"), None)
+    plain = {"spec": {"name": "x", "command": "true", "pool": pool}}
+    handle = await _start_plain(temporal, f"job-{job_id}", plain)
+    await node.started(job_id)
+    await handle.signal("hold", {"reason": "a\0b"})
+    held = await reaches(longshore, job_id, JobState.HELD)
+    assert held.reason == "ab"
+    await handle.signal("release", {})
+    await node.end(job_id, 2)
+    assert (await handle.result())["state"] == "SUCCEEDED"
+
+
 async def test_an_id_that_has_ended_and_is_started_again_shows_how_it_ended(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):

@@ -146,6 +146,22 @@ async def test_a_recorded_history_replays(path: Path, classes: Sequence[type]):
     await replayer.replay_workflow(_history(path))
 
 
+async def test_a_job_that_an_earlier_version_took_beyond_the_bounds_replays():
+    content = json.loads(_path("job-success").read_text())
+    (payload,) = content["events"][0]["workflowExecutionStartedEventAttributes"]["input"][
+        "payloads"
+    ]
+    taken = json.loads(base64.b64decode(payload["data"]))
+    taken["spec"]["expected_duration"] = "99999h"
+    payload["data"] = base64.b64encode(json.dumps({**taken, "misspelt": 1}).encode()).decode()
+    replayer = Replayer(
+        workflows=WORKFLOWS,
+        data_converter=pydantic_data_converter,
+        workflow_runner=workflow_runner(strict=True),
+    )
+    await replayer.replay_workflow(WorkflowHistory.from_json("job-success", content))
+
+
 def test_every_workflow_and_every_path_is_recorded():
     recorded = {path.stem for path in HISTORIES}
     assert PATHS.keys() <= recorded
