@@ -112,7 +112,8 @@ def prepare(
             "Install one and start the agent again.",
         )
     inside, mounts = _inside(own, cwd, checkpoints, [job_folder, *image_folders])
-    argv = [runtime, "run", "--rm", "--init", "--name", container_name(request.placement.key)]
+    name = container_name(request.placement.key, identity.agent_id)
+    argv = [runtime, "run", "--rm", "--init", "--name", name]
     argv += ["--label", f"longshore.agent={identity.agent_id}", "--workdir", CONTAINER_WORKDIR]
     argv += ["--cap-drop", "MKNOD"]  # a device that it makes in a folder would stay on the node
     for mount in [f"{run_folder / 'public'}:{IN_CONTAINER}", *mounts]:
@@ -123,7 +124,7 @@ def prepare(
     # Nothing of the job comes before the dashes: what is behind them is no option.
     argv += ["--", spec.image, *spec.argv]
     client = base | {name: own[name] for name in _MARKS}
-    return Launch(tuple(argv), client, cwd, container_name(request.placement.key), runtime)
+    return Launch(tuple(argv), client, cwd, name, runtime)
 
 
 def refuse_folders(
@@ -184,8 +185,9 @@ def removal(runtime: str, *names: str) -> tuple[str, ...]:
     return (runtime, "rm", "--force", *at_once, *names)
 
 
-def container_name(key: PlacementKey) -> str:
-    return f"longshore-{key.job_id}-{key.attempt}"
+def container_name(key: PlacementKey, agent_id: str) -> str:
+    """Return a name that no other agent of this machine, of whatever installation, gives."""
+    return f"longshore-{key.job_id}-{key.attempt}-{agent_id[:8]}"
 
 
 def _of_user(path: str) -> Path:

@@ -96,7 +96,7 @@ def test_an_image_becomes_a_container_with_the_gpus_and_no_secret_in_its_argumen
     launch = _prepare(box, tmp_path, "docker", simulated=False)
     argv = list(launch.argv)
     assert argv[:5] == ["docker", "run", "--rm", "--init", "--name"]
-    assert argv[5] == "longshore-job-a-1"
+    assert argv[5] == f"longshore-job-a-1-{box.identity.agent_id[:8]}"
     assert argv[argv.index("--gpus") + 1] == '"device=1,3"'
     assert argv[-4:] == ["python:3.12", "sh", "-c", "train"]
     assert "hunter2" not in " ".join(argv)
