@@ -32,9 +32,11 @@ from models.messages import (
     NODE_WORKFLOW,
     POOL_WORKFLOW,
     NodeStatus,
+    PoolStatus,
     job_workflow_id,
     node_task_queue,
     node_workflow_id,
+    pool_workflow_id,
 )
 from models.pool import PoolSpec
 from models.reconcile import (
@@ -52,12 +54,15 @@ from scheduling.reconcile import to_ask, to_describe
 
 _AT_ONCE = 20
 _ANSWER_WITHIN = timedelta(seconds=10)
+_ATTEMPTS_OF_A_RESTART = 2
+"""A worker that ends with a task in hand costs one."""
 _LISTED = f"""WorkflowType IN ('{JOB_WORKFLOW}', '{POOL_WORKFLOW}', '{NODE_WORKFLOW}')
     AND ExecutionStatus = 'Running'"""
 _JOB_STATE = SearchAttributeKey.for_keyword(search.JOB_STATE)
 _NODE_ID = SearchAttributeKey.for_keyword(search.NODE_ID)
 _JOB_PREFIX = job_workflow_id("")
 _NODE_PREFIX = node_workflow_id("")
+_POOL_PREFIX = pool_workflow_id("")
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -173,8 +178,11 @@ def _listed(flow: WorkflowExecution) -> WorkflowSeen:
     )  # fmt: skip
 
 
-async def describe(temporal: Client, workflow_id: str) -> WorkflowSeen:
-    """Return the newest run of a workflow as it is now, or that there is none. Raises RPCError."""
+async def describe(temporal: Client, workflow_id: str, *, ask: bool = True) -> WorkflowSeen:
+    """Return the newest run of a workflow as it is now, or that there is none. Raises RPCError.
+
+    With `ask` a pool's workflow is asked what it outlives, which needs a control worker.
+    """
     try:
         flow = await temporal.get_workflow_handle(workflow_id).describe(rpc_timeout=_ANSWER_WITHIN)
     except RPCError as error:
@@ -183,7 +191,10 @@ async def describe(temporal: Client, workflow_id: str) -> WorkflowSeen:
         return WorkflowSeen(id=workflow_id, state=WorkflowState.MISSING)
     seen = _listed(flow)
     if flow.status is WorkflowExecutionStatus.RUNNING:
-        return seen.model_copy(update={"trouble": _trouble(flow)})
+        trouble = _trouble(flow)
+        if ask and not trouble and workflow_id.startswith(_POOL_PREFIX):
+            trouble = await _trouble_of_pool(temporal, workflow_id)
+        return seen.model_copy(update={"trouble": trouble})
     result = None
     if workflow_id.startswith(_JOB_PREFIX):
         result = await _result(temporal, flow)
@@ -193,12 +204,15 @@ async def describe(temporal: Client, workflow_id: str) -> WorkflowSeen:
 
 
 def _trouble(flow: WorkflowExecutionDescription) -> str:
-    """Return what an activity that is tried again and again failed with last."""
+    """Return what an activity, or the workflow's own code, that is tried again failed with."""
     for pending in flow.raw_description.pending_activities:
         waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
         if pending.attempt > 1 and waits:
             name, why = pending.activity_type.name, pending.last_failure.message
             return f"{name} was tried {pending.attempt - 1} times ({why[:300]})"
+    task = flow.raw_description.pending_workflow_task
+    if task.attempt > _ATTEMPTS_OF_A_RESTART:
+        return f"its workflow task was tried {task.attempt - 1} times"
     return ""
 
 
@@ -236,6 +250,15 @@ async def _job_status(temporal: Client, job_id: str) -> JobStatus | str:
         return str(error)
     except RPCError as error:
         return error.message
+
+
+async def _trouble_of_pool(temporal: Client, workflow_id: str) -> str:
+    handle = temporal.get_workflow_handle(workflow_id)
+    try:
+        told = await handle.query("status", result_type=PoolStatus, rpc_timeout=_ANSWER_WITHIN)
+    except (WorkflowQueryFailedError, WorkflowQueryRejectedError, RPCError):
+        return ""
+    return told.trouble
 
 
 async def _node_status(temporal: Client, node_id: str) -> NodeStatus | None:

@@ -273,6 +273,8 @@ class PoolStatus(Wire):
     cycles: int
     generation: int
     last: CycleReply | None = None
+    trouble: str = ""
+    """Why the last cycle failed; empty where it did not."""
 
 
 # --- nodes --------------------------------------------------------------------------------

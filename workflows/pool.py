@@ -3,14 +3,20 @@
 from datetime import timedelta
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from activities.cycle import CycleActivities
     from models.messages import POOL_WORKFLOW, CycleReply, CycleRequest, PoolInput, PoolStatus
     from models.units import format_duration
+    from models.visible import visible
     from scheduling.words import count
     from workflows import versions
     from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
+
+AFTER_FAILURE = timedelta(seconds=30)
+"""Until a cycle is tried again that failed for what is stored, unless a poke comes first."""
+_LONGEST_TROUBLE = 500
 
 
 @workflow.defn(name=POOL_WORKFLOW)
@@ -24,6 +30,7 @@ class PoolWorkflow:
         self._poked = pool.poked
         self._cycles = pool.cycles
         self._last: CycleReply | None = None
+        self._trouble = ""
 
     @workflow.run
     async def run(self, pool: PoolInput) -> None:
@@ -32,7 +39,7 @@ class PoolWorkflow:
             await self._wake(next_wake)
             if versions.is_outdated():
                 break
-            next_wake = (await self._cycle()).next_wake
+            next_wake = await self._try_cycle()
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(
             pool.model_copy(
@@ -57,6 +64,7 @@ class PoolWorkflow:
             cycles=self._cycles,
             generation=self._pool.generation,
             last=self._last,
+            trouble=self._trouble,
         )
 
     async def _wake(self, after: timedelta) -> None:
@@ -69,6 +77,23 @@ class PoolWorkflow:
             )
         except TimeoutError:
             return
+
+    async def _try_cycle(self) -> timedelta:
+        """Run a cycle, and return when to run the next one; a failure is told and outlived."""
+        try:
+            reply = await self._cycle()
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            self._trouble = visible(str(error.cause))[:_LONGEST_TROUBLE]
+            workflow.logger.error("the cycle of pool %s fails: %s", self._pool.pool, self._trouble)
+            workflow.set_current_details(
+                f"**The cycle fails**, and nothing is placed: {self._trouble}\n\n"
+                f"It is tried again after {format_duration(AFTER_FAILURE)}."
+            )
+            return AFTER_FAILURE
+        self._trouble = ""
+        return reply.next_wake
 
     async def _cycle(self) -> CycleReply:
         self._poked = False

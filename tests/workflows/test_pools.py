@@ -67,6 +67,31 @@ async def test_continuing_as_new_loses_nothing(
     assert await eventually(lambda: _adds_up(temporal, control, pool))
 
 
+async def test_a_pool_outlives_a_cycle_that_fails(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
+):
+    """What is stored of it cannot be read, until somebody mends that."""
+    stored = "UPDATE pools SET spec = CAST(:spec AS jsonb) WHERE name = :pool"
+    async with control.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=pool))
+        await connection.execute(text(stored), {"pool": pool, "spec": '{"preemption": 7}'})
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    trouble = await eventually(lambda: _trouble(temporal, pool))
+    assert "preemption" in trouble
+    async with control.transaction() as connection:
+        await connection.execute(text(stored), {"pool": pool, "spec": "{}"})
+    handle = temporal.get_workflow_handle_for(PoolWorkflow.run, pool_workflow_id(pool))
+    await handle.signal(PoolWorkflow.poke)
+    await node.started(job_id)
+    assert not await _trouble(temporal, pool)
+    await node.end(job_id)
+    assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+
+
+async def _trouble(temporal: Client, pool: str) -> str:
+    return (await _status(temporal, pool)).trouble
+
+
 async def test_higher_priority_is_placed_first_whoever_came_first(
     longshore: Longshore, pool: str, temporal: Client, settings: Settings, control: Database
 ):

@@ -50,7 +50,8 @@ async def _forgotten(temporal: Client, database: Database) -> set[str]:
     return {
         pool
         for pool in poked
-        if (await describe(temporal, pool_workflow_id(pool))).state is not WorkflowState.RUNNING
+        if (await describe(temporal, pool_workflow_id(pool), ask=False)).state
+        is not WorkflowState.RUNNING
     }
 
 
