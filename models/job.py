@@ -59,7 +59,7 @@ class FailureClass(StrEnum):
 class RetryRule(Frozen):
     """How often, and after what wait, an attempt that failed in one class is tried again."""
 
-    max_retries: int | None = Field(default=0, ge=0)
+    max_retries: int | None = Field(default=0, ge=0, le=1_000_000)
     """Retries of this class; null for no limit."""
     backoff: Duration = timedelta(0)
     """Wait before the first retry."""

@@ -71,7 +71,7 @@ class Conformance(Frozen):
 class Gang(Frozen):
     """Lets a job span nodes, and says how its GPUs must lie. All are placed, or none."""
 
-    group_gpus: int | None = Field(default=None, ge=1)
+    group_gpus: int | None = Field(default=None, ge=1, le=100_000)
     """GPUs that must be in one domain together, the last group possibly fewer; when left out,
     the domains decide: one where the job fits, else as few as can be."""
     allow_cross_group_spread: bool = True

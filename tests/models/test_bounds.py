@@ -51,6 +51,8 @@ def test_a_number_that_is_too_large_is_a_wrong_value_and_no_fault(parse: Any, va
         ("power_per_gpu", 1e300, "must be at most 1000000000"),
         ("vram_per_gpu", 1e10, "must be at most 1000000000"),
         ("data", {"set": 1e300}, "must be at most 1000000000"),
+        ("retry", {"user": {"max_retries": 10**400}}, "must be at most 1000000"),
+        ("gang", {"group_gpus": 10**400}, "must be at most 100000"),
         ("command", ["a\0b"], "must not hold a NUL character"),
         ("env", {"A": "b\0"}, "must not hold a NUL character"),
         ("gpu_type", "H\x00", "must not hold a NUL character"),
