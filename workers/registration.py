@@ -39,6 +39,8 @@ ANSWER_WITHIN = 15.0
 """Seconds after which a registration without an answer is sent again, under the same id."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
 
+Sign = Callable[[str, Registration], Registration]
+
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _REFUSALS: dict[str, type[LongshoreError]] = {
@@ -61,7 +63,6 @@ class Registrar:
         self._identity = identity
         self._inventory = inventory
         self._token = token
-        self._sign = proof.sign
 
     @property
     def node_id(self) -> str:
@@ -74,6 +75,7 @@ class Registrar:
         was admitted before and whose clock has jumped since waits until it is set right.
         Raises TokenError or NodeTakenError when the node is refused.
         """
+        sign = proof.sign
         while True:
             # A registration after a cut is one of a new life: it must get a new epoch. And one
             # that was refused stays so: the server remembers its answer to a boot id.
@@ -81,7 +83,7 @@ class Registrar:
             # Counted from the first call, as that may be the one that the server answers.
             sent_at = boot_clock()
             try:
-                call = partial(self._call, identity, cut_off=cut_off)
+                call = partial(self._call, identity, sign, cut_off=cut_off)
                 registered = await _patiently(call)
                 break
             except ClockError as error:
@@ -90,15 +92,15 @@ class Registrar:
                 _log.warning("%s Trying again in %g s.", error, LONGEST_WAIT)
                 await asyncio.sleep(LONGEST_WAIT)
             except TokenError:
-                if self._sign is proof.sign_as_before:
+                if sign is proof.sign_as_before:
                     raise
                 # A control worker of the version before takes the new proof for a wrong token.
-                self._sign = proof.sign_as_before
+                sign = proof.sign_as_before
         fence.open(registered.epoch, registered.liveness.fence_after.total_seconds(), sent_at)
         _log.info("registered as node %s, epoch %d", registered.node_id, registered.epoch)
         return registered
 
-    async def _call(self, identity: NodeIdentity, *, cut_off: bool) -> Registered:
+    async def _call(self, identity: NodeIdentity, sign: Sign, *, cut_off: bool) -> Registered:
         start = WithStartWorkflowOperation(
             NODE_WORKFLOW,
             NodeInput(node_id=identity.node_id),
@@ -114,7 +116,7 @@ class Registrar:
             cut_off=cut_off,
             counts_heartbeats=True,
         )
-        registration = self._sign(self._token, claim)
+        registration = sign(self._token, claim)
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
                 return await self._client.execute_update_with_start_workflow(
