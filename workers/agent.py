@@ -26,7 +26,7 @@ from activities.node.outcome import AGENT_STOPPED, CUT_OFF
 from activities.node.process import NodeActivities
 from activities.node.processes import Processes
 from activities.node.pruning import Keeping, Pruner, is_job_over
-from activities.node.system import keep_private
+from activities.node.system import close_to_others, keep_private
 from client.connection import server_address
 from models.base import Frozen, Instant, Name
 from models.errors import NodeTakenError, UnavailableError
@@ -81,6 +81,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
     keep_private()
     stop = StopSignals()
     with locked(options.work_dir):
+        close_to_others(options.work_dir / name for name in ("agent-id", "jobs", "runs"))
         inventory = await asyncio.to_thread(
             take_inventory, options.simulated, options.cpus, options.ram,
             options.storage_bandwidth, options.power,

@@ -29,6 +29,7 @@ from typing import IO
 from pydantic import TypeAdapter
 from temporalio.envconfig import ClientConfig
 
+from activities.node.system import close_to_others
 from models.base import Wire
 from models.errors import StackError
 from models.settings import Settings, StackInfo
@@ -40,6 +41,11 @@ from workers.temporal_server import LocalTemporal, TemporalCLI
 
 LOCK_TIMEOUT = 180.0
 SERVERS = (temporal_server.NAME, postgres.NAME)
+_PRIVATE = (
+    "agents", "checkpoints", "console-token", "lock", "logs", "market", "nodes.json", "nodes.lock",
+    "run", "temporal.db", "temporal.db-shm", "temporal.db-wal",
+)  # fmt: skip
+"""What earlier versions made in the state folder, and others may have been able to read."""
 """In the order in which they stop; all other processes stop before them."""
 
 Progress = Callable[[str], None]
@@ -86,7 +92,6 @@ class Stack:
         self._migrate = migrate
         self._lock_depth = 0
         config = ClientConfig.load_client_connect_config()
-        self._external_temporal = config.get("target_host")
         self.temporal = LocalTemporal(
             self.folder / "temporal.db",
             self.processes,
@@ -96,6 +101,10 @@ class Stack:
             time_skipping=time_skipping,
         )
         self.postgres = LocalPostgres(self.folder / "postgres", self.processes)
+        # Other SDKs are told of this server by TEMPORAL_ADDRESS: it is no other one for that.
+        address = config.get("target_host")
+        own = self.processes.running(temporal_server.NAME)
+        self._external_temporal = None if own and address == own.address else address
 
     def start(self, progress: Progress = print) -> StackInfo:
         """Start what does not run, wait until all is healthy, and return where it is.
@@ -112,6 +121,7 @@ class Stack:
             if self._migrate:
                 self._migrate(url)
             self._ensure_token()
+            close_to_others(self.folder / name for name in _PRIVATE)
             info = StackInfo(
                 temporal_address=self._external_temporal or self.temporal.address,
                 temporal_ui="" if self._external_temporal else self.temporal.ui,

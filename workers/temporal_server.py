@@ -17,6 +17,7 @@ from workers.programs import program
 NAME = "temporal"
 _random = SystemRandom()
 HOST = "127.0.0.1"
+_ENDS_WITHIN = 30.0
 
 DYNAMIC_CONFIG = {
     # The HTTP API takes a request that any web page can send, from any site: nobody may use it.
@@ -98,6 +99,10 @@ class LocalTemporal:
     ) -> None:
         """Start the server unless it runs, and wait until it answers. Raises StackError."""
         running = self._processes.running(NAME)
+        if running and "--ui-ip" not in running.argv:
+            progress("Temporal begins again: as an earlier version started it, web pages reach it")
+            self._processes.stop(NAME, grace=_ENDS_WITHIN)
+            running = None
         if running and self._answers_within(timeout):
             progress(f"Temporal runs already (process {running.pid})")
         else:

@@ -9,9 +9,10 @@ import ctypes
 import json
 import os
 import signal
+import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 USERS_UMASK = "_LONGSHORE_UMASK"
 """In the environment of our processes: the umask that their user has, in octal digits."""
@@ -103,6 +104,19 @@ def keep_private() -> None:
     """Have only this user read what this process and its children make; see `users_umask`."""
     before = os.umask(0o077)
     os.environ.setdefault(USERS_UMASK, f"{before:o}")
+
+
+def close_to_others(paths: Iterable[str | os.PathLike[str]]) -> None:
+    """Take from others what an earlier version let them do with files and folders of this user.
+
+    Nobody passes a closed folder, so what is in one is not looked at. Links stay as they are.
+    """
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found = os.lstat(path)
+            mode = stat.S_IMODE(found.st_mode)
+            if mode & 0o077 and found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode):
+                os.chmod(path, mode & ~0o077)  # noqa: PTH101 (pathlib starts slowly)
 
 
 def users_umask() -> int:

@@ -1,5 +1,6 @@
 """The local stack with real servers: found again, recovered after kill -9, plain about errors."""
 
+import json
 import os
 import signal
 import socket
@@ -96,6 +97,27 @@ def test_the_token_is_made_once_and_readable_by_its_owner_alone(own: Stack):
         assert (own.folder / name).stat().st_mode & 0o777 == 0o600
 
 
+def test_what_an_earlier_version_left_open_is_closed(own: Stack):
+    """Its files could be read by others, and its Temporal could be reached by web pages."""
+    own.start(lambda line: None)
+    (own.folder / "logs").mkdir(exist_ok=True)
+    (own.folder / "logs").chmod(0o755)
+    (own.folder / "temporal.db").chmod(0o644)
+    record = own.folder / "run" / "temporal.json"
+    before = json.loads(record.read_text())
+    at = before["argv"].index("--ui-ip")
+    record.write_text(
+        json.dumps(before | {"argv": before["argv"][:at] + before["argv"][at + 2 :]})
+    )
+    lines = list[str]()
+    Stack(own.settings).start(lines.append)
+    after = json.loads(record.read_text())
+    assert "Temporal begins again: as an earlier version started it, web pages reach it" in lines
+    assert (after["argv"], after["pid"] != before["pid"]) == (before["argv"], True)
+    modes = [(own.folder / name).stat().st_mode & 0o777 for name in ("logs", "temporal.db")]
+    assert modes == [0o700, 0o600]
+
+
 def test_a_search_attribute_that_came_later_is_added_to_a_running_server(own: Stack):
     Stack(own.settings, search_attributes={"First": "Keyword", "Second": "Int"}).start(
         lambda line: None
@@ -185,6 +207,17 @@ def test_servers_that_the_settings_name_are_used_and_never_started(
     assert {part.state for part in other.status()} == {PartState.EXTERNAL}
     assert other.stop(lambda line: None) == ()
     assert stack.temporal_cli().answers()
+
+
+def test_the_address_of_ones_own_server_makes_it_no_other(
+    own: Stack, monkeypatch: pytest.MonkeyPatch
+):
+    """As docs/other-languages.md has it set, for other SDKs."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", own.temporal.address)
+    again = Stack(own.settings)
+    info = again.start(lambda line: None)
+    assert (info.temporal_address, info.temporal_ui) == (own.temporal.address, own.temporal.ui)
+    assert {part.state for part in again.status()} == {PartState.RUNNING}
 
 
 # --- errors that say what to do -------------------------------------------------------------
