@@ -13,12 +13,22 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import Connection, sql
+from psycopg.types.json import Jsonb
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    PollActivityTaskQueueRequest,
+    PollWorkflowTaskQueueRequest,
+)
 from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.database import Database
+from activities.polls import last_polls
+from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, PoolInput
 from models.settings import Settings
 from tests.support.plant import Plant
+from tests.support.waiting import eventually
 from workers.doctor import agents as agent_checks
 from workers.doctor import machine as machine_checks
 from workers.doctor import pools as pool_checks
@@ -142,23 +152,85 @@ async def test_jobs_that_are_set_aside_are_named(plant: Plant):
     temporal, database = await Client.connect(_address(plant)), Database(url)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("INSERT INTO pools (name, spec) VALUES ('aside', '{}')")
-        connection.execute(
-            "INSERT INTO jobs (id, name, tenant, pool, spec, submitted_at, message)"
-            " VALUES ('poison-1', 'poison', 'default', 'aside', '{}', now(), '')"
-        )
-        connection.execute(
-            "INSERT INTO queue (job_id, attempt, pool, held, priority, submitted_at, request,"
-            " decision) VALUES ('poison-1', 1, 'aside', false, 5, now(), '{}', %s)",
-            (decision,),
-        )
+        _let_wait(connection, "poison-1", "aside", decision)
         try:
             found = await pool_checks.pools(temporal, database)
         finally:
-            connection.execute("DELETE FROM queue WHERE job_id = 'poison-1'")
-            connection.execute("DELETE FROM jobs WHERE id = 'poison-1'")
-            connection.execute("DELETE FROM pools WHERE name = 'aside'")
+            _forget(connection, "poison-1", "aside")
             await database.close()
     assert _failed(found) == ["job poison-1 is set aside: x"]
+
+
+async def test_a_pool_whose_cycle_fails_is_named(plant: Plant):
+    """The row of the pool is such that no version can read it."""
+    url = plant.stack.postgres.url()
+    temporal = await Client.connect(_address(plant), data_converter=pydantic_data_converter)
+    database = Database(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO pools (name, spec) VALUES ('failing', '{\"preemption\": 7}')"
+        )
+        _let_wait(connection, "waits-1", "failing", None)
+        pool = await temporal.start_workflow(
+            POOL_WORKFLOW, PoolInput(pool="failing"), id="pool-failing",
+            task_queue=CONTROL_TASK_QUEUE, start_signal="poke",
+        )  # fmt: skip
+        try:
+            await eventually(lambda: _is_named(temporal, database, "the cycle of pool failing"))
+        finally:
+            await pool.terminate()
+            _forget(connection, "waits-1", "failing")
+            await database.close()
+
+
+async def _is_named(temporal: Client, database: Database, what: str) -> bool:
+    found = _failed(await pool_checks.pools(temporal, database))
+    return any(says.startswith(f"{what} fails: ") for says in found)
+
+
+async def test_a_worker_that_was_killed_and_is_still_listed_is_no_worker(plant: Plant):
+    """The server lists for minutes who asked it for work."""
+    namespace = f"dead-{uuid.uuid4().hex[:8]}"
+    await _make_namespace(plant, namespace)
+    temporal = await Client.connect(_address(plant), namespace=namespace)
+    queue = TaskQueue(name=CONTROL_TASK_QUEUE)
+    service, soon = temporal.workflow_service, timedelta(seconds=60)
+    flows = PollWorkflowTaskQueueRequest(namespace=namespace, task_queue=queue, identity="was-1")
+    others = PollActivityTaskQueueRequest(namespace=namespace, task_queue=queue, identity="was-1")
+    polls = (
+        asyncio.create_task(service.poll_workflow_task_queue(flows, timeout=soon)),
+        asyncio.create_task(service.poll_activity_task_queue(others, timeout=soon)),
+    )
+    for workflows in (True, False):
+        await eventually(lambda w=workflows: last_polls(temporal, queue.name, workflows=w))
+    for poll in polls:
+        poll.cancel()
+    await asyncio.wait(polls)
+    (found,) = await temporal_checks.checks(temporal)["control worker"]()
+    assert found.level is Level.FAIL
+    assert found.says.startswith("nobody took a workflow from task queue longshore within 5 s; ")
+    assert "(was-1) are gone" in found.says
+
+
+async def test_a_node_that_is_lost_is_named_with_the_reason(plant: Plant):
+    """So is one whose agent hangs: it is lost by what its heartbeats do not say."""
+    url = plant.stack.postgres.url()
+    temporal, database = await Client.connect(_address(plant)), Database(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO nodes SELECT (jsonb_populate_record(n, %s)).* FROM nodes n LIMIT 1",
+            (Jsonb({"id": "hung-1", "state": "LOST", "state_reason": "its agent hangs"}),),
+        )
+        try:
+            found = await agent_checks.agents(temporal, database)
+        finally:
+            connection.execute("UPDATE nodes SET state = 'GONE' WHERE id = 'hung-1'")
+            await database.close()
+    said = [finding for finding in found if finding.says.startswith("node hung-1 is lost")]
+    assert [(each.level, each.says) for each in said] == [
+        (Level.WARN, "node hung-1 is lost: its agent hangs")
+    ]
+    assert "start it again" in said[0].mend
 
 
 def test_clocks_may_be_a_little_apart():
@@ -276,3 +348,23 @@ async def _make_namespace(plant: Plant, namespace: str) -> None:
         "-n", namespace, stdout=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     assert await making.wait() == 0
+
+
+def _let_wait(connection: Connection, job_id: str, pool: str, decision: str | None) -> None:
+    connection.execute(
+        "INSERT INTO jobs (id, name, tenant, pool, spec, submitted_at, message)"
+        " VALUES (%s, 'job', 'default', %s, '{}', now(), '')",
+        (job_id, pool),
+    )
+    connection.execute(
+        "INSERT INTO queue"
+        " (job_id, attempt, pool, held, priority, submitted_at, request, decision)"
+        " VALUES (%s, 1, %s, false, 5, now(), '{}', %s)",
+        (job_id, pool, decision),
+    )
+
+
+def _forget(connection: Connection, job_id: str, pool: str) -> None:
+    connection.execute("DELETE FROM queue WHERE job_id = %s", (job_id,))
+    connection.execute("DELETE FROM jobs WHERE id = %s", (job_id,))
+    connection.execute("DELETE FROM pools WHERE name = %s", (pool,))
