@@ -13,12 +13,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import clock
 from models.base import Wire
+from models.errors import StoredError
 from models.job import Tier
 from models.margins import DEFAULT_MARGINS, Margins
 from models.node import GPU, GPUParts, Node, NodeState
 from models.packing import PackingPolicy
 from models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
 from models.pool import PoolSpec, no_such_pool
+from models.problems import describe
 from models.topology import NodeTopology
 from scheduling.order import QueuedJob, queue_order
 
@@ -51,7 +53,16 @@ async def load_pool(
     )
     if spec is None and known:
         raise no_such_pool(pool, await connection.scalars(text("SELECT name FROM pools")))
-    found = PoolSpec.model_validate({**spec, "name": pool}) if spec else PoolSpec(name=pool)
+    try:
+        found = PoolSpec.model_validate({**spec, "name": pool}) if spec else PoolSpec(name=pool)
+    except ValidationError as error:
+        # A newer version has stored them, or somebody by hand.
+        source = f"the settings of pool {pool}"
+        problems = tuple(
+            f"{source}: {'.'.join(map(str, mistake['loc']))}: {describe(mistake)}"
+            for mistake in error.errors(include_url=False)
+        )
+        raise StoredError(source, problems) from error
     return found.within(margins)
 
 

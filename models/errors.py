@@ -49,6 +49,12 @@ class SpecError(LongshoreError):
         super().__init__("\n".join(problems))
 
 
+class StoredError(SpecError):
+    """What is stored cannot be read; a newer version may, or somebody mends it."""
+
+    retryable = True
+
+
 class ConflictError(LongshoreError):
     exit_code = 65
 

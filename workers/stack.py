@@ -101,10 +101,7 @@ class Stack:
             time_skipping=time_skipping,
         )
         self.postgres = LocalPostgres(self.folder / "postgres", self.processes)
-        # Other SDKs are told of this server by TEMPORAL_ADDRESS: it is no other one for that.
-        address = config.get("target_host")
-        own = self.processes.running(temporal_server.NAME)
-        self._external_temporal = None if own and address == own.address else address
+        self._temporal_address = config.get("target_host")
 
     def start(self, progress: Progress = print) -> StackInfo:
         """Start what does not run, wait until all is healthy, and return where it is.
@@ -129,6 +126,13 @@ class Stack:
             )
             write_atomically(self.folder / "stack.json", info.model_dump_json(indent=2))
             return info
+
+    @property
+    def _external_temporal(self) -> str | None:
+        """The address of a server that is not this stack's; None where there is no such server."""
+        # Other SDKs are told of this server by TEMPORAL_ADDRESS: it is no other one for that.
+        own = self.processes.running(temporal_server.NAME)
+        return None if own and own.address == self._temporal_address else self._temporal_address
 
     def status(self) -> tuple[Part, ...]:
         """Return every part: the servers first, then the processes started beside them."""

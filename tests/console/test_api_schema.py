@@ -29,7 +29,7 @@ READ = (
 STOP, RESUME = "/market/stop", "/market/resume"
 OPERATIONS = [*(("get", path) for path in READ), ("post", STOP), ("post", RESUME)]
 TAKE_NOTHING = ("/market/providers", "/market/switch", "/market/orphans", "/pools", RESUME)
-EXAMPLES, MANY = 25, 300
+EXAMPLES, MANY = 10, 300
 """Of each kind, for each operation: the same each time, and many others."""
 
 

@@ -36,7 +36,6 @@ ALWAYS = {
     ("cycle.before-commit", POSTGRES),
     ("cycle.after-first-signal", TEMPORAL),
     ("preempt.after-commit", CONTROL),
-    ("finish.before-commit", POSTGRES),
     ("swap.after-commit", CONTROL),
     ("register.after-commit", CONTROL),
     ("run_process.after-claim", AGENT),

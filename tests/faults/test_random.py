@@ -22,9 +22,10 @@ VICTIMS = (*PARTS, BACKEND, AGENT, SUPERVISOR, SUPERVISOR)
     ("jobs", "kills"),
     [
         pytest.param(20, 6, id="small"),
-        pytest.param(50, 40, id="large", marks=pytest.mark.exhaustive),
+        pytest.param(50, 40, id="large"),
     ],
 )
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 async def test_nothing_is_lost_or_doubled(large_fleet: Fleet, jobs: int, kills: int) -> None:
     seed = int(os.environ.get("LONGSHORE_SEED") or random.SystemRandom().randrange(10**6))

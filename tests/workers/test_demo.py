@@ -120,6 +120,7 @@ def test_what_it_buys_is_bought_once_while_the_control_worker_is_killed(own_home
     assert sum("  ordered  " in line for line in told) == 1
 
 
+@pytest.mark.exhaustive  # tests/buying has markets that go away too
 def test_it_ends_well_without_its_market(own_home: Home) -> None:
     """A simulated market that is killed takes orders and money with it: there is nothing to do."""
     demo = own_home.start("demo", "--jobs", "4", "--nodes", "2")

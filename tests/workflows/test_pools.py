@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 from temporalio.client import Client
 
@@ -11,6 +12,7 @@ from activities.database import Database
 from activities.views import set_pool
 from client.api import Longshore
 from client.costs import actions
+from models.errors import StoredError
 from models.job import JobState
 from models.messages import CONTROL_TASK_QUEUE, PoolInput, PoolStatus, pool_workflow_id
 from models.pool import PoolSpec
@@ -70,22 +72,44 @@ async def test_continuing_as_new_loses_nothing(
 async def test_a_pool_outlives_a_cycle_that_fails(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
 ):
-    """What is stored of it cannot be read, until somebody mends that."""
-    stored = "UPDATE pools SET spec = CAST(:spec AS jsonb) WHERE name = :pool"
+    """What is stored of a node cannot be read, until somebody mends that."""
+    stored = "UPDATE nodes SET topology = CAST(:topology AS jsonb) WHERE id = :id"
+    job_id = (await longshore.submit(a_spec(pool), held=True)).job_id
+    await reaches(longshore, job_id, JobState.HELD)
     async with control.transaction() as connection:
-        await set_pool(connection, PoolSpec(name=pool))
-        await connection.execute(text(stored), {"pool": pool, "spec": '{"preemption": 7}'})
-    job_id = (await longshore.submit(a_spec(pool))).job_id
+        was = await connection.scalar(
+            text("SELECT CAST(topology AS text) FROM nodes WHERE id = :id"), {"id": node.id}
+        )
+        await connection.execute(text(stored), {"id": node.id, "topology": '{"links": 7}'})
+    await longshore.release(job_id)
     trouble = await eventually(lambda: _trouble(temporal, pool))
-    assert "preemption" in trouble
+    assert "for NodeTopology" in trouble
     async with control.transaction() as connection:
-        await connection.execute(text(stored), {"pool": pool, "spec": "{}"})
+        await connection.execute(text(stored), {"id": node.id, "topology": was})
     handle = temporal.get_workflow_handle_for(PoolWorkflow.run, pool_workflow_id(pool))
     await handle.signal(PoolWorkflow.poke)
     await node.started(job_id)
     assert not await _trouble(temporal, pool)
     await node.end(job_id)
     assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+
+
+async def test_settings_of_a_pool_that_cannot_be_read_are_named(
+    longshore: Longshore, pool: str, control: Database
+):
+    """Of a newer version, say. Nothing is refused for that which waits already."""
+    async with control.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=pool))
+        await connection.execute(
+            text("UPDATE pools SET spec = '{\"preemption\": 7}' WHERE name = :pool"),
+            {"pool": pool},
+        )
+    with pytest.raises(StoredError) as refused:
+        await longshore.submit(a_spec(pool))
+    assert refused.value.retryable
+    assert str(refused.value) == (
+        f"the settings of pool {pool}: preemption: must be a mapping (name: value lines), got 7"
+    )
 
 
 async def _trouble(temporal: Client, pool: str) -> str:
