@@ -5,10 +5,13 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from sqlalchemy import make_url, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from models.errors import UnavailableError
+
+_LIMITS = "54"
+"""The class of errors about a value that is too large for the database, as for an index."""
 
 
 class Database:
@@ -26,12 +29,16 @@ class Database:
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
         """Yield a connection in a transaction: committed at the end, rolled back on an error.
 
-        Raises UnavailableError when the server does not answer.
+        Raises UnavailableError when the server does not answer, and DataError for a value that
+        it cannot take.
         """
         try:
             async with self._engine.begin() as connection:
                 yield connection
         except OperationalError as error:
+            cause = error.orig
+            if cause and (getattr(cause, "sqlstate", None) or "").startswith(_LIMITS):
+                raise DataError(error.statement, error.params, cause) from error
             raise UnavailableError(
                 f"the capacity database does not answer: {error.orig}"
             ) from error

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from models.base import Frozen, Instant, Name, ShortText, Text, Wire
+from models.base import Frozen, Instant, Name, Reason, ShortText, Text, Wire
 from models.mig import MigProfile, profile_gb
 from models.taken_before import clamped
 from models.topology import Conformance, Gang
@@ -399,8 +399,8 @@ class AttemptRecord(Wire):
     moved: bool = False
     """It left its node for the node's sake, or because somebody asked for it: no failure."""
     exit_code: int | None = None
-    message: str = ""
-    log_error: str = ""
+    message: Reason = ""
+    log_error: Reason = ""
     """Why the log store lacks a part of what it wrote."""
 
     @property
@@ -418,7 +418,7 @@ class JobResult(Wire):
     exit_code: int | None = None
     """The process's own, where it ended by itself; 128 + signal where a signal ended it."""
     failure: FailureClass | None = None
-    message: str = ""
+    message: Reason = ""
     attempts: int = 0
     ended_at: Instant | None = None
 

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from models.base import Instant, Name, Reason, Wire
+from models.base import Instant, Key, Name, Reason, Wire
 from models.checkpoint import CheckpointInfo
 from models.departures import Leaving
 from models.errors import SpecError
@@ -88,14 +88,17 @@ class LeaseEnd(StrEnum):
         return cls.PREEMPTED if failure is FailureClass.PREEMPTED else cls.FAILED
 
 
+_MOST_ATTEMPTS = 1_000_000_000
+
+
 class JobHistory(Wire):
     """What a job's workflow carries over when it continues as new."""
 
     submitted_at: Instant
-    attempt: int
+    attempt: int = Field(ge=1, le=_MOST_ATTEMPTS)
     retries: dict[FailureClass, int] = Field(default_factory=dict[FailureClass, int])
     attempts: tuple[AttemptRecord, ...] = ()
-    hold_reason: str = ""
+    hold_reason: Reason = ""
     gave_way: dict[LeaseEnd, int] = Field(default_factory=dict[LeaseEnd, int])
     """How often it was preempted, moved or held while it ran."""
 
@@ -113,7 +116,7 @@ class JobInput(Wire):
     """Input of `JobWorkflow`; the job's id is the workflow id without `job-`."""
 
     spec: JobSpec
-    key: str | None = None
+    key: Key | None = None
     """Idempotency key of the submission."""
     held: bool = False
     """Wait for a release before the first placement."""
@@ -181,7 +184,7 @@ class ReleaseRequest(Wire):
 
     key: PlacementKey
     reason: LeaseEnd
-    message: str = ""
+    message: Reason = ""
 
 
 class FinishRequest(Wire):
@@ -196,7 +199,7 @@ class Waiting(Wire):
     """Signal to a job: the last cycle could not place this attempt."""
 
     attempt: int
-    reason: str
+    reason: Reason
 
 
 class NodeLost(Wire):
@@ -204,7 +207,7 @@ class NodeLost(Wire):
 
     node_id: str
     epoch: int
-    reason: str
+    reason: Reason
     cut_off: bool = False
     """The node lives, and was cut off from the server."""
 
@@ -222,7 +225,7 @@ class Displacement(Wire):
     """
 
     attempt: int
-    reason: str
+    reason: Reason
     for_job: str | None = None
     """Of a preemption, the job that gets the GPUs."""
 
@@ -329,14 +332,14 @@ class NodeEnd(Wire):
     node_id: Name
     epoch: int
     state: NodeState
-    reason: str
+    reason: Reason
 
 
 class DrainRequest(Wire):
     node_id: Name
     epoch: int
     draining: bool
-    reason: str = ""
+    reason: Reason = ""
     clearing: bool = False
     """The jobs that run there are to leave."""
 
@@ -360,7 +363,7 @@ class Heartbeat(Wire):
 class WatchReport(Wire):
     """Why `watch_agent` returned: the agent leaves in order."""
 
-    reason: str
+    reason: Reason
 
 
 class NodeStatus(Wire):
@@ -371,7 +374,7 @@ class NodeStatus(Wire):
     clearing: bool = False
     """The jobs that run there are to leave."""
     expires_at: Instant | None = None
-    reason: str = ""
+    reason: Reason = ""
     since: Instant | None = None
 
 
@@ -392,17 +395,17 @@ class StopProcessRequest(Wire):
     key: PlacementKey
     signal: str = "SIGTERM"
     grace: Duration
-    reason: str
+    reason: Reason
 
 
 class Progress(Wire):
     """What a running job says of itself (docs/progress.md); the heartbeat's details."""
 
     fraction: float | None = Field(default=None, ge=0, le=1)
-    message: str = ""
+    message: Reason = ""
     started_at: Instant | None = None
     at: Instant | None = None
-    log_error: str = ""
+    log_error: Reason = ""
     """Why logs are not reaching the log store, where they are not."""
     checkpoint: CheckpointInfo | None = None
     """What this process saved last, or went on from."""
@@ -417,7 +420,7 @@ class ProcessReport(Wire):
     """Its own, or 128 + signal; none where it never started or nobody saw its end."""
     failure: FailureClass | None = None
     """None for success."""
-    message: str = ""
+    message: Reason = ""
     started_at: Instant | None = None
     ended_at: Instant | None = None
     stopped_for: str | None = None
@@ -425,7 +428,7 @@ class ProcessReport(Wire):
     node_id: str = ""
     """Of a gang, the node whose process this is."""
     last_progress: Progress | None = None
-    log_error: str = ""
+    log_error: Reason = ""
     checkpoint: CheckpointInfo | None = None
     """What it saved last, or went on from."""
     checkpoint_error: str = ""

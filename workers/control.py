@@ -52,6 +52,7 @@ from workers.sampling import keep_sampling
 from workers.stopping import stop_on_signals
 from workers.telemetry import start_runtime
 from workers.versioning import deployment_config, look_after, workflows_of
+from workflows.arguments import FittingArguments
 
 GRACE = timedelta(seconds=10)
 """What is under way at the end has so long to finish."""
@@ -148,6 +149,7 @@ def control_worker(
             sales.intend_sale, sales.place_sale, sales.look_at_sale, sales.cancel_sale,
             sales.settle_sale,
         ],
+        interceptors=[FittingArguments()],
         workflow_runner=workflow_runner(strict=strict),
         # A bad input is the sender's error; without this its workflow would hang for ever.
         workflow_failure_exception_types=[pydantic.ValidationError],

@@ -22,8 +22,11 @@ from models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
     JobInput,
+    NodeStatus,
     job_workflow_id,
+    node_workflow_id,
 )
+from models.node import NodeState
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
 from tests.support.histories import runs
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
@@ -113,12 +116,35 @@ async def test_a_reason_that_the_database_cannot_store_holds_up_nothing(
     plain = {"spec": {"name": "x", "command": "true", "pool": pool}}
     handle = await _start_plain(temporal, f"job-{job_id}", plain)
     await node.started(job_id)
+    await handle.signal("preempt", {"attempt": 1, "reason": "\0a\0b", "for_job": "other"})
+    await node.started(job_id, 2)
     await handle.signal("hold", {"reason": "a\0b"})
     held = await reaches(longshore, job_id, JobState.HELD)
     assert held.reason == "ab"
     await handle.signal("release", {})
-    await node.end(job_id, 2)
+    await node.end(job_id, 3)
     assert (await handle.result())["state"] == "SUCCEEDED"
+
+
+async def test_a_signal_whose_arguments_do_not_fit_changes_nothing(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    """As the Temporal UI sends it where the field of the input is left empty."""
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.started(job_id)
+    job = temporal.get_workflow_handle(job_workflow_id(job_id))
+    watched = temporal.get_workflow_handle(node_workflow_id(node.id))
+    for name in ("hold", "release", "preempt", "move", "node_lost", "placed", "waiting"):
+        await job.signal(name)
+        await job.signal(name, args=[{"reason": "x"}, {"reason": "y"}])
+    await watched.signal("spot_notice")
+    await watched.signal("look", {"more": 1})
+    await longshore.hold(job_id)
+    await reaches(longshore, job_id, JobState.HELD)
+    told = await watched.query("status", result_type=NodeStatus)
+    assert told.state == NodeState.READY.value
+    await longshore.cancel(job_id)
+    assert (await longshore.wait(job_id)).state is JobState.CANCELLED
 
 
 async def test_an_id_that_has_ended_and_is_started_again_shows_how_it_ended(
@@ -187,6 +213,11 @@ async def test_an_id_that_names_no_folder_is_refused_and_nothing_is_held(
         (({"spec": {"name": "x", "command": "x", "expected_duration": "99999999h"}},),
          "ten years at most"),
         (({"spec": {"name": "x", "command": "x"}, "heldd": True},), "heldd: no such field"),
+        (({"spec": {"name": "x", "command": "x"}, "key": "k" * 20_000},),
+         "key: must have at most 1000 characters"),
+        (({"spec": {"name": "x", "command": "x"},
+           "history": {"submitted_at": "0001-01-01T00:00:00Z", "attempt": -5}},),
+         "history.attempt: must be at least 1"),
     ],
 )  # fmt: skip
 async def test_a_start_with_an_input_that_cannot_be_read_ends_with_a_sentence(
