@@ -25,7 +25,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.database import Database
 from activities.polls import last_polls
-from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, PoolInput
+from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, POOL_WORKFLOW, PoolInput
 from models.settings import Settings
 from tests.support.plant import Plant
 from tests.support.waiting import eventually
@@ -56,6 +56,7 @@ def test_all_is_well(plant: Plant, jobs: dict[str, str]):
         (
             "settings", "disk", "log store", "checkpoint store", "join token", "markets",
             "temporal", "namespace", "search attributes", "temporal clock", "control worker",
+            "workflows",
             "database", "schema", "database clock", "pools", "agents", "console",
         ),
         "ok",
@@ -181,6 +182,27 @@ async def test_a_pool_whose_cycle_fails_is_named(plant: Plant):
             await pool.terminate()
             _forget(connection, "waits-1", "failing")
             await database.close()
+
+
+@pytest.mark.exhaustive  # the server tells after five tasks, a minute
+async def test_a_workflow_whose_tasks_fail_is_named(plant: Plant):
+    """It was started with two inputs, which no version of the worker takes."""
+    temporal = await Client.connect(_address(plant))
+    plain = {"spec": {"name": "x", "command": "true"}}
+    stuck = await temporal.start_workflow(
+        JOB_WORKFLOW, args=[plain, {}], id="job-two", task_queue=CONTROL_TASK_QUEUE
+    )
+    check = temporal_checks.checks(temporal)["workflows"]
+
+    async def named() -> bool:
+        return _failed(await check()) == [
+            "tasks of job-two fail again and again: they hear nothing"
+        ]
+
+    try:
+        await eventually(named, timeout=180)
+    finally:
+        await stuck.terminate()
 
 
 async def _is_named(temporal: Client, database: Database, what: str) -> bool:
