@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from activities.node.launch import (
     removal,
 )
 from activities.node.outcome import never_started, never_to_start, report_of, stopped_before_start
+from activities.node.past import past
 from activities.node.progress import read_progress
 from activities.node.runs import RunRecord, RunStore
 from activities.node.shipping import Shipper
@@ -69,7 +70,7 @@ class Run:
             update["checkpoint"] = self.keeper.last
             update["checkpoint_error"] = self.keeper.error
         if self.started.done() and not self.started.cancelled():
-            update["started_at"] = datetime.fromtimestamp(self.started.result()["at"], UTC)
+            update["started_at"] = past(self.started.result()["at"])
         return self._progress.model_copy(update=update)
 
 
