@@ -19,7 +19,7 @@ from models.base import Frozen, Instant, Name, Reason, ShortText, Text, Wire
 from models.mig import MigProfile, profile_gb
 from models.taken_before import clamped
 from models.topology import Conformance, Gang
-from models.units import GB, Duration, GBPerSecond, Watts, format_gb
+from models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts, format_gb
 
 
 class Tier(StrEnum):
@@ -179,7 +179,7 @@ class JobSpec(Frozen):
     has to name its `vram_per_gpu`. See docs/sharing.md."""
     mig: MigProfile | None = None
     """A MIG profile such as 1g.10gb: the job gets one instance of it, on a GPU in MIG mode."""
-    cpus: float = Field(default=1.0, ge=0, le=1_000_000)
+    cpus: float = Field(default=1.0, ge=0, le=MOST_CPUS)
     """CPU cores, in total; the nodes of a gang share them in proportion to its GPUs there."""
     ram: GB = 1.0
     """Main memory, in total; shared as the cores are."""

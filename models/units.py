@@ -15,6 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 MOST = 1e9
 """GB, GB/s or watts: an exabyte, or a large power station. Nothing that people mean is more."""
+MOST_CPUS = 1_000_000
+"""Cores of a job, or of a node."""
 LONGEST = timedelta(days=3653)
 """Ten years: no duration is longer, so that what is reckoned from it is in the calendar."""
 

@@ -16,7 +16,14 @@ from client.process import leave, run
 from models.errors import LongshoreError, SpecError
 from models.job import Tier
 from models.settings import Settings
-from models.units import parse_duration, parse_gb, parse_gb_per_second, parse_watts
+from models.units import (
+    MOST,
+    MOST_CPUS,
+    parse_duration,
+    parse_gb,
+    parse_gb_per_second,
+    parse_watts,
+)
 from workers import logs
 from workers.agent import AgentOptions, run_agent
 
@@ -115,12 +122,12 @@ def agent(
                 "expires_at": _end(expires_at, expires_in),
                 "labels": _labels(label or []),
                 "simulated": _simulated(simulate, mig, gpu_power),
-                "cpus": cpus,
-                "ram": _amount("--ram", ram, parse_gb),
+                "cpus": _cores(cpus),
+                "ram": _amount("--ram", ram, parse_gb, "GB"),
                 "storage_bandwidth": _amount(
-                    "--storage-bandwidth", storage_bandwidth, parse_gb_per_second
+                    "--storage-bandwidth", storage_bandwidth, parse_gb_per_second, "GB/s"
                 ),
-                "power": _amount("--power", power, parse_watts),
+                "power": _amount("--power", power, parse_watts, "W"),
                 "address": address,
             }
         )
@@ -145,7 +152,7 @@ def _simulated(
     simulate: str | None, mig: str | None, gpu_power: str | None
 ) -> SimulatedGPUs | None:
     if simulate:
-        power = _amount("--gpu-power", gpu_power, parse_watts)
+        power = _amount("--gpu-power", gpu_power, parse_watts, "W")
         return parse_simulated(simulate, mig, power or 0.0)
     for option, given, what in (("--mig", mig, "the mode"), ("--gpu-power", gpu_power, "it")):
         if given:
@@ -197,8 +204,19 @@ def _labels(pairs: list[str]) -> dict[str, str]:
     return labels
 
 
-def _amount(option: str, text: str | None, parse: Callable[[object], float]) -> float | None:
+def _amount(
+    option: str, text: str | None, parse: Callable[[object], float], unit: str
+) -> float | None:
     try:
-        return None if text is None else parse(text)
+        amount = None if text is None else parse(text)
     except ValueError as error:
         raise SpecError(option, (f"{option}: {error}",)) from None
+    if amount is not None and amount > MOST:
+        raise SpecError(option, (f"{option}: expected {MOST:,.0f} {unit} at most, not {text!r}",))
+    return amount
+
+
+def _cores(cpus: float | None) -> float | None:
+    if cpus is None or cpus <= MOST_CPUS:
+        return cpus
+    raise SpecError("--cpus", (f"--cpus: expected {MOST_CPUS:,} cores at most, not {cpus:g}",))

@@ -18,6 +18,7 @@ from temporalio import activity, workflow
 from activities.about import current
 from models.addresses import without_secrets
 from models.settings import Settings
+from models.visible import visible
 
 FIELDS = ("job", "attempt", "node", "pool", "workflow", "run", "activity", "activity_attempt")
 """What a record may be about, in the order in which it is shown."""
@@ -90,7 +91,8 @@ class Lines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        return without_secrets(super().format(record))
+        # Of messages and errors alike: both quote what people and jobs wrote. Line breaks stay.
+        return visible(without_secrets(super().format(record)))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields = _fields(record)

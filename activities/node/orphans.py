@@ -3,17 +3,23 @@
 import asyncio
 import contextlib
 import logging
+import os
+import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psutil
 
 from activities.node.launch import AGENT_MARK, removal
-from activities.node.system import start_ticks
+from activities.node.system import processes, start_ticks, stat_fields
 from models.placement import PlacementKey
 
 SUPERVISOR_PATIENCE = 3.0
 """Seconds in which an orphaned supervisor should have killed its job and written the end."""
+
+STRAY_PATIENCE = 10.0
+"""Seconds in which what came to a stopped nursery ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +40,43 @@ async def end_orphans(agent_id: str, started: list[dict[str, Any]], runtime: str
 async def end_marked(agent_id: str, key: PlacementKey) -> None:
     """Kill what is left of one attempt whose supervisor has died, and wait for its end."""
     await asyncio.to_thread(_kill_until_gone, agent_id, key, [])
+
+
+def end_strays(nursery: int, is_supervisor: Callable[[int], bool]) -> None:
+    """Kill what came to a stopped nursery from supervisors that were killed, and wait for its end.
+
+    Gives up after a while: of another user's process (sudo) there is no end.
+    """
+    until = time.monotonic() + STRAY_PATIENCE
+    while (found := _strays(nursery, is_supervisor)) and time.monotonic() < until:
+        _log.warning("killing %d processes that outlived their supervisor", len(found))
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)  # the end of one may leave others, and takes a moment
+
+
+def _strays(nursery: int, is_supervisor: Callable[[int], bool]) -> list[int]:
+    """Return what lives of the children that are no supervisors, and all that descends from them.
+
+    A supervisor that has ended is one of them: its children may be on their way to the nursery.
+    """
+    children: dict[int, list[int]] = {}
+    for pid, parent, _ in processes():
+        children.setdefault(parent, []).append(pid)
+    parents = [pid for pid in children.get(nursery, []) if not (_runs(pid) and is_supervisor(pid))]
+    found: list[int] = []
+    while parents:
+        pid = parents.pop()
+        found.append(pid)
+        parents += children.get(pid, [])
+    return [pid for pid in found if _runs(pid)]
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process is there, and no zombie."""
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] not in ("Z", "X")
 
 
 async def remove_container(runtime: str, name: str) -> None:

@@ -1,10 +1,11 @@
 """From what a supervisor saw to the report that the job's workflow gets."""
 
 import signal
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from activities.failpoints import wall_clock
+from activities.node.past import past
 from activities.node.runs import RunRecord
 from models.job import FailureClass
 from models.messages import TIME_ENDED, ProcessReport, Progress
@@ -62,8 +63,8 @@ def report_of(
         exit_code=exit_code,
         failure=failure,
         message=message,
-        started_at=_time(started["at"]) if started else None,
-        ended_at=_time(end["ended_at"]) if "ended_at" in end else None,
+        started_at=past(started["at"]) if started else None,
+        ended_at=past(end["ended_at"]) if "ended_at" in end else None,
         stopped_for=record.stop_reason if end["cause"] == "stopped" else None,
         last_progress=progress,
     )
@@ -131,7 +132,3 @@ def _failure_of_stop(reason: str | None) -> FailureClass | None:
 
 def _exit_code(status: int | None) -> int | None:
     return 128 - status if status is not None and status < 0 else status
-
-
-def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

@@ -1,12 +1,10 @@
 """The processes of one node: starting, attaching, stopping, remembering. Knows no Temporal."""
 
 import asyncio
-import contextlib
 import logging
-import os
 import signal
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +26,12 @@ from activities.node.launch import (
     removal,
 )
 from activities.node.outcome import never_started, never_to_start, report_of, stopped_before_start
+from activities.node.past import past
 from activities.node.progress import read_progress
 from activities.node.runs import RunRecord, RunStore
 from activities.node.shipping import Shipper
-from activities.node.supervision import Nursery, Plan, Supervised
-from activities.node.system import start_ticks, users_umask
+from activities.node.supervision import NotForkedError, Nursery, Plan, Supervised
+from activities.node.system import users_umask
 from activities.storage import GivenUp
 from models.checkpoint import CheckpointInfo, SaveRequest
 from models.errors import NotFoundError, RefusedError, StoreError
@@ -71,7 +70,7 @@ class Run:
             update["checkpoint"] = self.keeper.last
             update["checkpoint_error"] = self.keeper.error
         if self.started.done() and not self.started.cancelled():
-            update["started_at"] = datetime.fromtimestamp(self.started.result()["at"], UTC)
+            update["started_at"] = past(self.started.result()["at"])
         return self._progress.model_copy(update=update)
 
 
@@ -228,6 +227,8 @@ class Processes:
             report = never_started(FailureClass.START, str(error), error.exit_code)
         except GivenUp:
             report = stopped_before_start(run.record.stop_reason or "not wanted any more")
+        except NotForkedError as error:
+            report = never_started(FailureClass.NODE, str(error))
         except StoreError as error:
             report = never_started(
                 FailureClass.NODE, f"its checkpoint cannot be restored: {error}"
@@ -262,10 +263,12 @@ class Processes:
         )  # fmt: skip
         if run.record.stop_reason is not None:
             return stopped_before_start(run.record.stop_reason)
-        supervised = await Supervised.start(self._nursery, run.folder, self._plan(run, launch))
-        run.supervised = supervised
+        supervised = await Supervised.start(self._nursery, run.folder)
         if run.record.stop_reason is not None:  # asked for while the supervisor was being started
-            supervised.stop(signal.SIGKILL, 0)
+            supervised.leave()
+            return stopped_before_start(run.record.stop_reason)
+        run.supervised = supervised
+        supervised.begin(self._plan(run, launch))
         run.shipper = Shipper(
             self._logs, run.record.key, self._identity.node_id, run.folder, self._metrics
         )
@@ -309,14 +312,8 @@ class Processes:
         """Kill a supervisor that does not end its job in time, as one that the job has stopped:
         what is left of the job goes with it."""
         await asyncio.wait({run.done}, timeout=grace + SUPERVISOR_PATIENCE)
-        # From the disk: a job may stop its supervisor before that has told of its start.
-        started = self._store.started(run.record.key)
-        if run.done.done() or started is None:
-            return
-        if start_ticks(started["supervisor"]) == started["supervisor_ticks"]:
-            _log.warning("%s: its supervisor does not answer and is killed", run.record.key)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(started["supervisor"], signal.SIGKILL)
+        if not run.done.done() and run.supervised and run.supervised.kill():
+            _log.warning("%s: its supervisor did not answer and was killed", run.record.key)
 
     def _plan(self, run: Run, launch: Launch) -> Plan:
         signal_command = kill_command = None

@@ -1,11 +1,9 @@
 """The progress file: one line that a job rewrites at will (docs/progress.md)."""
 
-import os
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 
-from activities.node.public_files import open_public
+from activities.node.public_files import open_public, written_at
 from models.messages import Progress
 
 MAX_BYTES = 4096
@@ -24,13 +22,13 @@ def read_progress(path: Path, last: Progress) -> Progress:
     try:
         with open_public(path) as file:
             content = file.read(MAX_BYTES)
-            written_at = datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC)
+            at = written_at(file)
     except OSError:
         return last
     line = content.decode(errors="replace").strip().partition("\n")[0].strip()
     if not line:
         return last
-    return last.model_copy(update=parse_progress(line) | {"at": written_at})
+    return last.model_copy(update=parse_progress(line) | {"at": at})
 
 
 def parse_progress(line: str) -> dict[str, object]:

@@ -9,8 +9,11 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
+
+from activities.node.past import past
 
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -27,6 +30,11 @@ def open_public(path: Path) -> BinaryIO:
         os.close(file)
         raise OSError(errno.EINVAL, "is no regular file", str(path))
     return os.fdopen(file, "rb")
+
+
+def written_at(file: BinaryIO) -> datetime:
+    """Return when a file was last written, as far as its job lets it say."""
+    return past(os.fstat(file.fileno()).st_mtime)
 
 
 def put_public(path: Path, text: str) -> None:

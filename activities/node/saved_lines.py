@@ -2,11 +2,11 @@
 
 import contextlib
 import os
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from activities.node.public_files import open_public
+from activities.node.public_files import open_public, written_at
 from models.checkpoint import SavedLine
 
 MOST = 64 * 2**10
@@ -36,15 +36,15 @@ class SavedLines:
     def read(self) -> Found:
         """Return what is new. A file that is missing, or cannot be read, has nothing new."""
         with contextlib.suppress(OSError), open_public(self._path) as file:
-            inode, size, changed_ns = its = _version(file)
+            inode, size, _ = its = _version(file)
             if its == self._seen:
                 return Found()
             if inode != self._seen[0] or size <= self._seen[1]:
                 self._offset = 0  # written anew instead of added to
-            news = self._news(file)
+            at, news = written_at(file), self._news(file)
             # After reading: what is added from now on makes it larger.
             self._seen = (inode, file.tell(), _version(file)[2])
-            return _understand(news, datetime.fromtimestamp(changed_ns / 1e9, UTC))
+            return _understand(news, at)
         return Found()
 
     def _news(self, file: BinaryIO) -> str:

@@ -1,9 +1,15 @@
-"""The agent's end of a supervisor: starting it, feeding it, stopping it, hearing the end."""
+"""The agent's end of a supervisor: starting it, feeding it, stopping it, hearing the end.
+
+A supervisor says that it is there before it is told what to start. So one that does not come in
+time can be asked for again: nothing runs twice.
+"""
 
 import asyncio
 import contextlib
 import json
+import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,9 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from activities.node import nursery
+from activities.node import nursery, orphans
+from activities.node.system import boot_clock, is_stopped, start_ticks
 from models.base import Frozen
 
+NURSERY_PATIENCE = 30.0
+"""Seconds in which a fork is made, and a child that has ended is collected: many times what a
+loaded machine takes."""
+_TRIES = 2
+"""How often a supervisor is asked for: a nursery that was stopped forks none, the next does."""
+_log = logging.getLogger(__name__)
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -37,34 +50,94 @@ class Plan(Frozen):
     """For a container: the command that removes it."""
 
 
+class NotForkedError(Exception):
+    """No supervisor came: the node has no process to give one, or somebody stops what forks it."""
+
+
 class Nursery:
-    """The process that forks this agent's supervisors; started again where it has ended."""
+    """The process that forks this agent's supervisors; started again where it has ended.
+
+    A job of the same user may stop it. Then it forks nothing and collects no orphan: it is ended,
+    with the orphans that it has, and another is started.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._supervisors: dict[int, int | None] = {}
+        """Those that have come, by process id, and when they started."""
+        self._heard_at = 0.0
+        """When the last of them came, on `boot_clock`."""
 
-    def fork(self, folder: Path, streams: Sequence[int]) -> None:
+    def fork(self, folder: Path, streams: Sequence[int]) -> subprocess.Popen[bytes]:
         """Fork a supervisor of a run folder, with these as standard input, output and error.
 
-        Raises OSError when the system refuses; a fork that fails ends the output.
+        Returns the process that was told to. Raises OSError when the system refuses; a fork that
+        fails ends the output.
         """
         message = [os.fsencode(folder)]
         try:
-            socket.send_fds(self._connected(), message, streams)
+            socket.send_fds(self._connected()[0], message, streams)
         except (BrokenPipeError, ConnectionResetError):
             self.close()
-            socket.send_fds(self._connected(), message, streams)
+            socket.send_fds(self._connected()[0], message, streams)
+        return self._connected()[1]
+
+    def has_come(self, pid: int) -> None:
+        """Note a supervisor that has come: it is no orphan."""
+        self._supervisors[pid] = start_ticks(pid)
+        self._heard_at = boot_clock()
+
+    def has_gone(self, pid: int) -> None:
+        self._supervisors.pop(pid, None)
+
+    def heard_since(self, moment: float) -> bool:
+        """Return whether any supervisor has come since then."""
+        return self._heard_at > moment
+
+    async def collected(self, process: subprocess.Popen[bytes], pid: int, ticks: int) -> None:
+        """Wait until a supervisor that was killed, and what it left, is no concern any more.
+
+        A nursery that does not collect it in time is ended.
+        """
+        until = boot_clock() + NURSERY_PATIENCE
+        while self._process is process and start_ticks(pid) == ticks:
+            if is_stopped(process.pid) or boot_clock() > until:
+                await self.end(process)
+            else:
+                await asyncio.sleep(0.01)
+
+    async def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End a nursery that does not answer, and the orphans that came to it."""
+        if self._process is process and self._socket:
+            _log.warning("the process that forks supervisors does not answer and is killed")
+            its = self._socket
+            self._socket = self._process = None  # who starts meanwhile gets another one
+            await asyncio.to_thread(self._end, process)
+            its.close()  # not before: one that still runs would end, and leave its orphans
 
     def close(self) -> None:
         """End it; supervisors that it forked go on."""
         if self._socket and self._process:
             self._socket.close()
-            self._process.wait()
+            try:
+                self._process.wait(0 if is_stopped(self._process.pid) else NURSERY_PATIENCE)
+            except subprocess.TimeoutExpired:
+                self._end(self._process)
         self._socket = self._process = None
 
-    def _connected(self) -> socket.socket:
-        if self._socket is None:
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGSTOP)  # it forks and reaps nothing meanwhile
+        orphans.end_strays(process.pid, self._is_supervisor)
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(NURSERY_PATIENCE)
+
+    def _is_supervisor(self, pid: int) -> bool:
+        return pid in self._supervisors and self._supervisors[pid] == start_ticks(pid)
+
+    def _connected(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        if self._socket is None or self._process is None:
             ours, its = socket.socketpair()
             with its:
                 self._process = subprocess.Popen(
@@ -76,33 +149,60 @@ class Nursery:
                 )
             ours.setblocking(False)  # one that hangs must not hold up the agent
             self._socket = ours
-        return self._socket
+        return self._socket, self._process
 
 
 class Supervised:
     """A supervisor at work. Feeding and stopping one that has gone does nothing."""
 
-    def __init__(self, orders: asyncio.WriteTransport) -> None:
+    def __init__(
+        self,
+        born_in: Nursery,
+        forked_by: subprocess.Popen[bytes],
+        orders: asyncio.WriteTransport,
+    ) -> None:
+        self._nursery = born_in
+        self._forked_by = forked_by
         self._orders = orders
         self._words = asyncio.StreamReader(limit=2**20)
         self._from_it: asyncio.ReadTransport | None = None
+        self._pid = 0
+        self._ticks: int | None = None
 
     @classmethod
-    async def start(cls, born_in: Nursery, folder: Path, plan: Plan) -> Self:
-        """Start the supervisor of a run folder. Raises OSError when the system refuses."""
-        with contextlib.ExitStack() as its:
-            stdin, orders = _pipe()
-            its.enter_context(stdin)
-            words, stdout = _pipe()
-            its.enter_context(stdout)
-            stderr = its.enter_context((folder / "supervisor.log").open("ab"))
-            born_in.fork(folder, [stdin.fileno(), stdout.fileno(), stderr.fileno()])
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, orders)
-        supervised = cls(transport)
-        await supervised._listen(words)
-        supervised._send(plan.model_dump(exclude_none=True))
-        return supervised
+    async def start(cls, born_in: Nursery, folder: Path) -> Self:
+        """Return a supervisor of a run folder, which waits for its plan.
+
+        Raises OSError when the system refuses, NotForkedError when none comes.
+        """
+        for _ in range(_TRIES):
+            asked_at = boot_clock()
+            supervised = await cls._forked(born_in, folder)
+            # One that comes too late finds its orders closed, and starts nothing.
+            if await supervised._comes():
+                return supervised
+            supervised._close()
+            late = boot_clock() - asked_at >= NURSERY_PATIENCE
+            if late and not born_in.heard_since(asked_at):
+                await born_in.end(supervised._forked_by)
+        raise NotForkedError("no supervisor could be started for the process")
+
+    def begin(self, plan: Plan) -> None:
+        """Have it start its process. To be called once."""
+        self._send(plan.model_dump(exclude_none=True))
+
+    def leave(self) -> None:
+        """Have it end without having started anything."""
+        self._close()
+        self._nursery.has_gone(self._pid)
+
+    def kill(self) -> bool:
+        """Kill it where it still lives, and what it keeps with it; return whether it did."""
+        if start_ticks(self._pid) != self._ticks:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        return True
 
     def feed(self, sent_at: float) -> None:
         """Tell that a heartbeat which was sent at `sent_at` was acknowledged."""
@@ -119,7 +219,8 @@ class Supervised:
     async def end(self, started: asyncio.Future[dict[str, Any]]) -> dict[str, Any] | None:
         """Wait until nothing of the job is left; return what the supervisor says of the end.
 
-        Resolves `started` when the command runs. Returns None when the supervisor was killed.
+        Resolves `started` when the command runs. Returns None when the supervisor was killed:
+        then what it left is killed too, but for what its mark tells of.
         """
         end = None
         try:
@@ -129,8 +230,39 @@ class Supervised:
                     started.set_result(message["started"])
                 end = message.get("end", end)
         finally:
-            self._close()
+            self.leave()
+        if end is None and self._ticks is not None:
+            await self._nursery.collected(self._forked_by, self._pid, self._ticks)
         return end
+
+    @classmethod
+    async def _forked(cls, born_in: Nursery, folder: Path) -> Self:
+        with contextlib.ExitStack() as its:
+            stdin, orders = _pipe()
+            its.enter_context(stdin)
+            words, stdout = _pipe()
+            its.enter_context(stdout)
+            stderr = its.enter_context((folder / "supervisor.log").open("ab"))
+            forked_by = born_in.fork(folder, [stdin.fileno(), stdout.fileno(), stderr.fileno()])
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, orders)
+        supervised = cls(born_in, forked_by, transport)
+        await supervised._listen(words)
+        return supervised
+
+    async def _comes(self) -> bool:
+        """Wait for its first word; return whether it came in time."""
+        reading = asyncio.ensure_future(self._words.readline())
+        await asyncio.wait({reading}, timeout=NURSERY_PATIENCE)
+        if not reading.done():
+            reading.cancel()
+            return False
+        if not (line := reading.result()):
+            return False
+        self._pid = json.loads(line)["here"]
+        self._ticks = start_ticks(self._pid)
+        self._nursery.has_come(self._pid)
+        return True
 
     async def _listen(self, words: BinaryIO) -> None:
         loop, protocol = asyncio.get_running_loop(), asyncio.StreamReaderProtocol(self._words)

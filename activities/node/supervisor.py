@@ -9,8 +9,8 @@ Standard input is a pipe from the agent with one JSON object per line. The first
 sent a heartbeat that the server acknowledged, `{"signal": SIGNAL}`, which is passed on to a job
 that is not being stopped, and `{"stop": SIGNAL, "grace": SECONDS}`. Times are seconds of
 `boot_clock`. When the pipe ends, the agent is dead and so is the job. Standard output tells the
-agent of the start and the end; the files `started.json` and `end.json` of the folder say the same
-to an agent that has been restarted.
+agent that it is here, of the start and of the end; the files `started.json` and `end.json` of the
+folder say the last two to an agent that has been restarted.
 """
 
 import contextlib
@@ -392,6 +392,7 @@ def main(folder: str) -> None:
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
     inbox = Inbox(0)
+    _tell({"here": os.getpid()})
     plan = inbox.first()
     if plan:
         Supervisor(folder, inbox, plan).run()

@@ -80,6 +80,12 @@ def stat_fields(pid: int) -> list[str] | None:
         return None
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether somebody stopped a process (SIGSTOP, or a debugger)."""
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] in ("T", "t")
+
+
 def group_lives(group: int) -> bool:
     try:
         os.killpg(group, 0)

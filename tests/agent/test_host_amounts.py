@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from client.api import Longshore
+from models.errors import SpecError
 from models.job import JobState
 from models.settings import Settings
 from tests.support.agent import AgentProcess
@@ -41,13 +42,29 @@ def test_a_limit_that_cannot_be_read_is_named() -> None:
         ("--power", "5.6kV", "expected a power such as 700W"),
         ("--gpu-power", "700W", "--gpu-power is for simulated GPUs"),
     ):
-        run = subprocess.run(
-            [sys.executable, "-m", "client.cli", "agent", option, value],
-            capture_output=True, text=True, timeout=60, check=False,
-            env={**os.environ, "LONGSHORE_AGENT_TOKEN": "a token of no use"},
-        )  # fmt: skip
+        run = _agent(option, value)
         assert run.returncode != 0
         assert hint in run.stderr
+
+
+def test_an_amount_that_is_too_large_is_refused_before_the_agent_starts() -> None:
+    for option, value, problem in (
+        ("--cpus", "1e18", "expected 1,000,000 cores at most, not 1e+18"),
+        ("--ram", "1001PB", "expected 1,000,000,000 GB at most, not '1001PB'"),
+        ("--storage-bandwidth", "1001PB/s", "expected 1,000,000,000 GB/s at most, not '1001PB/s'"),
+        ("--power", "1001MW", "expected 1,000,000,000 W at most, not '1001MW'"),
+    ):
+        run = _agent(option, value)
+        assert run.returncode == SpecError.exit_code
+        assert run.stderr == f"longshore agent: {option}: {problem}\n"
+
+
+def _agent(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "client.cli", "agent", *options],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "LONGSHORE_AGENT_TOKEN": "a token of no use"},
+    )  # fmt: skip
 
 
 async def _is(longshore: Longshore, job_id: str, state: JobState) -> bool:

@@ -70,3 +70,16 @@ async def test_a_running_process_shows_its_progress_and_the_report_its_last(
     report = await run.done
     assert report.last_progress
     assert (report.last_progress.fraction, report.last_progress.message) == (0.25, "warm")
+
+
+async def test_a_job_ends_as_it_does_whatever_times_it_sets(box: LocalNode) -> None:
+    """Those of its progress, and the one that is kept of its start."""
+    later = "touch -d @999999999999 $LONGSHORE_PROGRESS_FILE; "
+    report = await box.report(f"echo 50% >$LONGSHORE_PROGRESS_FILE; {later}")
+    assert (report.exit_code, report.failure) == (0, None)
+    assert report.last_progress
+    assert report.last_progress.fraction == 0.5
+    started = '"$(dirname "$LONGSHORE_PROGRESS_FILE")/../started.json"'
+    change = 's/"at": [0-9.]*/"at": 999999999999/'
+    report = await box.report(f"sed -i '{change}' {started}; grep -q 999999999999 {started}")
+    assert (report.exit_code, report.failure) == (0, None)

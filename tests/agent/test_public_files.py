@@ -1,7 +1,9 @@
 """What a job puts where its files belong is no way to other files of the node."""
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,17 @@ def secret(tmp_path: Path) -> Path:
 def public(tmp_path: Path) -> Path:
     (tmp_path / "run" / "public").mkdir(parents=True)
     return tmp_path / "run" / "public"
+
+
+@pytest.fixture
+def tmpfs(tmp_path: Path) -> Iterator[Path]:
+    """A folder where a file may have any time: ext4 keeps to the years until 2446."""
+    shm = Path("/dev/shm")
+    if not shm.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=shm.resolve()) as folder:
+        yield Path(folder)
 
 
 def a_link(path: Path, secret: Path) -> None:
@@ -61,6 +74,23 @@ def test_what_is_no_file_of_its_own_is_not_read(
     assert read_progress(path, last) == last
     found = SavedLines(path).read()
     assert (found.checkpoints, found.problem) == (0, "")
+
+
+@pytest.mark.parametrize("seconds", [999999999999, -99999999999, 4e9])
+def test_a_time_that_a_job_gave_its_file_is_some_time_before_now(seconds: float, tmpfs: Path):
+    path = tmpfs / "file"
+    path.write_text("0.5 half\n")
+    os.utime(path, (seconds, seconds))
+    read = read_progress(path, Progress())
+    assert read.fraction == 0.5
+    assert read.at
+    path.write_text("saved, step 12\n")
+    os.utime(path, (seconds, seconds))
+    found = SavedLines(path).read()
+    assert (found.checkpoints, found.problem) == (1, "")
+    assert found.at
+    for at in (read.at, found.at):
+        assert datetime.fromtimestamp(0, UTC) <= at <= datetime.now(UTC)
 
 
 def test_a_folder_that_is_a_link_is_not_entered(tmp_path: Path, secret: Path):

@@ -25,7 +25,7 @@ from models.job import FailureClass
 from models.messages import TIME_ENDED, ProcessReport, Progress, StopProcessRequest
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.local_stack import ROOT
-from tests.support.marks import marked
+from tests.support.marks import marked, running
 from tests.support.waiting import eventually
 
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
@@ -97,7 +97,7 @@ async def test_nothing_outlives_a_supervisor_that_its_job_kills(box: LocalNode) 
         f"env -i setsid sh -c '(sleep {seconds} &) ; (setsid sleep {seconds} &)'; kill -9 $PPID"
     )
     assert report.failure is FailureClass.NODE
-    await eventually(lambda: _running(seconds) == [])
+    await eventually(lambda: running(seconds) == [])
 
 
 async def test_a_supervisor_that_its_job_stops_is_killed_with_it(
@@ -110,19 +110,18 @@ async def test_a_supervisor_that_its_job_stops_is_killed_with_it(
     report = await _stop(box, run, grace=0.1)
     assert (report.failure, report.exit_code) == (FailureClass.NODE, None)
     assert "the supervisor of the process was killed" in report.message
-    await eventually(lambda: _running(seconds) == [])
+    await eventually(lambda: running(seconds) == [])
 
 
-def _running(seconds: str) -> list[psutil.Process]:
-    """Return the processes that sleep for so long."""
-    found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        try:
-            if seconds in process.cmdline():
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return found
+async def test_a_stopped_supervisor_is_killed_also_where_no_file_tells_of_it(
+    box: LocalNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "SUPERVISOR_PATIENCE", 0.5)
+    forget = 'rm "$(dirname "$LONGSHORE_PROGRESS_FILE")/../started.json"'
+    run = box.start(f"kill -STOP $PPID; {forget} && echo ready; exec sleep 300")
+    await _says(box, run, "ready")
+    report = await asyncio.wait_for(_stop(box, run, grace=0.1), 60)
+    assert (report.failure, report.exit_code) == (FailureClass.NODE, None)
 
 
 async def test_a_kill_without_grace_is_not_called_late(box: LocalNode) -> None:

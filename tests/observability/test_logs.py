@@ -75,6 +75,23 @@ def test_lines_for_people_have_the_fields_behind_the_message(stream: io.StringIO
     assert stream.getvalue().endswith(" WARNING test: look [job=j node=n1]\n")
 
 
+def test_lines_for_people_do_not_steer_their_terminal(stream: io.StringIO):
+    logs.set_up(Settings(log_format="text"), stream)
+    log = logging.getLogger("test")
+    with about(job="j\x1b[2J"):
+        log.info("no folder \x1b]0;title\x07 of \u202ejob")
+    message, fields = stream.getvalue().rstrip("\n").split(" [job=")
+    assert message.endswith("test: no folder \\x1b]0;title\\x07 of \\u202ejob")
+    assert fields == "j\\x1b[2J]"
+    try:
+        raise ValueError("the command \x1b[31m")
+    except ValueError:
+        log.exception("failed")
+    lines = stream.getvalue().splitlines()
+    assert "Traceback (most recent call last):" in lines
+    assert lines[-1] == "ValueError: the command \\x1b[31m"
+
+
 def test_a_password_in_a_url_is_masked_wherever_it_comes_from(stream: io.StringIO):
     for format in ("text", "json"):
         logs.set_up(Settings(log_format=format), stream)

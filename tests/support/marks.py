@@ -13,3 +13,15 @@ def marked(mark: str) -> list[psutil.Process]:
         except (psutil.Error, OSError):
             continue
     return found
+
+
+def running(word: str) -> list[psutil.Process]:
+    """Return the processes that have this among their arguments."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        try:
+            if word in process.cmdline():
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
