@@ -9,7 +9,7 @@ from rich.table import Table
 from client.bought_view import buying_parts
 from client.checkpoint_view import checkpoint_facts, saving_facts
 from client.live import progress_bar
-from client.terminal import WIDE, Text, a_table, heading, pairs
+from client.terminal import WIDE, SeveralLines, Text, a_table, heading, pairs, width_of_ids
 from client.words import (
     SIMULATED,
     ago,
@@ -27,16 +27,22 @@ from models.job_report import JobReport
 from models.placement import Candidate, Decision, Rejection
 from models.units import format_duration, format_gb, format_limits
 from models.views import Explanation, JobView
+from models.visible import in_one_line
 from scheduling.buying.words import about
 from scheduling.words import MOST_NODES, format_places
 
 
 def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
-    """Return a line for each job; a narrow table leaves out what is mostly the same."""
+    """Return a line for each job; a narrow table leaves out what is mostly the same.
+
+    An id that would take the place of all else is folded: whole, as its end tells jobs apart.
+    """
     headings = ["job", "state", "GPUs", "ago", "remark"]
     if width >= WIDE:
         headings[2:2] = ["pool", "tenant", "tier", "class"]
-    table = a_table(headings, right=("ago", "class"), fold=("remark",))
+    table = a_table(
+        headings, right=("ago", "class"), fold=("remark",), widest={"job": width_of_ids(width)}
+    )
     for job in jobs:
         cells: list[str | Text] = [
             job.id,
@@ -77,7 +83,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     """Return why a job is where it is: the headline, then each node with what is missing there."""
     job = explanation.job
     parts: list[RenderableType] = [
-        Text.assemble((job.id, "bold"), f" {explanation.headline}"),
+        Text.assemble((job.id, "bold"), f" {in_one_line(explanation.headline)}"),
     ]
     facts = list(_queue_facts(explanation, now))
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
@@ -250,7 +256,7 @@ def _attempts_table(attempts: Sequence[AttemptRecord], now: datetime) -> Table:
     return table
 
 
-def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[str, str]:
+def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[SeveralLines, SeveralLines]:
     """Return nodes and their GPUs, a line for each; of many nodes the first few."""
     nodes = [node_id for node_id, _ in places[:MOST_NODES]]
     gpus = [
@@ -259,7 +265,7 @@ def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[str, str]:
     ]
     if more := len(places[MOST_NODES:]):
         nodes.append(f"and {count(more, 'more node')}")
-    return "\n".join(nodes), "\n".join(gpus)
+    return SeveralLines(nodes), SeveralLines(gpus)
 
 
 def _how_it_ended(record: AttemptRecord) -> str:
