@@ -68,7 +68,7 @@ def job_screen(report: JobReport, now: datetime) -> RenderableType:
     if progress and state is JobState.RUNNING and (progress.fraction or progress.message):
         started = progress.started_at or job.started_at or now
         parts.append(progress_bar(progress, now - started))
-    facts = _facts(job, status, report.spec, now)
+    facts = _facts(report, now)
     facts += checkpoint_facts(progress, report.checkpoint, now)
     facts += saving_facts(report.saving, now)
     parts += [Text(), pairs(facts)]
@@ -182,9 +182,8 @@ def _ran(job: JobView) -> str:
     return span(job.ended_at - job.started_at)
 
 
-def _facts(
-    job: JobView, status: JobStatus | None, spec: JobSpec, now: datetime
-) -> list[tuple[str, RenderableType]]:
+def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]:
+    job, status, spec = report.job, report.status, report.spec
     facts: list[tuple[str, RenderableType]] = []
     if job.node_id is not None:
         label = "runs on" if job.state is JobState.RUNNING else "ran last on"
@@ -196,9 +195,10 @@ def _facts(
     if reason:
         facts.append(("why there" if running else "why", reason))
     if status and status.result:
-        result = status.result
-        code = "" if result.exit_code is None else f"exit code {result.exit_code}, "
-        facts.append(("result", f"{code}{count(result.attempts, 'attempt')}"))
+        facts.append(("result", _result(status.result.exit_code, status.result.attempts)))
+    elif status is None and job.ended_at is not None:
+        # Its workflow does not say it; the database knows the number of the last attempt.
+        facts.append(("result", _result(job.exit_code, job.attempt if report.attempts else 0)))
     if status and (status.preemptions or status.moves):
         facts.append(("gave way", _gave_way(status)))
     if job.estimated_start is not None:
@@ -221,6 +221,11 @@ def _facts(
     if job.ended_at is not None:
         facts.append(("ended", _moment(job.ended_at, now)))
     return facts
+
+
+def _result(exit_code: int | None, attempts: int) -> str:
+    code = "" if exit_code is None else f"exit code {exit_code}, "
+    return f"{code}{count(attempts, 'attempt')}"
 
 
 def _gave_way(status: JobStatus) -> str:
