@@ -223,6 +223,7 @@ def _node(row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopo
         power_used=row["milliwatts_used"] / 1000, gpu_power=row["gpu_milliwatts"] / 1000,
         expires_at=row["expires_at"],
         state=NodeState(row["state"]),
+        cordoned=row["state"] == NodeState.DRAINING.value and not row["clearing"],
         container_runtime=row["container_runtime"], labels=row["labels"], epoch=row["epoch"],
         conformance=row["conformance"], price=row["price"],
         topology=row["topology"] and read(row["topology"]),
@@ -251,7 +252,7 @@ _PLACES = f"""
 _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,
            storage_mb_s, storage_mb_s_used, milliwatts, milliwatts_used, gpu_milliwatts,
-           expires_at, state, container_runtime, labels, epoch,
+           expires_at, state, clearing, container_runtime, labels, epoch,
            CAST(topology AS text) AS topology, conformance, b.price
       FROM nodes n
       LEFT JOIN (SELECT id AS bought, nullif(price_micro_per_gpu_hour, 0) AS price
