@@ -42,7 +42,7 @@ from models.placement import (
 )
 from models.pool import PoolSpec
 from scheduling.cycle import plan_kept
-from scheduling.setting_aside import plan_without, set_aside
+from scheduling.setting_aside import plan_without, set_aside_unread
 
 _IDLE = timedelta(minutes=10)
 _WARM = timedelta(minutes=1)
@@ -169,7 +169,7 @@ class CycleActivities:
         async with self._database.snapshot() as connection:
             pool = await load_pool(connection, pool_name, self._margins)
             read = await read_queue(connection, pool_name)
-            aside = tuple(set_aside(job_id, error) for job_id, error in read.unreadable.items())
+            aside = tuple(set_aside_unread(*each) for each in read.unreadable.items())
             entries = [entry for entry in read.entries if not entry.held]
             queue = [entry.request for entry in entries]
             kept = await self._kept.take(connection, pool_name)

@@ -20,7 +20,7 @@ from models.node import GPU, GPUParts, Node, NodeState
 from models.packing import PackingPolicy
 from models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
 from models.pool import PoolSpec, no_such_pool
-from models.problems import describe
+from models.problems import describe_all
 from models.topology import NodeTopology
 from scheduling.order import QueuedJob, queue_order
 
@@ -58,10 +58,7 @@ async def load_pool(
     except ValidationError as error:
         # A newer version has stored them, or somebody by hand.
         source = f"the settings of pool {pool}"
-        problems = tuple(
-            f"{source}: {'.'.join(map(str, mistake['loc']))}: {describe(mistake)}"
-            for mistake in error.errors(include_url=False)
-        )
+        problems = tuple(f"{source}: {problem}" for problem in describe_all(error))
         raise StoredError(source, problems) from error
     return found.within(margins)
 
@@ -101,7 +98,7 @@ async def load_simulated(connection: AsyncConnection, pool: str) -> frozenset[st
 class PoolQueue(NamedTuple):
     entries: tuple[QueueEntry, ...]
     """In no order: `scheduling.order` puts them into one."""
-    unreadable: dict[str, Exception]
+    unreadable: dict[str, ValidationError]
     """Jobs that cannot be read, with the mistake: another version took them."""
 
 
@@ -116,7 +113,7 @@ async def read_queue(connection: AsyncConnection, pool: str) -> PoolQueue:
         text(_QUEUE), {"pool": pool, "aside": PlacementKind.SET_ASIDE.value, "rest": _REST}
     )
     entries: list[QueueEntry] = []
-    unreadable: dict[str, Exception] = {}
+    unreadable: dict[str, ValidationError] = {}
     for row in rows.mappings():
         try:
             asked = {**row["request"], "waits_since": row["waits_since"]}
@@ -226,6 +223,7 @@ def _node(row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopo
         power_used=row["milliwatts_used"] / 1000, gpu_power=row["gpu_milliwatts"] / 1000,
         expires_at=row["expires_at"],
         state=NodeState(row["state"]),
+        cordoned=row["state"] == NodeState.DRAINING.value and not row["clearing"],
         container_runtime=row["container_runtime"], labels=row["labels"], epoch=row["epoch"],
         conformance=row["conformance"], price=row["price"],
         topology=row["topology"] and read(row["topology"]),
@@ -254,7 +252,7 @@ _PLACES = f"""
 _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,
            storage_mb_s, storage_mb_s_used, milliwatts, milliwatts_used, gpu_milliwatts,
-           expires_at, state, container_runtime, labels, epoch,
+           expires_at, state, clearing, container_runtime, labels, epoch,
            CAST(topology AS text) AS topology, conformance, b.price
       FROM nodes n
       LEFT JOIN (SELECT id AS bought, nullif(price_micro_per_gpu_hour, 0) AS price

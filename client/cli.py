@@ -36,6 +36,8 @@ from client.terminal import note
 from models.errors import LongshoreError, SpecError
 
 INTERRUPTED = 130
+WRONG_USAGE = 2
+"""As click has it."""
 UNEXPECTED = 70
 PLUGINS = "longshore.commands"
 _OTHERS = "Setup"
@@ -60,6 +62,11 @@ def main() -> NoReturn:
 
 def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code; expected errors become lines on stderr."""
+    for argument in args:
+        # Here for all commands: what is no UTF-8 can be sent to no server, and printed by none.
+        if (shown := _bytes_written_out(argument)) != argument:
+            note(f"error: the argument '{shown}' is not valid UTF-8")
+            return WRONG_USAGE
     try:
         command_line()(args, prog_name="longshore")
     except SystemExit as end:
@@ -131,6 +138,11 @@ def _version(wanted: bool) -> None:
     if wanted:
         print(f"longshore {metadata.version('longshore')}")
         raise typer.Exit
+
+
+def _bytes_written_out(argument: str) -> str:
+    r"""Return the argument with each byte that is no UTF-8 as ``\xff``."""
+    return argument.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _report(error: Exception) -> int:

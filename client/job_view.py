@@ -9,7 +9,7 @@ from rich.table import Table
 from client.bought_view import buying_parts
 from client.checkpoint_view import checkpoint_facts, saving_facts
 from client.live import progress_bar
-from client.terminal import WIDE, Text, a_table, heading, pairs
+from client.terminal import WIDE, SeveralLines, Text, a_table, heading, pairs, width_of_ids
 from client.words import (
     SIMULATED,
     ago,
@@ -27,16 +27,22 @@ from models.job_report import JobReport
 from models.placement import Candidate, Decision, Rejection
 from models.units import format_duration, format_gb, format_limits
 from models.views import Explanation, JobView
+from models.visible import in_one_line
 from scheduling.buying.words import about
 from scheduling.words import MOST_NODES, format_places
 
 
 def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
-    """Return a line for each job; a narrow table leaves out what is mostly the same."""
+    """Return a line for each job; a narrow table leaves out what is mostly the same.
+
+    An id that would take the place of all else is folded: whole, as its end tells jobs apart.
+    """
     headings = ["job", "state", "GPUs", "ago", "remark"]
     if width >= WIDE:
         headings[2:2] = ["pool", "tenant", "tier", "class"]
-    table = a_table(headings, right=("ago", "class"), fold=("remark",))
+    table = a_table(
+        headings, right=("ago", "class"), fold=("remark",), widest={"job": width_of_ids(width)}
+    )
     for job in jobs:
         cells: list[str | Text] = [
             job.id,
@@ -62,7 +68,7 @@ def job_screen(report: JobReport, now: datetime) -> RenderableType:
     if progress and state is JobState.RUNNING and (progress.fraction or progress.message):
         started = progress.started_at or job.started_at or now
         parts.append(progress_bar(progress, now - started))
-    facts = _facts(job, status, report.spec, now)
+    facts = _facts(report, now)
     facts += checkpoint_facts(progress, report.checkpoint, now)
     facts += saving_facts(report.saving, now)
     parts += [Text(), pairs(facts)]
@@ -77,7 +83,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     """Return why a job is where it is: the headline, then each node with what is missing there."""
     job = explanation.job
     parts: list[RenderableType] = [
-        Text.assemble((job.id, "bold"), f" {explanation.headline}"),
+        Text.assemble((job.id, "bold"), f" {in_one_line(explanation.headline)}"),
     ]
     facts = list(_queue_facts(explanation, now))
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
@@ -176,9 +182,8 @@ def _ran(job: JobView) -> str:
     return span(job.ended_at - job.started_at)
 
 
-def _facts(
-    job: JobView, status: JobStatus | None, spec: JobSpec, now: datetime
-) -> list[tuple[str, RenderableType]]:
+def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]:
+    job, status, spec = report.job, report.status, report.spec
     facts: list[tuple[str, RenderableType]] = []
     if job.node_id is not None:
         label = "runs on" if job.state is JobState.RUNNING else "ran last on"
@@ -190,9 +195,10 @@ def _facts(
     if reason:
         facts.append(("why there" if running else "why", reason))
     if status and status.result:
-        result = status.result
-        code = "" if result.exit_code is None else f"exit code {result.exit_code}, "
-        facts.append(("result", f"{code}{count(result.attempts, 'attempt')}"))
+        facts.append(("result", _result(status.result.exit_code, status.result.attempts)))
+    elif status is None and job.ended_at is not None:
+        # Its workflow does not say it; the database knows the number of the last attempt.
+        facts.append(("result", _result(job.exit_code, job.attempt if report.attempts else 0)))
     if status and (status.preemptions or status.moves):
         facts.append(("gave way", _gave_way(status)))
     if job.estimated_start is not None:
@@ -215,6 +221,11 @@ def _facts(
     if job.ended_at is not None:
         facts.append(("ended", _moment(job.ended_at, now)))
     return facts
+
+
+def _result(exit_code: int | None, attempts: int) -> str:
+    code = "" if exit_code is None else f"exit code {exit_code}, "
+    return f"{code}{count(attempts, 'attempt')}"
 
 
 def _gave_way(status: JobStatus) -> str:
@@ -250,7 +261,7 @@ def _attempts_table(attempts: Sequence[AttemptRecord], now: datetime) -> Table:
     return table
 
 
-def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[str, str]:
+def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[SeveralLines, SeveralLines]:
     """Return nodes and their GPUs, a line for each; of many nodes the first few."""
     nodes = [node_id for node_id, _ in places[:MOST_NODES]]
     gpus = [
@@ -259,7 +270,7 @@ def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[str, str]:
     ]
     if more := len(places[MOST_NODES:]):
         nodes.append(f"and {count(more, 'more node')}")
-    return "\n".join(nodes), "\n".join(gpus)
+    return SeveralLines(nodes), SeveralLines(gpus)
 
 
 def _how_it_ended(record: AttemptRecord) -> str:

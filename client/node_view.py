@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from client.limits import limit_columns
-from client.terminal import WIDE, Text, a_table
+from client.terminal import WIDE, SeveralLines, Text, a_table
 from client.words import SIMULATED, ago, styled
 from models.buying import BuyingPolicy
 from models.checkpointing import CheckpointPolicy
@@ -183,10 +183,11 @@ def _state(node: NodeView) -> Text:
 
 
 def _kind(node: NodeView, *, two_lines: bool) -> Text:
-    kind = Text(f"{len(node.gpus)} x {node.gpu_type or 'GPU'}")
-    if node.simulated:
-        kind.append(("\n" if two_lines else " ") + SIMULATED, style="yellow")
-    return kind
+    what = f"{len(node.gpus)} x {node.gpu_type or 'GPU'}"
+    if not node.simulated:
+        return Text(what)
+    kind = SeveralLines([what, ""]) if two_lines else Text(f"{what} ")
+    return kind.append(SIMULATED, style="yellow")
 
 
 def _jobs(node: NodeView) -> Text:

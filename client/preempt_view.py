@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 
 from client.preempt import PreemptionDryRun
-from client.terminal import Text, a_table, heading
+from client.terminal import Text, a_table, heading, out, width_of_ids
 from models.job import format_wish
 from models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
 from scheduling.buying.words import about
@@ -46,7 +46,7 @@ def _ways(ways: Sequence[Way]) -> RenderableType:
 
 
 def _victims(victims: Sequence[Victim]) -> RenderableType:
-    table = a_table(_VICTIMS, right=_TERMS, fold=("why",))
+    table = a_table(_VICTIMS, right=_TERMS, fold=("why",), widest=_widest_id())
     for victim in victims:
         terms = (victim.recompute, victim.write, victim.requeue, victim.total)
         amounts = (about(amount) for amount in terms)
@@ -54,6 +54,10 @@ def _victims(victims: Sequence[Victim]) -> RenderableType:
             victim.job_id, str(victim.priority), f"{victim.gpus:g}", *amounts, victim.reason
         )
     return table
+
+
+def _widest_id() -> dict[str, int]:
+    return {"job": width_of_ids(out().width)}
 
 
 def _gains(plan: PreemptionPlan) -> str:
@@ -65,7 +69,7 @@ def _gains(plan: PreemptionPlan) -> str:
 def _kept(
     rejected: Sequence[RejectedVictim], plan: PreemptionPlan, most: int | None
 ) -> RenderableType:
-    table = a_table(("job", "why"), fold=("why",))
+    table = a_table(("job", "why"), fold=("why",), widest=_widest_id())
     shown = rejected[:most]
     for one in shown:
         table.add_row(one.job_id, one.reason)

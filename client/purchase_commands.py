@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from client.market_group import market
-from client.terminal import JSON, a_table, note, print_json, say, show
+from client.terminal import JSON, a_table, note, out, print_json, say, show, width_of_ids
 from models.money import format_dollars, micro_of
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def costs(
     if not found:
         return note("Nothing has been paid for yet.")
     sums = ("spent", "used", "idle", "saved by resale", "open")
-    table = a_table((by, *sums), right=sums)
+    table = a_table((by, *sums), right=sums, widest={by: width_of_ids(out().width)})
     for each in found:
         amounts = (each.spent, each.used, each.idle, each.resold - each.fees, each.open)
         table.add_row(each.name, *map(_dollars, amounts))

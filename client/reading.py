@@ -21,6 +21,7 @@ from models.placement import JobRequest, PlacementKind
 from models.settings import Settings
 from models.views import Explanation, JobView, NodeView, PoolView
 from scheduling.packer import place
+from scheduling.unready import look_past_states
 
 RECENT = timedelta(hours=1)
 """A list of jobs shows those that ended so lately, unless it is asked for others."""
@@ -115,7 +116,9 @@ class Reading:
                 (request,), nodes = await with_locality(
                     connection, job.pool, pool.packing, [request], nodes
                 )
-                alone = place(request, nodes, pool.packing, datetime.now(UTC), recent=recent)
+                moment = datetime.now(UTC)
+                alone = place(request, nodes, pool.packing, moment, recent=recent)
+                alone, last = look_past_states(alone, last, request, nodes, pool.packing, moment)
         making_room = await self._views().making_room(job.id)
         spared = await self._views().spared(job.id) if pool.preemption.enabled else ()
         return explain(

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
@@ -18,7 +18,7 @@ from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text as RichText
 
-from models.visible import visible
+from models.visible import in_one_line, visible
 
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
@@ -36,6 +36,25 @@ class Text(RichText):
     def append(self, text: RichText | str, style: StyleType | None = None) -> Self:
         super().append(visible(text) if isinstance(text, str) else text, style)
         return self
+
+
+class SeveralLines(Text):
+    """A cell that has several lines, each of which was made from one."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        super().__init__("\n".join(in_one_line(line) for line in lines))
+
+
+class Rows(Table):
+    """A table in which no text of others makes lines that look like rows."""
+
+    def add_row(self, *cells: RenderableType | None, **layout: Any) -> None:
+        shown = [_cell(cell) for cell in cells]
+        super().add_row(*shown, **layout)
+        for column, cell in zip(self.columns, shown, strict=False):
+            if column.max_width is not None and isinstance(cell, str):
+                # Only what is longer is folded, and not what is longer than the table likes.
+                column.min_width = max(column.min_width or 0, min(len(cell), column.max_width))
 
 
 class PlainConsole(Console):
@@ -73,7 +92,7 @@ def show(*parts: RenderableType) -> None:
 
 def say(line: str) -> None:
     """Print a line on stdout, at once."""
-    print(visible(line), flush=True)
+    print(in_one_line(line), flush=True)
 
 
 def note(text: str) -> None:
@@ -99,25 +118,36 @@ def now() -> datetime:
 
 
 def a_table(
-    headings: Sequence[str], *, right: Iterable[str] = (), fold: Iterable[str] = ()
+    headings: Sequence[str],
+    *,
+    right: Iterable[str] = (),
+    fold: Iterable[str] = (),
+    widest: Mapping[str, int] | None = None,
 ) -> Table:
-    """Return a table without lines. Columns named in `fold` give way when it is narrow."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
-    right, fold = set(right), set(fold)
+    """Return a table without lines. Columns named in `fold` give way when it is narrow; those in
+    `widest` fold what is longer than that."""
+    table = Rows(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    right, fold, widest = set(right), set(fold), widest or {}
     for heading in headings:
         table.add_column(
             heading,
             justify="right" if heading in right else "left",
-            no_wrap=heading not in fold,
+            no_wrap=heading not in fold and heading not in widest,
             overflow="fold",
             ratio=None,
+            max_width=widest.get(heading),
         )
     return table
 
 
+def width_of_ids(width: int) -> int:
+    """Return how much of a table job ids take at most: people can choose long ones."""
+    return width * 2 // 5
+
+
 def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     """Return labels with their values, one pair a line."""
-    table = Table.grid(padding=(0, 2, 0, 0))
+    table = Rows.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for label, value in rows:
@@ -127,6 +157,16 @@ def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:
 
 def heading(text: str) -> Text:
     return Text(text, style="bold")
+
+
+def _cell(cell: RenderableType | None) -> RenderableType | None:
+    if isinstance(cell, str):
+        return in_one_line(cell)
+    if isinstance(cell, RichText) and "\n" in cell.plain and not isinstance(cell, SeveralLines):
+        joined = RichText("\\n").join(cell.split("\n"))
+        joined.no_wrap, joined.overflow, joined.style = cell.no_wrap, cell.overflow, cell.style
+        return joined
+    return cell
 
 
 def _as_json(value: object) -> object:

@@ -124,6 +124,8 @@ class Node(Frozen):
     expires_at: Instant | None = None
     """When its block ends; never when left out."""
     state: NodeState = NodeState.READY
+    cordoned: bool = False
+    """Of one that is DRAINING, where that is known: its jobs may stay."""
     container_runtime: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     epoch: int = 0

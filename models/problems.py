@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, cast, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from models.base import Name, Text
@@ -36,6 +36,14 @@ _BOUNDS = {
     "less_than": ("less than", "lt"),
 }
 _LONGEST = 60
+
+
+def describe_all(error: ValidationError) -> tuple[str, ...]:
+    """Return each mistake with the field that it is about: ``gpus: must be at least 1, got 0``."""
+    return tuple(
+        ": ".join(filter(None, (".".join(map(str, mistake["loc"])), describe(mistake))))
+        for mistake in error.errors(include_url=False)
+    )
 
 
 def describe(mistake: ErrorDetails) -> str:

@@ -161,7 +161,8 @@ class Explanation(Wire):
     decision: Decision | None = None
     """For a queued job: what the packer would say of it now, alone, node by node."""
     last_decision: Decision | None = None
-    """For a queued job: what the last cycle said, with the jobs before it."""
+    """For a queued job: what the last cycle said, with the jobs before it. In both, a node that is
+    not ready has the reason that would remain if it were, where there is one."""
     decided_at: Instant | None = None
     placed: Decision | None = None
     """For a job that runs or ran: what placed its last attempt, with the score of that node and of

@@ -21,6 +21,11 @@ def visible(text: str) -> str:
     return "".join(_written_out(each) if _hides(each) else each for each in text)
 
 
+def in_one_line(text: str) -> str:
+    r"""Return the same with ends of lines written out too: for a cell, and for a single line."""
+    return visible(text).replace("\n", "\\n")
+
+
 def _hides(character: str) -> bool:
     if character in _KEPT:
         return False

@@ -2,9 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from pydantic import ValidationError
+
 from models.placement import CyclePlan, Decision, JobRequest, PlacementKind
+from models.problems import describe_all
 
 Plan = Callable[[Sequence[JobRequest]], CyclePlan]
+_LONGEST = 300
+"""Characters of a mistake that a reason holds."""
 
 
 def plan_without(plan: Plan, queue: Sequence[JobRequest]) -> CyclePlan:
@@ -25,15 +30,36 @@ def plan_without(plan: Plan, queue: Sequence[JobRequest]) -> CyclePlan:
 
 def set_aside(job_id: str, error: Exception) -> Decision:
     """Return the decision for a job that cannot be planned."""
-    what = " ".join(str(error).split())[:300]
-    return Decision(
-        job_id=job_id,
-        kind=PlacementKind.SET_ASIDE,
-        reason=(
-            f"set aside: it cannot be planned ({type(error).__name__}: {what}); "
-            "cancel it, and submit it with other values"
-        ),
+    kind = "" if isinstance(error, ValidationError) else f"{type(error).__name__}: "
+    return _aside(
+        job_id,
+        f"it cannot be planned ({kind}{_in_one_line(error)}); "
+        "cancel it, and submit it with other values",
     )
+
+
+def set_aside_unread(job_id: str, error: ValidationError) -> Decision:
+    """Return the decision for a job whose stored form cannot be read.
+
+    The values that its user gave were taken, so others need not help: who stored it can read it.
+    """
+    return _aside(
+        job_id,
+        f"its stored form cannot be read ({_in_one_line(error)}): another version of Longshore "
+        "stored it, or somebody by hand; it waits for a version that can, or for a cancel",
+    )
+
+
+def _aside(job_id: str, why: str) -> Decision:
+    return Decision(
+        job_id=job_id, kind=PlacementKind.SET_ASIDE, reason=f"set aside: {why}"
+    )  # fmt: skip
+
+
+def _in_one_line(error: Exception) -> str:
+    told = isinstance(error, ValidationError)
+    what = "; ".join(describe_all(error)) if told else str(error)
+    return " ".join(what.split())[:_LONGEST]
 
 
 def _to_blame(plan: Plan, jobs: Sequence[JobRequest]) -> Iterator[tuple[JobRequest, Exception]]:

@@ -237,6 +237,15 @@ def without_job(node: Node, job: RunningJob) -> Node:
     )
 
 
+def without_jobs(node: Node) -> Node:
+    """Return the node as it is once nothing runs there."""
+    empty = tuple(
+        gpu.model_copy(update={"job_id": None, "vram_used": 0.0, "parts": _with_parts(gpu, 0, 0)})
+        for gpu in node.gpus
+    )
+    return node.model_copy(update={"gpus": empty, **used_of(NOTHING)})
+
+
 def running_job(
     job: JobRequest, node: Node, gpu_indices: tuple[int, ...], slices: int, end: datetime
 ) -> RunningJob:

@@ -81,7 +81,7 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
     node = view.node
     match code:
         case RejectionCode.STATE:
-            return f"is {node.state.value.lower()}"
+            return "is cordoned" if node.cordoned else f"is {node.state.value.lower()}"
         case RejectionCode.TIER:
             return f"is a {node.tier} node, job is {need.tier}"
         case RejectionCode.GPU_TYPE:

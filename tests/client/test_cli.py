@@ -238,6 +238,21 @@ def test_the_program_leaves_with_the_exit_code_of_its_command() -> None:
     assert (ran.returncode, ran.stdout) == (65, "")
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("cordon", "local-2", "--reason", b"bad\xff"),
+        ("job", b"bad\xff"),
+        ("submit", "--", "echo", b"bad\xff"),
+        (b"bad\xff",),
+    ],
+)
+def test_an_argument_that_is_no_utf_8_is_wrong_usage(args: tuple[str | bytes, ...]) -> None:
+    ran = _program(*args)
+    said = "error: the argument 'bad\\xff' is not valid UTF-8\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", said)
+
+
 def test_the_reader_of_a_pipe_may_leave_early() -> None:
     command = f"{shlex.quote(sys.executable)} -m client.cli schema job | head -1"
     ran = subprocess.run(
@@ -246,7 +261,7 @@ def test_the_reader_of_a_pipe_may_leave_early() -> None:
     assert (ran.stdout, ran.stderr) == ("{\n", "")
 
 
-def _program(*args: str) -> subprocess.CompletedProcess[str]:
+def _program(*args: str | bytes) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "client.cli", *args],
         cwd=ROOT, capture_output=True, text=True, timeout=30, env=dict(os.environ),

@@ -24,6 +24,13 @@ def rejection(node: Node, job: JobRequest) -> Rejection:
     ("node", "job", "code", "permanent", "reason"),
     [
         (a_node(state=NodeState.DRAINING), a_job(), RejectionCode.STATE, False, "is draining"),
+        (
+            a_node(state=NodeState.DRAINING, cordoned=True),
+            a_job(),
+            RejectionCode.STATE,
+            False,
+            "is cordoned",
+        ),
         (a_node(state=NodeState.LOST), a_job(), RejectionCode.STATE, False, "is lost"),
         (a_node(state=NodeState.GONE), a_job(), RejectionCode.STATE, True, "is gone"),
         (

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import pytest
+from pydantic import ValidationError
 
 from models.placement import CyclePlan, JobRequest, PlacementKind
 from scheduling.cycle import plan
-from scheduling.setting_aside import plan_without
+from scheduling.setting_aside import plan_without, set_aside, set_aside_unread
 from tests.support.packing import NOW, POLICY, a_job, a_node
 
 
@@ -38,6 +39,20 @@ def test_the_others_are_planned_as_if_it_were_not_there():
         "cancel it, and submit it with other values"
     )
     assert len(made.placements) == 8
+
+
+def test_mistakes_in_values_are_told_in_words_and_in_one_line():
+    with pytest.raises(ValidationError) as wrong:
+        JobRequest.model_validate({"id": "j", "gpus": 0, "priority": "high"})
+    said = "priority: must be a whole number, got 'high'; gpus: must be at least 1, got 0"
+    assert set_aside("j", wrong.value).reason == (
+        f"set aside: it cannot be planned ({said}); cancel it, and submit it with other values"
+    )
+    # Other values do not help a job whose values were taken.
+    assert set_aside_unread("j", wrong.value).reason == (
+        f"set aside: its stored form cannot be read ({said}): another version of Longshore "
+        "stored it, or somebody by hand; it waits for a version that can, or for a cancel"
+    )
 
 
 def test_a_good_queue_is_planned_once_and_a_bad_job_found_in_few_plans():

@@ -59,6 +59,30 @@ async def test_a_cordon_leaves_what_runs_alone(
     await longshore.wait(later)
 
 
+async def test_why_advises_an_uncordon_only_where_it_helps(
+    longshore: Longshore, node: ScriptedNode, pool: str
+):
+    await longshore.cordon(node.id)
+    waits = (await longshore.submit(a_spec(pool))).job_id
+    large = (await longshore.submit(a_spec(pool, gpus=64))).job_id
+    for job_id in (waits, large):
+        await reaches(longshore, job_id, JobState.QUEUED)
+        await eventually(lambda job_id=job_id: _is_explained(longshore, job_id))
+    helped = await longshore.explain(waits)
+    assert helped.decision is not None
+    assert [each.reason for each in helped.decision.rejections] == ["is cordoned"]
+    assert "uncordon" in " ".join(helped.hints)
+    not_helped = await longshore.explain(large)
+    assert "no known node could ever hold it (1 node: 1 not-enough-gpus)" in not_helped.headline
+    assert "uncordon" not in " ".join(not_helped.hints)
+    await longshore.drain(node.id)
+    drained = await longshore.explain(waits)
+    assert drained.decision is not None
+    assert [each.reason for each in drained.decision.rejections] == ["is draining"]
+    for job_id in (waits, large):
+        await longshore.cancel(job_id)
+
+
 async def test_a_drain_moves_those_that_can_save_and_lets_the_others_finish(
     longshore: Longshore, node: ScriptedNode, temporal: Client, saving: str, pool: str
 ):

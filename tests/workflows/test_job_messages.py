@@ -160,6 +160,7 @@ async def test_an_id_that_has_ended_and_is_started_again_shows_how_it_ended(
         await asyncio.wait_for(again.result(), 60)
     report = await longshore.report(job_id)
     assert (report.job.state, report.status) == (JobState.SUCCEEDED, None)
+    assert (report.job.exit_code, report.job.attempt, len(report.attempts)) == (0, 1, 1)
     assert "its id was started again at" in " ".join(report.missing)
     assert node.runs() == [(job_id, 1)]
 

@@ -1,0 +1,63 @@
+"""Text that others chose, in cells of tables and single lines: neither too wide nor more lines."""
+
+import pytest
+
+from client.explain import explain
+from client.job_view import explanation_screen, job_screen, jobs_table
+from client.node_view import nodes_table
+from client.terminal import Text, a_table, pairs, say
+from models.job import JobSpec, JobState
+from models.job_report import JobReport
+from models.placement import Decision, PlacementKind
+from tests.client.test_screens import NOW, a_job, a_node, a_running_job, drawn
+
+LONG_ID = "long-" * 40
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_long_id_leaves_the_other_columns_readable(width: int) -> None:
+    jobs = (a_running_job(), a_job(id=LONG_ID, reason="no node can take it now"))
+    lines = drawn(jobs_table(jobs, NOW, width), width)
+    assert lines[1].split()[:2] == ["train-abcdefghij", "RUNNING"]
+    assert "node-a GPUs 0-3" in lines[1]
+    assert "QUEUED" in lines[2]
+    assert "no node can" in lines[2]
+    # Whole, below one another.
+    assert "".join(line[: width * 2 // 5].strip() for line in lines[2:]) == LONG_ID
+
+
+def test_an_id_of_usual_length_is_not_folded_for_a_long_remark() -> None:
+    job = a_job(id="train-with-a-name-abcdefghij0123", reason="no node can take it now " * 9)
+    (_, line) = drawn(jobs_table((job,), NOW, 80))
+    assert line.startswith("train-with-a-name-abcdefghij0123  QUEUED")
+
+
+def test_a_pipe_gets_the_whole_id() -> None:
+    assert LONG_ID in drawn(jobs_table((a_job(id=LONG_ID),), NOW, 4000), 4000)[1]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_reason_of_a_node_makes_no_row(width: int) -> None:
+    node = a_node(None, state="DRAINING", state_reason="a\nnode-b READY", simulated=True)
+    lines = drawn(nodes_table((node,), NOW, width), width)
+    assert r"CORDONED a\nnode-b READY" in "".join(lines)
+    # The mark of a simulated node has a line of its own in a narrow table: that newline is ours.
+    assert len(lines) == (3 if width == 80 else 2)
+
+
+def test_cells_facts_and_lines_show_the_end_of_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    table = a_table(("a", "b"))
+    table.add_row("x\ny", Text("x", style="red").append("\ny"))
+    assert drawn(table)[1].split() == [r"x\ny", r"x\ny"]
+    assert drawn(pairs([("why", "x\ny")])) == [r"why  x\ny"]
+    say("x\ny")
+    assert capfd.readouterr().out == "x\\ny\n"
+
+
+def test_the_reason_of_a_job_is_one_line() -> None:
+    said = Decision(job_id="x", kind=PlacementKind.REQUEST_MORE_CAPACITY, reason="no\nroom")
+    told = explain(a_job(), last=said, position=1, nodes=1)
+    assert r"waits: no\nroom" in drawn(explanation_screen(told, NOW))[0]
+    job = a_job(JobState.CANCELLED, reason="a\nb", ended_at=NOW)
+    shown = drawn(job_screen(JobReport(job=job, spec=JobSpec(name="x", command="true")), NOW))
+    assert r"why        a\nb" in shown
