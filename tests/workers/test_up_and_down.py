@@ -61,20 +61,22 @@ def test_no_port_of_it_takes_what_a_web_page_can_send(home: Home):
         "input": [{"spec": {"name": "x", "command": "true"}}],
     })  # fmt: skip
     workflow = "/api/v1/namespaces/default/workflows/job-by-a-web-page"
-    for port, path in itertools.product(ports, (workflow, "/market/stop", "/")):
+    posts = [("POST", path) for path in (workflow, "/market/stop", "/")]
+    gets = [("GET", path) for path in (workflow, "/jobs", "/orderbook", "/openapi.json")]
+    for port, (method, path) in itertools.product(ports, [*posts, *gets]):
         # A simple request: a browser sends it from any page, without asking first.
         headers = {
             "Content-Type": "text/plain", "Origin": "http://evil.example",
             "Host": f"evil.example:{port}",
         }  # fmt: skip
         try:
-            answer = httpx.post(
-                f"http://127.0.0.1:{port}{path}", content=body, headers=headers, timeout=5,
-                trust_env=False,
+            answer = httpx.request(
+                method, f"http://127.0.0.1:{port}{path}", headers=headers, timeout=5,
+                content=body if method == "POST" else None, trust_env=False,
             )  # fmt: skip
         except httpx.HTTPError:
             continue  # it speaks another protocol, or listens elsewhere
-        assert answer.status_code >= 400, (port, path, answer.text)
+        assert answer.status_code >= 400, (method, port, path, answer.text)
     listed = home.longshore("jobs", "--all", "--json")
     assert json.loads(listed.stdout) == []
 
