@@ -32,15 +32,11 @@ LEAVING = ("see_off",)
 """Steps that only happen where a node is drained."""
 ALWAYS = {
     ("cycle.after-commit", CONTROL),
-    ("cycle.after-commit", AGENT),
     ("cycle.before-commit", POSTGRES),
     ("cycle.after-first-signal", TEMPORAL),
-    ("preempt.after-commit", CONTROL),
-    ("swap.after-commit", CONTROL),
     ("register.after-commit", CONTROL),
     ("run_process.after-claim", AGENT),
     ("run_process.after-spawn", SUPERVISOR),
-    ("run_process.before-report", TEMPORAL),
 }
 
 

@@ -30,6 +30,7 @@ def own_home() -> Iterator[Home]:
         yield home
 
 
+@pytest.mark.exhaustive  # .ci/run runs it as `make demo`, which judges itself
 def test_it_cancels_kills_recovers_and_finds_all_as_it_should_be(home: Home) -> None:
     demo = home.start("demo", "--jobs", "8", "--json")
     out, err = demo.communicate(timeout=240)

@@ -18,6 +18,7 @@ TRAIN = str(ROOT / "examples" / "train.py")
 EPOCHS = 60
 
 
+@pytest.mark.exhaustive  # .ci/run runs it as `make survive`
 async def test_a_training_that_is_stopped_and_killed_ends_with_the_same_weights(tmp_path: Path):
     undisturbed = _Training(tmp_path / "calm")
     undisturbed.start()
@@ -35,6 +36,7 @@ async def test_a_training_that_is_stopped_and_killed_ends_with_the_same_weights(
     assert disturbed.digest() == undisturbed.digest()
 
 
+@pytest.mark.exhaustive
 async def test_the_digest_tells_trainings_apart(tmp_path: Path):
     digests: set[str] = set()
     for epochs in (EPOCHS, EPOCHS + 1):
