@@ -100,10 +100,6 @@ ShortText = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL, max_length=4_
 """The same, for a path or a name: no longer than a path that Linux takes."""
 
 
-Key = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL, min_length=1, max_length=1_000)]
-"""By which a submission is known again: short enough for an index of the database."""
-
-
 def without_nul(text: str) -> str:
     """Return the text as the database can store it."""
     return text.replace("\0", "")

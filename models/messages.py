@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from models.base import Instant, Key, Name, Reason, Wire
+from models.base import Instant, Name, Reason, Wire
 from models.checkpoint import CheckpointInfo
 from models.departures import Leaving
 from models.errors import SpecError
@@ -112,11 +112,15 @@ TravellingSpec = Annotated[JobSpec, BeforeValidator(_as_far_as_known)]
 """A spec that was taken already, on its way to who may have another version."""
 
 
+_MOST_KEY = 2_000
+"""Bytes of a key: an index of the database takes no more than 2,704 with tenant and name."""
+
+
 class JobInput(Wire):
     """Input of `JobWorkflow`; the job's id is the workflow id without `job-`."""
 
     spec: JobSpec
-    key: Key | None = None
+    key: str | None = None
     """Idempotency key of the submission."""
     held: bool = False
     """Wait for a release before the first placement."""
@@ -155,6 +159,8 @@ class JobInput(Wire):
             given = set(cast("dict[str, Any]", data))
             unknown = sorted(given - set(cls.model_fields))
             found._refused += tuple(f"{name}: no such field" for name in unknown)
+        if len((found.key or "").encode()) > _MOST_KEY:
+            found._refused += (f"key: must have at most {_MOST_KEY} bytes as UTF-8",)
         return found
 
 

@@ -66,5 +66,7 @@ def _counted(decision: Decision, found: Counter[RejectionCode]) -> Decision:
         return decision  # of other nodes: some have changed their state since
     rejected += found
     counts = {code: rejected[code] for code in RejectionCode if rejected[code]}
-    reason = decision.reason.replace(format_rejected(decision.rejected), format_rejected(counts))
+    # In the order in which they were counted: the database keeps none.
+    before = {code: decision.rejected[code] for code in RejectionCode if code in decision.rejected}
+    reason = decision.reason.replace(format_rejected(before), format_rejected(counts))
     return decision.model_copy(update={"rejected": counts, "reason": reason})

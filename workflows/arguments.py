@@ -5,6 +5,8 @@ again and again: the workflow would hear nothing any more, and hold what it hold
 """
 
 import inspect
+from collections.abc import Callable
+from typing import cast
 
 from temporalio import workflow
 from temporalio.worker import (
@@ -13,6 +15,8 @@ from temporalio.worker import (
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
 )
+
+Handler = Callable[..., object]
 
 
 class FittingArguments(Interceptor):
@@ -26,7 +30,8 @@ class FittingArguments(Interceptor):
 
 class _DropsWhatDoesNotFit(WorkflowInboundInterceptor):
     async def handle_signal(self, input: HandleSignalInput) -> None:
-        handler = getattr(workflow.instance(), input.signal, None)
+        find = cast("Callable[[str], Handler | None]", workflow.get_signal_handler)  # pyright: ignore[reportUnknownMemberType]
+        handler = find(input.signal)
         if handler is not None:
             try:
                 inspect.signature(handler).bind(*input.args)

@@ -1,5 +1,6 @@
 """Timeouts and retries of activities, by what the activity talks to."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 from temporalio.common import RetryPolicy
@@ -12,6 +13,10 @@ DATABASE_RETRY = RetryPolicy(
     non_retryable_error_types=["ValidationError"],
 )
 """A database that is away comes back: try for ever, soon at first."""
+CYCLE_RETRY = replace(
+    DATABASE_RETRY, non_retryable_error_types=["ValidationError", "StoredError"]
+)  # fmt: skip
+"""A pool that cannot be read waits in its workflow: a newer version of the worker may read it."""
 
 PROCESS_TIMEOUT = timedelta(days=3650)
 """A process may run as long as it likes; the node's liveness is watched elsewhere."""

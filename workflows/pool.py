@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from models.visible import visible
     from scheduling.words import count
     from workflows import versions
-    from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
+    from workflows.options import CYCLE_RETRY, DATABASE_TIMEOUT
 
 AFTER_FAILURE = timedelta(seconds=30)
 """Until a cycle is tried again that failed for what is stored, unless a poke comes first."""
@@ -102,7 +102,7 @@ class PoolWorkflow:
             CycleActivities.run_cycle,
             CycleRequest(pool=self._pool.pool, cycle_id=self._cycle_id(number), number=number),
             start_to_close_timeout=DATABASE_TIMEOUT,
-            retry_policy=DATABASE_RETRY,
+            retry_policy=CYCLE_RETRY,
             summary=f"cycle {number}",
         )
         self._cycles, self._last = number, reply

@@ -51,6 +51,8 @@ def end_strays(nursery: int, is_supervisor: Callable[[int], bool]) -> None:
     while (found := _strays(nursery, is_supervisor)) and time.monotonic() < until:
         _log.warning("killing %d processes that outlived their supervisor", len(found))
         for pid in found:
+            if is_supervisor(pid):
+                continue  # its first word was read a moment ago
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)  # the end of one may leave others, and takes a moment

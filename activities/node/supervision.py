@@ -66,21 +66,25 @@ class Nursery:
         self._socket: socket.socket | None = None
         self._supervisors: dict[int, int | None] = {}
         """Those that have come, by process id, and when they started."""
+        self._ending: dict[subprocess.Popen[bytes], asyncio.Task[None]] = {}
         self._heard_at = 0.0
         """When the last of them came, on `boot_clock`."""
 
     def fork(self, folder: Path, streams: Sequence[int]) -> subprocess.Popen[bytes]:
         """Fork a supervisor of a run folder, with these as standard input, output and error.
 
-        Returns the process that was told to. Raises OSError when the system refuses; a fork that
-        fails ends the output.
+        Returns the process that was told to. Raises OSError when the system refuses, and
+        NotForkedError when it ends before it was told; a fork that fails ends the output.
         """
         message = [os.fsencode(folder)]
         try:
             socket.send_fds(self._connected()[0], message, streams)
         except (BrokenPipeError, ConnectionResetError):
             self.close()
-            socket.send_fds(self._connected()[0], message, streams)
+            try:
+                socket.send_fds(self._connected()[0], message, streams)
+            except (BrokenPipeError, ConnectionResetError, BlockingIOError) as error:
+                raise NotForkedError(f"what forks supervisors ends at once: {error}") from error
         return self._connected()[1]
 
     def has_come(self, pid: int) -> None:
@@ -106,6 +110,8 @@ class Nursery:
                 await self.end(process)
             else:
                 await asyncio.sleep(0.01)
+        if ending := self._ending.get(process):  # for another start, or another run
+            await asyncio.shield(ending)
 
     async def end(self, process: subprocess.Popen[bytes]) -> None:
         """End a nursery that does not answer, and the orphans that came to it."""
@@ -113,8 +119,16 @@ class Nursery:
             _log.warning("the process that forks supervisors does not answer and is killed")
             its = self._socket
             self._socket = self._process = None  # who starts meanwhile gets another one
+            self._ending[process] = asyncio.create_task(self._ended(process, its))
+        if ending := self._ending.get(process):
+            await asyncio.shield(ending)
+
+    async def _ended(self, process: subprocess.Popen[bytes], its: socket.socket) -> None:
+        try:
             await asyncio.to_thread(self._end, process)
+        finally:
             its.close()  # not before: one that still runs would end, and leave its orphans
+            del self._ending[process]
 
     def close(self) -> None:
         """End it; supervisors that it forked go on."""
@@ -128,13 +142,15 @@ class Nursery:
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGSTOP)  # it forks and reaps nothing meanwhile
-        orphans.end_strays(process.pid, self._is_supervisor)
-        process.kill()
+        try:
+            orphans.end_strays(process.pid, self._is_supervisor)
+        finally:
+            process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(NURSERY_PATIENCE)
 
     def _is_supervisor(self, pid: int) -> bool:
-        return pid in self._supervisors and self._supervisors[pid] == start_ticks(pid)
+        return self._supervisors.get(pid, -1) == start_ticks(pid)
 
     def _connected(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         if self._socket is None or self._process is None:
@@ -183,7 +199,8 @@ class Supervised:
                 return supervised
             supervised._close()
             late = boot_clock() - asked_at >= NURSERY_PATIENCE
-            if late and not born_in.heard_since(asked_at):
+            stopped = is_stopped(supervised._forked_by.pid)
+            if stopped or (late and not born_in.heard_since(asked_at)):
                 await born_in.end(supervised._forked_by)
         raise NotForkedError("no supervisor could be started for the process")
 
@@ -253,7 +270,11 @@ class Supervised:
     async def _comes(self) -> bool:
         """Wait for its first word; return whether it came in time."""
         reading = asyncio.ensure_future(self._words.readline())
-        await asyncio.wait({reading}, timeout=NURSERY_PATIENCE)
+        until = boot_clock() + NURSERY_PATIENCE
+        while not reading.done() and boot_clock() < until:
+            if is_stopped(self._forked_by.pid):
+                break
+            await asyncio.wait({reading}, timeout=0.2)
         if not reading.done():
             reading.cancel()
             return False

@@ -18,8 +18,8 @@ STOPPED = 'until grep -q "^State:.T" /proc/$N/status; do :; done; '
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A nursery that does not answer is ended after 2 s."""
-    monkeypatch.setattr(supervision, "NURSERY_PATIENCE", 2.0)
+    """A nursery that does not answer is ended after 4 s."""
+    monkeypatch.setattr(supervision, "NURSERY_PATIENCE", 4.0)
 
 
 @pytest.mark.parametrize("wait", ["", STOPPED], ids=["at once", "once it is stopped"])

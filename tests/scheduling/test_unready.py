@@ -121,6 +121,21 @@ def test_what_the_last_cycle_said_of_other_nodes_stays() -> None:
     assert after == last
 
 
+def test_the_count_is_replaced_in_whatever_order_it_was_stored() -> None:
+    """The database keeps no order of names."""
+    job = a_job(gpu_type="H100")
+    nodes = [cordoned("a", gpu_type="A100"), a_node("b", gpu_type="H100", busy=range(8))]
+    alone = place(job, nodes, POLICY, NOW)
+    assert list(alone.rejected) == [RejectionCode.STATE, RejectionCode.GPUS_BUSY]
+    backwards = dict(reversed(alone.rejected.items()))
+    last = alone.model_copy(update={"rejected": backwards})
+    _, after = look_past_states(alone, last, job, nodes, POLICY, NOW)
+    assert after is not None
+    assert "1 node-not-ready" in last.reason
+    assert "node-not-ready" not in after.reason
+    assert set(after.rejected) == {RejectionCode.GPU_TYPE, RejectionCode.GPUS_BUSY}
+
+
 def test_a_job_that_other_nodes_take_goes_there() -> None:
     found = why(a_job(gpu_type="H100"), cordoned("a", gpu_type="A100"), a_node(gpu_type="H100"))
     assert found.decision is not None

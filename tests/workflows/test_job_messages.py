@@ -215,7 +215,7 @@ async def test_an_id_that_names_no_folder_is_refused_and_nothing_is_held(
          "ten years at most"),
         (({"spec": {"name": "x", "command": "x"}, "heldd": True},), "heldd: no such field"),
         (({"spec": {"name": "x", "command": "x"}, "key": "k" * 20_000},),
-         "key: must have at most 1000 characters"),
+         "key: must have at most 2000 bytes"),
         (({"spec": {"name": "x", "command": "x"},
            "history": {"submitted_at": "0001-01-01T00:00:00Z", "attempt": -5}},),
          "history.attempt: must be at least 1"),

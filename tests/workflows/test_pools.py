@@ -95,9 +95,9 @@ async def test_a_pool_outlives_a_cycle_that_fails(
 
 
 async def test_settings_of_a_pool_that_cannot_be_read_are_named(
-    longshore: Longshore, pool: str, control: Database
+    longshore: Longshore, pool: str, temporal: Client, control: Database
 ):
-    """Of a newer version, say. Nothing is refused for that which waits already."""
+    """Of a newer version, say. What waits already goes on waiting."""
     async with control.transaction() as connection:
         await set_pool(connection, PoolSpec(name=pool))
         await connection.execute(
@@ -107,9 +107,13 @@ async def test_settings_of_a_pool_that_cannot_be_read_are_named(
     with pytest.raises(StoredError) as refused:
         await longshore.submit(a_spec(pool))
     assert refused.value.retryable
-    assert str(refused.value) == (
-        f"the settings of pool {pool}: preemption: must be a mapping (name: value lines), got 7"
-    )
+    said = f"the settings of pool {pool}: preemption: must be a mapping (name: value lines), got 7"
+    assert str(refused.value) == said
+    await temporal.start_workflow(
+        PoolWorkflow.run, PoolInput(pool=pool), id=pool_workflow_id(pool),
+        task_queue=CONTROL_TASK_QUEUE, start_signal="poke",
+    )  # fmt: skip
+    assert await eventually(lambda: _trouble(temporal, pool)) == f"StoredError: {said}"
 
 
 async def _trouble(temporal: Client, pool: str) -> str:

@@ -86,7 +86,7 @@ async def _set_aside(database: Database) -> list[Finding]:
         fail(
             "pools",
             f"{named}{more}",
-            "Cancel what is set aside: `longshore cancel JOB`. All other jobs go on.",
+            "Do what the reason says; `longshore cancel JOB` gives one up. All other jobs go on.",
         )
     ]
 
