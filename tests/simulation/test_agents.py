@@ -23,6 +23,7 @@ from tests.support.market import RunningMarket, running_market
 from tests.support.market_shop import HOUR, V1, V2, Shop, encoded, ok
 from tests.support.marks import marked
 from tests.support.waiting import eventually
+from workers.processes import wait_until
 from workers.stack import Stack
 
 
@@ -182,7 +183,10 @@ def test_what_an_agent_is_told_comes_from_its_script_alone(
     monkeypatch.setenv("TEMPORAL_NAMESPACE", "mine")
     room.start("inst_2", NOWHERE.script(), "4xA100-80GB")
     (pid,) = room.running().values()
-    environment = psutil.Process(pid).environ()
+    agent = psutil.Process(pid)
+    # It begins as `env`, which takes away what this shell says.
+    assert wait_until(lambda: Path((agent.cmdline() or ["env"])[0]).name != "env", 60.0)
+    environment = agent.environ()
     assert environment["TEMPORAL_ADDRESS"] == "127.0.0.1:9"
     assert not {"LONGSHORE_DATABASE_URL", "TEMPORAL_NAMESPACE"} & set(environment)
     assert environment["LONGSHORE_MARKET"] == "off"
