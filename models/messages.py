@@ -21,7 +21,7 @@ from models.errors import SpecError
 from models.job import AttemptRecord, FailureClass, JobResult, JobSpec
 from models.node import Inventory, Liveness, NodeIdentity, NodeState
 from models.placement import Placement, PlacementKey
-from models.problems import describe
+from models.problems import describe_all
 from models.units import Duration
 
 CONTROL_TASK_QUEUE = "longshore"
@@ -145,10 +145,7 @@ class JobInput(Wire):
         try:
             found = handler(data)
         except ValidationError as error:
-            problems = tuple(
-                f"{'.'.join(map(str, mistake['loc'])) or 'input'}: {describe(mistake)}"
-                for mistake in error.errors(include_url=False)
-            )
+            problems = describe_all(error, "input")
             try:
                 given = cast("dict[str, Any]", data)
                 found = handler({**given, "spec": JobSpec.as_known(given["spec"])})

@@ -38,10 +38,13 @@ _BOUNDS = {
 _LONGEST = 60
 
 
-def describe_all(error: ValidationError) -> tuple[str, ...]:
-    """Return each mistake with the field that it is about: ``gpus: must be at least 1, got 0``."""
+def describe_all(error: ValidationError, whole: str = "") -> tuple[str, ...]:
+    """Return each mistake with the field that it is about: ``gpus: must be at least 1, got 0``.
+
+    `whole` is the name of all, for a mistake that is about no field.
+    """
     return tuple(
-        ": ".join(filter(None, (".".join(map(str, mistake["loc"])), describe(mistake))))
+        ": ".join(filter(None, (".".join(map(str, mistake["loc"])) or whole, describe(mistake))))
         for mistake in error.errors(include_url=False)
     )
 
