@@ -1,16 +1,17 @@
 """A job's own steps: into the queue, held, out of it, and its end. Each may come twice."""
 
 import asyncio
+import random
 
 import pytest
 from sqlalchemy import text
 from temporalio.exceptions import ApplicationError
 
-from models.messages import HoldRequest
+from models.messages import EnqueueRequest, HoldRequest
 from models.placement import PlacementKey
 from models.pool import Growth
 from tests.support.database_away import database_away
-from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
+from tests.support.ledger import SUBMITTED_AT, WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
 from workers.stack import Stack
 
@@ -33,6 +34,18 @@ async def test_pokes_are_one_until_a_cycle_begins(ledger: Ledger):
     await ledger.cycle("1")
     await ledger.enqueue("d")
     assert await ledger.pokes() == 2
+
+
+async def test_a_key_that_no_index_takes_is_refused_and_not_tried_again(ledger: Ledger):
+    """The server calls that an error of operation, as if it were away."""
+    request = EnqueueRequest(
+        job_id="a", attempt=1, spec=ledger.spec(), submitted_at=SUBMITTED_AT,
+        key=random.Random(1).randbytes(10_000).hex(),
+    )  # fmt: skip
+    reply = await ledger.run(ledger.queue.enqueue, request)
+    assert not reply.queued
+    assert "index row" in reply.refusal
+    assert await ledger.rows(_QUEUE) == []
 
 
 async def test_a_held_job_is_queued_and_pokes_nobody(ledger: Ledger):
