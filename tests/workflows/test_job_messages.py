@@ -113,8 +113,7 @@ async def test_a_reason_that_the_database_cannot_store_holds_up_nothing(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
     job_id = new_job_id(a_spec("default", name="x"), None)
-    plain = {"spec": {"name": "x", "command": "true", "pool": pool}}
-    handle = await _start_plain(temporal, f"job-{job_id}", plain)
+    handle = await _start_small(temporal, job_id, pool)
     await node.started(job_id)
     await handle.signal("preempt", {"attempt": 1, "reason": "\0a\0b", "for_job": "other"})
     await node.started(job_id, 2)
@@ -151,11 +150,10 @@ async def test_an_id_that_has_ended_and_is_started_again_shows_how_it_ended(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
     job_id = new_job_id(a_spec("default", name="x"), None)
-    plain = {"spec": {"name": "x", "command": "true", "pool": pool}}
-    first = await _start_plain(temporal, f"job-{job_id}", plain)
+    first = await _start_small(temporal, job_id, pool)
     await node.end(job_id)
     await first.result()
-    again = await _start_plain(temporal, f"job-{job_id}", plain)
+    again = await _start_small(temporal, job_id, pool)
     with pytest.raises(WorkflowFailureError):
         await asyncio.wait_for(again.result(), 60)
     report = await longshore.report(job_id)
@@ -275,6 +273,11 @@ async def test_a_job_that_continues_as_new_keeps_what_it_went_through(
     assert (await actions(temporal, job_workflow_id(job_id), last))["activity"] < 8
     started = await temporal.get_workflow_handle(job_workflow_id(job_id), run_id=first).describe()
     assert abs((status.submitted_at - started.start_time).total_seconds()) < 1
+
+
+async def _start_small(temporal: Client, job_id: str, pool: str) -> WorkflowHandle[Any, Any]:
+    plain = {"spec": {"name": "x", "command": "true", "pool": pool}}
+    return await _start_plain(temporal, f"job-{job_id}", plain)
 
 
 async def _start_plain(
