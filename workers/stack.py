@@ -41,12 +41,12 @@ from workers.temporal_server import LocalTemporal, TemporalCLI
 
 LOCK_TIMEOUT = 180.0
 SERVERS = (temporal_server.NAME, postgres.NAME)
+"""In the order in which they stop; all other processes stop before them."""
 _PRIVATE = (
     "agents", "checkpoints", "console-token", "lock", "logs", "market", "nodes.json", "nodes.lock",
     "run", "temporal.db", "temporal.db-shm", "temporal.db-wal",
 )  # fmt: skip
 """What earlier versions made in the state folder, and others may have been able to read."""
-"""In the order in which they stop; all other processes stop before them."""
 
 Progress = Callable[[str], None]
 _NODES = TypeAdapter(dict[str, tuple[str, ...]])

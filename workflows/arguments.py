@@ -30,6 +30,7 @@ class FittingArguments(Interceptor):
 
 class _DropsWhatDoesNotFit(WorkflowInboundInterceptor):
     async def handle_signal(self, input: HandleSignalInput) -> None:
+        # The SDK leaves open what a handler returns.
         find = cast("Callable[[str], Handler | None]", workflow.get_signal_handler)  # pyright: ignore[reportUnknownMemberType]
         handler = find(input.signal)
         if handler is not None:

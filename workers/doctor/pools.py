@@ -66,8 +66,8 @@ async def _failing(temporal: Client, database: Database) -> list[Finding]:
         fail(
             "pools",
             f"the cycle of pool {name} fails: {flow.trouble}",
-            "Its jobs wait until it succeeds. Look at the log of the control worker, and report "
-            "it: this is a fault in Longshore.",
+            "Its jobs wait until it succeeds. Mend what it names; where it names nothing, look at "
+            "the log of the control worker, and report it.",
         )
         for name, flow in seen
         if flow.trouble
