@@ -73,6 +73,8 @@ class OrderbookPage:
         need = self._need()
         if need is None:
             return
+        # Before anything is seen: new options take away what somebody is typing.
+        await self._offer_types(need.provider)
         try:
             quote = await self._quotes.quote(need)
         except MarketAwayError as error:
@@ -81,7 +83,6 @@ class OrderbookPage:
             self._show_trouble("This book cannot be shown", str(error), _CHECK)
         else:
             self._show(quote)
-        await self._offer_types(need.provider)
         for panel in (self._history, self._fared):
             await panel.refresh(need.provider, need.instance_type)
 

@@ -21,6 +21,9 @@ SUPERVISOR_PATIENCE = 3.0
 STRAY_PATIENCE = 10.0
 """Seconds in which what came to a stopped nursery ends."""
 
+_REMOVALS = 5
+"""Tries to remove a container."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -34,7 +37,7 @@ async def end_orphans(agent_id: str, started: list[dict[str, Any]], runtime: str
     await asyncio.to_thread(_end_supervisors, started)
     await asyncio.to_thread(_kill_until_gone, agent_id, None, started)
     if runtime:
-        await _remove_containers(runtime, agent_id)
+        await _remove_containers(runtime, f"label=longshore.agent={agent_id}")
 
 
 async def end_marked(agent_id: str, key: PlacementKey) -> None:
@@ -82,8 +85,8 @@ def _runs(pid: int) -> bool:
 
 
 async def remove_container(runtime: str, name: str) -> None:
-    """Kill and remove a container whose supervisor has died."""
-    await _output(*removal(runtime, name))
+    """Kill and remove a container; one that is gone already is no error."""
+    await _remove_containers(runtime, f"name=^{name}$")
 
 
 def _end_supervisors(started: list[dict[str, Any]]) -> None:
@@ -149,12 +152,16 @@ def _alive(process: psutil.Process) -> bool:
     return False
 
 
-async def _remove_containers(runtime: str, agent_id: str) -> None:
-    ids = await _output(
-        runtime, "ps", "--all", "--quiet", "--filter", f"label=longshore.agent={agent_id}"
-    )
-    if ids:
-        _log.warning("removing %d containers that outlived their agent", len(ids))
+async def _remove_containers(runtime: str, which: str) -> None:
+    """Kill and remove the containers that a filter of the runtime finds.
+
+    Again where the runtime was tidying up after one at the same moment, and neither came through.
+    """
+    for _ in range(_REMOVALS):
+        ids = await _output(runtime, "ps", "--all", "--quiet", "--filter", which)
+        if not ids:
+            return
+        _log.warning("removing %d containers that outlived what ran them", len(ids))
         await _output(*removal(runtime, *ids))
 
 

@@ -277,9 +277,10 @@ class Processes:
             run.keeper.start()
         await failpoint("run_process.after-spawn")
         end = await supervised.end(run.started)
+        if launch.container and launch.runtime and (end is None or end["cause"] != "exited"):
+            # Its supervisor has killed what was to remove it, or was killed itself.
+            await orphans.remove_container(launch.runtime, launch.container)
         if end is None:
-            if launch.container and launch.runtime:
-                await orphans.remove_container(launch.runtime, launch.container)
             await orphans.end_marked(self._identity.agent_id, run.record.key)
             end = {"cause": "supervisor-gone"}
         if run.keeper:

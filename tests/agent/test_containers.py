@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from activities.node import orphans
+from activities.node import orphans, processes
 from client.api import Longshore
 from models.job import FailureClass
 from tests.agent.conftest import LocalNode
@@ -105,6 +105,18 @@ async def test_nothing_stays_where_its_supervisor_is_killed(box: LocalNode) -> N
     assert (await run.done).failure is FailureClass.NODE
     assert containers() == []
     assert "while :" not in " ".join(_commands())
+
+
+async def test_nothing_stays_where_the_supervisor_could_not_remove_it(
+    box: LocalNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its removal and the runtime's own meet at times, and neither ends it."""
+    monkeypatch.setattr(processes, "removal", lambda *_: ("false",))
+    run = box.start(IDLE)
+    await box.says(run, "ready")
+    ended = await box.stop(run, grace=0)
+    assert (ended.exit_code, ended.stopped_for) == (137, "test")
+    assert containers() == []
 
 
 async def test_an_agent_removes_what_outlived_it(box: LocalNode) -> None:
