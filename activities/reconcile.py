@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
+from activities.buying.bills import book_bill
 from activities.database import Database
 from activities.markets.findings import market_findings
 from activities.metrics import JOB_ENDS, SILENT, Metrics
@@ -154,6 +155,8 @@ class ReconcileActivities:
             return await self._tell_lost(mend.tell_lost)
         if mend.lose_node:
             return await self._lose_node(mend.lose_node)
+        if mend.book_bill:
+            return await book_bill(self._database, mend.book_bill.key, mend.book_bill.micro)
         assert mend.poke_pool is not None
         await self._signals.poke_pool(mend.poke_pool.pool)
         return ""
@@ -268,6 +271,8 @@ def _words(mend: Mend) -> str:
         return "its workflow was told again that the node was lost"
     if mend.lose_node:
         return "declared LOST; its jobs go back to the queue"
+    if mend.book_bill:
+        return "booked as the market billed it; what nobody used counts as idle"
     return "its workflow was woken, or started"
 
 

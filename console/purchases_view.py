@@ -17,6 +17,7 @@ _MEANS = {
     Mismatch.ORDER: "nobody here knows it",
     Mismatch.MACHINE: "nobody here knows it",
     Mismatch.MISSING: "it is to be running, and is not listed",
+    Mismatch.BILL: "it is over, and was billed another amount than is booked",
     Mismatch.AWAY: "not compared",
 }
 

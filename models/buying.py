@@ -44,7 +44,7 @@ class PriceReached(Frozen):
 
 
 class BoughtFor(Frozen):
-    """A purchase that cost something and was made for a job that still waits."""
+    """A purchase that bought something, and was made for a job that still waits."""
 
     purchase_id: str
     by_use: bool = False

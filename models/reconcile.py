@@ -49,6 +49,8 @@ class FindingKind(StrEnum):
     """A market lists an order or a machine, and nobody here knows it."""
     MARKET_MISSING = "market-missing"
     """A machine is to be running, and its market does not list it."""
+    MARKET_BILL = "market-bill"
+    """A market has billed another amount for what is over than the ledger has."""
 
 
 # --- what would mend it -------------------------------------------------------------------
@@ -99,6 +101,14 @@ class LoseNode(Wire):
     reason: str
 
 
+class BookBill(Wire):
+    """Bring what an order is booked with, whose account is closed, to what its market billed."""
+
+    key: str
+    micro: int
+    """Micro-dollars in all."""
+
+
 class Mend(Wire):
     """One of these; a union with a name for each kind reads well in a history."""
 
@@ -108,6 +118,7 @@ class Mend(Wire):
     tell_lost: TellLost | None = None
     poke_pool: PokePool | None = None
     lose_node: LoseNode | None = None
+    book_bill: BookBill | None = None
 
 
 class Stop(Wire):

@@ -35,6 +35,9 @@ from scheduling.buying.block_end import resale_window
 _TO_STOP = timedelta(seconds=30)
 """What stopping takes beside the grace of a job."""
 
+_AT_MARKET = ("READY", "FAILED")
+"""States of machines that their market may bill."""
+
 _SPOT_LOOK = timedelta(seconds=20)
 """Between two looks at a machine that its market may take away: a notice is short."""
 
@@ -62,13 +65,18 @@ class BlockActivities:
                 return BlockLook(ends_at=block["ends_at"], drain_at=block["ends_at"], over=True)
             async with aclosing(registry.connect(self._settings, block["provider"])) as market:
                 for row in machines:
-                    if row["state"] == "READY" and (found := await _read(market, row)) is not None:
+                    if row["state"] not in _AT_MARKET:
+                        continue
+                    if (found := await _read(market, row)) is not None:
                         await self._record(row, found)
-                        if found.state is MachineState.ENDING:
+                        if found.state is MachineState.ENDING and row["state"] == "READY":
                             await give_notice(self._temporal, row["name"], _notice(found))
         async with self._database.transaction() as connection:
             left = await connection.scalar(
-                text("SELECT count(*) FROM machines WHERE block_id = :id AND state <> 'ENDED'"),
+                text(
+                    "SELECT count(*) FROM machines"
+                    " WHERE block_id = :id AND state NOT IN ('FAILED', 'ENDED')"
+                ),
                 {"id": ref.block_id},
             )
             drain_at = await _drain_at(connection, block)
@@ -179,7 +187,8 @@ class BlockActivities:
             if over:
                 await connection.execute(
                     text("UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),"
-                         " machine_id = coalesce(machine_id, :id), reason = :reason"
+                         " machine_id = coalesce(machine_id, :id),"
+                         " reason = CASE WHEN state = 'FAILED' THEN reason ELSE :reason END"
                          " WHERE name = :name AND state <> 'ENDED'"),
                     {
                         "id": found.id, "name": row["name"],
@@ -224,7 +233,8 @@ class BlockActivities:
         async with self._database.transaction() as connection:
             await connection.execute(
                 text("UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),"
-                     " reason = 'the market does not know it'"
+                     " reason = CASE WHEN state = 'FAILED' THEN reason"
+                     " ELSE 'the market does not know it' END"
                      " WHERE name = :name AND state <> 'ENDED'"),
                 {"name": name},
             )  # fmt: skip

@@ -209,6 +209,8 @@ _BOUGHT_FOR = """
                                             WHERE l.node_id = n.id AND l.job_id <> q.job_id)),
                            false) AS shared
              FROM machines b JOIN nodes n ON n.id = b.name WHERE b.purchase_id = p.id) AS m
-     WHERE p.pool = :pool AND p.state <> 'REFUSED' AND NOT q.held AND (m.ready OR p.spent > 0)
+     WHERE p.pool = :pool AND p.state <> 'REFUSED' AND NOT q.held
+       AND (m.ready OR EXISTS (SELECT FROM purchase_orders o
+                                WHERE o.purchase_id = p.id AND o.nodes > 0))
      ORDER BY p.created_at, p.id
 """

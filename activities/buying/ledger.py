@@ -88,7 +88,19 @@ async def book_use(connection: AsyncConnection, block: RowMapping, cost: int) ->
     return used, cost - resold - used
 
 
-async def _use(connection: AsyncConnection, block: RowMapping, account: str, micro: int) -> None:
+async def book_late(connection: AsyncConnection, block: RowMapping, more: int) -> None:
+    """Put what was billed after a block's account was closed on what nobody used of it."""
+    if more == 0:
+        return
+    number = await connection.scalar(
+        text("SELECT count(*) FROM ledger WHERE block_id = :id"), {"id": block["id"]}
+    )
+    await _use(connection, block, f"idle:{block['id']}", more, reference=f"late/{number}")
+
+
+async def _use(
+    connection: AsyncConnection, block: RowMapping, account: str, micro: int, reference: str = ""
+) -> None:
     if micro == 0:
         return
     paid = f"block:{block['id']}"
@@ -98,7 +110,8 @@ async def _use(connection: AsyncConnection, block: RowMapping, account: str, mic
             "kind": "usage", "debit": account if micro > 0 else paid,
             "credit": paid if micro > 0 else account, "micro": abs(micro),
             "purchase": block["purchase_id"], "block": block["id"],
-            "reference": f"use/{block['id']}/{account}", "simulated": block["simulated"],
+            "reference": f"use/{block['id']}/{reference or account}",
+            "simulated": block["simulated"],
         },
     )  # fmt: skip
 

@@ -95,7 +95,11 @@ class MachineActivities:
     @activity.defn
     @reports_errors
     async def await_agents(self, request: AgentsRequest) -> AgentsReport:
-        """Return when each machine of a block has an agent, or has failed and been stopped."""
+        """Return when each machine of a block has an agent, or has failed and been stopped.
+
+        What one has cost that failed is booked when its market says that it has ended: by the
+        next look at its block, or at the block's end.
+        """
         async with beating():
             waiting, deadline, provider = await self._waiting(request)
             troubles: dict[str, str] = {}
@@ -147,7 +151,7 @@ class MachineActivities:
     async def _report(self, block_id: str, troubles: dict[str, str]) -> AgentsReport:
         async with self._database.transaction() as connection:
             for name, reason in troubles.items():
-                await connection.execute(text(_END), {"name": name, "reason": reason})
+                await connection.execute(text(_FAIL), {"name": name, "reason": reason})
             await connection.execute(text(_READY), {"block": block_id})
             found = (await connection.execute(text(_MACHINES), {"block": block_id})).all()
             ready = tuple(row.name for row in found if row.state == "READY")
@@ -158,7 +162,7 @@ class MachineActivities:
                     {"block": block_id},
                 )  # fmt: skip
             block = await _block(connection, block_id)
-        failed = {row.name: row.reason for row in found if row.state == "ENDED"}
+        failed = {row.name: row.reason for row in found if row.state in ("FAILED", "ENDED")}
         ends = f"its block ends: {block['reason']}" if block["state"] in _AT_ITS_END else ""
         return AgentsReport(ready=ready, failed=failed, block_ends=ends)
 
@@ -191,6 +195,11 @@ async def _block(connection: rows.AsyncConnection, block_id: str, lock: str = ""
 
 
 _MACHINES = "SELECT * FROM machines WHERE block_id = :block ORDER BY created_at, name"
+
+_FAIL = """
+    UPDATE machines SET state = 'FAILED', reason = :reason
+     WHERE name = :name AND state NOT IN ('FAILED', 'ENDED')
+"""
 
 _END = """
     UPDATE machines SET state = 'ENDED', reason = :reason, ended_at = clock_timestamp()

@@ -78,7 +78,8 @@ _PURCHASES = """
            coalesce(p.request #>> '{options,0,instance_type}', '') AS instance_type,
            coalesce((p.request ->> 'nodes')::int, 1) AS wanted,
            (SELECT count(*) FROM purchase_orders o WHERE o.purchase_id = p.id) AS orders,
-           ARRAY(SELECT name FROM machines m WHERE m.purchase_id = p.id AND m.state <> 'ENDED'
+           ARRAY(SELECT name FROM machines m
+                  WHERE m.purchase_id = p.id AND m.state NOT IN ('FAILED', 'ENDED')
                   ORDER BY name) AS nodes
       FROM purchases p
      WHERE (CAST(:pool AS text) IS NULL OR p.pool = :pool)

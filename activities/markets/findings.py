@@ -11,13 +11,14 @@ from activities.providers import registry
 from activities.providers.base import Provider
 from models.errors import LongshoreError
 from models.money import format_dollars
-from models.reconcile import Finding, FindingKind
+from models.reconcile import BookBill, Finding, FindingKind, Mend
 from models.settings import Settings
 
 _KINDS = {
     Mismatch.ORDER: FindingKind.MARKET_UNKNOWN,
     Mismatch.MACHINE: FindingKind.MARKET_UNKNOWN,
     Mismatch.MISSING: FindingKind.MARKET_MISSING,
+    Mismatch.BILL: FindingKind.MARKET_BILL,
 }
 _log = logging.getLogger(__name__)
 
@@ -27,8 +28,8 @@ async def market_findings(
 ) -> tuple[Finding, ...]:
     """Return every difference between the configured markets and the capacity database.
 
-    Nothing is mended: an account may be used by others too. A market that is away is logged, and
-    is no finding. Raises UnavailableError for the database alone.
+    A bill can be booked; nothing else is mended, as an account may be used by others too. A market
+    that is away is logged, and is no finding. Raises UnavailableError for the database alone.
     """
     found = await differences(database, settings)
     _measure(registry.configured(settings), found, metrics)
@@ -72,7 +73,11 @@ def _finding(each: MarketFinding) -> Finding:
     problem = f"the market lists it{named}, and nobody here knows it: {each.detail}; {cost}"
     if each.kind is Mismatch.MISSING:
         problem = f"it is to be running{named}, and the market does not list it: {each.detail}"
+    mend = None
+    if each.kind is Mismatch.BILL:
+        problem = f"it is over{named}: {each.detail}"
+        mend = each.order and Mend(book_bill=BookBill(key=each.order, micro=each.micro))
     return Finding(
         kind=_KINDS[each.kind], subject=f"{each.kind.value} {each.id} at {each.provider}",
-        problem=problem, done="look at `longshore market orphans`",
+        problem=problem, mend=mend or None, done="look at `longshore market orphans`",
     )  # fmt: skip

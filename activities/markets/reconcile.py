@@ -1,12 +1,13 @@
-"""Comparing what the markets list with what is known here, both ways. Nothing is changed.
+"""Comparing what the markets list and bill with what is known here. Nothing is changed.
 
 An account may be used by others too: what nobody here knows is reported with what it has cost so
 far, for a person to end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from sqlalchemy import text
 
@@ -29,6 +30,8 @@ class Mismatch(StrEnum):
     MACHINE = "machine"
     MISSING = "missing"
     """It is to be running, and the market does not list it."""
+    BILL = "bill"
+    """It is over, and the market has billed another amount than is booked."""
     AWAY = "away"
     """The market did not answer: nothing is known."""
 
@@ -38,9 +41,20 @@ NEXT = {
     Mismatch.MACHINE: "If nobody else uses this account, end the machine at the market: it costs"
     " money as long as it runs.",
     Mismatch.MISSING: "Ask the market why the machine ended; its jobs go elsewhere by themselves.",
+    Mismatch.BILL: "The next pass of `longshore reconcile` books it; a sale is for a person to"
+    " settle with the market.",
     Mismatch.AWAY: "See what `longshore doctor` says of the market, and compare again.",
 }
 """What a person can do about each: Longshore ends nothing that it does not know."""
+
+
+class Booked(NamedTuple):
+    """What is booked for an order whose account is closed."""
+
+    key: str
+    micro: int
+    """Below zero for a sale."""
+    sold: bool
 
 
 class MarketFinding(Wire):
@@ -53,6 +67,8 @@ class MarketFinding(Wire):
     micro: int = 0
     """What it has cost so far, in micro-dollars: by what the market says of it, below zero for a
     sale; of a machine that is missing, what was paid for its block."""
+    order: str | None = None
+    """Of a bill that differs: the key of the order that it is for; none of a sale."""
     since: Instant | None = None
     detail: str = ""
 
@@ -81,6 +97,8 @@ async def compare(
             if machine.id not in known and machine.name not in known
             and not _is_young(machine.created_at, now - margin)
         ]  # fmt: skip
+        booked = await _booked(database, market.name, now - margin)
+        found += [_misbilled(o, booked[o.id]) for o in orders if _is_misbilled(o, booked)]
         listed = {machine.id for machine in machines}
         found += [
             missing
@@ -105,7 +123,7 @@ def _is_young(created_at: datetime | None, before: datetime) -> bool:
 def _unknown_order(order: Order) -> MarketFinding:
     return MarketFinding(
         provider=order.provider, kind=Mismatch.ORDER, id=order.id, name=order.key or "",
-        micro=cost(order.fills) * (-1 if order.side is Side.SELL else 1), since=order.created_at,
+        micro=_taken(order), since=order.created_at,
         detail=f"{order.side.value} {order.nodes} nodes of {order.instance_type}: "
         f"{order.state.value}",
     )  # fmt: skip
@@ -123,6 +141,24 @@ def _unknown_machine(machine: Machine, now: datetime) -> MarketFinding:
     )  # fmt: skip
 
 
+def _is_misbilled(order: Order, booked: Mapping[str, Booked]) -> bool:
+    known = booked.get(order.id)
+    return known is not None and order.state.final and _taken(order) != known.micro
+
+
+def _misbilled(order: Order, booked: Booked) -> MarketFinding:
+    return MarketFinding(
+        provider=order.provider, kind=Mismatch.BILL, id=order.id, name=booked.key,
+        micro=_taken(order), since=order.created_at, order=None if booked.sold else booked.key,
+        detail=f"the market says {format_dollars(abs(_taken(order)))}, and "
+        f"{format_dollars(abs(booked.micro))} is booked",
+    )  # fmt: skip
+
+
+def _taken(order: Order) -> int:
+    return cost(order.fills) * (-1 if order.side is Side.SELL else 1)
+
+
 def _away(provider: str, error: LongshoreError) -> MarketFinding:
     return MarketFinding(provider=provider, kind=Mismatch.AWAY, id="", detail=str(error))
 
@@ -132,6 +168,15 @@ async def _known(database: Database, provider: str) -> set[str]:
     async with database.transaction() as connection:
         rows = await connection.execute(text(_KNOWN), {"provider": provider})
         return {word for row in rows for word in row if word}
+
+
+async def _booked(database: Database, provider: str, before: datetime) -> dict[str, Booked]:
+    """Return what is booked for each order that was closed by then, by its id at the market."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            text(_BOOKED), {"provider": provider, "before": before.astimezone(UTC)}
+        )
+        return {row.order_id: Booked(row.key, row.micro, row.sold) for row in rows}
 
 
 async def _running(database: Database, provider: str, before: datetime) -> Sequence[MarketFinding]:
@@ -156,6 +201,15 @@ _KNOWN = """
     SELECT machine_id, name FROM machines WHERE provider = :provider
     UNION ALL
     SELECT order_id, key FROM sales WHERE provider = :provider
+"""
+
+_BOOKED = """
+    SELECT order_id, key, spent AS micro, false AS sold FROM purchase_orders
+     WHERE provider = :provider AND state = 'CLOSED' AND closed_at < :before
+       AND order_id IS NOT NULL
+    UNION ALL
+    SELECT order_id, key, -proceeds, true FROM sales
+     WHERE provider = :provider AND closed_at < :before AND order_id IS NOT NULL
 """
 
 _RUNNING = """

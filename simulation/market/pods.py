@@ -105,6 +105,8 @@ class Cloud:
         self._become(pod, "TERMINATED")
         pod.installation = "TERMINATED"
         pod.terminated_at = self._world.clock.now
+        if self._world.faults.take("late_bill", PRIME):
+            self._world.clock.after(1, lambda: self._bill(pod, 1))
         if ran:
             notice = self._world.faults.take("notice", PRIME)
             self._world.machines.end(pod.id, notice=notice)

@@ -541,6 +541,16 @@ async def _(shop: Shop, fault: str) -> None:
     assert await shop.machine_state(machine.id) is MachineState.ENDED
 
 
+@meets("late_bill", (PRIME,), "a pass of `longshore reconcile` finds it and books it")
+async def _(shop: Shop, fault: str) -> None:
+    machine = await shop.start()
+    await shop.control.fault(fault)
+    await shop.provider.stop_machine(machine.id)
+    before = (await shop.provider.machine(machine.id)).billed or 0
+    await shop.control.advance(timedelta(seconds=1))
+    assert ((await shop.provider.machine(machine.id)).billed or 0) > before
+
+
 @pytest.mark.parametrize("provider", [PRIME])
 @pytest.mark.parametrize("trouble", ["unavailable", "malformed_json", "unauthorized"])
 async def test_a_lost_pod_that_cannot_be_looked_for_is_not_made_twice(shop: Shop, trouble: str):

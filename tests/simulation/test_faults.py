@@ -373,6 +373,20 @@ def _(shop: Shop) -> None:
     assert shop.http.delete(f"{V1}/pods/{pod_id}").status_code == 200
 
 
+@shows("late_bill")
+def _(shop: Shop) -> None:
+    def billed() -> float:
+        (pod,) = ok(shop.http.get(f"{V1}/pods/history"))["data"]
+        return pod["totalBilledPrice"]
+
+    pod_id = ok(shop.rent(plain_row(shop)))["id"]
+    shop.market.fault("late_bill")
+    ok(shop.http.delete(f"{V1}/pods/{pod_id}"))
+    assert billed() == 0
+    shop.market.advance(1)
+    assert billed() > 0
+
+
 def test_a_machine_ends_with_a_notice_only_when_the_fault_says_so():
     ended: list[bool] = []
 

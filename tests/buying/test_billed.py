@@ -1,0 +1,87 @@
+"""What a market bills is in the ledger, whatever became of what was bought."""
+
+from contextlib import aclosing
+from datetime import timedelta
+
+from activities.buying.bills import book_bill
+from activities.buying.inputs import read_need
+from activities.database import Database
+from activities.markets.findings import market_findings
+from activities.metrics import SILENT
+from activities.providers import registry
+from client.api import Longshore
+from models.market import InstanceType, Offer
+from models.pool import PoolSpec
+from models.purchase import PurchaseState
+from models.reconcile import Finding, FindingKind
+from models.settings import Settings
+from tests.buying.buyer import Buyer, pod_option
+from tests.support.control import a_spec
+from tests.support.waiting import eventually
+
+
+async def a_prepaid_offer(buyer: Buyer) -> Offer:
+    """Return an offer of 8 H100 whose first hours are billed as it starts."""
+    async with aclosing(registry.connect(buyer.market.settings(), "prime")) as provider:
+        offers = await provider.offers(InstanceType.parse("8xH100"))
+    return next(each for each in offers if each.prepaid and not each.spot)
+
+
+async def test_a_machine_that_no_agent_came_from_is_booked_as_it_was_billed(buyer: Buyer):
+    buyer.market.fault("machine_silent", provider="prime")
+    option = pod_option(await a_prepaid_offer(buyer))
+    bought = await buyer.buy(option, ready_within=timedelta(seconds=8))
+    assert (bought.state, bought.nodes) == (PurchaseState.ENDED, ())
+    assert bought.spent > 0
+    (pod,) = await buyer.rows("SELECT state, reason FROM machines WHERE name = :name",
+                              name=bought.orders[0])  # fmt: skip
+    assert (pod["state"], pod["reason"]) == ("ENDED", "no agent registered in time")
+    await buyer.agrees()
+
+
+async def test_what_came_to_nothing_counts_as_a_try_whatever_it_cost(
+    buyer: Buyer, longshore: Longshore, buying: Database
+):
+    job = await longshore.submit(a_spec(buyer.pool, gpus=1))
+    buyer.market.fault("pod_error", provider="prime")
+    bought = await buyer.buy(
+        pod_option(await buyer.an_offer()), decision={"serves": [job.job_id]},
+        ready_within=timedelta(seconds=20),
+    )  # fmt: skip
+    assert (bought.state, bought.spent) == (PurchaseState.ENDED, 0)
+    async with buying.transaction() as connection:
+        need = await read_need(connection, PoolSpec(name=buyer.pool))
+    (waits,) = need.unmet.jobs
+    assert [each.purchase_id for each in waits.bought] == [bought.purchase_id]
+    await longshore.cancel(job.job_id)
+    await buyer.agrees()
+
+
+async def test_a_bill_that_comes_after_the_account_was_closed_is_found_and_booked(
+    buyer: Buyer, settings: Settings
+):
+    """Also above a cap: what is spent is spent."""
+    buyer.market.fault("late_bill", provider="prime")
+    bought = await buyer.buy(pod_option(await buyer.an_offer()))
+    key = bought.orders[0]
+    end = await buyer.let_go(key)
+    await buyer.rows("UPDATE purchase_orders SET closed_at = closed_at - interval '1 hour'"
+                     " WHERE key = :key", key=key)  # fmt: skip
+    await buyer.rows("INSERT INTO purchase_caps (scope, name, micro) VALUES ('purchase', :id, 1)",
+                     id=bought.purchase_id)  # fmt: skip
+
+    async def found() -> list[Finding]:
+        all_of_it = await market_findings(buyer.database, buyer.market.settings(), SILENT)
+        return [each for each in all_of_it if each.kind is FindingKind.MARKET_BILL]
+
+    (late,) = await eventually(found)
+    assert key in late.problem
+    assert late.mend is not None
+    assert late.mend.book_bill is not None
+    assert late.mend.book_bill.micro > end.cost
+    for _ in range(2):
+        assert await book_bill(buyer.database, key, late.mend.book_bill.micro) == ""
+    assert await found() == []
+    idle = await buyer.rows("SELECT micro FROM balances WHERE account = :idle", idle=f"idle:{key}")
+    assert idle == [{"micro": late.mend.book_bill.micro}]
+    await buyer.agrees()
