@@ -212,6 +212,9 @@ class PurchasePlan(Frozen):
     """None where machines run until they are stopped."""
     limit: Money
     """Micro-dollars per GPU-hour."""
+    marginal: Money | None = None
+    """The price of its last GPU, as it was seen: below it a limit would not bring all of it. None
+    where an offer is taken whole."""
     max_total: Money
     """Micro-dollars: the most that it may cost. Where machines run until they are stopped, they
     have to be stopped by then."""

@@ -55,6 +55,10 @@ class BuyingPolicy(Frozen):
     """Micro-dollars per GPU-hour for each tier; no limit for a tier that is not named. A limit
     order never offers more, and an offer above it is not taken."""
 
+    slippage: float = Field(default=0.1, ge=0, le=10)
+    """How far a limit may be above the price that the last GPU has when it is decided to buy: 0.1
+    is 10 %. An order that finds nobody within it is decided anew, at the prices of then."""
+
     fast_safety_factor: float = Field(default=1.0, ge=0, le=10)
     """Warm target of FAST: the whole part of (queued + used GPUs) times this. Above 1 the average
     of `smoothing` counts where that is more, so that it stays when the queue is empty."""

@@ -34,6 +34,7 @@ from scheduling.buying.costs import (
     warm_target,
 )
 from scheduling.buying.fleet import Fleet, fleet_of
+from scheduling.buying.limits import below_the_next
 from scheduling.buying.options import MOST_EXTENDED, candidates, extended
 from scheduling.buying.prices import (
     BlockSource,
@@ -191,6 +192,9 @@ def _least_cost(scene: Scene, markets: Sequence[MarketView]) -> tuple[list[Optio
         if lacking and scene.round < MOST_ROUNDS:
             looked_at += _compared(scene, lacking, blocks, pods)
             best = cheapest(looked_at)
+            bounded = below_the_next(best, looked_at)
+            looked_at = [bounded if option is best else option for option in looked_at]
+            best = bounded
         options += marked(looked_at, best)
         if best.kind is OptionKind.WAIT:
             return options, scene

@@ -69,9 +69,8 @@ class BlockSource:
         price for it. What was `taken` before is the cheapest of the book, and is there no more."""
         if isinstance(self.quote.answer, NoQuote):
             return self.quote.answer
-        cap = policy.max_price.get(tier)
         found = [
-            self._order(place, nodes, window, now, cap, (taken or {}).get(self._key(place), 0))
+            self._order(place, nodes, window, now, policy, tier, taken or {})
             for place in self.places
         ]
         priced = [quote for quote in found if not isinstance(quote, NoQuote)]
@@ -88,6 +87,7 @@ class BlockSource:
             gpus_per_node=self.shape.gpus,
             window=window,
             limit=limit,
+            marginal=walked.marginal,
             max_total=-(-limit * walked.bought * seconds // 3600),
             expected_cost=-(-walked.cost_per_hour * seconds // 3600),
             ready_at=max(window.start, now) + policy.usual_startup,
@@ -104,9 +104,12 @@ class BlockSource:
         nodes: int,
         window: Window,
         now: datetime,
-        cap: int | None,
-        taken: int,
+        policy: BuyingPolicy,
+        tier: Tier,
+        taken_before: Taken,
     ) -> _Order | NoQuote:
+        taken = taken_before.get(self._key(place), 0)
+        cap = policy.max_price.get(tier)
         columns = self.places[place]
         priced = self._whole_nodes(columns, nodes + taken // self.shape.gpus, window, now)
         if isinstance(priced, NoQuote):
@@ -127,7 +130,9 @@ class BlockSource:
                 bought=walked.bought - taken,
                 cost_per_hour=walked.cost_per_hour - before.cost_per_hour,
             )
-        return _Order(place, priced.limit if cap is None else min(priced.limit, cap), walked)
+        most = round(walked.marginal * (1 + policy.slippage))
+        limits = (priced.limit, most) if cap is None else (priced.limit, most, cap)
+        return _Order(place, max(walked.marginal, min(limits)), walked)
 
     def _whole_nodes(
         self, columns: BookColumns, nodes: int, window: Window, now: datetime
