@@ -84,9 +84,12 @@ def database_url(stack: Stack) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")  # one worker at a time may take from the task queue
-async def control(temporal: Client, settings: Settings) -> AsyncIterator[Database]:
+async def control(
+    temporal: Client, settings: Settings, request: pytest.FixtureRequest
+) -> AsyncIterator[Database]:
     """The database of a control worker that runs for this module; 0.3 s."""
-    async with serving_control(temporal, settings) as database:
+    strict = "workflows" in request.path.parts  # as the replay of every workflow's histories
+    async with serving_control(temporal, settings, strict=strict) as database:
         yield database
 
 
