@@ -141,10 +141,11 @@ def plain_loop(asks: Sequence[tuple[int, int]], needed: int) -> tuple[int, int] 
         return by_price[0][0], 0
     best, best_score = viable, 0.0
     for index in range(viable, min(viable + 6, len(by_price))):
-        depth = min(cumulative[index] / needed, 2.0)
-        value = by_price[viable][0] / by_price[index][0]
-        liquidity = min(by_price[index][1] / needed, 1.5)
-        score = depth * 0.4 + value * 0.4 + liquidity * 0.2
+        price, gpus = by_price[index]
+        depth = 4 * min(cumulative[index], 2 * needed) * price
+        value = 4 * by_price[viable][0] * needed
+        liquidity = min(2 * gpus, 3 * needed) * price
+        score = (depth + value + liquidity) / (10 * needed * price)
         if score > best_score:
             best, best_score = index, score
     return by_price[best][0], best

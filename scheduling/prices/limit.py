@@ -19,7 +19,8 @@ from models.market import NoQuote, NoQuoteReason
 from models.price import LeftOut, PriceNeed, ScoredLevel
 from scheduling.prices.book import BookColumns, Columns, Integers, counting
 
-DEPTH_WEIGHT, PRICE_WEIGHT, LIQUIDITY_WEIGHT = 0.4, 0.4, 0.2
+DEPTH_TENTHS, PRICE_TENTHS, LIQUIDITY_TENTHS = 4, 4, 2
+"""The weights of the terms."""
 MOST_DEPTH, MOST_LIQUIDITY = 2.0, 1.5
 LEVELS_BEYOND = 5
 """So many asks behind the first viable one are scored too."""
@@ -100,7 +101,8 @@ def find_limit(columns: BookColumns, need: PriceNeed, now: datetime) -> Priced |
 def score(asks: Columns, cumulative: Integers, needed: int) -> tuple[ScoredLevel, ...]:
     """Return the first viable ask and up to five behind it, with their terms.
 
-    The asks hold at least `needed` GPUs together.
+    The asks hold at least `needed` GPUs together. A score is the float nearest to the exact one,
+    so equal ones are equal: summed up in floats, a dearer ask could win by a rounding.
     """
     first = int(np.searchsorted(cumulative, needed))
     viable = slice(first, first + LEVELS_BEYOND + 1)
@@ -109,18 +111,19 @@ def score(asks: Columns, cumulative: Integers, needed: int) -> tuple[ScoredLevel
     totals: list[int] = cumulative[viable].tolist()
     scored: list[ScoredLevel] = []
     for behind, (price, held, total) in enumerate(zip(prices, gpus, totals, strict=True)):
-        depth = min(total / needed, MOST_DEPTH)
-        value = prices[0] / price
-        liquidity = min(held / needed, MOST_LIQUIDITY)
+        # Each term times 10 x needed x price: whole numbers.
+        deep = DEPTH_TENTHS * min(total, int(MOST_DEPTH * needed)) * price
+        cheap = PRICE_TENTHS * prices[0] * needed
+        liquid = LIQUIDITY_TENTHS * min(2 * held, int(2 * MOST_LIQUIDITY * needed)) * price // 2
         scored.append(
             ScoredLevel(
                 index=first + behind,
                 price=price,
                 cumulative=total,
-                depth=depth,
-                value=value,
-                liquidity=liquidity,
-                score=depth * DEPTH_WEIGHT + value * PRICE_WEIGHT + liquidity * LIQUIDITY_WEIGHT,
+                depth=min(total / needed, MOST_DEPTH),
+                value=prices[0] / price,
+                liquidity=min(held / needed, MOST_LIQUIDITY),
+                score=(deep + cheap + liquid) / (10 * needed * price),
             )
         )
     return tuple(scored)

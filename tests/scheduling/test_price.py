@@ -53,6 +53,12 @@ def test_the_limit_and_the_prices_beside_it(
     assert plain_price([(float(p), g) for p, g in asks], gpus) == (float(limit), index)
 
 
+def test_of_equal_scores_the_cheapest_wins_whatever_floats_make_of_them() -> None:
+    asks = (("4", 3), ("12", 16), ("18", 8), ("22", 2), ("36", 8))
+    answer = priced(a_book(asks), 20)
+    assert (answer.limit, answer.index) == (micro_of("18"), 2)
+
+
 @pytest.mark.parametrize(
     ("asks", "gpus", "scores"),
     [

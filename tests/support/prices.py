@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any
 
 from models.market import Level, NoQuote, OrderBook
@@ -63,12 +64,13 @@ def plain_price(
             break
     if viable is None:
         return by_price[0][0], 0
-    best, best_score = viable, -1.0
+    best, best_score = viable, Fraction(-1)
     for index in range(viable, min(viable + 5, len(by_price) - 1) + 1):
-        depth = min(cumulative[index] / needed, 2.0)
-        value = by_price[viable][0] / by_price[index][0]
-        liquidity = min(by_price[index][1] / needed, 1.5)
-        score = depth * 0.4 + value * 0.4 + liquidity * 0.2
+        price, gpus = Fraction(str(by_price[index][0])), by_price[index][1]
+        depth = min(Fraction(cumulative[index], needed), Fraction(2))
+        value = Fraction(str(by_price[viable][0])) / price
+        liquidity = min(Fraction(gpus, needed), Fraction(3, 2))
+        score = depth * 4 + value * 4 + liquidity * 2  # exact: floats prefer some of equal ones
         if score > best_score:
             best, best_score = index, score
     return by_price[best][0], best
