@@ -42,7 +42,7 @@ class PodWanted(BaseModel):
     diskSize: Positive | None = None
     vcpus: Positive | None = None
     memory: Positive | None = None
-    maxPrice: Annotated[float, Field(gt=0)] | None = None
+    maxPrice: Annotated[float, Field(ge=0)] | None = None
     image: StrictStr = "ubuntu_22_cuda_12"
     customTemplateId: StrictStr | None = None
     envVars: list[EnvVar] | None = None
@@ -145,7 +145,7 @@ def _create(call: Call) -> Answer:
         raise ApiError(400, f"image {pod.image} is not supported by the provider")
     if len(call.market.cloud.living()) >= knobs.pod_cap:
         raise ApiError(400, f"you may have at most {knobs.pod_cap} running instances")
-    if pod.maxPrice is not None and pod.maxPrice * MICRO < row.price:
+    if is_over(row.price, pod.maxPrice):
         raise ApiError(400, "the price of this offer is over max_price")
     try:
         made = call.market.cloud.create(
@@ -278,6 +278,12 @@ def _cut(call: Call, rows: list[Json]) -> Answer:
     limit = call.whole_number("limit", 100, 1, 100)
     data = _odd(call, rows[offset : offset + limit])
     return Answer({"total_count": len(rows), "offset": offset, "limit": limit, "data": data})
+
+
+def is_over(price: int, max_price: float | None) -> bool:
+    """Return whether micro-dollars are more than a `maxPrice` in dollars. 0 is none: SkyPilot
+    always sends it."""
+    return bool(max_price) and price > round(max_price * MICRO)
 
 
 def _living(call: Call) -> Pod:

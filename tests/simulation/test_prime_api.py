@@ -7,6 +7,7 @@ import pytest
 
 from models.money import MICRO
 from simulation.market.background import Profile
+from simulation.market.prime_api import is_over
 from tests.support.market import Json, RunningMarket, running_market
 from tests.support.market_shop import HOUR, V1, Shop, ok
 
@@ -217,3 +218,16 @@ def cheap(shop: Shop) -> Json:
 def test_the_list_without_its_slash_leads_to_the_one_with_it(market: RunningMarket):
     answer = market.http.get(f"{V1}/pods")
     assert (answer.status_code, answer.headers["location"]) == (307, f"{market.url}{V1}/pods/")
+
+
+def test_a_limit_of_just_the_price_is_enough_for_every_price_in_cents_and_0_is_none():
+    for cents in range(1, 6000):
+        assert not is_over(cents * 10_000, cents / 100)
+        assert is_over(cents * 10_000 + 1, cents / 100)
+    assert not is_over(MICRO, 0)
+    assert not is_over(MICRO, None)
+
+
+def test_a_limit_of_0_rents_as_one_that_is_left_out(shop: Shop):
+    row = next(row for row in shop.rows(gpu_type="H100_80GB") if not row["isSpot"])
+    assert ok(shop.rent(row, maxPrice=0))["status"] == "PROVISIONING"
