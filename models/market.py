@@ -156,6 +156,8 @@ class Offer(Wire):
     price: MicroDollars
     """Micro-dollars per GPU-hour, with what comes with it by default."""
     spot: bool = False
+    variable: bool = False
+    """Its price may change while it runs."""
     stock: str = ""
     region: str | None = None
     prepaid: timedelta = timedelta(0)

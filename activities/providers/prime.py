@@ -253,7 +253,7 @@ class Prime:
         most = dollars_of(request.limit * offer.gpus)
         pod: dict[str, Any] = {
             **offer.native["pod"],
-            "name": request.key,
+            "name": reading.name_of(request.key),
             "maxPrice": json_number(most),
         }
         if self._template:
@@ -267,7 +267,7 @@ class Prime:
     async def _pod_named(self, name: str) -> tuple[Pod, bool] | None:
         for pods, simulated in (await self._live(), await self._history()):
             for pod in pods:
-                if pod.name == name:
+                if reading.key_of(pod.name) == name:
                     return pod, simulated
         return None
 

@@ -24,6 +24,7 @@ PLAIN_IMAGE = "ubuntu_22_cuda_12"
 _log = logging.getLogger(__name__)
 _GPU_TYPE = re.compile(r"^(?P<gpu>[A-Za-z].*?)(_(?P<vram>\d+)GB)?$")
 _OVER = ("DELETING", "TERMINATED")
+_OUR_NAME = re.compile(r"(?P<purchase>p-.+)-(?P<number>\d+)")
 
 
 def gpu_of(gpu_type: str, count: int) -> InstanceType | None:
@@ -33,6 +34,18 @@ def gpu_of(gpu_type: str, count: int) -> InstanceType | None:
         return None
     vram = float(match["vram"]) if match["vram"] else None
     return InstanceType(gpus=count, gpu_type=match["gpu"].upper(), vram=vram)
+
+
+def name_of(key: str) -> str:
+    """Return what a pod is called that an order's key makes: letters, digits and dashes alone, as
+    the market's own client has it."""
+    return key.replace(".", "-")
+
+
+def key_of(name: str | None) -> str:
+    """Return the key that a pod has its name of; any other name as it is."""
+    match = _OUR_NAME.fullmatch(name or "")
+    return f"{match['purchase']}.{match['number']}" if match else name or ""
 
 
 def offers(rows: Sequence[Row], *, simulated: bool) -> list[Offer]:
@@ -54,7 +67,7 @@ def order(pod: Pod, *, simulated: bool) -> Order:
     return Order(
         provider=NAME,
         id=pod.id,
-        key=pod.name,
+        key=key_of(pod.name) or None,
         state=state,
         instance_type=str(kind) if kind else "",
         gpus_per_node=max(pod.gpuCount, 1),
@@ -72,7 +85,7 @@ def machine(pod: Pod, *, simulated: bool) -> Machine:
     return Machine(
         provider=NAME,
         id=pod.id,
-        name=pod.name or "",
+        name=key_of(pod.name),
         state=_machine_state(pod),
         instance_type=str(kind) if kind else "",
         gpus=pod.gpuCount,
@@ -121,6 +134,7 @@ def _offer(row: Row, simulated: bool) -> Offer:
         # Up: a limit at this price must not fall below that of the row.
         price=int((price * MICRO / row.gpuCount).to_integral_value(ROUND_CEILING)),
         spot=bool(row.isSpot),
+        variable=bool(row.prices.isVariable),
         stock=row.stockStatus or "Available",
         region=row.region,
         prepaid=timedelta(hours=float(row.prepaidTime or 0)),

@@ -54,6 +54,7 @@ class Spec(Wire):
 class Prices(Wire):
     onDemand: Dollars | None = None
     communityPrice: Dollars | None = None
+    isVariable: bool | None = None
     currency: str = "USD"
 
 

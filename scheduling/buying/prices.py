@@ -241,7 +241,7 @@ def pod_sources(
             source = PodSource(market, offer, shape)
             in_time = source.startup(policy) <= policy.startup_limit
             cheap = cap is None or offer.price <= cap
-            steady = policy.spot or not offer.spot
+            steady = policy.spot or not (offer.spot or offer.variable)
             if in_time and cheap and steady and offer.price and _allowed_pod(shape, policy):
                 found.append(source)
     return sorted(

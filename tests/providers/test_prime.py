@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from activities.providers.access import Access
 from activities.providers.prime import Prime, json_number
-from activities.providers.prime_reading import offers
+from activities.providers.prime_reading import key_of, name_of, offers
 from activities.providers.prime_shapes import Row
 from models.errors import (
     AnswerError,
@@ -438,3 +438,15 @@ async def test_a_row_of_another_shape_names_the_field(server: ScriptedHTTP, prim
     server.on(GPUS, {"items": [{**body("prime_gpus")["items"][0], "gpuCount": "lots"}]})
     with pytest.raises(AnswerError, match=r"items\.0\.gpuCount must be a whole number"):
         await prime.offers()
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("p-e1b1c98561d6-1.1", "p-e1b1c98561d6-1-1"), ("p-32-r-1.12", "p-32-r-1-12")]
+)
+def test_a_pod_is_named_in_letters_digits_and_dashes_alone(key: str, name: str):
+    assert (name_of(key), key_of(name), key_of(key)) == (name, key, key)
+
+
+@pytest.mark.parametrize("name", ["", "theirs", "theirs-1", "p-1", "p-e1b1-1.1"])
+def test_what_others_named_keeps_its_name(name: str):
+    assert key_of(name) == name
