@@ -295,6 +295,8 @@ class BlockLook(Wire):
     drain_at: Instant
     over: bool = False
     """No machine of it can run any more."""
+    ends: str = ""
+    """Why it is stopped at once, if so."""
     idle: str = ""
     """Why a machine that is billed as it runs is of no more use."""
     idle_at: Instant | None = None

@@ -87,6 +87,8 @@ class BlockWorkflow:
     def _reason_to_end(self, look: BlockLook) -> str:
         if self._let_go is not None:
             return self._let_go
+        if look.ends:
+            return look.ends
         if look.over:
             return "its machines have ended"
         if look.idle and self._draining:

@@ -18,6 +18,7 @@ from activities.buying.block_scene import IDLE_SINCE
 from activities.buying.going_on import look_for_going_on
 from activities.buying.handing_over import hand_over, nodes_that_go_on
 from activities.buying.ledger import book_cost, book_use
+from activities.buying.machine_prices import above_limit
 from activities.database import Database, clock
 from activities.draining import drain_node, give_notice
 from activities.failpoints import failpoint
@@ -63,12 +64,14 @@ class BlockActivities:
             block, machines = await self._rows(ref.block_id)
             if block["state"] == "ENDED":
                 return BlockLook(ends_at=block["ends_at"], drain_at=block["ends_at"], over=True)
+            dear = ""
             async with aclosing(registry.connect(self._settings, block["provider"])) as market:
                 for row in machines:
                     if row["state"] not in _AT_MARKET:
                         continue
                     if (found := await _read(market, row)) is not None:
                         await self._record(row, found)
+                        dear = dear or above_limit(found, block["limit"])
                         if found.state is MachineState.ENDING and row["state"] == "READY":
                             await give_notice(self._temporal, row["name"], _notice(found))
         async with self._database.transaction() as connection:
@@ -91,6 +94,7 @@ class BlockActivities:
             ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
             idle="nothing has run there for long enough" if idle else "",
             decides=decides, goes_on=goes_on, look_at=now + _SPOT_LOOK if spot else look_at,
+            ends=dear,
         )  # fmt: skip
 
     @activity.defn
@@ -169,9 +173,7 @@ class BlockActivities:
 
     async def _rows(self, block_id: str) -> tuple[rows.Row, Sequence[rows.Row]]:
         async with self._database.transaction() as connection:
-            block = await connection.execute(
-                text("SELECT * FROM blocks WHERE id = :id"), {"id": block_id}
-            )
+            block = await connection.execute(text(_BLOCK), {"id": block_id})
             machines = await connection.execute(
                 text("SELECT * FROM machines WHERE block_id = :id ORDER BY name"), {"id": block_id}
             )
@@ -294,6 +296,11 @@ async def _decides(
     ending = (found.busy or found.waiting) and now >= block["ends_at"] - 2 * policy.startup_limit
     return bool((policy.resell and spare) or (policy.renew and ending))
 
+
+_BLOCK = """
+    SELECT b.*, CASE WHEN o.is_machine THEN (o.request ->> 'limit')::bigint END AS "limit"
+      FROM blocks b LEFT JOIN purchase_orders o ON o.key = b.id WHERE b.id = :id
+"""
 
 _USE = """
     SELECT o.is_machine,

@@ -10,6 +10,7 @@ from temporalio.client import Client
 
 from activities.beating import beating
 from activities.buying import purchase_rows as rows
+from activities.buying.machine_prices import above_limit
 from activities.buying.node_startup import script_for
 from activities.database import Database, clock
 from activities.failpoints import failpoint
@@ -101,15 +102,18 @@ class MachineActivities:
         next look at its block, or at the block's end.
         """
         async with beating():
-            waiting, deadline, provider = await self._waiting(request)
+            waiting, deadline, provider, limit = await self._waiting(request)
             troubles: dict[str, str] = {}
             async with aclosing(registry.connect(self._settings, provider)) as market:
                 look_at = boot_clock()
                 while waiting:
                     there, now = await self._nodes()
+                    if limit is not None:
+                        came = {n: m for n, m in waiting.items() if n in there}
+                        troubles |= await _troubles(market, came, limit)
                     waiting = {n: m for n, m in waiting.items() if n not in there}
                     if boot_clock() >= look_at:
-                        troubles |= await _troubles(market, waiting)
+                        troubles |= await _troubles(market, waiting, limit)
                         look_at = boot_clock() + _LOOK_EVERY.total_seconds()
                     waiting = {n: m for n, m in waiting.items() if n not in troubles}
                     if now >= deadline:
@@ -122,14 +126,19 @@ class MachineActivities:
         await failpoint("await_agents.after-commit")
         return report
 
-    async def _waiting(self, request: AgentsRequest) -> tuple[dict[str, str], datetime, str]:
-        """Return machine ids by name, until when they are waited for, and their market."""
+    async def _waiting(
+        self, request: AgentsRequest
+    ) -> tuple[dict[str, str], datetime, str, int | None]:
+        """Return machine ids by name, until when they are waited for, their market, and the most
+        that a GPU of them may cost an hour where they are billed as they run."""
         async with self._database.transaction() as connection:
             block = await _block(connection, request.block_id)
             found = (await connection.execute(text(_MACHINES), {"block": request.block_id})).all()
+            limit = await rows.limit_of_machine(connection, request.block_id)
         waiting = {row.name: row.machine_id for row in found if row.state == "STARTING"}
         newest = max((row.created_at for row in found), default=block["starts_at"])
-        return waiting, max(newest, block["starts_at"]) + request.within, block["provider"]
+        deadline = max(newest, block["starts_at"]) + request.within
+        return waiting, deadline, block["provider"], limit
 
     async def _nodes(self) -> tuple[set[str], datetime]:
         """Return the machines whose agents are there, and when that was."""
@@ -171,8 +180,11 @@ class MachineActivities:
             await connection.execute(text(_END), {"name": name, "reason": reason})
 
 
-async def _troubles(market: Provider, waiting: dict[str, str]) -> dict[str, str]:
-    """Return why machines will never have an agent; a market that is away says nothing."""
+async def _troubles(
+    market: Provider, waiting: dict[str, str], limit: int | None
+) -> dict[str, str]:
+    """Return why machines will never have an agent, or may not stay; a market that is away says
+    nothing."""
     found: dict[str, str] = {}
     for name, machine_id in waiting.items():
         try:
@@ -182,7 +194,9 @@ async def _troubles(market: Provider, waiting: dict[str, str]) -> dict[str, str]
         except MarketAwayError:
             continue
         else:
-            if machine.state in _NEVER_READY:
+            if dear := above_limit(machine, limit):
+                found[name] = dear
+            elif machine.state in _NEVER_READY:
                 found[name] = machine.reason or f"the market says {machine.native_state}"
     return found
 

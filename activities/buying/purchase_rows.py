@@ -176,6 +176,15 @@ async def record_machine_order(connection: AsyncConnection, row: Row, order: Ord
     await enter(connection, row["purchase_id"], PurchaseState.STARTING)
 
 
+async def limit_of_machine(connection: AsyncConnection, key: str) -> int | None:
+    """Return the limit of an order that is a machine, in micro-dollars per GPU-hour."""
+    return await connection.scalar(
+        text("SELECT (request ->> 'limit')::bigint FROM purchase_orders"
+             " WHERE key = :key AND is_machine"),
+        {"key": key},
+    )  # fmt: skip
+
+
 async def close_order(connection: AsyncConnection, key: str, *, refused: str = "") -> None:
     """Nothing more comes of an order: what it has cost is what it costs."""
     await connection.execute(

@@ -75,6 +75,8 @@ FAULTS: Mapping[str, Fault] = {
         Fault("spot_lost", (PRIME,), "pods", "A running pod, spot first, is taken away: at once, "
               "or after `spot_notice_seconds` (a knob) as DELETING."),
         Fault("delete_error", (PRIME,), "DELETE /pods/{id}", "500; the pod stays."),
+        Fault("price_above", (PRIME,), "pods", "A pod costs twice what its row said, whatever "
+              "its maxPrice."),
         Fault("late_bill", (PRIME,), "pods", "A pod that has ended is billed a minute more, a "
               "second later."),
     )

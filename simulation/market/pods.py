@@ -85,6 +85,8 @@ class Cloud:
         prepaid = wanted.get("prepaidForHr") or row.seller.prepaid_hours or 0
         if self.wallet.available < max(round(rate * prepaid), rate):
             raise EmptyWalletError
+        if self._world.faults.take("price_above", PRIME):
+            rate *= 2
         now = self._world.clock.now
         pod_id = self._world.new_id("pod")
         pod = Pod(

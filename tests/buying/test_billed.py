@@ -1,5 +1,6 @@
 """What a market bills is in the ledger, whatever became of what was bought."""
 
+import re
 from contextlib import aclosing
 from datetime import timedelta
 
@@ -15,7 +16,7 @@ from models.pool import PoolSpec
 from models.purchase import PurchaseState
 from models.reconcile import Finding, FindingKind
 from models.settings import Settings
-from tests.buying.buyer import Buyer, pod_option
+from tests.buying.buyer import Buyer, block_option, pod_option
 from tests.support.control import a_spec
 from tests.support.waiting import eventually
 
@@ -36,6 +37,30 @@ async def test_a_machine_that_no_agent_came_from_is_booked_as_it_was_billed(buye
     (pod,) = await buyer.rows("SELECT state, reason FROM machines WHERE name = :name",
                               name=bought.orders[0])  # fmt: skip
     assert (pod["state"], pod["reason"]) == ("ENDED", "no agent registered in time")
+    await buyer.agrees()
+
+
+async def test_a_machine_that_comes_up_above_its_limit_is_stopped_at_once(buyer: Buyer):
+    """Prime's maxPrice is no cap."""
+    buyer.market.fault("price_above")
+    bought = await buyer.buy(pod_option(await buyer.an_offer()), block_option())
+    assert bought.orders[1:], bought.reason  # another way is taken
+    (pod,) = await buyer.rows("SELECT state, reason FROM machines WHERE name = :name",
+                              name=bought.orders[0])  # fmt: skip
+    assert pod["state"] == "ENDED"
+    assert re.fullmatch(r"it costs \$[\d.]+ a GPU-hour, above the limit of \$[\d.]+ that it was "
+                        r"ordered with", pod["reason"])  # fmt: skip
+    await buyer.let_go(bought.orders[1])
+    await buyer.agrees()
+
+
+async def test_a_machine_whose_price_rises_above_its_limit_is_stopped(buyer: Buyer):
+    bought = await buyer.buy(pod_option(await buyer.an_offer()))
+    key = bought.orders[0]
+    await buyer.rows("UPDATE purchase_orders SET request = jsonb_set(request, '{limit}', '1000')"
+                     " WHERE key = :key", key=key)  # fmt: skip
+    await buyer.wake(key)
+    assert "above the limit of $0.001" in (await buyer.ended(key)).reason
     await buyer.agrees()
 
 

@@ -541,6 +541,13 @@ async def _(shop: Shop, fault: str) -> None:
     assert await shop.machine_state(machine.id) is MachineState.ENDED
 
 
+@meets("price_above", (PRIME,), "its price is the pod's own: the step that waits for it stops it")
+async def _(shop: Shop, fault: str) -> None:
+    usual = await shop.start()
+    await shop.control.fault(fault)
+    assert (await shop.start()).price == 2 * (usual.price or 0)
+
+
 @meets("late_bill", (PRIME,), "a pass of `longshore reconcile` finds it and books it")
 async def _(shop: Shop, fault: str) -> None:
     machine = await shop.start()

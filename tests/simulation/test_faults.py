@@ -373,6 +373,14 @@ def _(shop: Shop) -> None:
     assert shop.http.delete(f"{V1}/pods/{pod_id}").status_code == 200
 
 
+@shows("price_above")
+def _(shop: Shop) -> None:
+    row = plain_row(shop)
+    shop.market.fault("price_above")
+    dear, usual = (shop.pod(ok(shop.rent(row))["id"])["priceHr"] for _ in range(2))
+    assert dear == 2 * usual
+
+
 @shows("late_bill")
 def _(shop: Shop) -> None:
     def billed() -> float:
