@@ -39,7 +39,7 @@ BASE = BuyingPolicy(
     resale_share=0.0,
     flex_deadline=FLEX_WITHIN,
     flex_price=MEAN_PRICE,
-    max_price={Tier.FLEX: 10 * MICRO},
+    max_price={Tier.FAST: None, Tier.FLEX: 10 * MICRO},
     window_step=timedelta(minutes=1),  # no machine comes up late here
 )
 SEED_RULE = BASE.model_copy(update={"rule": BuyingRule.SEED})

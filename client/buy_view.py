@@ -31,6 +31,8 @@ def render_dry_run(ran: DryRun, *, most: int | None = None) -> RenderableType:
         parts.append(_table(list(options), most))
     for plan in decision.plans:
         parts += [Text(), Text(_order(plan))]
+    left = "without a limit" if ran.left_today is None else f"{about(ran.left_today)} more"
+    parts += [Text(), Text(f"the pool may commit today (UTC): {left}", style="dim")]
     for quote in decision.waits_for:
         parts.append(Text(f"no price: {quote.detail}", style="yellow"))
     return Group(*parts)

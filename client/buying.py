@@ -3,6 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 
+from activities.buying.deciding import caps_left
 from activities.buying.inputs import look_at, read_need, under_way
 from activities.database import Database
 from activities.snapshot import load_pool
@@ -24,6 +25,8 @@ class DryRun(Frozen):
     jobs: tuple[UnmetJob, ...]
     switched_on: bool
     """Whether the pool's policy allows it to buy."""
+    left_today: int | None = None
+    """What the pool may still commit today, in micro-dollars; None without a limit."""
     simulated: bool = False
 
 
@@ -48,6 +51,7 @@ def decide_on_file(path: str | Path, now: datetime) -> DryRun:
         decision=decision,
         jobs=unmet.jobs,
         switched_on=document.policy.enabled,
+        left_today=caps.day,
         simulated=any(book.simulated for market in document.markets for book in market.books),
     )
 
@@ -64,18 +68,20 @@ async def decide_on_pool(pool: str, now: datetime) -> DryRun:
             spec = await load_pool(connection, pool, settings.margins, known=True)
             need = await read_need(connection, spec)
             coming = await under_way(connection, spec)
+            caps = await caps_left(connection, spec)
     finally:
         await database.close()
     policy = _as_if_on(spec.purchasing)
     async with open_markets(settings) as markets:
         views = await look_at(markets, need.unmet, policy, now)
-    caps = CapsLeft.of(policy.caps)
+    caps = caps.model_copy(update={"stopped": ""})  # what would be bought, if it might be
     decision = decide(need.unmet, coming, need.releases, views, policy, caps, now, spec.packing)
     return DryRun(
         source=f"pool {pool}",
         decision=decision,
         jobs=need.unmet.jobs,
         switched_on=spec.buying.enabled,
+        left_today=caps.day,
         simulated=settings.market == "simulated",
     )
 

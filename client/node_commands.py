@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client.calls import call, known_pool
-from client.node_view import LEGEND, nodes_table, pool_facts, pools_table
+from client.node_view import LEGEND, buying_words, nodes_table, pool_facts, pools_table
 from client.terminal import JSON, Text, note, now, out, pairs, print_json, say, show
 from models.document import Override, load_document
 from models.errors import SpecError
@@ -257,6 +257,8 @@ def pool_set(
     if as_json:
         return print_json(spec)
     say(f"pool {name} is set; its next cycle uses this (longshore pool show {name})")
+    if buying and spec.buying.enabled:
+        say(f"It buys {buying_words(spec.buying)}.")
     return None
 
 

@@ -12,6 +12,7 @@ from client.terminal import WIDE, SeveralLines, Text, a_table
 from client.words import SIMULATED, ago, styled
 from models.buying import BuyingPolicy
 from models.checkpointing import CheckpointPolicy
+from models.job import Tier
 from models.money import format_dollars
 from models.node import NodeState
 from models.preemption import PreemptionLevels, PreemptionPolicy
@@ -126,7 +127,7 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("reservations", f"at most {packing.max_reservations}"),
         ("class rises", _rises(packing.class_rises_every)),
         ("interval", format_duration(pool.spec.interval)),
-        ("buying", _buying(pool.spec.buying)),
+        ("buying", buying_words(pool.spec.buying)),
         ("preemption", _preemption(pool.spec.preemption)),
         ("checkpoints", _checkpoints(pool.spec.checkpoints)),
     ]
@@ -143,12 +144,21 @@ def _rises(every: timedelta) -> str:
     return f"by one for each {format_duration(every)} in the queue" if every else "never"
 
 
-def _buying(policy: BuyingPolicy) -> str:
+def buying_words(policy: BuyingPolicy) -> str:
+    """Return by which rule a pool buys, and for how much at most."""
     if not policy.enabled:
         return "off"
     caps = (("a purchase", policy.caps.per_purchase), ("a day", policy.caps.per_day))
     most = ", ".join(f"at most {format_dollars(cap)} {of}" for of, cap in caps if cap is not None)
-    return f"by {policy.rule.value}, {most or 'without a cap'}"
+    prices = [
+        f"{'no limit' if cap is None else format_dollars(cap)} ({tier.value})"
+        for tier in Tier
+        for cap in [policy.max_price.get(tier)]
+    ]
+    return (
+        f"by {policy.rule.value}, {most or 'without a cap'}; a GPU-hour at most "
+        f"{', '.join(prices)}"
+    )
 
 
 def _preemption(policy: PreemptionPolicy) -> str:

@@ -241,12 +241,14 @@ def caps(
     if as_json:
         return print_json(state)
     if not state.caps:
-        return note("There is no cap but those of the pools' policies.")
-    table = a_table(("cap of", "name", "most", "committed today"),
+        return note("There is no cap, and no pool that buys.")
+    table = a_table(("cap of", "name", "most", "committed today", "set by"),
                     right=("most", "committed today"))  # fmt: skip
     for each in state.caps:
         today = "" if each.committed is None else _dollars(each.committed)
-        table.add_row(each.scope, each.name, _dollars(each.micro), today)
+        most = "no limit" if each.micro is None else _dollars(each.micro)
+        by = "its buying policy" if each.of_policy else "market caps"
+        table.add_row(each.scope, each.name, most, today, by)
     show(table)
     return None
 

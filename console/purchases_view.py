@@ -184,10 +184,11 @@ def _what(each: PurchaseView) -> str:
 def _cap(cap: Cap) -> str:
     name = "" if cap.name == "*" else f" {escape(cap.name)}"
     of = f"{escape(cap.scope)}{name}"
-    return (
-        f"<b>Cap of {of}.</b> {amount(cap.committed or 0)} of {amount(cap.micro)} are "
-        "committed today (UTC)."
-    )
+    committed = amount(cap.committed or 0)
+    if cap.micro is None:
+        return f"<b>No cap of {of}.</b> {committed} are committed today (UTC)."
+    by = " (its buying policy)" if cap.of_policy else ""
+    return f"<b>Cap of {of}{by}.</b> {committed} of {amount(cap.micro)} are committed today (UTC)."
 
 
 def _serves(purchase: PurchaseDetail) -> str:

@@ -14,9 +14,11 @@ from models.base import Frozen
 from models.job import Tier
 from models.margins import DEFAULT_MARGINS, Margins
 from models.market import InstanceType
-from models.money import Money
+from models.money import Cap, Money
 from models.packing import PackingPolicy
 from models.units import Duration
+
+USUAL_MAX_PRICE = 10_000_000
 
 
 class BuyingRule(StrEnum):
@@ -29,13 +31,13 @@ class BuyingRule(StrEnum):
 
 
 class Caps(Frozen):
-    """The most that may be committed, in micro-dollars; no limit where one is left out."""
+    """The most that may be committed, in micro-dollars; no limit where one is ``none``."""
 
-    per_purchase: Money | None = None
-    per_day: Money | None = None
-    """For the whole pool, by days in UTC."""
+    per_purchase: Cap = None
+    per_day: Cap = 1_000_000_000
+    """For the whole pool, by days in UTC. $1,000.00 when left out."""
     per_tier_day: dict[Tier, Money] = Field(default_factory=dict[Tier, Money])
-    per_tenant_day: Money | None = None
+    per_tenant_day: Cap = None
     """For each tenant; a purchase counts for those whose jobs it serves, by their GPU-hours."""
 
 
@@ -47,13 +49,12 @@ class BuyingPolicy(Frozen):
     instance_types: tuple[str, ...] = ()
     """Such as 8xH100: what may be bought; any type that a job can use when left out."""
     spot: bool = False
-    """Whether machines that may be taken away before their time will do."""
+    """Whether machines that may be taken away before their time, or whose price may change, will
+    do."""
     caps: Caps = Caps()
-    max_price: dict[Tier, Money] = Field(
-        default_factory=lambda: {Tier.FLEX: 10_000_000},
-    )
-    """Micro-dollars per GPU-hour for each tier; no limit for a tier that is not named. A limit
-    order never offers more, and an offer above it is not taken."""
+    max_price: dict[Tier, Cap] = Field(default_factory=dict[Tier, Cap], validate_default=True)
+    """Micro-dollars per GPU-hour for each tier: $10.00 for one that is not named, no limit where
+    it is ``none``. A limit order never offers more, and an offer above it is not taken."""
 
     slippage: float = Field(default=0.1, ge=0, le=10)
     """How far a limit may be above the price that the last GPU has when it is decided to buy: 0.1
@@ -126,6 +127,11 @@ class BuyingPolicy(Frozen):
         """
         longer = max(self.safety_margin, packing.safety_margin)
         return self.model_copy(update={"safety_margin": longer, "margins": packing.margins})
+
+    @field_validator("max_price")
+    @classmethod
+    def _price_for_each_tier(cls, prices: dict[Tier, int | None]) -> dict[Tier, int | None]:
+        return {**dict.fromkeys(Tier, USUAL_MAX_PRICE), **prices}
 
     @field_validator("instance_types")
     @classmethod

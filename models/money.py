@@ -38,6 +38,17 @@ Money = Annotated[
 ]
 """The same, and in a document also dollars as text: ``$2.10``."""
 
+
+def _none_of_word(value: object) -> object:
+    return None if value == "none" else value
+
+
+Cap = Annotated[
+    Money | None,
+    BeforeValidator(_none_of_word, json_schema_input_type=MicroDollars | str | None),
+]
+"""The most that something may cost: an amount, or ``none`` for no limit."""
+
 _ROUNDING = {"nearest": ROUND_HALF_EVEN, "down": ROUND_FLOOR, "up": ROUND_CEILING}
 
 

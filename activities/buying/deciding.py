@@ -61,7 +61,7 @@ class BuyingActivities:
                 spec = await load_pool(connection, request.pool, self._settings.margins)
                 need = await read_need(connection, spec)
                 coming = await under_way(connection, spec)
-                caps = await _caps_left(connection, spec)
+                caps = await caps_left(connection, spec)
                 now = await clock(connection)
                 need = await _with_past(connection, spec, need, now)
             if not spec.buying.enabled:
@@ -202,7 +202,7 @@ async def _stored(connection: AsyncConnection, prefix: str) -> dict[str, Purchas
     }
 
 
-async def _caps_left(connection: AsyncConnection, spec: PoolSpec) -> CapsLeft:
+async def caps_left(connection: AsyncConnection, spec: PoolSpec) -> CapsLeft:
     """Return what is left of the policy's caps today; others are the database's to refuse."""
     found = await connection.execute(text(_SUMS), {"pool": spec.name})
     sums = {(row.scope, row.name): row.committed for row in found}

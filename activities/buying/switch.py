@@ -16,7 +16,10 @@ class Cap(Wire):
     scope: str
     name: str
     """The pool, tier or tenant; `*` for each that has no cap of its own."""
-    micro: int
+    micro: int | None
+    """None where a pool may commit without a limit."""
+    of_policy: bool = False
+    """It is of a pool's own buying policy; others are set by `longshore market caps`."""
     committed: int | None = None
     """Today, where the cap is for a day and for one name."""
 
@@ -26,6 +29,7 @@ class SwitchState(Wire):
     reason: str
     changed_at: Instant
     caps: tuple[Cap, ...] = ()
+    """Those that were set, and what each pool that buys may commit a day by its own policy."""
 
 
 class BuyingSwitch:
@@ -77,10 +81,18 @@ _SET_CAP = """
 _DROP_CAP = "DELETE FROM purchase_caps WHERE scope = :scope AND name = :name"
 
 _CAPS = """
-    SELECT c.scope, c.name, c.micro, s.committed
+    SELECT c.scope, c.name, c.micro, false AS of_policy, s.committed
       FROM purchase_caps c
       LEFT JOIN purchase_sums s
         ON s.scope = c.scope AND s.day = (clock_timestamp() AT TIME ZONE 'UTC')::date
        AND s.name = CASE WHEN c.scope = 'day' THEN 'all' ELSE c.name END
-     ORDER BY c.scope, c.name
+    UNION ALL
+    SELECT 'pool', p.name, (p.spec #>> '{buying,caps,per_day}')::bigint, true,
+           coalesce(s.committed, 0)
+      FROM pools p
+      LEFT JOIN purchase_sums s
+        ON s.scope = 'pool' AND s.name = p.name
+       AND s.day = (clock_timestamp() AT TIME ZONE 'UTC')::date
+     WHERE p.spec #>> '{buying,enabled}' = 'true'
+     ORDER BY scope, name, of_policy
 """

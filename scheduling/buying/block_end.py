@@ -195,7 +195,6 @@ def _kept_value(scene: BlockScene, window: Window) -> int:
 
 def _renewal(scene: BlockScene) -> tuple[Renewal | None, BlockOption | None]:
     """Return the time after the block with what it gains against buying elsewhere later."""
-    block, policy = scene.block, scene.policy
     if not may_renew(scene):
         return None, None
     window, jobs = renewal_window(scene), _beyond(scene)
@@ -217,7 +216,7 @@ def _renewal(scene: BlockScene) -> tuple[Renewal | None, BlockOption | None]:
     )
     renewal = Renewal(
         nodes=plan.nodes, window=window, place=scene.place, limit=plan.limit,
-        cap=policy.max_price.get(block.tier, plan.limit), cost=plan.expected_cost,
+        cap=plan.limit, cost=plan.expected_cost,
     )  # fmt: skip
     return renewal, _within_caps(scene, option, plan)
 

@@ -99,7 +99,12 @@ def decide(
         rule=policy.rule,
         plans=plans,
         options=tuple(options),
-        reason=sentence(options, missing, tuple(filter(None, dear))),
+        reason=sentence(
+            options,
+            missing,
+            tuple(filter(None, dear)),
+            {job.request.id: job.request.expected_duration for job in unmet.jobs},
+        ),
         waits_for=missing,
     )
 

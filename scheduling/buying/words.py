@@ -1,7 +1,9 @@
 """A decision about buying in words."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from types import MappingProxyType
 
 from models.buying import Option, OptionKind, PurchasePlan
 from models.market import NoQuote
@@ -9,6 +11,7 @@ from models.money import about as about
 from models.units import format_duration
 from scheduling.buying.again import BOUGHT_ONCE
 
+NO_LENGTHS: Mapping[str, timedelta] = MappingProxyType({})
 _MOST = 3
 """Kinds of machine that are named."""
 _MOST_SHOWN = 6
@@ -16,12 +19,18 @@ _MOST_SHOWN = 6
 
 
 def sentence(
-    options: Sequence[Option], missing: Sequence[NoQuote], dear: Sequence[str] = ()
+    options: Sequence[Option],
+    missing: Sequence[NoQuote],
+    dear: Sequence[str] = (),
+    lasts: Mapping[str, timedelta] = NO_LENGTHS,
 ) -> str:
-    """Return what was decided and why, in one sentence; `dear` is what a cap kept out."""
+    """Return what was decided and why, in one sentence.
+
+    `dear` is what a cap kept out, `lasts` how long each job is taken to run.
+    """
     bought = [option for option in options if option.chosen and option.plans]
     if bought:
-        return "; then ".join(_bought(option, options) for option in bought)
+        return "; then ".join(_bought(option, options, lasts) for option in bought)
     again = [option.lost for option in options if option.kind.is_in_vain]
     if again and len(again) == len(options):
         return f"wait: {again[0]}"
@@ -78,9 +87,12 @@ def _block(plan: PurchasePlan) -> str:
     return f"{plan.provider}: {plan.nodes} x {plan.instance_type} for {length}"
 
 
-def _bought(option: Option, options: Iterable[Option]) -> str:
+def _bought(option: Option, options: Iterable[Option], lasts: Mapping[str, timedelta]) -> str:
     served = dict.fromkeys(job_id for plan in option.plans for job_id in plan.serves)
     jobs = "1 job" if len(served) == 1 else f"{len(served)} jobs"
+    if lengths := sorted(lasts[job_id] for job_id in served if job_id in lasts):
+        first, last = format_duration(lengths[0]), format_duration(lengths[-1])
+        jobs += f" of {first}" + (f" to {last}" if last != first else "")
     text = f"buy {option.title} for {about(option.committed)}, for {jobs}"
     others = [
         other

@@ -1,6 +1,7 @@
 """`longshore buy --dry-run`, for a file and for a pool with a simulated market."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -87,10 +88,13 @@ async def test_a_pool_is_decided_for_at_the_markets(
     longshore: Command, pool: str, market: RunningMarket
 ) -> None:
     changed = await longshore(
-        "pool", "set", pool, "--buying", "enabled=true", "--buying", "caps.per_day=$1000",
-        "--buying", "max_price.FAST=$30",
-    )  # fmt: skip
+        "pool", "set", pool, "--buying", "enabled=true", "--buying", "max_price.FAST=$30"
+    )
     assert (changed.code, changed.err) == (0, "")
+    stated = (
+        "by least-cost, at most $1,000.00 a day; a GPU-hour at most $30.00 (FAST), $10.00 (FLEX)"
+    )
+    assert f"It buys {stated}." in changed.out
     shown = await longshore("pool", "show", pool)
     assert "by least-cost, at most $1,000.00 a day" in shown.out
     job_id = await queued(longshore, pool)
@@ -99,10 +103,27 @@ async def test_a_pool_is_decided_for_at_the_markets(
     found = DryRun.model_validate_json(ran.out)
     assert (found.simulated, found.switched_on) == (True, True)
     assert [job.request.id for job in found.jobs] == [job_id]
+    assert found.left_today == micro_of("1000")
     (plan,) = found.decision.plans
     assert (plan.gpus, plan.serves) == (8, (job_id,))
     assert (plan.provider, plan.limit) == ("sfcompute", micro_of("24.00"))
     assert plan.window is not None
+
+
+async def test_what_a_pool_may_spend_a_day_is_shown_and_none_is_no_limit(
+    longshore: Command, pool: str, market: RunningMarket
+) -> None:
+    await longshore("pool", "set", pool, "--buying", "enabled=true")
+    caps = (await longshore("market", "caps")).out
+    assert re.search(rf"pool +{pool} +\$1,000.00 +\$0.00 +its buying policy", caps)
+    ran = await longshore("buy", "--dry-run", "--pool", pool)
+    assert "the pool may commit today (UTC): $1,000.00 more" in ran.out
+    none = ("--buying", "caps.per_day=none", "--buying", "max_price.FLEX=none")
+    changed = await longshore("pool", "set", pool, *none)
+    assert "without a cap; a GPU-hour at most $10.00 (FAST), no limit (FLEX)" in changed.out
+    assert re.search(rf"pool +{pool} +no limit", (await longshore("market", "caps")).out)
+    ran = await longshore("buy", "--dry-run", "--pool", pool)
+    assert "the pool may commit today (UTC): without a limit" in ran.out
 
 
 async def test_a_market_that_is_away_is_named(

@@ -176,7 +176,7 @@ def test_the_time_after_a_block_is_bought_for_queued_work_that_would_run_there()
 
 
 def test_a_dear_renewal_loses_against_cheap_machines_elsewhere():
-    dear = ending(asks=(("30.00", 16),), elsewhere=micro_of("1.00"))
+    dear = ending(asks=(("9.50", 16),), elsewhere=micro_of("1.00"))
     decision = decide_block(dear.model_copy(update={"jobs": (_saved(dear.jobs[0]),)}))
     assert decision.kind is BlockOptionKind.KEEP
     assert "gains" in next(each.lost for each in decision.options if each.kind == "renew")
@@ -322,6 +322,7 @@ def test_a_renewal_is_within_the_cap_and_pays(scene: BlockScene):
     if renewal is None:
         return
     cap = scene.policy.max_price[Tier.FAST]
+    assert cap is not None
     assert renewal.limit <= renewal.cap <= cap
     assert renewal.cost <= cap * renewal.nodes * 8 * renewal.window.hours + 1
     assert renewal.window.start == scene.block.ends_at

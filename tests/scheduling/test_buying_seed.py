@@ -95,7 +95,7 @@ def test_sustained_demand_is_consolidated_on_whole_nodes():
         assert [plan.provider for plan in decision.plans] == [provider]
 
 
-def test_flex_is_bought_up_to_its_cap_a_gpu_hour_and_fast_at_any_price():
+def test_each_tier_is_bought_up_to_its_cap_a_gpu_hour_and_without_one_at_any_price():
     dear = exchange(("24.00", 64))
     flex, fast = a_job(gpus=8, tier=Tier.FLEX), a_job(gpus=8)
     refused = decided([flex], dear, rule="seed")
@@ -105,7 +105,9 @@ def test_flex_is_bought_up_to_its_cap_a_gpu_hour_and_fast_at_any_price():
         "over the cap of $10.00 (max_price.FLEX)"
     )
     assert decided([flex], exchange(("10.00", 64)), rule="seed").plans
-    assert decided([fast], dear, rule="seed").plans
+    unlimited = {"max_price": {"FAST": "none"}}
+    assert decided([fast], dear, rule="seed").plans == ()
+    assert decided([fast], dear, rule="seed", policy=unlimited).plans
 
 
 def test_the_other_ways_stand_beside_the_choice_with_their_price():
