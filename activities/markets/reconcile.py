@@ -143,7 +143,11 @@ def _unknown_machine(machine: Machine, now: datetime) -> MarketFinding:
 
 def _is_misbilled(order: Order, booked: Mapping[str, Booked]) -> bool:
     known = booked.get(order.id)
-    return known is not None and order.state.final and _taken(order) != known.micro
+    if known is None or not order.state.final:
+        return False
+    # A market that does not say yet what it has billed says nothing.
+    said = all(fill.cost is not None for fill in order.fills)
+    return said and _taken(order) != known.micro
 
 
 def _misbilled(order: Order, booked: Booked) -> MarketFinding:

@@ -188,9 +188,9 @@ def _order_state(pod: Pod) -> OrderState:
 
 
 def _fills(pod: Pod, state: OrderState) -> tuple[Fill, ...]:
-    """Return the one fill of a pod that ran; its cost is known when it has ended."""
+    """Return the one fill of a pod that ran, or may have; its cost is known when it has ended."""
     billed = _micro(pod.totalBilledPrice)
-    ran = state is OrderState.FILLED or (state is OrderState.CANCELLED and billed)
+    ran = state is OrderState.FILLED or (state is OrderState.CANCELLED and billed != 0)
     if not ran:
         return ()
     price = _per_gpu(pod.priceHr, pod.gpuCount) or 0

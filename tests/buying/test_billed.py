@@ -2,16 +2,19 @@
 
 import re
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 from activities.buying.bills import book_bill
 from activities.buying.inputs import read_need
 from activities.database import Database
 from activities.markets.findings import market_findings
+from activities.markets.reconcile import Mismatch, compare
 from activities.metrics import SILENT
 from activities.providers import registry
+from activities.providers.base import Provider
 from client.api import Longshore
-from models.market import InstanceType, Offer
+from models.market import InstanceType, Offer, Order
 from models.pool import PoolSpec
 from models.purchase import PurchaseState
 from models.reconcile import Finding, FindingKind
@@ -61,6 +64,33 @@ async def test_a_machine_whose_price_rises_above_its_limit_is_stopped(buyer: Buy
                      " WHERE key = :key", key=key)  # fmt: skip
     await buyer.wake(key)
     assert "above the limit of $0.001" in (await buyer.ended(key)).reason
+    await buyer.agrees()
+
+
+async def test_a_market_that_does_not_say_what_it_billed_changes_no_booking(buyer: Buyer):
+    class Silent:
+        """The market, before it knows what an ended pod has cost."""
+
+        def __init__(self, market: Provider) -> None:
+            self._market = market
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._market, name)
+
+        async def orders(self) -> list[Order]:
+            return [
+                order.model_copy(update={"fills": tuple(
+                    fill.model_copy(update={"cost": None}) for fill in order.fills
+                )})
+                for order in await self._market.orders()
+            ]  # fmt: skip
+
+    bought = await buyer.buy(pod_option(await a_prepaid_offer(buyer)))
+    assert (await buyer.let_go(bought.orders[0])).cost > 0
+    async with aclosing(registry.connect(buyer.market.settings(), "prime")) as market:
+        asked = cast("Provider", Silent(market))
+        found = await compare(buyer.database, [asked], datetime.now(UTC), timedelta(0))
+    assert [each for each in found if each.kind is Mismatch.BILL] == []
     await buyer.agrees()
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from activities.providers.access import Access
 from activities.providers.prime import Prime, json_number
-from activities.providers.prime_reading import key_of, name_of, offers
-from activities.providers.prime_shapes import Row
+from activities.providers.prime_reading import key_of, name_of, offers, order
+from activities.providers.prime_shapes import Pod, Row
 from models.errors import (
     AnswerError,
     CredentialsError,
@@ -450,3 +450,11 @@ def test_a_pod_is_named_in_letters_digits_and_dashes_alone(key: str, name: str):
 @pytest.mark.parametrize("name", ["", "theirs", "theirs-1", "p-1", "p-e1b1-1.1"])
 def test_what_others_named_keeps_its_name(name: str):
     assert key_of(name) == name
+
+
+@pytest.mark.parametrize(("billed", "costs"), [(19.2, [19_200_000]), (0, []), (None, [None])])
+def test_what_an_ended_pod_cost_is_not_known_before_the_market_says_it(
+    billed: float | None, costs: list[int | None]
+):
+    told = Pod.model_validate(ended() | {"totalBilledPrice": billed})
+    assert [fill.cost for fill in order(told, simulated=False).fills] == costs
