@@ -176,7 +176,8 @@ def _add_switch(routes: APIRouter, bought: Bought) -> None:
 
     @routes.get("/market/switch", summary="Whether anything may be bought")
     async def switch() -> SwitchState:
-        """The stop-buying switch, and the caps that `longshore market caps` sets."""
+        """The stop-buying switch, and the caps: those that `longshore market caps` sets, and what
+        each pool that buys may commit a day by its own policy."""
         return await bought.switch()
 
     @routes.post("/market/stop", summary="Stop buying", responses=_WITH_BODY)

@@ -19,6 +19,7 @@ def upgrade() -> None:
     op.execute(PURCHASE_COMMITS)
 
 
+# As in 0005 but for `is_spent`: PostgreSQL replaces a function as a whole.
 PURCHASE_COMMITS = """
     CREATE OR REPLACE FUNCTION purchase_commits() RETURNS trigger LANGUAGE plpgsql AS $$
     DECLARE
