@@ -3,8 +3,9 @@
 from datetime import datetime, timedelta
 
 from temporalio.client import Client, WorkflowUpdateFailedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
+from activities.rpc_errors import is_unknown
 from models.base import Wire
 from models.departures import ExpiryChange, NodeDrain, SpotNotice
 from models.messages import CommandReason, node_workflow_id
@@ -38,7 +39,7 @@ async def give_notice(temporal: Client, node_id: str, reason: str) -> None:
     try:
         await handle.signal("spot_notice", SpotNotice(reason=reason), rpc_timeout=_ANSWER_WITHIN)
     except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
+        if not is_unknown(error):
             raise
 
 
@@ -53,5 +54,5 @@ async def _send(temporal: Client, node_id: str, update: str, message: Wire) -> N
     except WorkflowUpdateFailedError:
         return  # it has no agent any more
     except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
+        if not is_unknown(error):
             raise

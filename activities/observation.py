@@ -21,10 +21,11 @@ from temporalio.client import (
 )
 from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from activities.database import Database, clock
 from activities.polls import is_polled
+from activities.rpc_errors import is_unknown
 from models import search
 from models.job import FailureClass, JobResult, JobState, JobStatus
 from models.messages import (
@@ -186,7 +187,7 @@ async def describe(temporal: Client, workflow_id: str, *, ask: bool = True) -> W
     try:
         flow = await temporal.get_workflow_handle(workflow_id).describe(rpc_timeout=_ANSWER_WITHIN)
     except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
+        if not is_unknown(error):
             raise
         return WorkflowSeen(id=workflow_id, state=WorkflowState.MISSING)
     seen = _listed(flow)

@@ -7,9 +7,10 @@ from datetime import timedelta
 
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from activities.failpoints import failpoint
+from activities.rpc_errors import is_unknown
 from models.base import Wire
 from models.messages import (
     CONTROL_TASK_QUEUE,
@@ -50,7 +51,7 @@ class Signals:
             try:
                 await self._temporal.get_workflow_handle(node_workflow_id(node_id)).signal("look")
             except RPCError as error:
-                if error.status != RPCStatusCode.NOT_FOUND:
+                if not is_unknown(error):
                     raise
 
         await asyncio.gather(*(tell(node_id) for node_id in node_ids))
@@ -78,7 +79,7 @@ class Signals:
                 try:
                     await handle.signal(signal, message)
                 except RPCError as error:
-                    if error.status != RPCStatusCode.NOT_FOUND:
+                    if not is_unknown(error):
                         raise
                     return job_id
             if signal == "placed":

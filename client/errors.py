@@ -2,6 +2,7 @@
 
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.rpc_errors import is_unknown
 from models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
 
 _AWAY = {
@@ -14,9 +15,9 @@ _AWAY = {
 def as_ours(error: RPCError, what: str, *, listed_by: str = "") -> LongshoreError:
     """Return an error that says what to do; `what` was asked for, such as ``job train-1``, and
     `listed_by` the command that lists such things."""
-    if error.status is RPCStatusCode.NOT_FOUND and "already completed" in error.message:
+    if is_unknown(error) and "already completed" in error.message:
         return RefusedError(f"{what} has ended already")
-    if error.status is RPCStatusCode.NOT_FOUND:
+    if is_unknown(error):
         return NotFoundError(f"no {what}" + (f": `{listed_by}` lists them" if listed_by else ""))
     if error.status in _AWAY:
         return UnavailableError(

@@ -10,10 +10,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from activities.failpoints import wall_clock
 from activities.node.runs import RunRecord, RunStore
+from activities.rpc_errors import is_unknown
 from models.messages import job_workflow_id
 
 PRUNE_EVERY = timedelta(minutes=1)
@@ -100,7 +101,7 @@ async def is_job_over(temporal: Client, job_id: str) -> bool:
     try:
         flow = await handle.describe(rpc_timeout=_ANSWER_WITHIN)
     except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
+        if not is_unknown(error):
             raise
         return True
     return flow.status is not WorkflowExecutionStatus.RUNNING
