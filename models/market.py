@@ -120,6 +120,12 @@ class OrderBook(Wire):
     """The window that was asked for, where the market keeps a book for each."""
     places: dict[str, str] = Field(default_factory=dict[str, str])
     """What people call the places of its levels, by their ids."""
+    regions: dict[str, str] = Field(default_factory=dict[str, str])
+    """In which region each place is, by its id, where the market says it."""
+    fabrics: dict[str, str] = Field(default_factory=dict[str, str])
+    """By place the fast fabric that nodes of one order share there; a place without has none."""
+    closed: tuple[str, ...] = ()
+    """Places whose machines take no connection from each other: ranks of a gang cannot meet."""
 
 
 class Capabilities(Frozen):
@@ -137,7 +143,8 @@ class Capabilities(Frozen):
     idempotent: bool = False
     """An order sent twice with one key is one order; else the name has to be looked for first."""
     fast_fabric: bool = False
-    """Nodes of one order share fast fabric. Other machines are not taken to."""
+    """Nodes of one order share fast fabric, wherever its books and offers do not say it by place
+    or row. Other machines are not taken to."""
     lot_gpus: int = Field(default=1, ge=1)
     """GPUs that are sold together at least."""
     grain: timedelta = timedelta(0)
@@ -147,19 +154,37 @@ class Capabilities(Frozen):
 
 
 class Offer(Wire):
-    """A row of an offer list: machines to be had now, taken whole."""
+    """A row of an offer list: what can be had now, taken whole."""
 
     provider: str
     id: str
     instance_type: str
+    """Of one machine."""
     gpus: int = Field(ge=1)
+    """Of one machine."""
+    nodes: int = Field(default=1, ge=1)
+    """Machines that are taken together, by one order: more than one are a cluster."""
+    fabric: str = ""
+    """What connects the machines of a cluster, in the market's word; empty for one machine."""
     price: MicroDollars
     """Micro-dollars per GPU-hour, with what comes with it by default."""
     spot: bool = False
     variable: bool = False
     """Its price may change while it runs."""
     stock: str = ""
+    seller: str = ""
+    """Whose machine it is, at a market of several sellers."""
     region: str | None = None
+    country: str | None = None
+    community: bool = False
+    """Whether it is a machine of a private host."""
+    image: str = ""
+    """What it starts from: an image or template, by the market's name for it."""
+    unusable: str = ""
+    """Why no agent would come up there, as in ``3 offers whose image runs no start-up script``. It
+    is shown with the others, and not bought."""
+    refused: str = ""
+    """When and why its seller took no order with this image, of late; it is left out meanwhile."""
     prepaid: timedelta = timedelta(0)
     """Paid in advance, whatever is used of it."""
     startup: timedelta | None = None
@@ -271,19 +296,28 @@ class MachineRequest(Wire):
     """Unique: it is looked for before the machine is asked for again."""
     account: str
     instance_type: str
+    place: str | None = None
+    """Where the time is that it uses, at a market with places."""
+    for_gang: bool = False
+    """Ranks are to meet across it and its neighbours: it is asked for with the fast fabric and the
+    open ports that its place has."""
     startup_script: str = Field(repr=False)
     """What it runs when it comes up: see activities/providers/startup.py."""
 
 
 class Machine(Wire):
-    """A machine at a market: an instance or a pod."""
+    """A machine at a market: an instance or a pod. A cluster has one id there, and ends whole."""
 
     provider: str
     id: str
     name: str
     state: MachineState
     instance_type: str = ""
+    """Of each of its machines, where it is a cluster."""
     gpus: int = 0
+    """Of all of its machines."""
+    nodes: int = 1
+    """Machines behind this id: more than one are a cluster."""
     account: str | None = None
     order_id: str | None = None
     price: MicroDollars | None = None

@@ -69,14 +69,14 @@ def _measure(names: tuple[str, ...], found: tuple[MarketFinding, ...], metrics: 
 
 def _finding(each: MarketFinding) -> Finding:
     named = f" ({each.name})" if each.name else ""
-    cost = f"it has cost {format_dollars(each.micro)} so far"
+    cost = f"it has cost {format_dollars(each.cost_micro_usd)} so far"
     problem = f"the market lists it{named}, and nobody here knows it: {each.detail}; {cost}"
     if each.kind is Mismatch.MISSING:
         problem = f"it is to be running{named}, and the market does not list it: {each.detail}"
     mend = None
     if each.kind is Mismatch.BILL:
         problem = f"it is over{named}: {each.detail}"
-        mend = each.order and Mend(book_bill=BookBill(key=each.order, micro=each.micro))
+        mend = each.order and Mend(book_bill=BookBill(key=each.order, micro=each.cost_micro_usd))
     return Finding(
         kind=_KINDS[each.kind], subject=f"{each.kind.value} {each.id} at {each.provider}",
         problem=problem, mend=mend or None, done="look at `longshore market orphans`",

@@ -64,8 +64,8 @@ class MarketFinding(Wire):
     kind: Mismatch
     id: str
     name: str = ""
-    micro: int = 0
-    """What it has cost so far, in micro-dollars: by what the market says of it, below zero for a
+    cost_micro_usd: int = 0
+    """What it has cost so far: by what the market says of it, below zero for a
     sale; of a machine that is missing, what was paid for its block."""
     order: str | None = None
     """Of a bill that differs: the key of the order that it is for; none of a sale."""
@@ -123,7 +123,7 @@ def _is_young(created_at: datetime | None, before: datetime) -> bool:
 def _unknown_order(order: Order) -> MarketFinding:
     return MarketFinding(
         provider=order.provider, kind=Mismatch.ORDER, id=order.id, name=order.key or "",
-        micro=_taken(order), since=order.created_at,
+        cost_micro_usd=_taken(order), since=order.created_at,
         detail=f"{order.side.value} {order.nodes} nodes of {order.instance_type}: "
         f"{order.state.value}",
     )  # fmt: skip
@@ -136,7 +136,7 @@ def _unknown_machine(machine: Machine, now: datetime) -> MarketFinding:
         micro = worst_cost(machine.price, machine.gpus, ran)
     return MarketFinding(
         provider=machine.provider, kind=Mismatch.MACHINE, id=machine.id, name=machine.name,
-        micro=micro or 0, since=machine.created_at,
+        cost_micro_usd=micro or 0, since=machine.created_at,
         detail=f"{machine.instance_type}, {machine.native_state}",
     )  # fmt: skip
 
@@ -153,7 +153,8 @@ def _is_misbilled(order: Order, booked: Mapping[str, Booked]) -> bool:
 def _misbilled(order: Order, booked: Booked) -> MarketFinding:
     return MarketFinding(
         provider=order.provider, kind=Mismatch.BILL, id=order.id, name=booked.key,
-        micro=_taken(order), since=order.created_at, order=None if booked.sold else booked.key,
+        cost_micro_usd=_taken(order), since=order.created_at,
+        order=None if booked.sold else booked.key,
         detail=f"the market says {format_dollars(abs(_taken(order)))}, and "
         f"{format_dollars(abs(booked.micro))} is booked",
     )  # fmt: skip
@@ -192,7 +193,7 @@ async def _running(database: Database, provider: str, before: datetime) -> Seque
         return [
             MarketFinding(
                 provider=provider, kind=Mismatch.MISSING, id=row.machine_id, name=row.name,
-                micro=row.spent, since=row.created_at,
+                cost_micro_usd=row.spent, since=row.created_at,
                 detail=f"its block {row.block_id} has cost {format_dollars(row.spent)} so far",
             )
             for row in rows
@@ -217,8 +218,9 @@ _BOOKED = """
 """
 
 _RUNNING = """
-    SELECT m.machine_id, m.name, m.block_id, m.created_at, o.spent
+    SELECT DISTINCT ON (m.machine_id) m.machine_id, m.name, m.block_id, m.created_at, o.spent
       FROM machines m JOIN purchase_orders o ON o.key = m.block_id
      WHERE m.provider = :provider AND m.state = 'READY' AND m.machine_id IS NOT NULL
        AND m.created_at < :before
+     ORDER BY m.machine_id, m.name
 """

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from temporalio import activity
 
 from activities.buying.inputs import look_at, read_need
+from activities.buying.market_refusals import refused_offers
 from activities.database import Database, clock
 from activities.markets.compaction import compact
 from activities.markets.memory import MarketMemory
@@ -21,7 +22,7 @@ from activities.schedules import Schedules
 from activities.signals import Signals
 from activities.snapshot import load_pool
 from models.addresses import without_secrets
-from models.buying import BuyingPolicy, PriceReached, Unmet, UnmetJob
+from models.buying import BuyingPolicy, PriceReached, RefusedOffer, Unmet, UnmetJob
 from models.errors import LongshoreError, UnavailableError
 from models.job import Tier
 from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook
@@ -113,13 +114,14 @@ class MarketWatchActivities:
             margins = self._settings.margins
             pools = [await load_pool(connection, name, margins) for name in names]
             needs = {pool.name: await read_need(connection, pool) for pool in pools}
+            refused = {pool.name: await refused_offers(connection, pool.buying) for pool in pools}
             now = await clock(connection)
         for pool in pools:
             waiting = needs[pool.name].unmet.jobs
             jobs = tuple(job for job in waiting if job.request.tier is Tier.FLEX)
             if not pool.buying.enabled:
                 continue
-            there = await self._price_for(jobs, asks, pool.purchasing, now)
+            there = await self._price_for(jobs, asks, pool.purchasing, now, refused[pool.name])
             if there is not None:
                 await self._signals.poke_pool(pool.name)
                 woken[pool.name] = (
@@ -134,6 +136,7 @@ class MarketWatchActivities:
         asks: Sequence[tuple[str, int]],
         policy: BuyingPolicy,
         now: datetime,
+        refused: Sequence[RefusedOffer],
     ) -> PriceReached | None:
         """Return the price that one of the jobs waits for, where a market has it for its window.
 
@@ -146,7 +149,7 @@ class MarketWatchActivities:
                 await stack.enter_async_context(aclosing(market))
                 for market in registry.connect_all(self._settings).values()
             ]
-            views = await look_at(markets, Unmet(jobs=jobs), policy, now)
+            views = await look_at(markets, Unmet(jobs=jobs), policy, now, refused=refused)
         return reached(jobs, views, policy, now)
 
     async def _look_at(self, name: str) -> list[OrderBook | MarketSeen]:

@@ -33,6 +33,14 @@ class Provider(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
+    @property
+    def no_buying(self) -> str:
+        """Why nothing may be bought there with these settings; empty where it may.
+
+        No agent would come up on what was bought.
+        """
+        ...
+
     async def account(self) -> Account:
         """Return who we are there; the cheapest way to try the credentials."""
         ...
@@ -51,11 +59,21 @@ class Provider(Protocol):
         ...
 
     async def offers(self, wanted: InstanceType | None = None) -> Sequence[Offer]:
-        """Return what can be taken at once, cheapest first; none where there is no offer list."""
+        """Return what can be taken at once, cheapest first; none where there is no offer list.
+
+        Clusters are among them only where no type is wanted: a type is one of a machine.
+        """
         ...
 
     async def preview(self, request: OrderRequest) -> Preview | NoQuote:
         """Return what an order would cost, by the market's own word. Nothing is held."""
+        ...
+
+    async def check_start(self, request: OrderRequest) -> None:
+        """Look whether a machine could start on what this order buys, before it is sent.
+
+        Raises InvalidOrderError, CredentialsError: what is missing is said before it is paid for.
+        """
         ...
 
     async def order(self, request: OrderRequest) -> Order:
@@ -74,7 +92,9 @@ class Provider(Protocol):
         """
         ...
 
-    async def order_by_id(self, order_id: str) -> Order: ...
+    async def order_by_id(self, order_id: str) -> Order:
+        """Return an order. Raises GoneError when the market neither knows nor lists it."""
+        ...
 
     async def orders(self) -> Sequence[Order]:
         """Return every order of the account that the market still lists, newest first."""
@@ -93,7 +113,8 @@ class Provider(Protocol):
         ...
 
     async def machine(self, machine_id: str) -> Machine:
-        """Return one machine, also when it has ended. Raises GoneError when nobody knows it."""
+        """Return one machine, also when it has ended. Raises GoneError when the market neither
+        knows nor lists it."""
         ...
 
     async def machines(self) -> Sequence[Machine]:
@@ -101,7 +122,10 @@ class Provider(Protocol):
         ...
 
     async def stop_machine(self, machine_id: str) -> None:
-        """End a machine; one that is gone already is no error. What runs on it is lost."""
+        """End a machine; one that is gone already is no error. What runs on it is lost.
+
+        Raises GoneError where the market says so of a machine that it lists.
+        """
         ...
 
     async def aclose(self) -> None: ...

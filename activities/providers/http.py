@@ -250,7 +250,9 @@ class MarketHTTP:
                 retry_after=wait_asked_for(response.headers, self.now()),
             )  # fmt: skip
         if status >= 400:
-            raise error_of(self.provider, status, body, asked, self._token_name)
+            refused = error_of(self.provider, status, body, asked, self._token_name)
+            refused.creates = request.creates
+            raise refused
         if status >= 300:
             raise AnswerError(self.provider, f"{asked} was redirected, which is not followed")
         if isinstance(body, str) and request.creates:

@@ -1,7 +1,7 @@
 """Looks for what a request may have created, in a list that may lag behind."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from activities.providers.http import MarketHTTP
@@ -15,6 +15,27 @@ class Created(Protocol):
 
 C = TypeVar("C", bound=Created)
 T = TypeVar("T")
+
+
+async def look_by_id(
+    thing_id: str,
+    look: Callable[[], Awaitable[C]],
+    listed: Callable[[], Awaitable[Sequence[C]]],
+) -> C:
+    """Return what `look` finds; where it finds nothing, what a list has: a 404 may be a mistake.
+
+    Raises GoneError, and MarketAwayError where the list is not there either.
+    """
+    try:
+        return await look()
+    except GoneError as error:
+        try:
+            found = {each.id: each for each in await listed()}
+        except GoneError as missing:
+            raise MarketAwayError(error.provider, str(missing)) from missing
+        if thing_id not in found:
+            raise
+        return found[thing_id]
 
 
 class Creations(Generic[C]):

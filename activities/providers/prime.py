@@ -14,14 +14,15 @@ from typing import Any
 from activities.providers import prime_reading as reading
 from activities.providers.access import Access, access
 from activities.providers.http import MarketHTTP, Patience, in_path
-from activities.providers.looking import Creations
+from activities.providers.looking import Creations, look_by_id
 from activities.providers.prime_rows import all_rows, known_types
-from activities.providers.prime_shapes import Pod, Pods, Wallet, Who, WhoAmI
+from activities.providers.prime_shapes import Pod, Pods, Row, Wallet, Who, WhoAmI
 from models.errors import (
     GoneError,
     InvalidOrderError,
     MarketAwayError,
     MarketError,
+    OfferRefusedError,
 )
 from models.market import (
     Account,
@@ -47,6 +48,17 @@ from models.units import format_duration
 
 STARTUP_VARIABLE = "LONGSHORE_STARTUP"
 """Of the pod's environment: the start-up script, in base64."""
+SIMULATED_TEMPLATE = "simulated-longshore"
+"""What pods of a simulated market start from when nothing is set: any name will do there."""
+NO_TEMPLATE = (
+    "nothing is bought there, since no agent would come up: set LONGSHORE_PRIME_TEMPLATE to a "
+    "template with Longshore on it (docs/providers.md)"
+)
+_PASSES = (
+    "running instances", "limit", "quota", "balance", "price", "try again", "temporar",
+    "available", "stock", "capacity", "sold out", "offers nothing",
+)  # fmt: skip
+"""Parts of refusals that are not of the offer: what is refused for these may be taken later."""
 _API = "/api/v1"
 _PAGE = 100
 _HISTORY_PAGES = 10
@@ -59,7 +71,9 @@ def connect(settings: Settings) -> "Prime | None":
     found = access(settings, settings.prime_url, settings.prime_token)
     if found is None:
         return None
-    return Prime(found, team=settings.prime_team, template=settings.prime_template)
+    simulated = SIMULATED_TEMPLATE if settings.market == "simulated" else None
+    template = settings.prime_template or simulated
+    return Prime(found, team=settings.prime_team, template=template)
 
 
 class Prime:
@@ -83,6 +97,7 @@ class Prime:
         )
         self._team = team
         self._template = template
+        self.no_buying = "" if template else NO_TEMPLATE
         self._creations = Creations(self._http, self.find_order, self.order_by_id)
 
     async def account(self) -> Account:
@@ -103,13 +118,13 @@ class Prime:
     async def book(
         self, wanted: InstanceType, window: Window | None = None
     ) -> OrderBook | NoQuote:
-        """Return the offers of a type as asks. Spot offers are not among them: `offers` has
-        those."""
+        """Return the offers of a type as asks. Not among them, and in `offers` alone, are spot,
+        clusters and, unless nothing is bought there at all, those where no agent would come up."""
         rows, simulated = await all_rows(self._http, _API)
         kept = [
             offer
-            for offer in _of_type(reading.offers(rows, simulated=simulated), wanted)
-            if not offer.spot
+            for offer in _of_type(self._read(rows, simulated), wanted)
+            if not offer.spot and offer.nodes == 1 and (self.no_buying or not offer.unusable)
         ]
         if not kept:
             return await self._no_quote(wanted)
@@ -126,34 +141,44 @@ class Prime:
 
     async def offers(self, wanted: InstanceType | None = None) -> Sequence[Offer]:
         rows, simulated = await all_rows(self._http, _API)
-        found = reading.offers(rows, simulated=simulated)
-        return found if wanted is None else _of_type(found, wanted)
+        found = self._read(rows, simulated)
+        if wanted is None:
+            return found
+        return [offer for offer in _of_type(found, wanted) if offer.nodes == 1]
 
     async def preview(self, request: OrderRequest) -> Preview | NoQuote:
         """Return the price of the request's offer as it is now, or of the cheapest one kept."""
         wanted = self._type_of(request)
-        found = await self.offers(wanted)
+        found = _of_type(await self.offers(), wanted)
         if request.offer is not None:
             best = next((offer for offer in found if offer.id == request.offer.id), None)
         else:
-            best = next((offer for offer in found if not offer.spot), None)
+            kept = (
+                o for o in found
+                if not o.spot and o.nodes == request.nodes and (self.no_buying or not o.unusable)
+            )  # fmt: skip
+            best = next(kept, None)
         if best is None:
             return await self._no_quote(wanted)
         notices = (f"{format_duration(best.prepaid)} are paid in advance",) if best.prepaid else ()
         return Preview(
             provider=self.name,
             instance_type=best.instance_type,
-            nodes=1,
+            nodes=best.nodes,
             price=best.price,
             notices=notices,
             simulated=best.simulated,
         )
 
+    async def check_start(self, request: OrderRequest) -> None:
+        self._offer_of(request)
+
     async def order(self, request: OrderRequest) -> Order:
         """Take an offer: the pod that comes of it has the key as its name.
 
         A name that is known already is that order, and nothing is sent. Raises InvalidOrderError
-        before anything is sent for a sale, without an offer, or above the limit.
+        before anything is sent for a sale, without an offer, above the limit, or where what is to
+        start there would not.
         """
         offer = self._offer_of(request)
         if (known := await self._creations.known(request.key)) is not None:
@@ -166,6 +191,8 @@ class Prime:
             pod = answer.read(Pod)
         except MarketAwayError as error:
             return await self._creations.after(request.key, error)
+        except InvalidOrderError as error:
+            raise _refused(error) from error
         self._creations.made(request.key, pod.id)
         return reading.order(pod, simulated=answer.simulated)
 
@@ -175,14 +202,14 @@ class Prime:
         return reading.order(found[0], simulated=found[1]) if found else None
 
     async def order_by_id(self, order_id: str) -> Order:
-        pod, simulated = await self._pod(order_id)
-        return reading.order(pod, simulated=simulated)
+        async def look() -> Order:
+            pod, simulated = await self._pod(order_id)
+            return reading.order(pod, simulated=simulated)
+
+        return await look_by_id(order_id, look, self.orders)
 
     async def orders(self) -> Sequence[Order]:
-        live, simulated = await self._live()
-        ended, _ = await self._history()
-        ids = {pod.id for pod in live}
-        pods = [*live, *(pod for pod in ended if pod.id not in ids)]
+        pods, simulated = await self._every_pod()
         first = datetime.fromtimestamp(0, UTC)
         pods.sort(key=lambda pod: pod.createdAt or first, reverse=True)
         return [reading.order(pod, simulated=simulated) for pod in pods]
@@ -198,8 +225,11 @@ class Prime:
         raise InvalidOrderError(self.name, "machines come with their order: use `order`")
 
     async def machine(self, machine_id: str) -> Machine:
-        pod, simulated = await self._pod(machine_id)
-        return reading.machine(pod, simulated=simulated)
+        async def look() -> Machine:
+            pod, simulated = await self._pod(machine_id)
+            return reading.machine(pod, simulated=simulated)
+
+        return await look_by_id(machine_id, look, self._every_machine)
 
     async def machines(self) -> Sequence[Machine]:
         pods, simulated = await self._live()
@@ -211,7 +241,8 @@ class Prime:
         try:
             await self._http.delete(f"{_API}/pods/{in_path(machine_id)}")
         except GoneError:
-            return
+            if any(machine.id == machine_id for machine in await self.machines()):
+                raise
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -239,25 +270,31 @@ class Prime:
             raise InvalidOrderError(self.name, "side: it buys nothing back")
         if offer is None or offer.provider != self.name or "pod" not in offer.native:
             raise InvalidOrderError(self.name, "offer: an order takes one of its offers")
-        if request.nodes != 1:
-            raise InvalidOrderError(self.name, "nodes: each offer is one machine, taken whole")
+        if request.nodes != offer.nodes:
+            held = "one machine" if offer.nodes == 1 else f"{offer.nodes} machines"
+            raise InvalidOrderError(self.name, f"nodes: the offer is {held}, taken whole")
         if offer.price > request.limit:
             raise InvalidOrderError(
                 self.name,
                 f"limit: the offer costs {format_dollars(offer.price)} per GPU-hour, more than "
                 f"{format_dollars(request.limit)}",
             )
+        if request.startup_script and (why := self.no_buying or _unusable(offer)):
+            raise InvalidOrderError(self.name, why)
         return offer
 
+    def _read(self, rows: Sequence[Row], simulated: bool) -> list[Offer]:
+        return reading.offers(rows, self._template, simulated=simulated)
+
     def _order_body(self, request: OrderRequest, offer: Offer) -> dict[str, Any]:
-        most = dollars_of(request.limit * offer.gpus)
+        most = dollars_of(request.limit * offer.gpus * offer.nodes)
         pod: dict[str, Any] = {
             **offer.native["pod"],
             "name": reading.name_of(request.key),
             "maxPrice": json_number(most),
         }
-        if self._template:
-            pod |= {"image": "custom_template", "customTemplateId": self._template}
+        if self._template:  # an offer that was read by another version, or for another template
+            pod |= {"image": reading.TEMPLATE_IMAGE, "customTemplateId": self._template}
         if request.startup_script:
             script = _encoded(request.startup_script)
             pod["envVars"] = [{"key": STARTUP_VARIABLE, "value": script}]
@@ -272,23 +309,28 @@ class Prime:
         return None
 
     async def _pod(self, pod_id: str) -> tuple[Pod, bool]:
-        """Return a pod, from the history when it is no longer live. Raises GoneError."""
-        try:
-            answer = await self._http.get(f"{_API}/pods/{in_path(pod_id)}")
-        except GoneError:
-            ended, simulated = await self._history()
-            for pod in ended:
-                if pod.id == pod_id:
-                    return pod, simulated
-            raise
+        answer = await self._http.get(f"{_API}/pods/{in_path(pod_id)}")
         return answer.read(Pod), answer.simulated
+
+    async def _every_pod(self) -> tuple[list[Pod], bool]:
+        """Return the pods that are live, and those that have ended."""
+        live, simulated = await self._live()
+        ended, _ = await self._history()
+        ids = {pod.id for pod in live}
+        return [*live, *(pod for pod in ended if pod.id not in ids)], simulated
+
+    async def _every_machine(self) -> list[Machine]:
+        pods, simulated = await self._every_pod()
+        return [reading.machine(pod, simulated=simulated) for pod in pods]
 
     async def _live(self) -> tuple[list[Pod], bool]:
         return await self._listed(f"{_API}/pods/", {}, pages=None)
 
     async def _history(self) -> tuple[list[Pod], bool]:
         newest_first = {"sort_by": "terminatedAt", "sort_order": "desc"}
-        return await self._listed(f"{_API}/pods/history", newest_first, pages=_HISTORY_PAGES)
+        path = f"{_API}/pods/history"
+        pods, simulated = await self._listed(path, newest_first, pages=_HISTORY_PAGES)
+        return [reading.ended(pod) for pod in pods], simulated
 
     async def _listed(
         self, path: str, params: dict[str, str], pages: int | None
@@ -315,6 +357,22 @@ class Prime:
         return NoQuote(
             reason=NoQuoteReason.UNKNOWN_TYPE, detail=f"{self.name} does not trade {wanted}"
         )
+
+
+def _unusable(offer: Offer) -> str:
+    return f"offer: it is one {offer.unusable}" if offer.unusable else ""
+
+
+def _refused(error: InvalidOrderError) -> InvalidOrderError:
+    """Return a refusal as one of the offer for good, unless it is of the account, the price, or
+    of this moment; what is wrong by the schema (422) is of our request."""
+    said = str(error)
+    if error.status == 422 or any(words in said.casefold() for words in _PASSES):
+        return error
+    refused = OfferRefusedError(error.provider, said.removeprefix(f"{error.provider}: "),
+                                status=error.status)  # fmt: skip
+    refused.creates = error.creates
+    return refused
 
 
 def _of_type(found: Sequence[Offer], wanted: InstanceType) -> list[Offer]:

@@ -66,6 +66,8 @@ class Row(Wire):
     socket: str
     provider: str
     gpuCount: int
+    gpuMemory: int | None = None
+    """GB of one GPU."""
     security: str
     prices: Prices
     region: str | None = None
@@ -79,10 +81,15 @@ class Row(Wire):
     isSpot: bool | None = None
     prepaidTime: Dollars | None = None
     provisioningTime: int | None = None
+    interconnectType: str | None = None
+    several: bool = False
+    """It was in the list of clusters. No field of the vendor's."""
 
 
 class Rows(Wire):
-    items: tuple[Row, ...]
+    """A page of the list; its items are rows one by one, so that an odd one spoils no other."""
+
+    items: tuple[Any, ...]
     totalCount: int
 
 
@@ -98,6 +105,8 @@ class Pod(Wire):
     terminatedAt: Time | None = None
     gpuName: str | None = None
     gpuCount: int = 0
+    clusterId: str | None = None
+    """Of a pod that is several machines."""
     priceHr: Dollars | None = None
     totalBilledPrice: Dollars | None = None
     sshConnection: Texts = ()

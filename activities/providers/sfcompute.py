@@ -11,7 +11,7 @@ from activities.providers import sfcompute_reading as reading
 from activities.providers import sfcompute_units as units
 from activities.providers.access import Access, access
 from activities.providers.http import Answer, MarketHTTP, Patience, in_path
-from activities.providers.looking import Creations
+from activities.providers.looking import Creations, look_by_id
 from activities.providers.sfcompute_places import Places
 from activities.providers.sfcompute_shapes import (
     Balances,
@@ -24,6 +24,7 @@ from activities.providers.sfcompute_shapes import (
     Sku,
 )
 from models.errors import (
+    AnswerError,
     GoneError,
     InvalidOrderError,
     MarketAwayError,
@@ -52,6 +53,10 @@ from models.settings import Settings
 _DEPTH = 100
 _LARGEST_SCRIPT = 64 * 1024
 _MICRO_PER_CENT = 10_000
+NO_IMAGE = (
+    "nothing is bought there, since no agent would come up: set LONGSHORE_SFCOMPUTE_IMAGE to an "
+    "image with Longshore on it (docs/providers.md)"
+)
 
 
 def connect(settings: Settings) -> "SFCompute | None":
@@ -64,6 +69,7 @@ def connect(settings: Settings) -> "SFCompute | None":
         prefix=settings.sfcompute_prefix,
         workspace=settings.sfcompute_workspace,
         image=settings.sfcompute_image,
+        firewall=settings.sfcompute_firewall,
     )
 
 
@@ -76,7 +82,6 @@ class SFCompute:
         fixed_window=True,
         resellable=True,
         idempotent=True,
-        fast_fabric=True,
         lot_gpus=reading.USUAL_GPUS,
         grain=units.GRAIN,
     )
@@ -88,6 +93,7 @@ class SFCompute:
         prefix: str = "/preview/v2",
         workspace: str | None = None,
         image: str | None = None,
+        firewall: str | None = None,
         patience: Patience | None = None,
         **parts: Any,
     ) -> None:
@@ -96,7 +102,8 @@ class SFCompute:
             self.name, found, token_name="LONGSHORE_SFCOMPUTE_TOKEN", patience=patience, **parts
         )
         self._prefix = "/" + prefix.strip("/")
-        self._places = Places(self._http, self._prefix, workspace, image)
+        self.no_buying = "" if image or found.mode != "real" else NO_IMAGE
+        self._places = Places(self._http, self._prefix, workspace, image, firewall)
         self._machines = Creations(self._http, self._machine_named, self.machine)
 
     async def account(self) -> Account:
@@ -109,7 +116,7 @@ class SFCompute:
         )
 
     async def instance_types(self) -> Sequence[InstanceType]:
-        kinds = map(reading.instance_type, await self._places.skus())
+        kinds = map(reading.instance_type, await self._places.skus_for_all())
         by_name = {str(kind): kind for kind in kinds if kind}
         return [by_name[name] for name in sorted(by_name)]
 
@@ -134,7 +141,7 @@ class SFCompute:
         """As documented there; for a sale the fee is what is kept from it."""
         window = self._window_of(request)
         wanted = self._type_of(request)
-        skus = await self._places.skus_of(wanted)
+        skus = await self._places.skus_of(wanted, held=request.side is Side.SELL)
         if not skus:
             return _no_such_type(wanted)
         answer = await self._http.ask(
@@ -142,6 +149,17 @@ class SFCompute:
         )
         shape = answer.read(OrderPreview)
         return reading.preview(shape, request, window, skus, simulated=answer.simulated)
+
+    async def check_start(self, request: OrderRequest) -> None:
+        """Look for the image, and whether the token may see instances: roles are granted one by
+        one, and the right to order is not that to start."""
+        if self.no_buying:
+            raise InvalidOrderError(self.name, self.no_buying)
+        await self._places.image()
+        try:
+            await self._http.get(f"{self._prefix}/instances", self._places.scope({"limit": "1"}))
+        except (AnswerError, MarketAwayError):
+            return  # that says nothing of the right; a start is tried again
 
     async def order(self, request: OrderRequest) -> Order:
         """Place an order under its key, which the market remembers: sent again, it is the first.
@@ -175,9 +193,12 @@ class SFCompute:
         return None
 
     async def order_by_id(self, order_id: str) -> Order:
-        return await self._order(
-            await self._http.get(f"{self._prefix}/orders/{in_path(order_id)}")
-        )
+        path = f"{self._prefix}/orders/{in_path(order_id)}"
+
+        async def look() -> Order:
+            return await self._order(await self._http.get(path))
+
+        return await look_by_id(order_id, look, self.orders)
 
     async def orders(self) -> Sequence[Order]:
         params = self._places.scope({"sort_by": "-created_at"})
@@ -206,14 +227,16 @@ class SFCompute:
         if (known := await self._machines.known(request.name)) is not None:
             return known
         wanted = InstanceType.parse(request.instance_type)
-        sku = await self._places.sku_held(request.account, wanted)
-        body = {
+        sku = await self._places.sku_held(request.account, wanted, request.place)
+        body: dict[str, object] = {
             "name": request.name,
             "pool": request.account,
             "image": await self._places.image(),
             "instance_sku": sku.id,
             "cloud_init_user_data": script,
         }
+        if request.for_gang:
+            body |= await self._to_meet(sku, request.account)
         secrets = (script, request.startup_script)
         try:
             answer = await self._http.create(f"{self._prefix}/instances", body, secrets=secrets)
@@ -224,8 +247,13 @@ class SFCompute:
         return reading.machine(shape, sku, simulated=answer.simulated)
 
     async def machine(self, machine_id: str) -> Machine:
-        answer = await self._http.get(f"{self._prefix}/instances/{in_path(machine_id)}")
-        return await self._machine_of(answer.read(Instance), answer.simulated)
+        path = f"{self._prefix}/instances/{in_path(machine_id)}"
+
+        async def look() -> Machine:
+            answer = await self._http.get(path)
+            return await self._machine_of(answer.read(Instance), answer.simulated)
+
+        return await look_by_id(machine_id, look, self._all_machines)
 
     async def machines(self) -> Sequence[Machine]:
         found = await self._all_machines()
@@ -235,13 +263,25 @@ class SFCompute:
         try:
             await self._http.ask(f"{self._prefix}/instances/{in_path(machine_id)}/terminate")
         except GoneError:
-            return
+            if any(machine.id == machine_id for machine in await self.machines()):
+                raise
         except (InvalidOrderError, OrderConflictError):
             if (await self.machine(machine_id)).state is not MachineState.ENDED:
                 raise
 
     async def aclose(self) -> None:
         await self._http.aclose()
+
+    async def _to_meet(self, sku: Sku, pool: str) -> dict[str, object]:
+        """Return what an instance is asked for by so that ranks on it reach others: both are off
+        unless they are asked for, and refused where the SKU does not have them."""
+        wanted: dict[str, object] = {}
+        if reading.fabric_of(sku) == "infiniband":
+            wanted["_preview_enable_infiniband"] = True
+        if sku.supports_public_ipv4:
+            wanted["enable_public_ipv4"] = True
+            wanted["firewall"] = await self._places.firewall(pool)
+        return wanted
 
     async def _balance(self) -> int | None:
         """Return micro-dollars; None where it does not say: v2 has no call for it, v1 may go."""
@@ -285,6 +325,9 @@ class SFCompute:
             simulated=answer.simulated,
             window=window,
             places={sku.id: sku.name for sku in skus},
+            regions={sku.id: sku.region.value for sku in skus if sku.region},
+            fabrics={sku.id: fabric for sku in skus if (fabric := reading.fabric_of(sku))},
+            closed=tuple(sku.id for sku in skus if not sku.supports_public_ipv4),
         )
 
     def _type_of(self, request: OrderRequest) -> InstanceType:
@@ -306,7 +349,8 @@ class SFCompute:
         Most types have one. Of several, a buy goes where the lowest ask stands, a sale where the
         pool has the time.
         """
-        skus = await self._places.skus_of(self._type_of(request))
+        selling = request.side is Side.SELL
+        skus = await self._places.skus_of(self._type_of(request), held=selling)
         if request.place is not None:
             skus = [sku for sku in skus if sku.id == request.place]
             if not skus:
@@ -315,7 +359,7 @@ class SFCompute:
                 )
         if len(skus) < 2:
             return skus
-        if request.side is Side.SELL:
+        if selling:
             return await self._places.by_held(skus, request.account or "", window)
         depth = (await self._depth(skus[0], window)).read(Depth)
         ranked = [level.instance_sku for level in depth.asks]

@@ -1,5 +1,6 @@
 """What is found by looking around at San Francisco Compute: SKUs, pools, workspace, image."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -11,6 +12,7 @@ from activities.providers.looking import Creations
 from activities.providers.sfcompute_shapes import Image, Instance, Listed, Named, Page, Pool, Sku
 from models.errors import (
     AnswerError,
+    GoneError,
     InvalidOrderError,
     MarketAwayError,
     OrderConflictError,
@@ -23,18 +25,26 @@ _PAGE = 200
 _PUBLIC_IMAGES = "sfc:workspace:sfcompute:public"
 _OVER = ("terminated", "failed")
 T = TypeVar("T", bound=Listed)
+_log = logging.getLogger(__name__)
 
 
 class Places:
     """Reads and keeps the things that orders and instances refer to."""
 
     def __init__(
-        self, http: MarketHTTP, prefix: str, workspace: str | None, image: str | None
+        self,
+        http: MarketHTTP,
+        prefix: str,
+        workspace: str | None,
+        image: str | None,
+        firewall: str | None = None,
     ) -> None:
         self._http = http
         self._prefix = prefix
         self._workspace = workspace
         self._image = image
+        self._image_is_there = False
+        self._firewall = firewall
         self._skus: tuple[Sku, ...] = ()
         self._skus_until = 0.0
         self._pools = Creations(http, self._pool_named, self._pool)
@@ -44,13 +54,24 @@ class Places:
         if time.monotonic() >= self._skus_until:
             found, _ = await self.all(f"{self._prefix}/instance_skus", Page[Sku])
             self._skus, self._skus_until = tuple(found), time.monotonic() + _SKUS_HOLD
+            for sku in found:
+                if sku.audience_hint:
+                    _log.info(
+                        "%s: nothing is bought of %s, which is not for everybody: %s",
+                        self._http.provider, sku.name, sku.audience_hint,
+                    )  # fmt: skip
         return self._skus
 
-    async def skus_of(self, wanted: InstanceType) -> list[Sku]:
-        """Return the SKUs that are of a type, by id."""
+    async def skus_for_all(self) -> list[Sku]:
+        """Return the SKUs that anybody may order; an order of another may be refused."""
+        return [sku for sku in await self.skus() if not sku.audience_hint]
+
+    async def skus_of(self, wanted: InstanceType, *, held: bool = False) -> list[Sku]:
+        """Return the SKUs of a type that anybody may order, by id; with `held` all of the type,
+        since a pool may hold time of any."""
         found = [
             sku
-            for sku in await self.skus()
+            for sku in (await self.skus() if held else await self.skus_for_all())
             if (kind := reading.instance_type(sku)) and wanted.takes(kind)
         ]
         return sorted(found, key=lambda sku: sku.id)
@@ -67,9 +88,12 @@ class Places:
             key=lambda sku: -units.nodes_throughout(schedules.get(sku.id, ()), window),
         )
 
-    async def sku_held(self, pool_id: str, wanted: InstanceType) -> Sku:
-        """Return the SKU of a type on which a pool has most nodes without an instance."""
-        skus = await self.skus_of(wanted)
+    async def sku_held(self, pool_id: str, wanted: InstanceType, place: str | None = None) -> Sku:
+        """Return the SKU that is a place; without one, that of a type on which a pool has most
+        nodes without an instance."""
+        if place is not None and (known := await self.sku(place)) is not None:
+            return known
+        skus = await self.skus_of(wanted, held=True)
         if not skus:
             raise InvalidOrderError(self._http.provider, f"it does not trade {wanted}")
         if len(skus) == 1:
@@ -99,18 +123,46 @@ class Places:
 
     async def image(self) -> str:
         """Return the image of new instances: the setting, else the account's first, else a
-        public one."""
+        public one. Raises InvalidOrderError where there is none."""
+        if self._image is not None and not self._image_is_there:
+            await self._look_for_image(self._image)
         if self._image is None:
             for params in (self.scope(), {"workspace": _PUBLIC_IMAGES}):
                 found, _ = await self.all(f"{self._prefix}/images", Page[Image], params)
                 usable = [image for image in found if image.upload_status == "completed"]
                 if usable:
-                    self._image = usable[0].id
+                    self._image, self._image_is_there = usable[0].id, True
                     return usable[0].id
             raise InvalidOrderError(
                 self._http.provider, "it has no image to start from: set LONGSHORE_SFCOMPUTE_IMAGE"
             )
         return self._image
+
+    async def _look_for_image(self, image: str) -> None:
+        try:
+            answer = await self._http.get(f"{self._prefix}/images/{in_path(image)}")
+            state = answer.read(Image).upload_status
+        except GoneError:
+            state = "not there"
+        if state != "completed":
+            raise InvalidOrderError(
+                self._http.provider, f"the image {image} of LONGSHORE_SFCOMPUTE_IMAGE is {state}"
+            )
+        self._image_is_there = True
+
+    async def firewall(self, pool_id: str) -> str:
+        """Return the firewall of public addresses: the setting, else the default one of the
+        workspace that a pool is in. Raises InvalidOrderError where neither is known."""
+        if self._firewall is not None:
+            return self._firewall
+        pool = await self._pool(pool_id)
+        if not pool.owner or not pool.workspace:
+            raise InvalidOrderError(
+                self._http.provider,
+                f"it does not say in which workspace pool {pool_id} is: set "
+                "LONGSHORE_SFCOMPUTE_FIREWALL",
+            )
+        return f"sfc:firewall:{pool.owner}:{pool.workspace}:default"
 
     def scope(self, params: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return query parameters within the workspace of the settings, or without one."""
@@ -149,12 +201,15 @@ class Places:
     async def _home(self) -> str:
         """Return the workspace for new pools: the setting, else the account's only one."""
         if self._workspace is None:
-            found, _ = await self.all(f"{self._prefix}/workspaces", Page[Named])
-            if len(found) != 1:
+            # This list takes neither a limit nor a cursor.
+            page = (await self._http.get(f"{self._prefix}/workspaces")).read(Page[Named])
+            found = page.data
+            if len(found) != 1 or page.has_more:
                 names = ", ".join(place.name or place.id for place in found) or "none"
+                count = f"more than {len(found)}" if page.has_more else len(found)
                 raise InvalidOrderError(
                     self._http.provider,
-                    f"the account has {len(found)} workspaces ({names}): say which one in "
+                    f"the account has {count} workspaces ({names}): say which one in "
                     "LONGSHORE_SFCOMPUTE_WORKSPACE",
                 )
             return found[0].id

@@ -57,6 +57,12 @@ def instance_type(sku: Sku) -> InstanceType | None:
     return InstanceType(gpus=count, gpu_type=sku.accelerator.value.upper())
 
 
+def fabric_of(sku: Sku) -> str:
+    """Return the fast fabric of a SKU's machines, in the market's word; empty for none."""
+    fabric = sku.rdma_type.value.casefold() if sku.rdma_type else ""
+    return "" if fabric == "none" else fabric
+
+
 def gpus_of(sku: Sku | None) -> int:
     """Return how many GPUs a node has."""
     kind = instance_type(sku) if sku else None

@@ -54,6 +54,15 @@ class Text(Wire):
     value: str
 
 
+class Flag(Wire):
+    """Whether a machine has something: a boolean, or yes as text."""
+
+    value: bool | str
+
+    def __bool__(self) -> bool:
+        return str(self.value).casefold() in ("true", "yes")
+
+
 class Count(Wire):
     value: int
 
@@ -63,6 +72,14 @@ class Sku(Listed):
     accelerator: Text | None = None
     num_accelerators: Count | None = None
     region: Text | None = None
+    audience_hint: str | None = None
+    """Whom it is for, where it is not for everybody."""
+    rdma_type: Text | None = None
+    """The fast fabric of its machines, such as infiniband or roce; none without."""
+    supports_public_ipv4: Flag | None = Field(
+        default=None, validation_alias=AliasChoices("supports_public_ipv4", "public_ipv4")
+    )
+    """Its machines may have a public address. Without one nothing but SSH comes in."""
 
     @property
     def name(self) -> str:
@@ -139,6 +156,9 @@ class AllocationSchedule(Wire):
 
 class Pool(Listed):
     name: str
+    owner: str = ""
+    workspace: str = ""
+    """By name."""
     kind: str = "market"
     allocation_schedule: AllocationSchedule = AllocationSchedule()
 

@@ -19,9 +19,13 @@ class SKU:
     mean_cents: int
     """Around this the price of a GPU-hour moves, in cents."""
     rdma: str | None = "infiniband"
+    public: bool = True
+    """Its machines may have public addresses."""
     vcpus: int = 192
     memory: int = 2048 * GIB
     storage: int = 12 * 2**40
+    audience: str | None = None
+    """Whom it is for, where it is not for everybody: nobody here may order it then."""
 
     @property
     def hardware(self) -> str:
@@ -29,18 +33,18 @@ class SKU:
         return f"8x{self.accelerator.upper()}-{self.vram_gb}GB"
 
     @property
-    def properties(self) -> Mapping[str, tuple[str, str]]:
+    def properties(self) -> Mapping[str, tuple[str | int | bool, str]]:
         """Value and display value by key."""
-        found = {
+        found: dict[str, tuple[str | int | bool, str]] = {
             "region": (self.region, self.region.replace("-", " ").title()),
             "availability_zone": (self.zone, self.zone),
             "accelerator": (self.accelerator, self.accelerator.upper()),
             "form_factor": ("sxm", "SXM"),
-            "num_accelerators": ("8", "8"),
-            "num_vcpus": (str(self.vcpus), str(self.vcpus)),
-            "memory": (str(self.memory), f"{self.memory // GIB} GiB"),
-            "local_storage": (str(self.storage), f"{self.storage // 2**40} TiB"),
-            "supports_public_ipv4": ("yes", "Yes"),
+            "num_accelerators": (8, "8"),
+            "num_vcpus": (self.vcpus, str(self.vcpus)),
+            "memory": (self.memory, f"{self.memory // GIB} GiB"),
+            "local_storage": (self.storage, f"{self.storage // 2**40} TiB"),
+            "supports_public_ipv4": (self.public, "Yes" if self.public else "No"),
         }
         if self.rdma:
             found["rdma_type"] = (self.rdma, self.rdma.title())
@@ -51,7 +55,7 @@ class SKU:
         properties = self.properties
         return all(
             key in properties
-            and any(properties[key][0].casefold() == str(value).casefold() for value in values)
+            and str(properties[key][0]).casefold() in {value.casefold() for value in values}
             for key, values in requirements.items()
         )
 
@@ -59,9 +63,10 @@ class SKU:
 SKUS = (
     SKU("isku_h100a", "alder", "h100", 80, "us-west", "us-west-1a", 200),
     SKU("isku_h100b", "birch", "h100", 80, "us-east", "us-east-2b", 195),
-    SKU("isku_h100c", "cedar", "h100", 80, "eu-north", "eu-north-1a", 185, rdma=None),
+    SKU("isku_h100c", "cedar", "h100", 80, "eu-north", "eu-north-1a", 185, rdma=None,
+        public=False),
     SKU("isku_h200a", "elm", "h200", 141, "us-west", "us-west-1b", 255),
     SKU("isku_h200b", "fir", "h200", 141, "iceland", "iceland-1a", 240),
     SKU("isku_b200a", "hazel", "b200", 180, "us-east", "us-east-2c", 375),
     SKU("isku_a100a", "larch", "a100", 80, "us-central", "us-central-1a", 120, rdma="roce"),
-)
+)  # fmt: skip

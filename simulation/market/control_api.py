@@ -13,6 +13,7 @@ from simulation.market.background import Profile
 from simulation.market.catalogue import SKU
 from simulation.market.faults import FAULTS, FOREVER
 from simulation.market.http import Answer, Api, ApiError, Call
+from simulation.market.instances import Instance
 from simulation.market.market import Market
 from simulation.market.rates import per_gpu_hour, rate_of_gpu_hour
 from simulation.market.schedule import Schedule
@@ -43,6 +44,7 @@ class FaultBody(Frozen):
     times: int = Field(default=1, ge=FOREVER)
     provider: Literal["sfcompute", "prime"] | None = None
     route: str | None = None
+    seller: str | None = None
 
 
 class ScriptedOrder(Frozen):
@@ -102,7 +104,12 @@ def _move_clock(call: Call) -> Answer:
 def _faults(call: Call) -> Answer:
     faults = call.market.world.faults
     armed = {
-        each.fault.name: {"times": each.times, "provider": each.provider, "route": each.route}
+        each.fault.name: {
+            "times": each.times,
+            "provider": each.provider,
+            "route": each.route,
+            "seller": each.seller,
+        }
         for each in faults.armed
     }
     known = [
@@ -123,7 +130,9 @@ def _set_fault(call: Call) -> Answer:
     body = call.body(FaultBody)
     if body.name not in FAULTS:
         raise ApiError(404, f"no such fault: {body.name}. GET /simulation/faults lists them")
-    call.market.world.faults.set(body.name, body.times, provider=body.provider, route=body.route)
+    call.market.world.faults.set(
+        body.name, body.times, provider=body.provider, route=body.route, seller=body.seller
+    )
     return _faults(call)
 
 
@@ -222,11 +231,16 @@ def _state(call: Call) -> Answer:
             },
             "orders": _all(order, market.exchange.orders.values()),
             "pools": [pool(each, minute) for each in market.instances.pools.values()],
-            "instances": _all(instance, market.instances.by_id.values()),
+            "instances": _all(_instance, market.instances.by_id.values()),
             "pods": _all(lambda pod: pod.state(), market.cloud.pods.values()),
             "faults": market.world.faults.happened,
         }
     )
+
+
+def _instance(record: Instance) -> dict[str, Any]:
+    """Return an instance as its API shows it, and what that does not say."""
+    return {**instance(record), "infiniband": record.infiniband}
 
 
 def _all(write: Callable[[Any], Any], things: Any) -> list[Any]:

@@ -67,6 +67,8 @@ FAULTS: Mapping[str, Fault] = {
         Fault("empty_availability", (PRIME,), "GET /availability/*", "200 with no rows."),
         Fault("stale_offer", (PRIME,), "POST /pods/", "400: the row has gone since it was "
               "listed."),
+        Fault("seller_refuses", (PRIME,), "POST /pods/", "400: the seller does not take the "
+              "image, whatever its rows say: each seller, or the one that is set with it."),
         Fault("pod_cap", (PRIME,), "POST /pods/", "400: too many running instances."),
         Fault("fastapi_error", (PRIME,), "POST /pods/", "422 in the form `detail[{loc, msg}]`."),
         Fault("pod_error", (PRIME,), "pods", "A pod ends in ERROR as it starts."),
@@ -93,6 +95,8 @@ class Armed:
     """Where both have it: this one alone."""
     route: str | None = None
     """Method and path after the API's prefix, such as ``POST /orders``: there alone."""
+    seller: str | None = None
+    """Where a fault is of a seller: of this one alone."""
 
 
 class Faults:
@@ -118,6 +122,7 @@ class Faults:
         *,
         provider: str | None = None,
         route: str | None = None,
+        seller: str | None = None,
     ) -> None:
         """Let a fault happen the next `times` times. Raises KeyError for an unknown name."""
         fault = FAULTS[name]
@@ -129,20 +134,25 @@ class Faults:
         if times == 0:
             self._armed.pop(name, None)
             return
-        self._armed[name] = Armed(fault, times, provider, route)
+        self._armed[name] = Armed(fault, times, provider, route, seller)
 
     def clear(self) -> None:
         self._armed.clear()
 
-    def take(self, name: str, provider: str, route: str | None = None) -> bool:
+    def take(
+        self, name: str, provider: str, route: str | None = None, *, seller: str | None = None
+    ) -> bool:
         """Return whether a fault happens now; it is counted down when it does.
 
         `route` is method and path; without, a fault that was set for one route does not happen.
+        The same holds for `seller`.
         """
         armed = self._armed.get(name)
         if armed is None or provider not in armed.fault.providers:
             return False
         if armed.provider not in (None, provider) or armed.route not in (None, route):
+            return False
+        if armed.seller not in (None, seller):
             return False
         self._count(name)
         if armed.times != FOREVER:

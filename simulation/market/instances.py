@@ -46,6 +46,8 @@ class Instance:
     """What else it was made with, and what an answer repeats."""
     user_data: str | None = None
     """Base64."""
+    infiniband: bool = False
+    """It was asked for with it."""
     status: str = "awaiting_allocation"
     allocated: bool = False
     """It has a node: it runs, or is about to."""
@@ -89,6 +91,7 @@ class Instances:
         user_data: str | None = None,
         priority: str = "normal",
         options: dict[str, Any] | None = None,
+        infiniband: bool = False,
     ) -> Instance:
         """Add an instance; it gets a node as soon as the pool has one to spare.
 
@@ -101,7 +104,7 @@ class Instances:
         instance_id = self._world.new_id("inst")
         instance = Instance(
             instance_id, name or instance_id, pool, sku, image, priority, now, options or {},
-            user_data, updated_at=now,
+            user_data, infiniband, updated_at=now,
         )  # fmt: skip
         self.by_id[instance.id] = instance
         self._allocate(pool, sku.id)
@@ -128,7 +131,7 @@ class Instances:
         self._end(old, "terminated")
         return self.create(
             old.pool, old.sku, image=old.image, user_data=old.user_data, priority=old.priority,
-            options=old.options,
+            options=old.options, infiniband=old.infiniband,
         )  # fmt: skip
 
     def _change(self, pool: Pool, sku: str, schedule: Schedule) -> None:

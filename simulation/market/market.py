@@ -32,6 +32,8 @@ class Options:
     """Seconds since 1970; now when left out."""
     run: str | None = None
     """Part of every id; from the time of day when left out."""
+    steady: bool = False
+    """Whether the cloud's offers stay what they were when the market opened."""
     skus: Sequence[SKU] = SKUS
     knobs: Knobs = field(default_factory=Knobs)
 
@@ -46,7 +48,7 @@ class Market:
         say: Callable[[str], object] = lambda line: None,
     ) -> None:
         self.options = options = options or Options()
-        start = options.start if options.start is not None else time.time()
+        self.opened = start = options.start if options.start is not None else time.time()
         run = options.run if options.run is not None else f"{int(start):x}"
         self.world = World(
             Clock(start, options.speed),
@@ -60,9 +62,7 @@ class Market:
         self.ledger.move("credit_grant", options.balance, "simulated money", start)
         background = Background(options.seed, options.skus, options.profile)
         self.exchange = Exchange(self.world, self.instances, self.ledger, options.skus, background)
-        wallet = Ledger()
-        wallet.move("credit_grant", options.balance, "simulated money", start)
-        self.cloud = Cloud(self.world, wallet, options.profile)
+        self.cloud = Cloud(self.world, options.balance, options.profile, options.steady)
         self.world.faults.does_at_once("price_spike", self._spike)
         self.world.say = say  # what was traded before the market opened is not news
         self.order_keys: dict[str, tuple[str, str]] = {}

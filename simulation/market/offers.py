@@ -13,9 +13,13 @@ EVERY = 3
 """Minutes between two changes of the list."""
 EUR_IN_USD = 1.1
 """Rows in euros are billed at this."""
-IMAGES = ("ubuntu_22_cuda_12", "cuda_12_4_pytorch_2_4", "custom_template")
+TEMPLATE = "custom_template"
+"""The one image that runs something of its own when it starts."""
+IMAGES = ("ubuntu_22_cuda_12", "cuda_12_4_pytorch_2_4", TEMPLATE)
 _STOCK = ("Available", "Available", "High", "Medium", "Low")
 _DISK_CENTS_PER_TB = 14
+CLUSTER_NODE_GPUS = 8
+"""Of each machine of a cluster."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,10 @@ class Seller:
     prepaid_hours: float | None = None
     needs: tuple[str, ...] = ()
     """Fields of an order that it refuses to go without."""
+    without_template: tuple[str, ...] = ()
+    """Kinds whose rows do not list the image of templates."""
+    drops_variables: bool = False
+    """Its pods get no environment variables, whatever the order says."""
 
 
 KINDS = {
@@ -70,10 +78,10 @@ _FR = ("PAR-2", "FR", "eu_west")
 _SINGLY = (1, 2, 3, 4, 5, 6, 7, 8)
 SELLERS = (
     Seller("runpod", 0.98, (_US, _NL), _SINGLY, ("H100_80GB", "A100_80GB", "L40S_48GB",
-           "RTX4090_24GB"), community=True),
+           "RTX4090_24GB"), community=True, drops_variables=True),
     Seller("lambdalabs", 1.1, (_US_WEST,), (1, 2, 4, 8), ("H100_80GB", "B200_180GB")),
     Seller("hyperstack", 0.95, (("CANADA-1", "CA", "canada"),), (1, 2, 4, 8),
-           ("H100_80GB", "A100_80GB"), needs=("dataCenterId",)),
+           ("H100_80GB", "A100_80GB"), needs=("dataCenterId",), without_template=("H100_80GB",)),
     Seller("datacrunch", 0.9, (_FI,), (1, 2, 4, 8), ("H100_80GB", "H200_141GB", "B200_180GB"),
            spot=True),
     Seller("scaleway", 1.15, (_FR,), (1, 2, 4, 8), ("H100_80GB", "L40S_48GB"), currency="EUR"),
@@ -102,9 +110,20 @@ class Row:
     """The estimate of how long it takes to come up."""
 
     @property
+    def images(self) -> tuple[str, ...]:
+        """What an order may name as its image."""
+        plain = self.kind.gpu_type in self.seller.without_template
+        return tuple(image for image in IMAGES if not (plain and image == TEMPLATE))
+
+    @property
+    def nodes(self) -> int:
+        """Machines: more than one are a cluster."""
+        return max(self.count // CLUSTER_NODE_GPUS, 1)
+
+    @property
     def hardware(self) -> str:
-        """What an agent on it says that it has, such as ``2xH100-80GB``."""
-        return f"{self.count}x{self.kind.hardware}"
+        """What an agent on each of its machines says that it has, such as ``2xH100-80GB``."""
+        return f"{self.count // self.nodes}x{self.kind.hardware}"
 
     def usd_per_hour(self, extra_disk: int) -> int:
         """Return micro-dollars an hour, with `extra_disk` GB over the default."""
@@ -135,13 +154,13 @@ class Row:
             "vcpu": _spec(13 * self.count, 13 * self.count, None),
             "memory": _spec(94 * self.count, 94 * self.count, None),
             "internetSpeed": 10_000,
-            "interconnect": 3200 if self.count > 8 else None,
-            "interconnectType": "Infiniband" if self.count > 8 else None,
+            "interconnect": 3200 if self.nodes > 1 else None,
+            "interconnectType": "Infiniband" if self.nodes > 1 else None,
             "provisioningTime": self.minutes,
             "stockStatus": self.stock,
             "security": "community_cloud" if community else "secure_cloud",
             "prices": prices,
-            "images": list(IMAGES),
+            "images": list(self.images),
             "isSpot": self.spot,
             "prepaidTime": self.seller.prepaid_hours,
         }
@@ -153,10 +172,14 @@ class Row:
 
 
 class Offers:
-    """The list as it is now. The same seed and minutes give the same rows."""
+    """The list as it is now. The same seed and minutes give the same rows.
 
-    def __init__(self, world: World, profile: Profile) -> None:
+    A steady one changes only when its prices are told to jump.
+    """
+
+    def __init__(self, world: World, profile: Profile, steady: bool = False) -> None:
         self._world = world
+        self._steady = steady
         self._profile = profile
         self._random = random.Random(f"{world.seed}/offers")
         self._level = 1.0
@@ -209,7 +232,8 @@ class Offers:
         self._level += (1 - self._level) * 0.1
         self._level *= SPIKE if spikes else 1.0
         self._draw()
-        self._world.clock.after(EVERY * 60, self._change)
+        if not self._steady:
+            self._world.clock.after(EVERY * 60, self._change)
 
     def _draw(self) -> None:
         """Draw anew which rows there are, with what stock, at what price."""

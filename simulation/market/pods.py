@@ -32,6 +32,10 @@ class Pod:
     wanted: dict[str, Any]
     """The `pod` of the request."""
     script: str | None
+    wallet: Ledger
+    """Who pays for it."""
+    team: str | None = None
+    """Whose it is, where it is not the user's own."""
     status: str = "PROVISIONING"
     installation: str = "PENDING"
     failure: str | None = None
@@ -48,6 +52,13 @@ class Pod:
     def over(self) -> bool:
         return self.status in _OVER
 
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The names of its machines: its own, or of a cluster one for each."""
+        if self.row.nodes == 1:
+            return (self.id,)
+        return tuple(f"{self.id}-{number}" for number in range(1, self.row.nodes + 1))
+
     def state(self) -> dict[str, Any]:
         """Return what the control API shows."""
         return {
@@ -56,6 +67,7 @@ class Pod:
             "status": self.status,
             "installation": self.installation,
             "hardware": self.row.hardware,
+            "machines": list(self.machines),
             "spot": self.row.spot,
             "rate": self.rate,
             "minutes": self.minutes,
@@ -64,12 +76,14 @@ class Pod:
 
 
 class Cloud:
-    """Offers, pods and one wallet. Nothing here is idempotent: two requests make two pods."""
+    """Offers, pods and wallets. Nothing here is idempotent: two requests make two pods."""
 
-    def __init__(self, world: World, wallet: Ledger, profile: Profile) -> None:
+    def __init__(self, world: World, balance: int, profile: Profile, steady: bool = False) -> None:
+        """`balance` is what a wallet begins with, in micro-dollars."""
         self._world = world
-        self.wallet = wallet
-        self.offers = Offers(world, profile)
+        self._balance = balance
+        self._wallets: dict[str | None, Ledger] = {}
+        self.offers = Offers(world, profile, steady)
         self.pods: dict[str, Pod] = {}
         """Every pod, also those that have ended."""
         world.faults.does_at_once("spot_lost", self._lose_one)
@@ -77,21 +91,41 @@ class Cloud:
     def living(self) -> list[Pod]:
         return [pod for pod in self.pods.values() if not pod.over]
 
+    @property
+    def wallet(self) -> Ledger:
+        """The user's own."""
+        return self.wallet_of(None)
+
+    def wallet_of(self, team: str | None) -> Ledger:
+        """Return a team's wallet, or without one the user's own. The user is in every team."""
+        if team not in self._wallets:
+            wallet = self._wallets[team] = Ledger()
+            wallet.move("credit_grant", self._balance, "simulated money", self._world.clock.now)
+        return self._wallets[team]
+
     def create(
-        self, row: Row, wanted: dict[str, Any], *, disk: int | None, script: str | None
+        self,
+        row: Row,
+        wanted: dict[str, Any],
+        *,
+        disk: int | None,
+        script: str | None,
+        team: str | None = None,
     ) -> Pod:
         """Start a pod. Raises EmptyWalletError when the wallet is short."""
         rate = row.usd_per_hour((disk or row.default_disk) - row.default_disk)
         prepaid = wanted.get("prepaidForHr") or row.seller.prepaid_hours or 0
-        if self.wallet.available < max(round(rate * prepaid), rate):
+        wallet = self.wallet_of(team)
+        if wallet.available < max(round(rate * prepaid), rate):
             raise EmptyWalletError
         if self._world.faults.take("price_above", PRIME):
             rate *= 2
         now = self._world.clock.now
         pod_id = self._world.new_id("pod")
         pod = Pod(
-            pod_id, wanted.get("name") or pod_id, row, rate, now, wanted, script, updated_at=now
-        )
+            pod_id, wanted.get("name") or pod_id, row, rate, now, wanted, script, wallet, team,
+            updated_at=now,
+        )  # fmt: skip
         self.pods[pod.id] = pod
         self._plan(pod)
         if prepaid:
@@ -111,7 +145,8 @@ class Cloud:
             self._world.clock.after(1, lambda: self._bill(pod, 1))
         if ran:
             notice = self._world.faults.take("notice", PRIME)
-            self._world.machines.end(pod.id, notice=notice)
+            for machine in pod.machines:
+                self._world.machines.end(machine, notice=notice)
 
     def take(self, pod: Pod) -> None:
         """Take a pod away, as the market does with spot: announced where a knob says so."""
@@ -168,8 +203,9 @@ class Cloud:
         if silent:
             return
         pod.ssh = True
-        script = None if self._world.faults.take("machine_silent", PRIME) else pod.script
-        self._world.machines.start(pod.id, script, pod.row.hardware)
+        for machine in pod.machines:
+            script = None if self._world.faults.take("machine_silent", PRIME) else pod.script
+            self._world.machines.start(machine, script, pod.row.hardware)
 
     def _minute(self, pod: Pod) -> None:
         if pod.over:
@@ -178,10 +214,11 @@ class Cloud:
         run = round((self._world.clock.now - began) / _MINUTE)
         if run > pod.minutes:
             self._bill(pod, run - pod.minutes)
-        if self.wallet.balance <= 0:
-            self._world.say("simulated wallet is empty: all pods are deleted")
+        if pod.wallet.balance <= 0:
+            self._world.say("simulated wallet is empty: all of its pods are deleted")
             for each in self.living():
-                self.delete(each)
+                if each.wallet is pod.wallet:
+                    self.delete(each)
             return
         self._world.clock.after(_MINUTE, lambda: self._minute(pod))
 
@@ -190,7 +227,7 @@ class Cloud:
         pod.minutes += minutes
         due = pod.rate * pod.minutes // 60 - pod.billed
         pod.billed += due
-        self.wallet.move("pod", -due, pod.id, self._world.clock.now)
+        pod.wallet.move("pod", -due, pod.id, self._world.clock.now)
 
     def _risk(self, pod: Pod, chance: random.Random) -> None:
         def hour() -> None:
@@ -214,7 +251,8 @@ class Cloud:
         self._say(pod)
 
     def _say(self, pod: Pod) -> None:
+        several = f"{pod.row.nodes} x " if pod.row.nodes > 1 else ""
         self._world.say(
-            f"simulated pod {pod.name} ({pod.id}): {pod.status}, {pod.row.hardware} at "
+            f"simulated pod {pod.name} ({pod.id}): {pod.status}, {several}{pod.row.hardware} at "
             f"${pod.rate / MICRO:.2f} an hour"
         )

@@ -12,13 +12,19 @@ from simulation.market.faults import PRIME
 from simulation.market.http import Answer, Api, ApiError, Call, Handler, Problem, invalid
 from simulation.market.instances import decode_script
 from simulation.market.market import Market
-from simulation.market.offers import IMAGES, KINDS, Row
+from simulation.market.offers import IMAGES, KINDS, TEMPLATE, Row
 from simulation.market.pods import EmptyWalletError, Pod
 
 STARTUP = "LONGSHORE_STARTUP"
 """Environment variable of a pod that holds its start-up script, in base64."""
 _USER = "user_simulated"
 _WALLET = "wallet_simulated"
+_MISSING = {
+    "dataCenterId": "Missing field: data_center_id",
+    "maxPrice": "Missing field: max_price not specified",
+}
+"""What it says of an order without a field: the second by issue 141 of PrimeIntellect-ai/prime,
+the first as a user of the API quotes it."""
 Json = dict[str, Any]
 Positive = Annotated[StrictInt, Field(gt=0)]
 
@@ -56,11 +62,15 @@ class ProviderWanted(BaseModel):
     type: StrictStr
 
 
+class Team(BaseModel):
+    teamId: StrictStr
+
+
 class PodBody(BaseModel):
     pod: PodWanted
     provider: ProviderWanted
     disks: list[str] | None = None
-    team: dict[str, Any] | None = None
+    team: Team | None = None
 
 
 def routes(market: Market, token: str) -> Mount:
@@ -83,11 +93,11 @@ def error(problem: ApiError) -> Json:
 
 
 def _gpus(call: Call) -> Answer:
-    return _listed(call, lambda row: row.count <= 8)
+    return _listed(call, lambda row: row.nodes == 1)
 
 
 def _clusters(call: Call) -> Answer:
-    return _listed(call, lambda row: row.count > 8)
+    return _listed(call, lambda row: row.nodes > 1)
 
 
 def _listed(call: Call, kept: Callable[[Row], bool]) -> Answer:
@@ -117,7 +127,7 @@ def _asked_for(call: Call, row: Row) -> bool:
 def _summary(call: Call) -> Answer:
     found: dict[str, dict[str, Json]] = {name: {} for name in KINDS}
     for row in call.market.cloud.offers.rows:
-        if row.count > 8 or row.stock == "Unavailable":
+        if row.nodes > 1 or row.stock == "Unavailable":
             continue
         cell = found[row.kind.gpu_type].setdefault(str(row.count), {})
         prices = row.json()["prices"]
@@ -139,9 +149,11 @@ def _create(call: Call) -> Answer:
     pod, knobs = body.pod, call.market.world.knobs
     for name in row.seller.needs:
         if getattr(pod, name) is None:
-            snake = {"dataCenterId": "data_center_id", "maxPrice": "max_price"}[name]
-            raise ApiError(400, f"{snake} is required for provider {row.seller.name}")
-    if pod.image not in IMAGES:
+            raise ApiError(400, _MISSING[name])
+    refuses = call.market.world.faults.take(
+        "seller_refuses", PRIME, "POST /pods/", seller=row.seller.name
+    )
+    if pod.image not in row.images or refuses:
         raise ApiError(400, f"image {pod.image} is not supported by the provider")
     if len(call.market.cloud.living()) >= knobs.pod_cap:
         raise ApiError(400, f"you may have at most {knobs.pod_cap} running instances")
@@ -149,8 +161,9 @@ def _create(call: Call) -> Answer:
         raise ApiError(400, "the price of this offer is over max_price")
     try:
         made = call.market.cloud.create(
-            row, pod.model_dump(exclude_none=True), disk=pod.diskSize, script=_script(pod)
-        )
+            row, pod.model_dump(exclude_none=True), disk=pod.diskSize, script=_script(pod, row),
+            team=body.team.teamId if body.team else None,
+        )  # fmt: skip
     except EmptyWalletError:
         raise ApiError(402, "the balance of the wallet is too low") from None
     return Answer(_pod(made))
@@ -189,7 +202,10 @@ def _row(call: Call, body: PodBody) -> Row:
     return found
 
 
-def _script(pod: PodWanted) -> str | None:
+def _script(pod: PodWanted, row: Row) -> str | None:
+    """Return what the pod runs when it starts: nothing, but from a template that is told to."""
+    if pod.image != TEMPLATE or pod.customTemplateId is None or row.seller.drops_variables:
+        return None
     for variable in pod.envVars or ():
         if variable.key == STARTUP:
             return decode_script(variable.value)
@@ -241,32 +257,37 @@ def _history(call: Call) -> Answer:
         key=lambda pod: (pod.terminated_at or 0.0) if sort == "terminatedAt" else pod.created_at,
         reverse=call.query("sort_order") != "asc",
     )
-    rows = [{**_pod(pod), "totalBilledPrice": pod.billed / MICRO} for pod in ended]
-    return _cut(call, rows)
+    return _cut(call, [_ended(pod) for pod in ended])
 
 
 def _wallet(call: Call) -> Answer:
     limit = call.whole_number("limit", 20, 1, 100)
     offset = call.whole_number("offset", 0, 0, 10**6)
-    moves = [move for move in reversed(call.market.cloud.wallet.movements) if move.kind == "pod"]
+    team = call.query("teamId")
+    wallet = call.market.cloud.wallet_of(team)
+    moves = [move for move in reversed(wallet.movements) if move.kind == "pod"]
     billings = [
         {
             "id": move.id, "created_at": _time(move.at), "updated_at": _time(move.at),
-            "amount_usd": -move.amount / MICRO, "currency": "USD", "resource_type": "pod",
+            "amount_usd": -move.amount / MICRO, "currency": "USD", "resource_type": "compute",
             "resource_id": move.reference, "last_billed_at": _time(move.at),
         }
         for move in moves[offset : offset + limit]
     ]  # fmt: skip
     return Answer(
         {
-            "wallet_id": _WALLET,
-            "balance_usd": call.market.cloud.wallet.balance / MICRO,
+            "wallet_id": _wallet_id(team),
+            "balance_usd": wallet.balance / MICRO,
             "currency": "USD",
             "total_billings": len(moves),
             "recent_billings": billings,
-            "team_id": call.query("teamId"),
+            "team_id": team,
         }
     )
+
+
+def _wallet_id(team: str | None) -> str:
+    return f"wallet_{team}" if team else _WALLET
 
 
 def _whoami(call: Call) -> Answer:
@@ -301,22 +322,23 @@ def _unlagged(call: Call, pods: list[Pod]) -> list[Pod]:
 
 
 def _odd(call: Call, rows: list[Json]) -> list[Json]:
-    if rows and call.market.world.faults.take("unknown_status", PRIME):
-        rows[0]["status"] = "RETICULATING"
+    """Give the first row that has a status one that nobody has heard of, when that is set."""
+    told = next((row for row in rows if "status" in row), None)
+    if told is not None and call.market.world.faults.take("unknown_status", PRIME):
+        told["status"] = "RETICULATING"
     return rows
 
 
 def _pod(pod: Pod) -> Json:
-    cluster = pod.row.count > 8
+    nodes = pod.row.nodes
     address = "127.0.0.1" if pod.ssh and not pod.over else None
     ssh = f"ubuntu@{address} -p 22" if address else None
-    nodes = -(-pod.row.count // 8)
     progress = {"PENDING": None, "ACTIVE": 50, "FINISHED": 100}.get(pod.installation)
     return {
         "id": pod.id,
         "userId": _USER,
-        "teamId": None,
-        "walletId": _WALLET,
+        "teamId": pod.team,
+        "walletId": _wallet_id(pod.team),
         "name": pod.name,
         "type": "HOSTED",
         "providerType": pod.row.seller.name,
@@ -335,19 +357,34 @@ def _pod(pod: Pod) -> Json:
         "provisioningPriceHr": 0,
         "environmentType": pod.wanted.get("image", IMAGES[0]),
         "customTemplateId": pod.wanted.get("customTemplateId"),
-        "clusterId": f"cluster-{pod.id}" if cluster else None,
+        "clusterId": f"cluster-{pod.id}" if nodes > 1 else None,
         "primePortMapping": [],
-        "sshConnection": [ssh] * nodes if cluster else ssh,
-        "ip": [address] * nodes if cluster else address,
+        "sshConnection": [ssh] * nodes if nodes > 1 else ssh,
+        "ip": [address] * nodes if nodes > 1 else address,
         "resources": {
-            "memory": str(94 * pod.row.count),
-            "disk": str(pod.wanted.get("diskSize", pod.row.default_disk)),
+            "memory": 94 * pod.row.count,
+            "disk": pod.wanted.get("diskSize", pod.row.default_disk),
             "shared_disk": None,
-            "vcpus": str(13 * pod.row.count),
+            "vcpus": 13 * pod.row.count,
         },
         "attachedResources": [],
         "isSpot": pod.row.spot,
         "autoRestart": pod.wanted.get("autoRestart", False),
+    }
+
+
+def _ended(pod: Pod) -> Json:
+    """Return a pod as the history has it: what it was and what it cost, and no status."""
+    whole = _pod(pod)
+    kept = (
+        "id", "name", "providerType", "createdAt", "terminatedAt", "gpuName", "gpuCount",
+        "socket", "priceHr", "userId", "teamId",
+    )  # fmt: skip
+    return {
+        **{name: whole[name] for name in kept},
+        "provisionedBy": "simulated",
+        "type": "Instance" if whole["clusterId"] is None else "Cluster",
+        "totalBilledPrice": pod.billed / MICRO,
     }
 
 

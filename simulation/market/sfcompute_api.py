@@ -20,8 +20,11 @@ from simulation.market.sfcompute_json import (
 )  # fmt: skip
 from simulation.market.sfcompute_orders import pool_named, sku_wanted
 
+FIREWALLS = ("frwl_default", f"sfc:firewall:{ACCOUNT}:simulated:default")
+"""The workspace's own, by its id and by its path."""
 PREFIXES = ("/preview/v2", "/v2")
 _CENT = MICRO // 100
+_PUBLIC = ("sfc:workspace:sfcompute:public", "wksp_public")
 
 
 def routes(market: Market, token: str) -> list[BaseRoute]:
@@ -53,31 +56,55 @@ def _odd_error(market: Market, route: str) -> Answer | None:
 
 
 def _me(call: Call) -> Answer:
-    account = {"object": "account", "id": ACCOUNT, "name": "simulated"}
-    return Answer({"object": "me", "account_id": ACCOUNT, "account": account, "user": None})
+    return Answer(
+        {
+            "object": "account",
+            "account_id": ACCOUNT,
+            "created_at": int(call.market.opened),
+            "entity_type": "business",
+            "user": None,
+        }
+    )
 
 
 def _workspaces(call: Call) -> Answer:
-    path = f"sfc:workspace:{ACCOUNT}:simulated"
-    row = {"object": "workspace", "id": WORKSPACE, "name": "simulated", "resource_path": path}
-    return page(call, [row])
+    """Answer with the only one there is: this list has no pages."""
+    row = {
+        "object": "workspace",
+        "id": WORKSPACE,
+        "resource_path": f"sfc:workspace:{ACCOUNT}:simulated",
+        "owner": ACCOUNT,
+        "name": "simulated",
+        "created_at": int(call.market.opened),
+    }
+    return Answer({"object": "list", "has_more": False, "data": [row]})
 
 
-def _image(image_id: str, name: str) -> Json:
+def _image(call: Call, image_id: str, name: str) -> Json:
     return {
-        "object": "image", "id": image_id, "name": name, "upload_status": "completed",
+        "object": "image",
+        "id": image_id,
         "resource_path": f"sfc:image:sfcompute:public:{name}",
-    }  # fmt: skip
+        "owner": "sfcompute",
+        "workspace": "public",
+        "workspace_id": "wksp_public",
+        "name": name,
+        "is_public": True,
+        "upload_status": "completed",
+        "created_at": int(call.market.opened),
+    }
 
 
 def _images(call: Call) -> Answer:
-    return page(call, [_image(*each) for each in IMAGES])
+    """Answer with the public images, which are in no list but that of their own workspace."""
+    public = call.query("workspace") in _PUBLIC
+    return page(call, [_image(call, *each) for each in IMAGES if public], "imagec")
 
 
 def _one_image(call: Call) -> Answer:
     for image_id, name in IMAGES:
         if image_id == call.path("id"):
-            return Answer(_image(image_id, name))
+            return Answer(_image(call, image_id, name))
     raise ApiError(404, "no such image")
 
 
@@ -127,14 +154,19 @@ def _create(call: Call) -> Answer:
         raise invalid([("firewall", "forbidden", "goes with enable_public_ipv4 alone")])
     if body.enable_public_ipv4 and body.firewall is None:
         raise invalid([("firewall", "missing", "is needed with enable_public_ipv4")])
-    options = {
-        "enable_public_ipv4": body.enable_public_ipv4, "firewall": body.firewall,
-        "tags": body.tags or {},
-    }  # fmt: skip
+    if body.enable_public_ipv4 and not sku.public:
+        raise invalid([("enable_public_ipv4", "unsupported", "the SKU has no public addresses")])
+    if body.enable_infiniband and sku.rdma != "infiniband":
+        raise invalid([("_preview_enable_infiniband", "unsupported", "the SKU has no InfiniBand")])
+    if body.firewall not in (None, *FIREWALLS):
+        raise ApiError(404, "no such firewall")
+    options = {"enable_public_ipv4": body.enable_public_ipv4, "tags": body.tags or {}}
+    if body.firewall is not None:
+        options["firewall"] = FIREWALLS[0]  # by its id, whether its path was sent or that
     try:
         made = call.market.instances.create(
             where, sku, image=body.image, name=body.name, user_data=body.cloud_init_user_data,
-            priority=body.priority_level, options=options,
+            priority=body.priority_level, options=options, infiniband=body.enable_infiniband,
         )  # fmt: skip
     except OverPoolError:
         raise ApiError(422, "the pool never has so many nodes of this SKU") from None
@@ -148,7 +180,7 @@ def _instances(call: Call) -> Answer:
         for each in unlagged(call, call.market.instances.by_id.values())
         if (not states or each.status in states) and where in (None, each.pool.id)
     ]
-    return page(call, with_odd_status(call, [instance(each) for each in found]))
+    return page(call, with_odd_status(call, [instance(each) for each in found]), "nodec")
 
 
 def _one(call: Call) -> Answer:

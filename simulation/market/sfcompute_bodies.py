@@ -130,6 +130,7 @@ class InstanceBody(Body):
     name: Label | None = None
     cloud_init_user_data: Annotated[str, AfterValidator(_startable)] | None = None
     enable_public_ipv4: bool = False
+    enable_infiniband: bool = Field(default=False, alias="_preview_enable_infiniband")
     firewall: Any = None
     tags: dict[str, str] | None = None
     priority_level: Literal["yield", "normal", "preferred", "critical"] = "normal"

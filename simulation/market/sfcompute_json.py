@@ -1,5 +1,6 @@
 """How the exchange writes its things: decimal strings, unix seconds, schedules as arrays."""
 
+import base64
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -38,10 +39,20 @@ def error(problem: ApiError) -> Json:
     return {"error": inner}
 
 
-def page(call: Call, rows: Sequence[Json], *, most: int = 200, key: str = "id") -> Answer:
-    """Answer with the page of `rows` that the query asks for; a cursor is a row's `key`."""
-    limit = call.whole_number("limit", min(50, most), 1, most)
-    keys = [row[key] for row in rows]
+def page(
+    call: Call,
+    rows: Sequence[Json],
+    prefix: str,
+    *,
+    keys: Sequence[str] | None = None,
+    heading: Json | None = None,
+) -> Answer:
+    """Answer with the page of `rows` that the query asks for, below a `heading`.
+
+    A cursor begins with `prefix` and hides one of `keys`, which are the ids of rows that have any.
+    """
+    limit = call.whole_number("limit", 50, 1, 200)
+    keys = [_cursor(prefix, key) for key in keys or [row["id"] for row in rows]]
     after, before = call.query("starting_after"), call.query("ending_before")
     for name, cursor in (("starting_after", after), ("ending_before", before)):
         if cursor is not None and cursor not in keys:
@@ -52,13 +63,20 @@ def page(call: Call, rows: Sequence[Json], *, most: int = 200, key: str = "id") 
         start = max(end - limit, 0)
     data = list(rows[start : min(start + limit, end)])
     more = start + limit < len(rows) if before is None else start > 0
-    cursor = data[-1][key] if data else None
+    edge = start if before is not None else start + len(data) - 1
+    cursor = keys[edge] if data else None
     faults = call.market.world.faults
     if faults.take("cursor_missing", SFCOMPUTE):
         more, cursor = True, None
     elif faults.take("cursor_repeated", SFCOMPUTE):
-        more, cursor = True, after or (keys[0] if keys else "again")
-    return Answer({"object": "list", "cursor": cursor, "has_more": more, "data": data})
+        more, cursor = True, after or (keys[0] if keys else _cursor(prefix, "again"))
+    listed = {"object": "list", "cursor": cursor, "has_more": more, "data": data}
+    return Answer({**(heading or {}), **listed})
+
+
+def _cursor(prefix: str, key: str) -> str:
+    hidden = base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+    return f"{prefix}_{hidden}"
 
 
 def schedule(nodes: Schedule) -> list[Json]:
@@ -77,7 +95,8 @@ def full_sku(sku: SKU) -> Json:
         key: {"value": value, "display_value": display}
         for key, (value, display) in sku.properties.items()
     }
-    return {**sku_reference(sku), **shown, "audience_hint": "simulated"}
+    hint = {"audience_hint": sku.audience} if sku.audience else {}
+    return {**sku_reference(sku), **shown, **hint}
 
 
 def level(sku: SKU, price: int, start: int, end: int, nodes: int) -> Json:
@@ -162,8 +181,7 @@ def pool(record: Pool, minute: int, history: int = 0) -> Json:
 
 def instance(record: Instance) -> Json:
     home = {"id": record.pool.id, "name": record.pool.name}
-    running = record.status == "running"
-    return {
+    made: Json = {
         "object": "instance",
         "id": record.id,
         "resource_path": f"sfc:instance:{ACCOUNT}:simulated:{record.name}",
@@ -179,13 +197,15 @@ def instance(record: Instance) -> Json:
         "created_at": int(record.created_at),
         "updated_at": int(record.updated_at),
         "cloud_init_user_data_used": record.user_data is not None,
-        "public_ip": "127.0.0.1" if running else None,
         "priority_level": record.priority,
         "expected_shutdown_at": None,
         "enable_public_ipv4": False,
         "tags": {},
         **record.options,
     }
+    if made["enable_public_ipv4"] and record.status == "running":
+        made["public_ip"] = "127.0.0.1"
+    return made
 
 
 def unlagged(call: Call, rows: Iterable[Any]) -> list[Any]:

@@ -44,20 +44,15 @@ def routes() -> list[tuple[str, str, Handler]]:
 
 
 def _skus(call: Call) -> Answer:
-    return page(call, [full_sku(sku) for sku in _all(call)])
+    return page(call, [full_sku(sku) for sku in _all(call)], "iskuc")
 
 
 def _availabilities(call: Call) -> Answer:
     wanted = {key: call.queries(key) for key in _PROPERTIES if call.queries(key)}
     ids = call.queries("id")
-    rows = [
-        _availability(call, sku)
-        for sku in _all(call)
-        if sku.meets(wanted) and (not ids or sku.id in ids)
-    ]
-    for row in rows:
-        row["id"] = row["instance_sku"]["id"]
-    return page(call, rows)
+    skus = [sku for sku in _all(call) if sku.meets(wanted) and (not ids or sku.id in ids)]
+    rows = [_availability(call, sku) for sku in skus]
+    return page(call, rows, "iskuc", keys=[sku.id for sku in skus])
 
 
 def _one_availability(call: Call) -> Answer:
@@ -79,24 +74,40 @@ def _catalog(call: Call) -> Answer:
     values: dict[str, dict[str, str]] = {}
     for sku in _all(call):
         for key, (value, display) in sku.properties.items():
-            values.setdefault(key, {})[value] = display
-    data = [
+            values.setdefault(key, {})[str(value)] = display
+
+    def described(name: str, display: str) -> Json:
+        return {
+            "name": name, "display_name": display, "description": "simulated",
+            "stable_at": int(call.market.opened),
+        }  # fmt: skip
+
+    rows = [
         {
-            "key": key,
-            "values": [{"value": v, "display_value": d} for v, d in sorted(known.items())],
+            "type": "enumeration",
+            "key": described(key, key.replace("_", " ").capitalize()),
+            "values": [described(*each) for each in sorted(known.items())],
         }
         for key, known in values.items()
     ]
-    return Answer({"object": "instance_sku_property_catalog", "properties": data})
+    return page(call, rows, "ipropc", keys=list(values))
 
 
 def _windows(call: Call) -> Answer:
     start, end = _range(call, "range_start_at", "range_end_at")
-    rows: list[Json] = []
-    for sku in _meeting(call):
-        for first, last in sorted(set(_whole_hours(call, sku, start, end))):
-            rows.append(_window(call, sku, first, last))
-    return page(call, rows, key="id")
+    found = [
+        (first, last, sku)
+        for sku in _meeting(call)
+        for first, last in set(_whole_hours(call, sku, start, end))
+    ]
+    found.sort(key=lambda each: (each[0], each[1], each[2].id))
+    heading = {
+        "requirements": _requirements(call), "range_start_at": start * 60,
+        "range_end_at": end * 60,
+    }  # fmt: skip
+    rows = [_window(call, sku, first, last) for first, last, sku in found]
+    keys = [f"{sku.id}-{first}-{last}" for first, last, sku in found]
+    return page(call, rows, "mwin", keys=keys, heading=heading)
 
 
 def _window(call: Call, sku: SKU, start: int, end: int) -> Json:
@@ -106,8 +117,7 @@ def _window(call: Call, sku: SKU, start: int, end: int) -> Json:
         for side in Side
     }
     row: Json = {
-        "id": f"{sku.id}-{start}-{end}",
-        "instance_sku": sku_reference(sku),
+        "instance_sku": sku.id,
         "start_at": start * 60,
         "end_at": end * 60,
         "duration_hours": (end - start) // 60,
@@ -178,15 +188,16 @@ def _fills(call: Call) -> Answer:
     now = int(call.market.world.clock.now)
     since = call.whole_number("since_at", now - _WEEK, 0, now + 60)
     skus = {sku.id for sku in _meeting(call)}
-    rows = [
-        {"id": str(number), **public_fill(fill)}
+    found = [
+        (str(number), public_fill(fill))
         for number, fill in enumerate(call.market.exchange.public_fills)
         if fill.sku in skus
         and fill.at >= since
         and start <= fill.schedule.start
         and fill.schedule.end <= end
-    ]
-    return page(call, rows[::-1])
+    ][::-1]
+    rows, keys = [fill for _, fill in found], [number for number, _ in found]
+    return page(call, rows, "mfilc", keys=keys, heading=_heading(call, start, end))
 
 
 def _preview(call: Call) -> Answer:

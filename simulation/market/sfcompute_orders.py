@@ -20,6 +20,7 @@ from simulation.market.sfcompute_json import (
     page,
     pool,
     schedule,
+    sku_reference,
     unlagged,
     with_odd_status,
 )  # fmt: skip
@@ -76,6 +77,8 @@ def _place(call: Call) -> Answer:
 def _placed(call: Call, body: OrderBody) -> OrderRecord:
     where = pool_named(call, body.pool)
     sku = sku_wanted(call, body.instance_sku)
+    if sku.audience:
+        raise ApiError(403, f"the instance SKU {sku.alias} is not generally available")
     if problem := body.window.problem(call.market.world.clock.minute):
         raise invalid([problem])
     faults = call.market.world.faults
@@ -105,7 +108,7 @@ def _orders(call: Call) -> Answer:
         found.sort(key=lambda each: each.wanted.start)
     if sort in ("created_at", "-start_at"):
         found.reverse()
-    return page(call, with_odd_status(call, [order(each) for each in found]))
+    return page(call, with_odd_status(call, [order(each) for each in found]), "ordrc")
 
 
 def _kept(call: Call, record: OrderRecord) -> bool:
@@ -150,9 +153,8 @@ def _make_pool(call: Call) -> Answer:
 
 
 def _pools(call: Call) -> Answer:
-    return page(
-        call, [_pool(call, each) for each in unlagged(call, call.market.instances.pools.values())]
-    )
+    found = unlagged(call, call.market.instances.pools.values())
+    return page(call, [_pool(call, each) for each in found], "poolc")
 
 
 def _one_pool(call: Call) -> Answer:
@@ -193,8 +195,9 @@ def _transfer(call: Call) -> Answer:
     if problem := window.problem(call.market.world.clock.minute):
         raise invalid([problem])
     answer = {
-        "object": "pool_transfer", "id": call.market.world.new_id("xfer"), "status": "pending",
-        "from_pool": source.id, "to_pool": target.id, "instance_sku": sku.id,
+        "object": "pool_transfer", "id": call.market.world.new_id("pxfr"), "status": "pending",
+        "created_at": int(call.market.world.clock.now),
+        "from_pool": source.id, "to_pool": target.id, "instance_sku": sku_reference(sku),
         "allocation_schedule_delta": schedule(window.schedule),
     }  # fmt: skip
     if not _movable(call, source, sku.id, window.schedule):

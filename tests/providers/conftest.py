@@ -57,7 +57,7 @@ async def sfcompute(access: Access, sleeps: Sleeps) -> AsyncIterator[SFCompute]:
 
 @pytest.fixture
 async def prime(access: Access, sleeps: Sleeps) -> AsyncIterator[Prime]:
-    client = Prime(access, patience=HASTY, sleep=sleeps)
+    client = Prime(access, template="tmpl-1", patience=HASTY, sleep=sleeps)
     yield client
     await client.aclose()
 

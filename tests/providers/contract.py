@@ -82,7 +82,7 @@ class Market:
             fields["account"] = await self.provider.make_account("contract")
         else:
             kept = [offer for offer in await self.provider.offers(TYPE) if not offer.spot]
-            offer = next(offer for offer in kept if not offer.prepaid)
+            offer = next(offer for offer in kept if not (offer.prepaid or offer.unusable))
             fields |= {"offer": offer, "limit": offer.price, "startup_script": SCRIPT}
         return OrderRequest.model_validate({**fields, **changed})
 

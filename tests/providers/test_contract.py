@@ -1,21 +1,32 @@
-"""Both clients against the simulated market, which speaks both APIs over real HTTP."""
+"""Both clients against the simulated market, which speaks both APIs over real HTTP.
+
+What they say to each other passes a recorder, and has to be as the vendors publish it.
+"""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from activities.providers import registry
+from activities.providers.access import Access
 from activities.providers.prime import Prime
 from activities.providers.sfcompute import SFCompute
 from models.market import OrderBook
 from models.settings import MarketInfo, Settings
 from simulation.market.server import MarketServer
+from tests.providers import published_prime, published_sfcompute
 from tests.providers.contract import TYPE, Market, ProviderContract
-from tests.support.market_contract import QUICK, Control, access_to
+from tests.providers.exchanges import Endpoint, Recorder, mistakes
+from tests.support.market_contract import QUICK, Control
+
+BREAKING = {"dropped", "malformed_json", "unknown_status"}
+"""Faults whose answers no vendor publishes."""
 
 
 async def test_a_running_market_is_found_by_its_file(running: MarketServer, tmp_path: Path):
@@ -29,14 +40,28 @@ async def test_a_running_market_is_found_by_its_file(running: MarketServer, tmp_
     assert set(found) == {"prime", "sfcompute"}
 
 
+@asynccontextmanager
+async def recorded(
+    running: MarketServer, control: Control, published: Sequence[Endpoint]
+) -> AsyncIterator[Access]:
+    """Yield access to a market through a recorder, and check at the end what was recorded."""
+    async with Recorder(running.url) as recorder:
+        yield Access(recorder.url, SecretStr(running.token), "simulated")
+    if not control.set & BREAKING:
+        found = [line for each in recorder.exchanges for line in mistakes(each, published)]
+        assert list(dict.fromkeys(found)) == []
+
+
 class TestSFCompute(ProviderContract):
     @pytest.fixture
     async def market(
         self, running: MarketServer, controls: httpx.AsyncClient
     ) -> AsyncIterator[Market]:
-        client = SFCompute(access_to(running), patience=QUICK)
-        yield Market(client, Control(controls, "sfcompute"), "POST /orders")
-        await client.aclose()
+        control = Control(controls, "sfcompute")
+        async with recorded(running, control, published_sfcompute.ENDPOINTS) as access:
+            client = SFCompute(access, patience=QUICK)
+            yield Market(client, control, "POST /orders")
+            await client.aclose()
 
     async def test_the_next_hour_is_found_on_a_clock_that_ran_ahead(self, market: Market):
         await market.provider.book(TYPE)
@@ -51,6 +76,8 @@ class TestPrime(ProviderContract):
     async def market(
         self, running: MarketServer, controls: httpx.AsyncClient
     ) -> AsyncIterator[Market]:
-        client = Prime(access_to(running), patience=QUICK)
-        yield Market(client, Control(controls, "prime"), "POST /pods/")
-        await client.aclose()
+        control = Control(controls, "prime")
+        async with recorded(running, control, published_prime.ENDPOINTS) as access:
+            client = Prime(access, template="any", patience=QUICK)
+            yield Market(client, control, "POST /pods/")
+            await client.aclose()

@@ -18,6 +18,7 @@ from models.errors import (
     InvalidOrderError,
     MarketAwayError,
     MarketError,
+    OfferRefusedError,
 )
 from models.market import (
     MachineRequest,
@@ -95,8 +96,10 @@ def client_of(
     sleep: Callable[[float], Awaitable[object]],
     patience: Patience = QUICK,
 ) -> SFCompute | Prime:
-    kind = SFCompute if provider == SFC else Prime
-    return kind(access_to(server), patience=patience, sleep=sleep)
+    access = access_to(server)
+    if provider == SFC:
+        return SFCompute(access, patience=patience, sleep=sleep)
+    return Prime(access, template="any", patience=patience, sleep=sleep)
 
 
 @pytest.fixture
@@ -472,6 +475,14 @@ async def _(shop: Shop, fault: str) -> None:
 @meets("stale_offer", (PRIME,), "`GoneError`: take another offer")
 async def _(shop: Shop, fault: str) -> None:
     await refused(shop, fault, GoneError, 400, "no longer available")
+
+
+@meets(
+    "seller_refuses", (PRIME,),
+    "`OfferRefusedError` with the market's sentence: take an offer of another seller",
+)  # fmt: skip
+async def _(shop: Shop, fault: str) -> None:
+    await refused(shop, fault, OfferRefusedError, 400, "is not supported by the provider")
 
 
 @meets("pod_cap", (PRIME,), "`InvalidOrderError` with the market's sentence")

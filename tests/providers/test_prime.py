@@ -70,7 +70,7 @@ def ended(**changed: Any) -> dict[str, Any]:
     )  # fmt: skip
 
 
-async def offer_of(server: ScriptedHTTP, prime: Prime, index: int = 2) -> Offer:
+async def offer_of(server: ScriptedHTTP, prime: Prime, index: int = 3) -> Offer:
     server.on(GPUS, body("prime_gpus"))
     return (await prime.offers(H100))[index]
 
@@ -127,9 +127,26 @@ async def test_offers_are_priced_by_gpu_and_hour_cheapest_first(
 async def test_every_type_and_size_is_offered(server: ScriptedHTTP, prime: Prime):
     server.on(GPUS, body("prime_gpus"))
     found = {offer.instance_type for offer in await prime.offers()}
-    assert found == {"1xH100-80GB", "8xH100-80GB", "16xH100-80GB", "4xGB200"}
+    assert found == {"1xH100-80GB", "8xH100-80GB", "4xGB200-186GB"}
     known = {str(kind) for kind in await prime.instance_types()}
-    assert known == {"1xH100-80GB", "8xH100-80GB", "4xGB200", "8xB300-262GB"}
+    assert known == {"1xH100-80GB", "8xH100-80GB", "4xGB200-186GB", "8xB300-262GB"}
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "memory", "kind"),
+    [
+        ("GB300", 288, "8xGB300-288GB"),
+        ("GB300", None, "8xGB300"),
+        ("GB300", 0, "8xGB300"),
+        ("H100_80GB", 640, "8xH100-80GB"),  # of all GPUs: some rows were seen to say that
+    ],
+)
+async def test_the_memory_of_a_gpu_is_what_its_name_says_else_what_the_row_says(
+    server: ScriptedHTTP, prime: Prime, gpu_type: str, memory: int | None, kind: str
+):
+    row = {**body("prime_gpus")["items"][0], "gpuType": gpu_type, "gpuMemory": memory}
+    server.on(GPUS, {"items": [row], "totalCount": 1})
+    assert kind in {offer.instance_type for offer in await prime.offers()}
 
 
 async def test_pages_are_read_to_the_count_or_an_empty_one(server: ScriptedHTTP, prime: Prime):
@@ -167,7 +184,6 @@ async def test_offers_read_as_a_book_without_spot(server: ScriptedHTTP, prime: P
     assert isinstance(book, OrderBook)
     assert [(ask.price, ask.gpus, ask.lot) for ask in book.asks] == [
         (1_900_000, 8, 8),
-        (2_012_500, 8, 8),
         (2_400_000, 8, 8),
     ]
     assert (book.lot, book.bids, book.simulated) == (8, (), True)
@@ -225,10 +241,43 @@ async def test_an_order_repeats_the_row_under_its_name(server: ScriptedHTTP, acc
     await prime.aclose()
 
 
-async def test_a_row_with_other_images_takes_its_first(server: ScriptedHTTP, prime: Prime):
-    offer = await offer_of(server, prime)
-    assert offer.native["pod"]["image"] == "cuda_12_4"
+async def test_a_row_with_other_images_takes_its_first(server: ScriptedHTTP, access: Access):
+    prime = Prime(access)
+    offer = await offer_of(server, prime, 2)
+    assert (offer.native["pod"]["image"], offer.image) == ("cuda_12_4", "cuda_12_4")
     assert "dataCenterId" not in offer.native["pod"]
+    await prime.aclose()
+
+
+async def test_an_offer_where_no_agent_would_come_up_says_why(server: ScriptedHTTP, prime: Prime):
+    rows = body("prime_gpus")["items"][:2]
+    plain = {**rows[0], "cloudId": "plain", "images": ["ubuntu_22_cuda_12"]}
+    server.on(GPUS, {"items": [*rows, plain], "totalCount": 3})
+    found = {o.native["pod"]["cloudId"]: o for o in await prime.offers(H100)}
+    works, without_variables = found["gpu_8x_h100"], found[rows[1]["cloudId"]]
+    assert (works.unusable, works.image) == ("", "tmpl-1")
+    assert without_variables.unusable.startswith(
+        "of runpod, which the market's own client leaves out"
+    )
+    assert found["plain"].unusable == "whose `images` lack custom_template, for the template"
+    for offer in (without_variables, found["plain"]):
+        with pytest.raises(InvalidOrderError, match="offer: it is one"):
+            await prime.order(take(offer))
+    assert server.seen(CREATE) == []
+
+
+async def test_without_a_template_nothing_is_bought_and_prices_are_shown(
+    server: ScriptedHTTP, access: Access
+):
+    prime = Prime(access)
+    offer = await offer_of(server, prime)
+    assert prime.no_buying.startswith("nothing is bought there")
+    for step in (prime.check_start, prime.order):
+        with pytest.raises(InvalidOrderError, match="set LONGSHORE_PRIME_TEMPLATE"):
+            await step(take(offer))
+    assert isinstance(await prime.book(H100), OrderBook)
+    assert server.seen(CREATE) == []
+    await prime.aclose()
 
 
 async def test_the_same_key_again_is_the_same_pod(server: ScriptedHTTP, prime: Prime):
@@ -371,11 +420,49 @@ async def test_a_machine_that_has_ended_is_found_in_the_history(
     server: ScriptedHTTP, prime: Prime
 ):
     server.on(f"GET {API}/pods/pod_1", Reply({"detail": "no such pod"}, 404))
+    server.on(PODS, pods())
     server.on(HISTORY, pods(ended()), pods())
     machine = await prime.machine("pod_1")
     assert (machine.state, machine.billed) == (MachineState.ENDED, 19_200_000)
     assert machine.ended_at == datetime(2026, 9, 21, 14, tzinfo=UTC)
     with pytest.raises(GoneError):
+        await prime.machine("pod_1")
+
+
+@pytest.mark.parametrize("ended_at", ["2026-09-21T14:00:00Z", None])
+async def test_a_row_of_the_history_has_ended_though_it_has_no_status(
+    server: ScriptedHTTP, prime: Prime, ended_at: str | None
+):
+    row = {
+        "id": "pod_1", "name": "purchase-1", "providerType": "lambdalabs", "type": "Instance",
+        "createdAt": "2026-09-21T13:00:00Z", "terminatedAt": ended_at, "gpuName": "H100_80GB",
+        "gpuCount": 8, "socket": "SXM5", "priceHr": 19.2, "userId": "user_1",
+        "totalBilledPrice": 19.2,
+    }  # fmt: skip
+    server.on(f"GET {API}/pods/pod_1", Reply({"detail": "no such pod"}, 404))
+    server.on(PODS, pods())
+    server.on(HISTORY, pods(row))
+    order, machine = await prime.order_by_id("pod_1"), await prime.machine("pod_1")
+    assert (order.state, machine.state) == (OrderState.CANCELLED, MachineState.ENDED)
+    assert ([fill.cost for fill in order.fills], machine.billed) == ([19_200_000], 19_200_000)
+
+
+async def test_a_pod_that_is_denied_and_listed_is_there(server: ScriptedHTTP, prime: Prime):
+    path, none = f"{API}/pods/pod_1", Reply({"detail": "no such pod"}, 404)
+    server.on(f"GET {path}", none)
+    server.on(f"DELETE {path}", none)
+    server.on(HISTORY, pods())
+    server.on(PODS, pods(pod()))
+    assert (await prime.machine("pod_1")).state is MachineState.READY
+    assert (await prime.order_by_id("pod_1")).id == "pod_1"
+    with pytest.raises(GoneError):
+        await prime.stop_machine("pod_1")
+
+
+async def test_nothing_has_gone_where_the_list_is_denied_too(server: ScriptedHTTP, prime: Prime):
+    for path in (f"GET {API}/pods/pod_1", PODS):
+        server.on(path, Reply({"detail": "not found"}, 404))
+    with pytest.raises(MarketAwayError):
         await prime.machine("pod_1")
 
 
@@ -399,6 +486,7 @@ async def test_stopping_is_repeated_and_what_has_gone_is_no_error(
 ):
     path = f"DELETE {API}/pods/pod_1"
     server.on(path, Reply({}, 500), Reply({}, 500), {"status": "DELETING"}, Reply({}, 404))
+    server.on(PODS, pods())
     await prime.stop_machine("pod_1")
     assert len(server.seen(path)) == 3
     await prime.cancel_order("pod_1")
@@ -413,7 +501,7 @@ def test_a_limit_at_the_price_of_an_offer_reaches_the_row_and_no_further(
 ):
     prices = {"onDemand": str(dollars), "currency": "USD"}
     row = {**body("prime_gpus")["items"][0], "gpuCount": gpus, "prices": prices}
-    (offer,) = offers([Row.model_validate(row)], simulated=True)
+    (offer,) = offers([Row.model_validate(row)], None, simulated=True)
     most = Decimal(json.dumps(json_number(dollars_of(offer.price * gpus))))
     assert dollars <= most < dollars + gpus * Decimal("0.000001")
 
@@ -434,8 +522,24 @@ async def test_it_keeps_no_time_and_starts_no_machine_without_an_order(prime: Pr
         )
 
 
-async def test_a_row_of_another_shape_names_the_field(server: ScriptedHTTP, prime: Prime):
-    server.on(GPUS, {"items": [{**body("prime_gpus")["items"][0], "gpuCount": "lots"}]})
+@pytest.mark.parametrize("odd", [{"images": None}, {"provisioningTime": 2.5}, {"prices": None}])
+async def test_a_row_of_another_shape_is_left_out_and_the_others_are_offered(
+    server: ScriptedHTTP, prime: Prime, caplog: pytest.LogCaptureFixture, odd: dict[str, Any]
+):
+    first = body("prime_gpus")["items"][0]
+    rows = [{**first, "cloudId": "odd", **odd}, first]
+    server.on(GPUS, {"items": rows[:1], "totalCount": 2}, {"items": rows[1:], "totalCount": 2})
+    with caplog.at_level(logging.INFO):
+        found = await prime.offers(H100)
+    assert [offer.native["pod"]["cloudId"] for offer in found] == ["gpu_8x_h100"]
+    assert f"left out a row that is not as documented: {next(iter(odd))} must be" in caplog.text
+
+
+async def test_rows_of_which_none_is_as_documented_name_the_field(
+    server: ScriptedHTTP, prime: Prime
+):
+    odd = {**body("prime_gpus")["items"][0], "gpuCount": "lots"}
+    server.on(GPUS, {"items": [odd], "totalCount": 1})
     with pytest.raises(AnswerError, match=r"items\.0\.gpuCount must be a whole number"):
         await prime.offers()
 

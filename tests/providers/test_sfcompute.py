@@ -6,11 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
+from activities.providers.access import Access
 from activities.providers.sfcompute import SFCompute
 from activities.providers.sfcompute_units import moment
 from models.errors import (
     AnswerError,
+    CredentialsError,
     GoneError,
     InvalidOrderError,
     MarketAwayError,
@@ -309,12 +312,27 @@ async def test_cancelling_what_has_ended_is_no_error(server: ScriptedHTTP, sfcom
     refusal = Reply({"error": {"type": "unprocessable_entity", "message": "too late"}}, 422)
     server.on(f"DELETE {path}", Reply(status=204), refusal, refusal, Reply({}, 404))
     server.on(f"GET {path}", body("sfcompute_order", status="filled"), body("sfcompute_order"))
+    server.on(f"GET {V2}/orders", page())
     await sfcompute.cancel_order("ordr_x1")
     await sfcompute.cancel_order("ordr_x1")
     with pytest.raises(InvalidOrderError, match="too late"):
         await sfcompute.cancel_order("ordr_x1")
     with pytest.raises(GoneError):
         await sfcompute.cancel_order("ordr_x1")
+
+
+async def test_what_is_denied_and_listed_is_there(server: ScriptedHTTP, sfcompute: SFCompute):
+    order, instance, none = f"{V2}/orders/ordr_x1", f"{V2}/instances/inst_i1", Reply({}, 404)
+    for path in (f"GET {order}", f"GET {instance}", f"POST {instance}/terminate"):
+        server.on(path, none)
+    server.on(f"GET {V2}/orders", page(body("sfcompute_order")), page())
+    server.on(f"GET {V2}/instances", page(body("sfcompute_instance")))
+    assert (await sfcompute.order_by_id("ordr_x1")).id == "ordr_x1"
+    with pytest.raises(GoneError):
+        await sfcompute.order_by_id("ordr_x1")
+    assert (await sfcompute.machine("inst_i1")).id == "inst_i1"
+    with pytest.raises(GoneError):
+        await sfcompute.stop_machine("inst_i1")
 
 
 async def test_all_pages_of_orders_are_read(server: ScriptedHTTP, sfcompute: SFCompute):
@@ -359,6 +377,8 @@ async def test_a_pool_is_made_once(server: ScriptedHTTP, sfcompute: SFCompute):
     server.on(f"POST {V2}/pools", Reply(pool, 201))
     assert await sfcompute.make_account("train") == "pool_p1"
     assert await sfcompute.make_account("train") == "pool_p1"
+    (asked,) = server.seen(f"GET {V2}/workspaces")
+    assert asked.query == {}  # there are no parameters for pages
     assert [r.json for r in server.seen(f"POST {V2}/pools")] == [
         {"workspace": "wksp_1", "name": "train"}
     ]
@@ -382,6 +402,41 @@ async def test_several_workspaces_need_a_setting(server: ScriptedHTTP, sfcompute
     server.on(f"GET {V2}/workspaces", page({"id": "w1", "name": "a"}, {"id": "w2", "name": "b"}))
     with pytest.raises(InvalidOrderError, match=r"2 workspaces \(a, b\).*SFCOMPUTE_WORKSPACE"):
         await sfcompute.make_account("train")
+
+
+async def test_a_list_of_workspaces_that_goes_on_needs_a_setting(
+    server: ScriptedHTTP, sfcompute: SFCompute
+):
+    server.on(f"GET {V2}/pools", page())
+    server.on(f"GET {V2}/workspaces", {"data": [{"id": "w1", "name": "a"}], "has_more": True})
+    with pytest.raises(InvalidOrderError, match=r"more than 1 workspaces \(a\)"):
+        await sfcompute.make_account("train")
+
+
+async def test_the_image_is_looked_for_before_an_order(server: ScriptedHTTP, access: Access):
+    market = SFCompute(access, image="image_mine")
+    image = f"GET {V2}/images/image_mine"
+    instances = f"GET {V2}/instances"
+    there = {"object": "image", "id": "image_mine", "upload_status": "completed"}
+    server.on(image, Reply({"error": {"type": "not_found", "message": "none"}}, 404),
+              {**there, "upload_status": "revoked"}, there)  # fmt: skip
+    server.on(instances, Reply({"error": {"type": "forbidden", "message": "no"}}, 403),
+              Reply(b"<html>", 200), page())  # fmt: skip
+    for said in ("IMAGE is not there", "IMAGE is revoked"):
+        with pytest.raises(InvalidOrderError, match=f"image image_mine of .*{said}"):
+            await market.check_start(buy())
+    with pytest.raises(CredentialsError, match="give the token of LONGSHORE_SFCOMPUTE_TOKEN"):
+        await market.check_start(buy())
+    await market.check_start(buy())  # an answer that cannot be read says nothing of the right
+    await market.check_start(buy())
+    assert len(server.seen(image)) == 3
+    await market.aclose()
+
+
+def test_no_real_time_is_bought_without_an_image():
+    real = Access("https://api.example.com", SecretStr("t"), "real")
+    assert "set LONGSHORE_SFCOMPUTE_IMAGE" in SFCompute(real).no_buying
+    assert SFCompute(real, image="image_mine").no_buying == ""
 
 
 def machine(**changed: Any) -> MachineRequest:
@@ -474,6 +529,7 @@ async def test_stopping_what_has_gone_is_no_error(server: ScriptedHTTP, sfcomput
     server.on(f"POST {path}/terminate", Reset(), Reply({}), Reply({}, 404), refusal, refusal)
     ended = body("sfcompute_instance", status="terminated")
     server.on(f"GET {path}", ended, body("sfcompute_instance"))
+    server.on(f"GET {V2}/instances", page())
     for _ in range(3):
         await sfcompute.stop_machine("inst_i1")
     with pytest.raises(OrderConflictError, match="not now"):

@@ -18,21 +18,13 @@ from models.settings import Settings
 from models.views import NodeView
 from simulation.market.background import Profile
 from simulation.market.nodes import AgentRoom
-from tests.support.control import a_spec, new_pool, reaches, serving_control
+from tests.support.control import a_spec, new_pool, reaches
 from tests.support.market import RunningMarket, running_market
 from tests.support.market_shop import HOUR, V1, V2, Shop, encoded, ok
 from tests.support.marks import marked
 from tests.support.waiting import eventually
 from workers.processes import wait_until
 from workers.stack import Stack
-
-
-@pytest.fixture(scope="module")  # one worker at a time may take from the task queue
-async def control(temporal: Client, settings: Settings) -> AsyncIterator[Database]:
-    """Starts a control worker that loses nodes soon; 0.3 s."""
-    impatient = settings.model_copy(update={"node_lost_after": timedelta(seconds=4)})
-    async with serving_control(temporal, impatient) as database:
-        yield database
 
 
 @pytest.fixture
@@ -68,7 +60,6 @@ class Script:
             "TEMPORAL_ADDRESS": stack.temporal.address,
             "LONGSHORE_AGENT_TOKEN": settings.resolve_agent_token(),
             "LONGSHORE_LOG_STORE": settings.resolve_log_store(),
-            "LONGSHORE_NODE_LOST_AFTER": "4s",
             "PATH_OF_OTHERS": "is not passed on",
         }
 
@@ -137,14 +128,33 @@ async def test_a_pod_has_the_gpus_of_its_row_and_goes_when_it_is_deleted(
     shop = Shop(market)
     market.knobs(pod_start_seconds=10)
     rows = shop.rows(gpu_type="H100_80GB", gpu_count=2)
-    row = next(row for row in rows if not row["isSpot"])
+    row = next(row for row in rows if row["provider"] == "lambdalabs")
     variables = [{"key": "LONGSHORE_STARTUP", "value": script.encoded("prime")}]
-    pod_id = ok(shop.rent(row, envVars=variables))["id"]
+    template = {"image": "custom_template", "customTemplateId": "with-longshore"}
+    pod_id = ok(shop.rent(row, envVars=variables, **template))["id"]
     market.advance(20)
     node = await ready_node(longshore, script)
     assert (len(node.gpus), node.gpu_type, node.gpus[0].vram) == (2, "H100", 80)
     ok(shop.http.delete(f"{V1}/pods/{pod_id}"))
     assert room.running() == {}
+
+
+def test_a_pod_runs_a_script_from_a_template_alone_and_never_at_a_seller_without_variables(
+    market: RunningMarket, room: AgentRoom, script: Script
+):
+    shop = Shop(market)
+    market.knobs(pod_start_seconds=10, pod_trouble=0)
+    rows = {row["provider"]: row for row in shop.rows(gpu_type="H100_80GB", gpu_count=2)}
+    variables = [{"key": "LONGSHORE_STARTUP", "value": script.encoded("prime")}]
+    template = {"image": "custom_template", "customTemplateId": "with-longshore"}
+    silent = [
+        ok(shop.rent(rows["lambdalabs"], envVars=variables))["id"],
+        ok(shop.rent(rows["runpod"], envVars=variables, **template))["id"],
+    ]
+    works = ok(shop.rent(rows["lambdalabs"], envVars=variables, **template))["id"]
+    market.advance(20)
+    assert {shop.pod(each)["installationStatus"] for each in (*silent, works)} == {"FINISHED"}
+    assert list(room.running()) == [works]
 
 
 def test_no_agent_without_a_script_that_starts_one(market: RunningMarket, room: AgentRoom):
@@ -172,7 +182,7 @@ def test_a_notice_lets_the_agent_stop_in_order(room: AgentRoom):
     (pid,) = room.running().values()
     process = psutil.Process(pid)
     room.end("inst_1", notice=True)
-    process.wait(30)
+    process.wait(60)
     assert room.running() == {}
 
 

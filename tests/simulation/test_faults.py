@@ -319,6 +319,17 @@ def _(shop: Shop) -> None:
     assert (answer.status_code, "no longer available" in answer.text) == (400, True)
 
 
+@shows("seller_refuses")
+def _(shop: Shop) -> None:
+    rows = {row["provider"]: row for row in shop.rows(gpu_type="H100_80GB", gpu_count=8)}
+    shop.market.fault("seller_refuses", 2, seller="lambdalabs")
+    assert shop.rent(rows["datacrunch"]).status_code == 200
+    for _ in range(2):
+        answer = shop.rent(rows["lambdalabs"])
+        assert (answer.status_code, "not supported" in answer.text) == (400, True)
+    assert shop.rent(rows["lambdalabs"]).status_code == 200
+
+
 @shows("pod_cap")
 def _(shop: Shop) -> None:
     shop.market.fault("pod_cap")
@@ -425,7 +436,7 @@ def test_a_pod_that_is_announced_to_go_runs_until_then_and_is_paid_for(shop: Sho
     assert (pod["id"], pod["status"], pod["terminatedAt"]) == (pod_id, "DELETING", None)
     shop.market.advance(121)
     (row,) = ok(shop.http.get(f"{V1}/pods/history"))["data"]
-    assert (row["id"], row["status"]) == (pod_id, "TERMINATED")
+    assert (row["id"], row["terminatedAt"] is not None) == (pod_id, True)
     assert row["totalBilledPrice"] == pytest.approx(row["priceHr"] * 2 / 60, rel=1e-3)
 
 

@@ -70,7 +70,7 @@ def simulated(tmp_path: Path) -> Iterator[Simulated]:
     for process in running.processes:
         if process.poll() is None:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 async def rent_a_machine(simulated: Simulated) -> int:
@@ -83,10 +83,15 @@ async def rent_a_machine(simulated: Simulated) -> int:
         knobs = {"pod_start_seconds": 0, "pod_trouble": 0}
         (await http.post("/simulation/knobs", json=knobs)).raise_for_status()
         listed = (await http.get(f"{V1}/availability/gpus")).json()["items"]
-        row = next(row for row in listed if row["stockStatus"] != "Unavailable")
+        row = next(
+            row
+            for row in listed
+            if row["stockStatus"] != "Unavailable" and row["provider"] == "lambdalabs"
+        )
         pod = {
             "cloudId": row["cloudId"], "gpuType": row["gpuType"], "socket": row["socket"],
             "gpuCount": row["gpuCount"], "dataCenterId": row["dataCenter"], "maxPrice": 99.0,
+            "image": "custom_template", "customTemplateId": "with-longshore",
             "envVars": [{"key": "LONGSHORE_STARTUP", "value": encoded(WAITING.script())}],
         }  # fmt: skip
         body = {"pod": pod, "provider": {"type": row["provider"]}}
@@ -107,10 +112,10 @@ async def test_it_says_what_it_is_and_ends_with_its_machines(simulated: Simulate
     info = await simulated.info()
     assert (simulated.folder / "market.json").stat().st_mode & 0o077 == 0
     second = simulated.start()
-    output, _ = second.communicate(timeout=30)
+    output, _ = second.communicate(timeout=180)
     assert (second.returncode, "runs already" in output) == (71, True)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0
     for text in ("SIMULATED", info.url, info.token, "$5,000.00", "simulated pod"):
         assert text in output
@@ -122,13 +127,13 @@ async def test_after_a_kill_the_next_one_ends_what_was_left(simulated: Simulated
     first = simulated.start()
     agent = await rent_a_machine(simulated)
     first.kill()
-    first.wait(30)
+    first.wait(60)
     assert runs(agent)
     second = simulated.start("--speed", "0", "--profile", "empty")
     await simulated.info()
     assert not runs(agent)
     second.terminate()
-    output, _ = second.communicate(timeout=30)
+    output, _ = second.communicate(timeout=180)
     assert second.returncode == 0
     assert "left by an earlier market" in output
 
@@ -151,5 +156,5 @@ async def test_a_taken_port_is_said_in_words(simulated: Simulated):
     port = (await simulated.info()).url.rpartition(":")[2]
     other = Simulated(simulated.folder / "other")
     process = other.start("--port", port)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=180)
     assert (process.returncode, f"port {port}" in output) == (71, True)

@@ -41,7 +41,7 @@ def test_skus_have_properties_with_display_values(shop: Shop):
     assert ok(shop.http.get(f"{V2}/instance_skus/{SKU}")) == sku
     assert shop.http.get(f"{V2}/instance_skus/isku_none").status_code == 404
     catalog = ok(shop.http.get(f"{V2}/instance_sku_property_catalog"))
-    assert {"accelerator", "region"} <= {each["key"] for each in catalog["properties"]}
+    assert {"accelerator", "region"} <= {each["key"]["name"] for each in catalog["data"]}
 
 
 def test_availability_shows_nodes_over_time_and_no_price(shop: Shop):
@@ -267,13 +267,16 @@ def test_pages_lead_through_the_whole_list(shop: Shop):
             break
         cursor = {"starting_after": page["cursor"]}
     assert seen == made[::-1]
-    back = {"limit": 2, "ending_before": seen[3]}
-    before = ok(shop.http.get(f"{V2}/orders", params=back))["data"]
-    assert [order["id"] for order in before] == seen[1:3]
+    edge = ok(shop.http.get(f"{V2}/orders", params={"limit": 4}))["cursor"]
+    for before in (seen[1:3], seen[:1]):
+        back = {"limit": 2, "ending_before": edge}
+        page = ok(shop.http.get(f"{V2}/orders", params=back))
+        assert [order["id"] for order in page["data"]] == before
+        edge = page["cursor"]
     oldest = {"sort_by": "created_at", "status[]": "cancelled", "pool": pool}
     data = ok(shop.http.get(f"{V2}/orders", params=oldest))["data"]
     assert [order["id"] for order in data] == made
-    for wrong in ({"limit": 201}, {"starting_after": "ordr_none"}, {"sort_by": "price"}):
+    for wrong in ({"limit": 201}, {"starting_after": seen[0]}, {"sort_by": "price"}):
         assert shop.http.get(f"{V2}/orders", params=wrong).status_code == 422
 
 
@@ -362,6 +365,18 @@ def test_an_instance_is_replaced_on_its_node(shop: Shop):
     assert shop.http.post(f"{V2}/instances/{new}/replace").status_code == 409
 
 
+@pytest.mark.parametrize("sku", ["isku_h100c", "isku_a100a"])
+def test_infiniband_and_ports_are_refused_where_the_sku_has_none(shop: Shop, sku: str):
+    pool, has_ports = shop.make_pool(), sku == "isku_a100a"
+    fabric = shop.start_instance(pool, instance_sku=sku, _preview_enable_infiniband=True)
+    assert fabric.status_code == 422
+    assert "_preview_enable_infiniband" in fabric.text
+    ports = shop.start_instance(
+        pool, instance_sku=sku, enable_public_ipv4=True, firewall="frwl_default"
+    )
+    assert ("enable_public_ipv4" in ports.text) is not has_ports
+
+
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
@@ -369,6 +384,8 @@ def test_an_instance_is_replaced_on_its_node(shop: Shop):
         ({"cloud_init_user_data": "A" * (64 * 1024 + 4)}, 422),
         ({"priority_level": "huge"}, 422),
         ({"firewall": {}}, 422),
+        ({"firewall": "frwl_other", "enable_public_ipv4": True}, 404),
+        ({"enable_public_ipv4": True}, 422),
         ({"image": "image_none"}, 404),
         ({"pool": "pool_none"}, 404),
     ],

@@ -118,11 +118,19 @@ def running_market(
 
 
 @contextmanager
-def market_with_machines(folder: Path, balance: int = 10**12) -> Iterator[RunningMarket]:
-    """Yield a market at the time of day whose machines are processes with files in `folder`."""
+def market_with_machines(
+    folder: Path, balance: int = 10**12, *, steady: bool = False
+) -> Iterator[RunningMarket]:
+    """Yield a market at the time of day whose machines are processes with files in `folder`.
+
+    Every three minutes its offers change, one at times between a look at it and its order; not so
+    where it is `steady`.
+    """
     room = AgentRoom(folder)
     try:
-        with running_market(Profile.CALM, speed=1.0, machines=room, balance=balance) as market:
+        with running_market(
+            Profile.CALM, speed=1.0, machines=room, balance=balance, steady=steady
+        ) as market:
             market.knobs(instance_start_seconds=0, pod_start_seconds=1, spot_loss_per_hour=0)
             yield market
     finally:

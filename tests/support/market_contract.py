@@ -20,6 +20,8 @@ class Control:
     def __init__(self, client: httpx.AsyncClient, provider: str) -> None:
         self._client = client
         self._provider = provider
+        self.set: set[str] = set()
+        """Every fault that was set."""
 
     async def now(self) -> datetime:
         return datetime.fromtimestamp((await self._said("GET", "/clock"))["now"], UTC)
@@ -28,6 +30,7 @@ class Control:
         await self._said("POST", "/clock", advance_seconds=max(by.total_seconds(), 0))
 
     async def fault(self, name: str, times: int = 1, route: str | None = None) -> None:
+        self.set.add(name)
         body = {"name": name, "times": times, "provider": self._provider, "route": route}
         await self._said("POST", "/faults", **body)
 
