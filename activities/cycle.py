@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
+from activities.buying.waking import BlockWaking
 from activities.checkpoints.rows import CheckpointActivities
 from activities.checkpoints.watch import CheckpointWatches
 from activities.committing import commit
@@ -20,7 +21,7 @@ from activities.departures import NodeLooks
 from activities.failpoints import failpoint
 from activities.kept import KeptPools
 from activities.locality import forget_data, load_locality, note_data
-from activities.measuring import measure_cycle
+from activities.measuring import Took, measure_cycle
 from activities.metrics import SILENT, Metrics
 from activities.placements import placement_of
 from activities.preempting import Preempting
@@ -85,6 +86,7 @@ class CycleActivities:
         """Jobs placed lately in each pool, with when they were read."""
         self._kept = KeptPools()
         self._warming = Warming()
+        self._blocks = BlockWaking(database, signals)
         self._margins = margins
         self._preempting = Preempting(database, signals, checkpoints, metrics, self._kept, margins)
 
@@ -111,6 +113,8 @@ class CycleActivities:
                 await self._withdraw(placement.key)
         if reply.waiting:
             await self._preempting.after_cycle(request.pool, request.cycle_id)
+        if reply.may_buy:
+            await self._blocks.after_cycle(request.pool)
         if reply.may_buy and (reply.waiting or reply.keeps_warm):
             await self._signals.begin_buying(request.pool)
         if request.number % _FORGET_EVERY == 0:
@@ -138,19 +142,20 @@ class CycleActivities:
         began = time.perf_counter()
         made = await self._decide(request.pool)
         async with self._database.transaction() as connection:
+            commits = time.perf_counter()
             placed = await commit(connection, request, made.plan, made.queue, made.nodes)
             asked = [entry.request for entry in made.entries]
             await note_data(connection, asked, made.plan, placed)
+            explains = time.perf_counter()
             told = await _explain_waiting(connection, made.plan, made.now)
+            took = Took(*made.took, explains - commits, time.perf_counter() - explains)
             await connection.execute(
-                text(
-                    "UPDATE cycles SET queued = :queued, placed = :placed, refused = :refused,"
-                    " took_ms = :took WHERE id = :id"
-                ),
+                text(_DONE),
                 {
                     "id": request.cycle_id, "queued": len(made.queue), "placed": len(placed),
                     "refused": len(made.plan.placements) - len(placed),
-                    "took": (time.perf_counter() - began) * 1000,
+                    "looked_at": len(made.plan.decisions),
+                    "took": (time.perf_counter() - began) * 1000, **took.in_ms(),
                 },
             )  # fmt: skip
             placements = await _placements(connection, request.cycle_id) if placed else ()
@@ -159,13 +164,16 @@ class CycleActivities:
         seconds = time.perf_counter() - began
         self._warming.after(made.seconds)
         pool = made.pool
-        measure_cycle(self._metrics, pool.name, made.entries, made.plan, placed, made.now, seconds)
+        measure_cycle(
+            self._metrics, pool.name, made.entries, made.plan, placed, made.now, seconds, took
+        )
         await self._signals.tell_jobs("waiting", told)
         free = made.gpus.free - _newly_taken(made.nodes, placements)
         reply = _reply(pool, len(made.queue), len(placed))
         return reply.model_copy(update={"gpus": made.gpus.there, "free_gpus": free}), placements
 
     async def _decide(self, pool_name: str) -> "_Decided":
+        began = time.perf_counter()
         async with self._database.snapshot() as connection:
             pool = await load_pool(connection, pool_name, self._margins)
             read = await read_queue(connection, pool_name)
@@ -177,11 +185,15 @@ class CycleActivities:
             if not queue:
                 self._kept.keep(pool_name, kept)
                 now = await clock(connection)
-                return _Decided(pool, entries, queue, (), CyclePlan(decisions=aside), now, gpus)
+                took = (time.perf_counter() - began, 0.0)
+                return _Decided(
+                    pool, entries, queue, (), CyclePlan(decisions=aside), now, gpus, took
+                )
             recent = await self._recent_jobs(connection, pool)
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
             now = await clock(connection)
         kept.nodes.hold_data(data)
+        plans = time.perf_counter()
         # In a thread: a long plan must not keep this process from its other work.
         decided, seconds = await asyncio.to_thread(
             _timed,
@@ -194,7 +206,8 @@ class CycleActivities:
         used = {node_id for decision in decided.placements for node_id, _ in decision.held}
         nodes = kept.nodes.named(used)
         self._kept.keep(pool_name, kept)
-        return _Decided(pool, entries, queue, nodes, decided, now, gpus, seconds)
+        took = (plans - began, time.perf_counter() - plans)
+        return _Decided(pool, entries, queue, nodes, decided, now, gpus, took, seconds)
 
     async def _recent_jobs(
         self, connection: AsyncConnection, pool: PoolSpec
@@ -241,6 +254,8 @@ class _Decided(NamedTuple):
     plan: CyclePlan
     now: datetime
     gpus: _GPUs
+    took: tuple[float, float]
+    """Seconds on the clock: reading, and planning."""
     seconds: float = 0.0
     """What the plan took of the processor."""
 
@@ -323,6 +338,13 @@ def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
         keeps_warm=pool.buying.keeps_warm,
     )
 
+
+_DONE = """
+    UPDATE cycles SET queued = :queued, placed = :placed, refused = :refused, took_ms = :took,
+           looked_at = :looked_at, read_ms = :read, plan_ms = :plan, commit_ms = :commit,
+           explain_ms = :explain
+     WHERE id = :id
+"""
 
 _EXPLAIN = """
     UPDATE queue q SET decision = w.decision, decided_at = :now

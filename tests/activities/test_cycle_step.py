@@ -25,6 +25,19 @@ async def test_a_repeat_finds_the_committed_cycle_and_signals_again(ledger: Ledg
         assert await ledger.value("SELECT count(*) FROM cycles") == 1
 
 
+async def test_what_a_cycle_took_is_stored_in_its_parts(ledger: Ledger):
+    await ledger.register(gpus=2)
+    async with ledger.listening("a", "b"):
+        for job in ("a", "b"):
+            await ledger.enqueue(job, gpus=2)
+        await ledger.cycle("one")
+    (row,) = await ledger.rows("SELECT * FROM cycles")
+    assert (row["queued"], row["placed"], row["looked_at"]) == (2, 1, 2)
+    parts = [row[f"{part}_ms"] for part in ("read", "plan", "commit", "explain")]
+    assert all(part > 0 for part in parts)
+    assert sum(parts) <= row["took_ms"]
+
+
 async def test_it_counts_the_gpus_that_are_free_once_it_has_placed(ledger: Ledger):
     reply = await ledger.cycle("none")
     assert (reply.gpus, reply.free_gpus) == (0, 0)
