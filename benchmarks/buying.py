@@ -1,17 +1,23 @@
 """What to buy: five ways to serve the same jobs from the same markets, in dollars and waits.
 
-    python -m benchmarks.buying [--days 0.5] [--seed 1] [--seeds 5] [--json]
+    python -m benchmarks.buying [--days 0.5] [--seed 1] [--seeds 5] [--nothing-wrong]
+                                [--nobody-buys] [--patience 15] [--floor] [--json]
 
 Books come from the strangers of the simulated exchange (calm, with spikes, thin), beside an offer
 list that is 12 % dearer on average and billed while used. Jobs of 1 to 8 GPUs arrive by day more
 than by night; 60 % are FAST, the others FLEX with 12 hours to start. Machines come up in five
-minutes; nobody sells time again. The way of least cost, the seeds' rule and the cheapest offer
-use `scheduling.buying.plan.decide`, and the packer places the jobs, on a virtual clock of five
-minutes.
+minutes. Rivals take cheap asks between a look and an order, rows are gone when they are taken,
+machines stay silent, and jobs end before their time (benchmarks/buying_troubles.py). What is left
+of a window is sold where the product would, and for no more than was paid
+(benchmarks/buying_selling.py). The way of least cost, the seeds' rule and
+the cheapest offer use `scheduling.buying.plan.decide`, and the packer places the jobs, on a clock
+of five minutes. It is decided at each while FAST jobs wait, and every 15 minutes for FLEX alone:
+where all that matters is what FLEX costs, more looks cost the benchmark most of its time.
 
 `always on` are nodes at the exchange's mean price, as many as the 95th percentile of FAST and the
 mean of FLEX. The bound is that of a program that knows the future: no plan costs less which starts
-FAST jobs within 15 minutes (benchmarks/buying_bound.py).
+FAST jobs within 15 minutes (benchmarks/buying_bound.py). The floor (`--floor`) is the bound of one
+that knows all of that, but not when jobs end.
 """
 
 import argparse
@@ -21,11 +27,12 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
 from benchmarks.buying_bound import Bound, lower_bound
 from benchmarks.buying_replay import Outcome, always_on, by_policy, cheapest_now, replay
+from benchmarks.buying_troubles import NONE, REAL
 from benchmarks.buying_world import FLEX_WITHIN, MEAN_PRICE, START, STEP, World
 from models.buying import BuyingPolicy, BuyingRule
 from models.job import Tier
@@ -36,11 +43,10 @@ PROFILES = (Profile.CALM, Profile.SPIKE, Profile.THIN)
 WAYS = ("least cost", "seeds' rule", "cheapest now", "always on")
 BASE = BuyingPolicy(
     enabled=True,
-    resale_share=0.0,
     flex_deadline=FLEX_WITHIN,
     flex_price=MEAN_PRICE,
     max_price={Tier.FAST: None, Tier.FLEX: 10 * MICRO},
-    window_step=timedelta(minutes=1),  # no machine comes up late here
+    window_step=timedelta(minutes=1),  # a machine comes up in time, or stays silent
 )
 SEED_RULE = BASE.model_copy(update={"rule": BuyingRule.SEED})
 ALONE = BASE.model_copy(update={"reuse_share": 0.0, "fast_delay_price": 50 * MICRO})
@@ -64,19 +70,36 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument("--whole", type=float, default=0, metavar="SECONDS",
                         help="how long whole numbers are tried for each bound")  # fmt: skip
+    parser.add_argument("--nothing-wrong", action="store_true",
+                        help="no rivals, refusals, silence; all run to the end")  # fmt: skip
+    parser.add_argument("--nobody-buys", action="store_true",
+                        help="nothing is sold of what is left of windows")  # fmt: skip
+    parser.add_argument("--patience", type=float, default=0, metavar="MINUTES",
+                        help="how long FAST jobs wait for what costs less")  # fmt: skip
+    parser.add_argument("--floor", action="store_true",
+                        help="also the bound of who does not know when jobs end")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     began = time.perf_counter()
+    patience = timedelta(minutes=arguments.patience)
     rows: list[Row] = []
     bounds: dict[str, Bound] = {}
+    floors: dict[str, float] = {}
     for seed in range(arguments.seed, arguments.seed + arguments.seeds):
         for profile in PROFILES:
-            world = World(profile, seed, arguments.days)
+            troubles = NONE if arguments.nothing_wrong else REAL
+            if arguments.nobody_buys:
+                troubles = replace(troubles, resale=False)
+            world = World(profile, seed, arguments.days, troubles)
             bound = lower_bound(world, seconds=arguments.whole)
             bounds[f"{profile.value} {seed}"] = bound
+            if arguments.floor:
+                floor = lower_bound(world, seconds=arguments.whole, knows_ends=False).proven
+                floors[f"{profile.value} {seed}"] = floor / bound.proven
+                say(f"{profile.value} {seed}: floor {floor / bound.proven:.3f} of the bound")
             rows += [
                 Row(profile.value, seed, way, outcome, outcome.dollars / bound.proven)
-                for way, outcome in outcomes(world).items()
+                for way, outcome in outcomes(world, patience).items()
             ]
             say(f"{profile.value} {seed}: bound ${bound.proven:,.2f}, least cost "
                 f"{rows[-len(WAYS)].over_bound:.3f} of it")  # fmt: skip
@@ -90,6 +113,7 @@ def main() -> None:
             "results": [asdict(row) for row in rows],
             "bound": {name: bound.proven for name, bound in bounds.items()},
             "ratio": ratio,
+            "floor": floors,
             "seconds": time.perf_counter() - began,
         }
         print(json.dumps(found, indent=2))
@@ -97,10 +121,10 @@ def main() -> None:
     show(rows)
 
 
-def outcomes(world: World) -> dict[str, Outcome]:
-    """Return what each way to buy comes to."""
+def outcomes(world: World, patience: timedelta = timedelta(0)) -> dict[str, Outcome]:
+    """Return what each way to buy comes to; `patience` is that of the way of least cost."""
     found = (
-        replay(world, by_policy(BASE)),
+        replay(world, by_policy(BASE.model_copy(update={"fast_patience": patience}))),
         replay(world, by_policy(SEED_RULE)),
         replay(world, cheapest_now(ALONE)),
         always_on(world, steady_nodes(world), MEAN_PRICE),
@@ -131,6 +155,7 @@ def show(rows: Iterable[Row]) -> None:
     print(
         f"{'market':<7}{'way':<14}{'money':>10}{'/ bound':>9}{'from - to':>14}{'FAST waits':>12}"
         f"{'p95':>5}{'FLEX late':>11}{'used':>6}{'purchases':>11}"
+        f"{'short':>7}{'refused':>9}{'silent':>8}{'sold':>6}"
     )
     for (market, way), of in grouped(rows).items():
         found = [row.outcome for row in of]
@@ -142,6 +167,8 @@ def show(rows: Iterable[Row]) -> None:
             f"{max(o.fast_wait_p95 for o in found):>5.0f}{sum(o.flex_late for o in found):>11}"
             f"{statistics.fmean(o.used_share for o in found):>6.0%}"
             f"{statistics.fmean(o.purchases for o in found):>11.1f}"
+            f"{sum(o.short for o in found):>7}{sum(o.refused for o in found):>9}"
+            f"{sum(o.silent for o in found):>8}{sum(o.sold for o in found):>6}"
         )
 
 
@@ -155,7 +182,7 @@ def _wanted(world: World, tier: Tier) -> list[int]:
     for job in world.jobs:
         assert job.submitted_at is not None
         first = int((job.submitted_at - START) / STEP)
-        last = first + int(job.expected_duration / STEP)
+        last = first + int(world.lasts[job.id] / STEP)
         for step in range(first, min(last, world.steps) if job.tier is tier else first):
             wanted[step] += job.gpus
     return wanted

@@ -5,6 +5,9 @@ relaxation (jobs and nodes may be cut) is solved to the end; with more time the 
 and what counts is what it has proven when it stops. Whatever a replay can do that starts its jobs
 in time is a solution that costs no more, so it cannot be below:
 
+- It knows how long each job really runs, what rivals will take and which rows will be gone. None
+  of its machines is silent, and none idles before it is stopped. A rival leaves of an ask what he
+  leaves where nobody else buys: whoever buys leaves him, and what comes after him, no more.
 - A job starts once, within `FAST_WITHIN` or by its latest start, and holds its GPUs until its end.
   At any time the jobs of a tier fit in the GPUs that are up; those that want 2, 4 or 8 fit in
   machines that have as many. Tiers share nothing, so each is a program of its own.
@@ -21,10 +24,16 @@ in time is a solution that costs no more, so it cannot be below:
   machines), what tiers take from each other's asks. Prices are rounded down to a ladder of 1 %.
   Asks behind as many nodes as there are jobs, which are no dearer
   and last as long, are not looked at: no plan needs more nodes than jobs.
+- Nobody sells time again: what a plan gets for it is less than what was paid, so that its window
+  might as well have ended there.
+
+Who does not know when jobs end (`knows_ends`) has to pay a node of the exchange until each job
+that began there has had its time, since it is placed nowhere where it may not end. All else he
+knows, so that nobody is below this either who sells no time again.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import ceil, floor, log
@@ -63,9 +72,15 @@ class Bound:
     reached: float
 
 
-def lower_bound(world: World, *, within: timedelta = FAST_WITHIN, seconds: float = 0) -> Bound:
-    """Return the bound for both tiers; `seconds` are what whole numbers may take for each."""
-    found = [_of_tier(world, tier, within, seconds) for tier in Tier]
+def lower_bound(
+    world: World, *, within: timedelta = FAST_WITHIN, seconds: float = 0, knows_ends: bool = True
+) -> Bound:
+    """Return the bound for both tiers; `seconds` are what whole numbers may take for each.
+
+    Who does not know when jobs end pays a node of the exchange for as long as each job there may
+    run; all else he knows, and his machines of the offer list stop with their jobs.
+    """
+    found = [_of_tier(world, tier, within, seconds, knows_ends=knows_ends) for tier in Tier]
     return Bound(sum(b.proven for b in found), sum(b.reached for b in found))
 
 
@@ -137,16 +152,23 @@ Terms = dict[tuple[int, int], list[tuple[int, float]]]
 """What is up at a step in machines of a size: variables and how many GPUs each stands for."""
 
 
-def _of_tier(world: World, tier: Tier, within: timedelta, seconds: float) -> Bound:
+def _of_tier(
+    world: World, tier: Tier, within: timedelta, seconds: float, *, knows_ends: bool = True
+) -> Bound:
     jobs = [job for job in world.jobs if job.tier is tier]
     if not jobs:
         return Bound(0.0, 0.0)
     program = _Program()
-    works = list(_works(program, jobs, within))
-    steps = 1 + max(step for work in works for step in work.running)
-    up: Terms = defaultdict(list)
-    _nodes(program, up, world, len(jobs), steps)
-    _pods(program, up, world, steps)
+    works = list(_works(program, jobs, within, world.lasts))
+    longest = timedelta(0) if knows_ends else max(job.expected_duration for job in jobs)
+    steps = 1 + max(step for work in works for step in work.running) + longest // STEP
+    nodes: Terms = defaultdict(list)
+    pods: Terms = defaultdict(list)
+    _nodes(program, nodes, world, len(jobs), steps)
+    _pods(program, pods, world, steps)
+    up = {key: nodes.get(key, []) + pods.get(key, []) for key in {*nodes, *pods}}
+    if not knows_ends:
+        _in_full(program, jobs, works, nodes, pods)
     for step in range(steps):
         for size in SIZES:
             larger = [s for s in SIZES if s >= size]
@@ -171,12 +193,17 @@ def _of_tier(world: World, tier: Tier, within: timedelta, seconds: float) -> Bou
     return program.in_whole(seconds, relaxed) if seconds else Bound(relaxed, np.inf)
 
 
-def _works(program: _Program, jobs: Iterable[JobRequest], within: timedelta) -> Iterator[Work]:
+def _works(
+    program: _Program,
+    jobs: Iterable[JobRequest],
+    within: timedelta,
+    real: Mapping[str, timedelta],
+) -> Iterator[Work]:
     """Add when each job starts; yield when it then runs."""
     for job in jobs:
         assert job.submitted_at is not None
         latest = job.submitted_at + within if job.tier is Tier.FAST else start_by(job)
-        lasts = job.expected_duration // STEP
+        lasts = real[job.id] // STEP
         running: dict[int, list[int]] = defaultdict(list)
         starts: list[tuple[int, float]] = []
         for start in range(_step(job.submitted_at), _step(latest) + 1):
@@ -188,13 +215,56 @@ def _works(program: _Program, jobs: Iterable[JobRequest], within: timedelta) -> 
         yield Work(job.gpus, running)
 
 
+def _in_full(
+    program: _Program, jobs: Sequence[JobRequest], works: Sequence[Work], nodes: Terms, pods: Terms
+) -> None:
+    """Add which part of each job runs on nodes, and that some node is then there for as long as it
+    may run. What ends early leaves its room to others, as before."""
+    there: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for job, work in zip(jobs, works, strict=True):
+        may_last: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        by_start = _by_start(work)
+        for column, running in by_start.items():
+            part = program.variable(most=1)
+            program.row([(column, 1.0), (part, -1.0)], 0.0)
+            for step in running:
+                there[step].append((work.gpus, column, part))
+            for step in range(running[0], running[0] + job.expected_duration // STEP):
+                may_last[step].append((part, -1.0))
+        for step, parts in may_last.items():
+            has = [(column, value / _NODE) for column, value in nodes.get((_NODE, step), ())]
+            program.row([*has, *parts], 0.0)
+    for step, jobs_there in there.items():
+        on_nodes = [(part, -float(gpus)) for gpus, _, part in jobs_there]
+        program.row([*nodes.get((_NODE, step), ()), *on_nodes], 0.0)
+        for size in SIZES:
+            beside = [
+                pair
+                for gpus, column, part in jobs_there
+                if gpus >= size
+                for pair in ((column, -float(gpus)), (part, float(gpus)))
+            ]
+            has = [pair for s in SIZES if s >= size for pair in pods.get((s, step), ())]
+            if beside:
+                program.row([*has, *beside], 0.0)
+
+
+def _by_start(work: Work) -> Mapping[int, Sequence[int]]:
+    """Return the steps in which a job runs, by the column of its start."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for step in sorted(work.running):
+        for column in work.running[step]:
+            found[column].append(step)
+    return found
+
+
 def _nodes(program: _Program, up: Terms, world: World, most: int, steps: int) -> None:
     """Add the nodes of the exchange: held by price and end, bought ask by ask."""
     bought: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     of_ask: dict[int, list[int]] = defaultdict(list)
     asks = {ask.number: ask for ask in world.asks}
     for step in range(steps):
-        for ask in _worth_a_look(world.asks_by_step[step], step, most):
+        for ask in _worth_a_look(world.asks_to_order[step], step, most):
             # The last step of a node, in which nothing runs, is paid with its purchase.
             price = _NODE * _price(_rung(ask.price)) / _STEPS_AN_HOUR
             column = program.variable(price, most=ask.nodes, whole=True)
@@ -229,7 +299,7 @@ def _pods(program: _Program, up: Terms, world: World, steps: int) -> None:
     """Add the machines of the offer list: held by size and price."""
     bought: dict[tuple[int, int], set[int]] = defaultdict(set)
     for step in range(steps):
-        for offer in world.offers[step]:
+        for offer in world.offers_to_order[step]:
             bought[offer.gpus, _rung(offer.price)].add(step)
     for (gpus, rung), when in bought.items():
         price = gpus * _price(rung) / _STEPS_AN_HOUR

@@ -1,34 +1,47 @@
 """Runs a way to buy through a world on a virtual clock: its money, its waits, its use."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from benchmarks.buying_selling import sell_rests
+from benchmarks.buying_troubles import GIVEN_UP, REPLACED
 from benchmarks.buying_world import START, STARTUP, STEP, Shop, World, start_by
 from models.buying import (
+    BoughtFor,
     BuyingPolicy,
+    BuyingRule,
     CapacityUnderWay,
     CapsLeft,
     DemandSample,
+    JobEnd,
+    MarketView,
     PurchasePlan,
     Release,
     Unmet,
     UnmetJob,
 )
 from models.job import Tier
+from models.market import OrderBook
+from models.money import MICRO
 from models.node import GPU, Node
 from models.placement import JobRequest, RunningJob
 from models.pool import PoolPacking
+from scheduling.buying.costs import hoped_price, presses
 from scheduling.buying.plan import decide
 from scheduling.cycle import plan
 
 PACKING = PoolPacking()
 IDLE_AFTER = BuyingPolicy().idle_after
-_LOOK_AGAIN = 6
-"""Steps until the same queue is looked at again."""
 _REMEMBERED = 36
 """Steps of demand."""
+_KNOWN_ENDS = 100
+"""Jobs that ended last, of which it is known how long they ran."""
+_FLEX_LOOKS = 3
+"""Steps between decisions while only FLEX jobs wait, and none has to start soon."""
+_TRIES = 4
+"""Decisions at one step at most: an order that brings too little is decided anew in seconds."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,14 @@ class Outcome:
     used_share: float
     """GPU-hours of jobs / GPU-hours bought."""
     purchases: int
+    short: int = 0
+    """Orders that brought less than they asked for, since rivals had been there."""
+    refused: int = 0
+    """Offers that were gone when they were taken."""
+    silent: int = 0
+    """Machines that no agent came from."""
+    sold: int = 0
+    """Nodes whose rest was sold again."""
 
 
 @dataclass
@@ -51,9 +72,47 @@ class Machine:
 
     node: Node
     plan: PurchasePlan | None
+    purchase: str
     bought_at: datetime
-    ready_at: datetime
+    ready_at: datetime | None
+    """None for a pod that stays silent."""
     idle_since: datetime
+    ran: set[str] = field(default_factory=set[str])
+    """Jobs."""
+
+    paid: int = 0
+    """For a GPU-hour of a window, in micro-dollars."""
+
+    @property
+    def is_window(self) -> bool:
+        return self.plan is not None and self.plan.window is not None
+
+    @property
+    def is_pod(self) -> bool:
+        return self.plan is not None and self.plan.window is None
+
+    def is_up(self, now: datetime) -> bool:
+        return self.ready_at is not None and self.ready_at <= now
+
+
+@dataclass
+class Purchase:
+    """What an order brought."""
+
+    name: str
+    serves: tuple[str, ...]
+    machines: tuple[Machine, ...]
+    ended_at: datetime | None = None
+
+    def for_job(self, job_id: str, now: datetime) -> BoughtFor:
+        """Return what the product knows of it for a job that still waits."""
+        return BoughtFor(
+            purchase_id=self.name,
+            by_use=any(machine.is_pod for machine in self.machines),
+            ready=all(machine.is_up(now) for machine in self.machines),
+            shared=any(machine.ran - {job_id} for machine in self.machines),
+            ended_at=self.ended_at,
+        )
 
 
 @dataclass
@@ -68,47 +127,123 @@ class Pool:
     machines: list[Machine] = field(default_factory=list[Machine])
     running: list[RunningJob] = field(default_factory=list[RunningJob])
     demand: list[DemandSample] = field(default_factory=list[DemandSample])
-    micro: int = 0
-    gpu_hours: float = 0.0
-    purchases: int = 0
+    receipts: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+    """Micro-dollars and GPU-hours, by order of a window and by pod that has ended."""
+    bought: list[Purchase] = field(default_factory=list[Purchase])
     started: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    ended: list[JobEnd] = field(default_factory=list[JobEnd])
+    orders: int = 0
+    short: int = 0
+    refused: int = 0
+    silent: int = 0
+    sold: int = 0
+
+    @property
+    def micro(self) -> int:
+        return sum(micro for micro, _ in self.receipts.values())
+
+    @property
+    def gpu_hours(self) -> float:
+        return sum(hours for _, hours in self.receipts.values())
 
     def ready(self) -> list[Node]:
-        return [machine.node for machine in self.machines if machine.ready_at <= self.now]
+        return [machine.node for machine in self.machines if machine.is_up(self.now)]
 
-    def buy(self, order: PurchasePlan) -> None:
-        """Pay for a window at once; what runs until it is stopped is paid then."""
-        self.purchases += 1
+    @property
+    def known_ends(self) -> tuple[JobEnd, ...]:
+        return tuple(self.ended[-_KNOWN_ENDS:])
+
+    def ends_at(self, job: RunningJob) -> datetime:
+        """Return when a job really ends: nobody knows it before."""
+        return self.started[job.job_id] + self.world.lasts[job.job_id]
+
+    def buy(self, order: PurchasePlan) -> bool:
+        """Pay for a window at once; what runs until it is stopped is paid then.
+
+        Return whether all came that was ordered.
+        """
+        self.orders += 1
+        name = f"m{self.orders:04d}"
+        nodes = order.nodes
         if order.window is not None:
-            self.micro += self.shop.take(order, self.step)
-            self.gpu_hours += order.gpus * order.window.hours
-        for number in range(order.nodes):
-            name = f"m{self.purchases:04d}-{number}"
-            end = order.ends_at(self.now)
-            self.add(a_node(name, order.shape.gpus, order.tier, end), order, self.now + STARTUP)
+            nodes, micro = self.shop.take(order, self.step)
+            self.short += nodes < order.nodes
+            if nodes:
+                hours = nodes * order.gpus_per_node * order.window.hours
+                self.receipts[name] = micro, hours
+        elif not self.shop.has(order, self.step):
+            self.refused += 1
+            nodes = 0
+        end = order.ends_at(self.now)
+        machines = [self._machine(f"{name}-{number}", order, name, end) for number in range(nodes)]
+        for machine in machines if name in self.receipts else ():
+            micro, hours = self.receipts[name]
+            machine.paid = int(micro / hours)
+        self.machines += machines
+        if machines:
+            self.bought.append(Purchase(name, order.serves, tuple(machines)))
+        return nodes == order.nodes
 
-    def add(self, node: Node, order: PurchasePlan | None, ready_at: datetime) -> None:
-        self.machines.append(Machine(node, order, self.now, ready_at, ready_at))
+    def _machine(
+        self, name: str, order: PurchasePlan, purchase: str, end: datetime | None
+    ) -> Machine:
+        """A silent machine is replaced where its time is paid, and given up where it is not."""
+        ready_at: datetime | None = self.now + STARTUP
+        if self.world.troubles.is_silent(self.world.seed, name):
+            self.silent += 1
+            ready_at = self.now + REPLACED + STARTUP if order.window is not None else None
+        node = a_node(name, order.shape.gpus, order.tier, end)
+        return Machine(node, order, purchase, self.now, ready_at, ready_at or self.now + GIVEN_UP)
+
+    def add(self, node: Node) -> None:
+        """Add a node that is there, and that nobody pays here."""
+        self.machines.append(Machine(node, None, "", self.now, self.now, self.now))
 
     def pay_pod(self, machine: Machine) -> None:
-        """Pay a pod until it was idle for as long as is borne; the clock may have gone on."""
+        """Pay a pod until it was stopped; the clock may have gone on."""
         assert machine.plan is not None
         assert machine.node.expires_at is not None
-        until = min(machine.idle_since + IDLE_AFTER, machine.node.expires_at, self.now)
-        hours = (until - machine.bought_at) / timedelta(hours=1)
-        self.gpu_hours += len(machine.node.gpus) * hours
-        self.micro += int(machine.plan.limit * len(machine.node.gpus) * hours)
+        until = min(self.idle_until(machine), machine.node.expires_at, self.now)
+        hours = (until - machine.bought_at) / timedelta(hours=1) * len(machine.node.gpus)
+        self.receipts[machine.node.id] = int(machine.plan.limit * hours), hours
+
+    def idle_until(self, machine: Machine) -> datetime:
+        """Return when a machine is let go if nothing more runs there."""
+        if machine.ready_at is None:
+            return machine.idle_since  # it is given up
+        return machine.idle_since + self.world.troubles.idles(IDLE_AFTER)
+
+    def jobs(self) -> tuple[UnmetJob, ...]:
+        """Return the jobs that wait, each with what was bought for it."""
+        for purchase in self.bought:
+            gone = not any(machine in self.machines for machine in purchase.machines)
+            if gone and purchase.ended_at is None:
+                purchase.ended_at = self.now
+        return tuple(
+            UnmetJob(
+                request=job, start_by=_latest(job),
+                bought=tuple(
+                    purchase.for_job(job.id, self.now)
+                    for purchase in self.bought if job.id in purchase.serves
+                ),
+            )
+            for job in self.queue
+        )  # fmt: skip
 
 
-Buyer = Callable[[Pool], None]
+Buyer = Callable[[Pool], bool]
+"""Buys; returns whether to decide again at once, since an order brought too little."""
 
 
 def replay(world: World, buyer: Buyer) -> Outcome:
     """Return what a buyer pays until every job has ended."""
-    pool = Pool(world, Shop(world))
+    return _outcome(lived(world, buyer))
+
+
+def lived(world: World, buyer: Buyer) -> Pool:
+    """Return the pool of a buyer when every job has ended and all is paid."""
+    pool = Pool(world, Shop(world), ended=list(world.before))
     arrivals = list(world.jobs)
-    seen: tuple[object, ...] = ()
-    looked_at = -_LOOK_AGAIN
     for step in range(world.last_step):
         pool.step, pool.now = step, START + step * STEP
         _end_what_is_over(pool)
@@ -116,52 +251,82 @@ def replay(world: World, buyer: Buyer) -> Outcome:
             pool.queue.append(arrivals.pop(0))
         _place(pool)
         _remember(pool)
-        now_seen = (*(job.id for job in pool.queue), len(pool.machines))
-        again = step - looked_at >= _LOOK_AGAIN or _some_press(pool)
-        if step == 0 or (pool.queue and (now_seen != seen or again)):
-            buyer(pool)
-            seen, looked_at = (*now_seen[:-1], len(pool.machines)), step
+        for _ in range(_TRIES if _looks(pool) else 0):
+            if not buyer(pool):
+                break
+        if world.troubles.resale:
+            sell_rests(pool, _releases(pool), _under_way(pool))
         if not arrivals and not pool.queue and not pool.running:
             break
     for machine in pool.machines:
-        if machine.plan is not None and machine.plan.window is None:
+        if machine.is_pod:
             pool.pay_pod(machine)
-    return _outcome(pool)
+    return pool
 
 
 def by_policy(policy: BuyingPolicy) -> Buyer:
     """Return the buyer that follows `scheduling.buying.plan.decide`."""
 
-    def buy(pool: Pool) -> None:
-        unmet = Unmet(
-            jobs=tuple(UnmetJob(request=job, start_by=_latest(job)) for job in pool.queue),
-            demand=tuple(pool.demand),
-        )
+    def buy(pool: Pool) -> bool:
+        unmet = Unmet(jobs=pool.jobs(), demand=tuple(pool.demand), ended=pool.known_ends)
         markets = pool.shop.markets(pool.step)
+        if _can_only_wait(unmet.jobs, markets, policy, pool.now):
+            return False
         decision = decide(
             unmet, _under_way(pool), _releases(pool), markets, policy, CapsLeft(), pool.now,
             PACKING,
         )  # fmt: skip
-        for order in decision.plans:
-            pool.buy(order)
+        came = [pool.buy(order) for order in decision.plans]
+        return not all(came)
 
     return buy
 
 
-def cheapest_now(policy: BuyingPolicy) -> Buyer:
-    """Return the buyer that takes for each job, as it comes, what is cheapest for it alone."""
-    served: set[str] = set()
+def _can_only_wait(
+    jobs: Sequence[UnmetJob],
+    markets: Iterable[MarketView],
+    policy: BuyingPolicy,
+    now: datetime,
+) -> bool:
+    """Return whether nothing on the markets is as cheap as any of these jobs hopes.
 
-    def buy(pool: Pool) -> None:
-        for job in pool.queue:
-            if job.id in served:
+    Then waiting is cheapest, whatever the options are: it saves time to look at none of them.
+    """
+    if not jobs or policy.rule is not BuyingRule.LEAST_COST:
+        return False
+    if any(job.request.tier is Tier.FAST or presses(job, policy, now) for job in jobs):
+        return False
+    prices = [offer.price for market in markets for offer in market.offers]
+    books = [quote.answer for market in markets for quote in market.quotes]
+    prices += [ask.price for book in books if isinstance(book, OrderBook) for ask in book.asks]
+    return min(prices, default=MICRO**2) > max(hoped_price(job, policy, now) for job in jobs)
+
+
+def cheapest_now(policy: BuyingPolicy) -> Buyer:
+    """Return the buyer that takes for each job, as it comes, what is cheapest for it alone.
+
+    It buys for a job again when what it bought has gone.
+    """
+
+    def buy(pool: Pool) -> bool:
+        whole = True
+        waiting = pool.jobs()  # which says what has gone
+        has = {
+            job_id
+            for purchase in pool.bought
+            if purchase.ended_at is None
+            for job_id in purchase.serves
+        }
+        for job in waiting:
+            if job.request.id in has:
                 continue
-            unmet = Unmet(jobs=(UnmetJob(request=job, start_by=pool.now),))
+            alone = UnmetJob(request=job.request, start_by=pool.now)
+            unmet = Unmet(jobs=(alone,), ended=pool.known_ends)
             markets = pool.shop.markets(pool.step)
             decision = decide(unmet, (), (), markets, policy, CapsLeft(), pool.now, PACKING)
             if decision.plans:
-                served.add(job.id)
-                pool.buy(decision.plans[0])
+                whole = pool.buy(decision.plans[0]) and whole
+        return not whole
 
     return buy
 
@@ -169,15 +334,16 @@ def cheapest_now(policy: BuyingPolicy) -> Buyer:
 def always_on(world: World, nodes: dict[Tier, int], price: int) -> Outcome:
     """Return what so many nodes cost that are there from the first job to the last."""
 
-    def buy(pool: Pool) -> None:
-        if pool.step == 0:
+    def buy(pool: Pool) -> bool:
+        if not pool.machines:
             for tier, count in nodes.items():
                 for number in range(count):
-                    pool.add(a_node(f"on-{tier}-{number}", 8, tier, None), None, pool.now)
+                    pool.add(a_node(f"on-{tier}-{number}", 8, tier, None))
+        return False
 
     outcome = replay(world, buy)
     hours = sum(nodes.values()) * world.days * 24
-    used = sum(job.gpus * (job.expected_duration / timedelta(hours=1)) for job in world.jobs)
+    used = sum(job.gpus * (world.lasts[job.id] / timedelta(hours=1)) for job in world.jobs)
     return Outcome(
         dollars=8 * hours * price / 1e6, fast_wait_minutes=outcome.fast_wait_minutes,
         fast_wait_p95=outcome.fast_wait_p95, flex_late=outcome.flex_late,
@@ -192,25 +358,31 @@ def a_node(name: str, gpus: int, tier: Tier, end: datetime | None) -> Node:
     )  # fmt: skip
 
 
-def _some_press(pool: Pool) -> bool:
-    """Return whether a FLEX job has to start soon."""
+def _looks(pool: Pool) -> bool:
+    """Return whether to decide now: at any time for FAST, and for FLEX that has to start soon."""
     soon = pool.now + timedelta(minutes=20)
-    return any(job.tier is Tier.FLEX and start_by(job) <= soon for job in pool.queue)
+    fast = any(job.tier is Tier.FAST or start_by(job) <= soon for job in pool.queue)
+    return fast or pool.step == 0 or (bool(pool.queue) and pool.step % _FLEX_LOOKS == 0)
 
 
 def _end_what_is_over(pool: Pool) -> None:
     ends: dict[str, datetime] = {}
+    known = {job.id: job.expected_duration for job in pool.world.jobs}
+    pool.ended += [
+        JobEnd(expected=known[job.job_id], ran=pool.world.lasts[job.job_id])
+        for job in pool.running
+        if pool.ends_at(job) <= pool.now
+    ]
     for job in pool.running:
-        ends[job.node_id] = max(job.expected_end, ends.get(job.node_id, START))
-    pool.running = [job for job in pool.running if job.expected_end > pool.now]
+        ends[job.node_id] = max(pool.ends_at(job), ends.get(job.node_id, START))
+    pool.running = [job for job in pool.running if pool.ends_at(job) > pool.now]
     kept: list[Machine] = []
     for machine in pool.machines:
         if machine.node.id in ends:
             machine.idle_since = min(ends[machine.node.id], pool.now)
         over = machine.node.expires_at is not None and machine.node.expires_at <= pool.now
-        pod = machine.plan is not None and machine.plan.window is None
-        idle = pod and pool.now - machine.idle_since >= IDLE_AFTER
-        if pod and (over or idle):
+        idle = machine.is_pod and pool.now >= pool.idle_until(machine)
+        if machine.is_pod and (over or idle):
             pool.pay_pod(machine)
         if over or idle:
             continue
@@ -223,10 +395,12 @@ def _place(pool: Pool) -> None:
         return
     planned = plan(pool.queue, pool.ready(), pool.running, PACKING, pool.now)
     by_id = {job.id: job for job in pool.queue}
+    machines = {machine.node.id: machine for machine in pool.machines}
     for decision in planned.placements:
         job = by_id.pop(decision.job_id)
         assert decision.node_id is not None
         pool.started[job.id] = pool.now
+        machines[decision.node_id].ran.add(job.id)
         pool.running.append(
             RunningJob(
                 job_id=job.id, node_id=decision.node_id, gpu_indices=decision.gpu_indices,
@@ -252,11 +426,13 @@ def _under_way(pool: Pool) -> list[CapacityUnderWay]:
     return [
         CapacityUnderWay(
             id=machine.node.id, tier=machine.node.tier, nodes=1,
-            instance_type=f"{len(machine.node.gpus)}xH100-80GB", expected_at=machine.ready_at,
+            instance_type=f"{len(machine.node.gpus)}xH100-80GB",
+            # As long as it is waited for it may come at any moment.
+            expected_at=max(machine.bought_at + STARTUP, pool.now),
             until=machine.node.expires_at,
         )
         for machine in pool.machines
-        if machine.ready_at > pool.now
+        if not machine.is_up(pool.now)
     ]  # fmt: skip
 
 
@@ -276,7 +452,7 @@ def _outcome(pool: Pool) -> Outcome:
     for job in pool.world.jobs:
         assert job.submitted_at is not None
         started = pool.started.get(job.id, pool.now)
-        used += job.gpus * (job.expected_duration / timedelta(hours=1))
+        used += job.gpus * (pool.world.lasts[job.id] / timedelta(hours=1))
         if job.tier is Tier.FAST:
             waits.append((started - job.submitted_at) / timedelta(minutes=1))
         elif started > start_by(job):
@@ -284,5 +460,6 @@ def _outcome(pool: Pool) -> Outcome:
     return Outcome(
         dollars=pool.micro / 1e6, fast_wait_minutes=statistics.fmean(waits),
         fast_wait_p95=sorted(waits)[int(0.95 * (len(waits) - 1))], flex_late=late,
-        used_share=used / pool.gpu_hours if pool.gpu_hours else 0.0, purchases=pool.purchases,
+        used_share=used / pool.gpu_hours if pool.gpu_hours else 0.0, purchases=len(pool.bought),
+        short=pool.short, refused=pool.refused, silent=pool.silent, sold=pool.sold,
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """The benchmark of buying on a few hours: its world, its replay and its bound agree."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from benchmarks.buying import BASE, SEED_RULE, outcomes, steady_nodes
 from benchmarks.buying_bound import lower_bound
 from benchmarks.buying_replay import Pool, by_policy, replay
+from benchmarks.buying_troubles import NONE
 from benchmarks.buying_world import STEP, Shop, World
 from models.job import Tier
 from models.market import OrderBook
@@ -52,7 +54,7 @@ def test_what_is_bought_is_in_the_book_no_more(world: World):
     shop = Shop(world)
     before = _gpus(shop)
     assert before > 0
-    pool = Pool(world, shop)
+    pool = Pool(replace(world, troubles=NONE), shop)
     long = {"gpus": 8, "tier": Tier.FAST, "expected_duration": timedelta(hours=3)}
     pool.queue = [job.model_copy(update=long) for job in world.jobs[:2]]
     by_policy(BASE)(pool)

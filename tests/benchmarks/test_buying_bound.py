@@ -1,7 +1,7 @@
 """The bound of the benchmark of buying, against every plan that there is in tiny worlds."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import product
 from typing import cast
@@ -27,8 +27,19 @@ class Tiny:
     asks: tuple[Ask, ...]
     offers: tuple[tuple[Offer, ...], ...]
 
+    share: float = 1.0
+    """Of its time that each job runs."""
+
     @property
-    def asks_by_step(self) -> list[list[Ask]]:
+    def lasts(self) -> dict[str, timedelta]:
+        return {job.id: self.share * job.expected_duration for job in self.jobs}
+
+    @property
+    def offers_to_order(self) -> tuple[tuple[Offer, ...], ...]:
+        return self.offers
+
+    @property
+    def asks_to_order(self) -> list[list[Ask]]:
         return [
             [ask for ask in self.asks if ask.seen_from <= step < ask.seen_until]
             for step in range(STEPS)
@@ -116,6 +127,29 @@ def test_waiting_longer_never_costs_more():
     assert later < 0.95 * at_once
 
 
+def test_who_does_not_know_when_jobs_end_pays_a_node_for_as_long_as_they_may_run():
+    """8 GPUs may run for 3 hours and run for 1: in a window, or dearer while they are used."""
+    job, book = a_job("a", 8, 2, 36), (an_ask(1, 2.00, (0, 60), end=60),)
+    tiny = Tiny((job,), book, rows(8, prices=[9.00] * STEPS), share=1 / 3)
+    knows, does_not = (bound(tiny, knows_ends=known) for known in (True, False))
+    # An hour or three, and the steps in which the node comes up and ends.
+    assert knows == pytest.approx(2.00 * 8 * (12 + 2) / 12, rel=0.02)
+    assert does_not == pytest.approx(2.00 * 8 * (36 + 2) / 12, rel=0.02)
+    cheap = replace(tiny, offers=rows(8, prices=[3.00] * STEPS))
+    assert bound(cheap, knows_ends=True) == pytest.approx(knows)
+    assert bound(cheap, knows_ends=False) == pytest.approx(3.00 * 8 * (12 + 1) / 12, rel=0.02)
+
+
+def test_where_jobs_run_in_full_nothing_is_to_be_known():
+    tiny = Tiny((a_job("a", 4, 1, 12), a_job("b", 8, 3, 20)), (an_ask(1, 2.00, (0, 60)),),
+                rows(4, 8, prices=[2.30] * STEPS))  # fmt: skip
+    assert bound(tiny, knows_ends=False) == pytest.approx(bound(tiny, knows_ends=True), rel=1e-3)
+
+
+def bound(tiny: Tiny, *, knows_ends: bool) -> float:
+    return lower_bound(cast("World", tiny), knows_ends=knows_ends).proven
+
+
 def exhaustive(tiny: Tiny) -> float:
     """Return the least that any plan costs, in dollars: each set of jobs has a machine of its own.
 
@@ -155,7 +189,7 @@ def machines(tiny: Tiny, gpus: int, first: int, end: int) -> Iterator[float]:
         for offer in tiny.offers[step]:
             if offer.gpus >= gpus:
                 yield offer.price / MICRO * offer.gpus * (end - step) * hour
-        for ask in tiny.asks_by_step[step]:
+        for ask in tiny.asks_to_order[step]:
             until = max(end + 1, step + HOUR)
             if gpus <= 8 and until * STEP + START <= ask.end:
                 yield ask.price / MICRO * 8 * (until - step) * hour
