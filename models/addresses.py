@@ -13,6 +13,7 @@ CONSOLE_PAGES = (
     ("/purchases", "Purchases"),
     ("/blocks", "Blocks"),
     ("/costs", "Costs"),
+    ("/cycles", "Cycles"),
 )
 """Path and name of each page of the console, in the order of its navigation."""
 LOOPBACK = "127.0.0.1"

@@ -41,6 +41,8 @@ class BlockFacts(Frozen):
     """Since when nothing has run there; None while something does, or before it is up."""
     tried_at: Instant | None = None
     """When a sale or a renewal of it was tried last."""
+    coming: str | None = None
+    """Its purchase, where its machine is on its way and no job waits that it was bought for."""
 
 
 class BlockMachine(Frozen):
@@ -49,6 +51,8 @@ class BlockMachine(Frozen):
     name: str
     takes_work: bool = True
     """Its node is ready, and nothing of its time is on sale."""
+    lost: bool = False
+    """Its node has fallen silent."""
 
 
 class BlockJob(Frozen):

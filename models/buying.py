@@ -12,6 +12,7 @@ from typing import Self
 from pydantic import Field
 
 from models.base import Frozen, Instant, Name
+from models.buying_policy import Among as Among
 from models.buying_policy import BuyingPolicy as BuyingPolicy
 from models.buying_policy import BuyingRule as BuyingRule
 from models.buying_policy import Caps as Caps
@@ -27,7 +28,7 @@ from models.market import (
 from models.money import Money
 from models.node import Node
 from models.placement import JobRequest, RecentJobs, RunningJob
-from models.units import GB
+from models.units import GB, Duration
 
 _MINUTE = timedelta(minutes=1)
 
@@ -53,6 +54,9 @@ class BoughtFor(Frozen):
     """Whether all of its nodes came up, and none was lost."""
     shared: bool = False
     """Whether other jobs ran there."""
+    came: bool = False
+    """Whether a node of it has been there."""
+    bought_at: Instant | None = None
     ended_at: Instant | None = None
 
 
@@ -76,6 +80,13 @@ class DemandSample(Frozen):
     used: int = Field(default=0, ge=0)
 
 
+class JobEnd(Frozen):
+    """A job that ended lately: how long it was expected to run, and how long it ran."""
+
+    expected: Duration
+    ran: Duration
+
+
 class Unmet(Frozen):
     """What the queue wants. Jobs that a node can hold now may be among them: they are met."""
 
@@ -85,6 +96,8 @@ class Unmet(Frozen):
     last_bought_at: Instant | None = None
     recent: tuple[RecentJobs, ...] = ()
     """Placed lately: with the queue they say what the packer keeps room for."""
+    ended: tuple[JobEnd, ...] = ()
+    """Ended lately: they say how much of their expected durations jobs are likely to use."""
 
 
 class NodeShape(Frozen):
@@ -121,6 +134,9 @@ class CapacityUnderWay(Frozen):
     domain: str | None = None
     """The block, where its nodes share fast fabric; without, each is a domain of its own."""
     expected_at: Instant
+    """When it is there: not before now."""
+    due: Instant | None = None
+    """When it was to be there, where that is another time: it is late."""
     until: Instant | None = None
     """When its time ends; it runs until it is stopped when left out."""
 
@@ -153,6 +169,20 @@ class MarketView(Frozen):
     observed_at: Instant
     away: str = ""
     """Why there is nothing to see; empty where the market answered."""
+    closed: str = ""
+    """Why nothing is bought there now; it was not asked then."""
+
+
+class RefusedOffer(Frozen):
+    """A seller that took no order with an image, and would not take another."""
+
+    provider: str
+    seller: str
+    image: str
+    at: Instant
+    """The last time."""
+    said: str
+    """By the market."""
 
 
 class CapsLeft(Frozen):
@@ -225,13 +255,24 @@ class PurchasePlan(Frozen):
     shape: NodeShape
     fast_fabric: bool = False
     """Whether its nodes share fast fabric: a group of a gang may span them."""
+    fabric: str = ""
+    """What that is in the market's word, where it is bought for a gang and the market says it."""
+    meets: bool = True
+    """Whether ranks on its nodes can reach each other, and others them."""
     offer: Offer | None = None
     serves: tuple[str, ...] = ()
     """Jobs that are to run there."""
+    instead: tuple["PurchasePlan", ...] = ()
+    """What is tried in turn when its offer is refused, each for the same jobs."""
 
     @property
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
+
+    @property
+    def most(self) -> int:
+        """The most that it may cost, whichever offer is taken, in micro-dollars."""
+        return max(plan.max_total for plan in (self, *self.instead))
 
     def ends_at(self, now: datetime) -> datetime:
         """Return when its time is over if it is ordered now: the window's end, or by when a
@@ -287,6 +328,15 @@ class Option(Frozen):
         return self.committed + self.delay - self.leftover
 
 
+class Coming(Frozen):
+    """What was bought and is no node yet, and a job that waits is to start on."""
+
+    purchases: tuple[str, ...]
+    """Their ids: of a gang there may be several."""
+    start: Instant
+    """When the job starts, by what is known."""
+
+
 class BuyDecision(Frozen):
     """What to buy now, and every way that was looked at."""
 
@@ -298,10 +348,12 @@ class BuyDecision(Frozen):
     """The answer in one sentence."""
     waits_for: tuple[NoQuote, ...] = ()
     """Markets that are away or have no price, and why."""
+    coming: dict[str, Coming] = Field(default_factory=dict[str, Coming])
+    """What was under way before, by the jobs that are to start there."""
 
     @property
     def max_total(self) -> int:
-        return sum(plan.max_total for plan in self.plans)
+        return sum(plan.most for plan in self.plans)
 
     @property
     def expected_cost(self) -> int:

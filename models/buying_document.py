@@ -83,6 +83,10 @@ class OfferEntry(Frozen):
     gpus: int = Field(ge=1)
     price: Dollars
     """Dollars per GPU-hour."""
+    seller: str = ""
+    region: str | None = None
+    country: str | None = None
+    community: bool = False
     spot: bool = False
     stock: str = ""
     prepaid: Duration = timedelta(0)

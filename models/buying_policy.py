@@ -5,9 +5,9 @@ Prices are micro-dollars per GPU-hour, costs micro-dollars.
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from models.base import Frozen
@@ -41,6 +41,33 @@ class Caps(Frozen):
     """For each tenant; a purchase counts for those whose jobs it serves, by their GPU-hours."""
 
 
+def _as_names(value: object) -> object:
+    """A text holds names that commas part: `sellers.exclude=runpod,nebius`."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(","))
+    return tuple(cast(list[object], value)) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_names)]
+
+
+class Among(Frozen):
+    """Which names will do, whatever their case: those of `include`, or all, without `exclude`."""
+
+    include: Names = ()
+    exclude: Names = ()
+
+    def takes(self, name: str | None) -> bool:
+        """Return whether a name will do. What has none is not among those that are named."""
+        known = (name or "").casefold()
+        if any(known == each.casefold() for each in self.exclude):
+            return False
+        return not self.include or any(known == each.casefold() for each in self.include)
+
+    def __bool__(self) -> bool:
+        return bool(self.include or self.exclude)
+
+
 class BuyingPolicy(Frozen):
     """What a pool may buy. Nothing is ever bought unless `enabled`."""
 
@@ -51,6 +78,19 @@ class BuyingPolicy(Frozen):
     spot: bool = False
     """Whether machines that may be taken away before their time, or whose price may change, will
     do."""
+    sellers: Among = Among()
+    """From whom, as an offer names its provider, such as hyperstack; a market without offers, such
+    as sfcompute, sells itself."""
+    community: bool = False
+    """Whether machines of private hosts (`community_cloud`) will do: who owns one can read the
+    join token that its agent is given."""
+    regions: Among = Among()
+    """Where, as the market names it, such as united_states. What names no region is not among
+    those to include."""
+    countries: Among = Among()
+    """Where, as an offer names it, such as US."""
+    refused_for: Duration = timedelta(days=1)
+    """For so long an offer is left out whose seller took no order with the same image."""
     caps: Caps = Caps()
     max_price: dict[Tier, Cap] = Field(default_factory=dict[Tier, Cap], validate_default=True)
     """Micro-dollars per GPU-hour for each tier: $10.00 for one that is not named, no limit where
@@ -65,8 +105,14 @@ class BuyingPolicy(Frozen):
     of `smoothing` counts where that is more, so that it stays when the queue is empty."""
     fast_warm_gpus: int = Field(default=0, ge=0, le=100_000)
     """The warm target is never below this."""
+    fast_warm_type: str | None = None
+    """The GPU type that is kept warm, such as H100: other GPUs do not count for the target then,
+    and are not bought for it. Any type when left out."""
     fast_delay_price: Money = 30_000_000
     """What it costs that a FAST job waits: for each of its GPUs, an hour."""
+    fast_patience: Duration = timedelta(0)
+    """A FAST job waits for so long after it was submitted, while what there is costs more than the
+    rest of that wait and its time at `flex_price`, risen: for a machine of its size."""
     flex_price: Money = 2_000_000
     """A FLEX job whose time costs no more than this for a GPU-hour starts now; else it waits."""
     flex_rise: float = Field(default=0.25, ge=0, le=10)

@@ -20,6 +20,7 @@
     │   ├── CredentialsError   it does not know the key, or the key may not do this
     │   ├── FundsError         the account has too little money
     │   ├── InvalidOrderError  it does not take a request as it was made
+    │   │   └── OfferRefusedError  a seller takes no order of its offer with this image
     │   ├── GoneError          an offer, order or machine is not there (any more)
     │   ├── OrderConflictError the state of the thing, or another request with the key, forbids it
     │   └── AnswerError        its answer is not what its documentation says
@@ -101,13 +102,18 @@ class StaleError(RefusedError):
 
 
 class MarketError(LongshoreError):
-    """A market said no. The text names the market, and never holds a credential."""
+    """A market said no. The text names the market, and never holds a credential.
+
+    `creates` is true of the answer to a request that creates something: of a look it says nothing
+    of what was asked for before.
+    """
 
     exit_code = 69
 
     def __init__(self, provider: str, text: str, *, status: int | None = None) -> None:
         self.provider = provider
         self.status = status
+        self.creates = False
         super().__init__(f"{provider}: {text}")
 
 
@@ -147,6 +153,10 @@ class FundsError(MarketError):
 
 class InvalidOrderError(MarketError):
     exit_code = 65
+
+
+class OfferRefusedError(InvalidOrderError):
+    """A seller takes no order of its offer with this image, now or later: take another's."""
 
 
 class GoneError(MarketError):

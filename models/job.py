@@ -21,6 +21,9 @@ from models.taken_before import clamped
 from models.topology import Conformance, Gang
 from models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts, format_gb
 
+ASSUMED_DURATION = timedelta(hours=1)
+"""How long a job is taken to run that does not say it."""
+
 
 class Tier(StrEnum):
     """When a job starts: at once, or at the best price."""
@@ -189,7 +192,7 @@ class JobSpec(Frozen):
     power_per_gpu: Watts | None = None
     """The most that it draws with each GPU, where that is less than the GPU may draw; of a GPU
     that is shared, with its part. Counts on nodes with a power budget."""
-    expected_duration: Duration = timedelta(hours=1)
+    expected_duration: Duration = ASSUMED_DURATION
     """How long it will probably run; a node that ends before that is not chosen."""
     gang: Gang | None = None
     """Lets the job span nodes; all of its GPUs are placed together, or none."""

@@ -7,6 +7,7 @@ from models.checkpoint import CheckpointInfo
 from models.checkpointing import CheckpointDecision
 from models.job import JobSpec, JobStatus
 from models.messages import Progress
+from models.spending import PurchaseUnderWay
 from models.views import JobView
 
 
@@ -56,6 +57,8 @@ class JobReport(Wire):
     """Its newest whole checkpoint in the checkpoint store."""
     saving: CheckpointDecision | None = None
     """What was decided last about a save while it runs."""
+    purchases: tuple[PurchaseUnderWay, ...] = ()
+    """While it waits: purchases under way that it is to start on."""
     missing: tuple[str, ...] = ()
     """What could not be asked, and why: a sentence for each."""
 

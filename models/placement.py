@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from models.base import Frozen, Instant, Name, Wire
 from models.gang import GangPlan
 from models.host import HostAmounts, power_of
-from models.job import JobSpec, Tier, check_gpus
+from models.job import ASSUMED_DURATION, JobSpec, Tier, check_gpus
 from models.mig import MigProfile
 from models.packing import GPUChoice as GPUChoice
 from models.packing import PackingPolicy as PackingPolicy
@@ -137,7 +137,7 @@ class JobRequest(Frozen):
     storage_bandwidth: GBPerSecond = 0.0
     power_per_gpu: Watts | None = None
     """What a GPU of the node may draw when left out."""
-    expected_duration: Duration = timedelta(hours=1)
+    expected_duration: Duration = ASSUMED_DURATION
     grace: Duration = timedelta(seconds=10)
     """What it gets to save or clean up when it has to leave its node."""
     saves: bool = False

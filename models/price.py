@@ -16,7 +16,10 @@ class PriceNeed(Frozen):
     """GPUs needed; what is bought is rounded up to whole lots."""
     instance_type: str | None = None
     window: Window | None = None
-    """Asks must hold for all of it; any ask counts when left out."""
+    """Asks must hold for all of it; without, whatever the book has counts, unless `at_once`."""
+    at_once: bool = False
+    """Without a window: asks and bids must have begun, and not have ended. Markets show no others;
+    a book in a file may."""
 
 
 class LeftOut(StrEnum):
@@ -25,6 +28,10 @@ class LeftOut(StrEnum):
     INSTANCE_TYPE = "instance_type"
     WINDOW = "window"
     """It does not hold for the whole window."""
+    ENDED = "ended"
+    """It had ended when the book was so."""
+    LATER = "later"
+    """It begins only after the book was so."""
     PRICE = "price"
     """It asks nothing: a placeholder, no offer."""
     LOT = "lot"

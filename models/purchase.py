@@ -41,6 +41,13 @@ def machine_name(block_id: str, number: int) -> str:
     return f"{block_id}.m{number}"
 
 
+def machine_names(block_id: str, nodes: int) -> tuple[str, ...]:
+    """Return the names of the machines of an order that is a machine, or a cluster of several."""
+    if nodes == 1:
+        return (block_id,)
+    return tuple(machine_name(block_id, number) for number in range(1, nodes + 1))
+
+
 def worst_cost(limit: int, gpus: int, length: timedelta) -> int:
     """Return the most that so many GPUs can cost for so long, in micro-dollars.
 
@@ -92,10 +99,15 @@ class PurchaseOption(Wire):
     partial: bool = True
     fast_fabric: bool = False
     """Whether nodes of one order of it share fast fabric, as it was when it was decided."""
+    for_gang: bool = False
+    """Ranks are to meet across its nodes: they are asked for with that fabric, and open ports."""
     offer: Offer | None = None
     """The row to take, at a market where an order is a machine."""
     place: str | None = None
     """Where, at a market that fills an order in one place; where it is cheapest when left out."""
+    instead: bool = False
+    """Only where nothing was bought by those before it: what was bought, and then failed, is
+    decided anew."""
 
     @model_validator(mode="after")
     def _cap_is_no_less(self) -> Self:
@@ -193,6 +205,8 @@ class OrderSeen(Wire):
     """Why the market did not take it. It is over then."""
     late: bool = False
     """It was refused after its time had begun: the same order for the time from now on may do."""
+    forbidden: bool = False
+    """The market does not let our key order: no other order does better there."""
 
     @property
     def over(self) -> bool:
@@ -239,6 +253,8 @@ class AgentsReport(Wire):
     """With the reason. They have been stopped."""
     block_ends: str = ""
     """Why the block is at its end, where it is: nothing more is to come up there."""
+    again: Duration | None = None
+    """After which pause further machines may be started on its paid time; None where not."""
 
 
 class StateChange(Wire):
@@ -362,6 +378,8 @@ class Refusal(Wire):
     """Why something was not done; empty where it was."""
 
     reason: str = ""
+    again: Duration | None = None
+    """After which pause it is to be tried again; None where it is not."""
 
 
 BUYING_WORKFLOW = "BuyingWorkflow"

@@ -176,7 +176,11 @@ class Settings(BaseSettings):
     sfcompute_workspace: str | None = Field(default=None, examples=["wksp_1"])
     """Where pools for bought time are made; the account's only one without."""
     sfcompute_image: str | None = Field(default=None, examples=["image_1"])
-    """What instances start from, with Longshore on it; the account's first image without."""
+    """What instances start from, with Longshore on it. Without, nothing is bought at a real
+    market; at a simulated one, the first image will do."""
+    sfcompute_firewall: str | None = Field(default=None, examples=["frwl_1"])
+    """Firewall of instances that a gang runs on, which have public addresses; the default one of
+    the workspace without. It has to let the ranks reach each other."""
     prime_url: Annotated[str, AfterValidator(_over_http)] = "https://api.primeintellect.ai"
     """Where Prime Intellect is."""
     prime_token: SecretStr | None = Field(default=None, examples=["SECRET"])
@@ -185,7 +189,8 @@ class Settings(BaseSettings):
     """Team that pods belong to; they are personal without."""
     prime_template: str | None = Field(default=None, examples=["TEMPLATE_ID"])
     """Template of pods, with Longshore on it, that runs the script in LONGSHORE_STARTUP (base64)
-    when it starts; Prime Intellect's plain image without, which runs nothing by itself."""
+    when it starts. Without, nothing is bought at a real market; at a simulated one, any name will
+    do."""
     market_watch: tuple[str, ...] = ("8xH100",)
     """Instance types whose books are stored over time."""
     market_watch_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(

@@ -1,17 +1,70 @@
 """What people are shown of bought capacity, in detail: one purchase, one block, its use.
 
-Amounts are micro-dollars, prices micro-dollars per GPU-hour, times aware UTC.
+Names say what an amount is counted in: `_micro_usd` are micro-dollars, prices those of a GPU-hour.
+What is stored (options and decisions) keeps short names, of the same units. Times are aware UTC.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Self
 
 from models.base import Instant, Wire
 from models.block_end import BlockDecision
+from models.money import format_dollars
 from models.purchase import BlockState, PurchaseState
 
 
-class PurchaseView(Wire):
+class Account(Wire):
+    """What was paid, and what became of it: paid - resold + fees = used + idle + open."""
+
+    paid_micro_usd: int = 0
+    """To markets, less what they gave back."""
+    resold_micro_usd: int = 0
+    """What others paid for time of it, before the fees."""
+    fees_micro_usd: int = 0
+    """What the markets kept of that."""
+    used_micro_usd: int = 0
+    """By jobs, of blocks that have ended: a job pays its share then."""
+    idle_micro_usd: int = 0
+    """By nobody, of blocks that have ended, less what was resold and with its fees: below zero
+    where that brought more than idle time had cost."""
+    open_micro_usd: int = 0
+    """Of blocks that have not ended: not yet divided into used and idle."""
+
+    @property
+    def adds_up(self) -> bool:
+        cost = self.paid_micro_usd - self.resold_micro_usd + self.fees_micro_usd
+        return cost == self.used_micro_usd + self.idle_micro_usd + self.open_micro_usd
+
+    @property
+    def sum_in_words(self) -> str:
+        """The sum, exact: ``$4.00 paid - $1.50 resold + $0.06 fees = $2.00 used + $0.56 idle``."""
+        made_of = [f"{format_dollars(self.paid_micro_usd)} paid"]
+        if self.resold_micro_usd or self.fees_micro_usd:
+            made_of.append(f"- {format_dollars(self.resold_micro_usd)} resold")
+            made_of.append(f"+ {format_dollars(self.fees_micro_usd)} fees")
+        idle = self.idle_micro_usd
+        became = [
+            f"{format_dollars(self.used_micro_usd)} used",
+            f"{'-' if idle < 0 else '+'} {format_dollars(abs(idle))} idle",
+        ]
+        if self.open_micro_usd:
+            became.append(
+                f"{'-' if self.open_micro_usd < 0 else '+'} "
+                f"{format_dollars(abs(self.open_micro_usd))} open"
+            )
+        return f"{' '.join(made_of)} = {' '.join(became)}"
+
+
+def summed(accounts: Iterable[Account]) -> Account:
+    """Return the account of all of them."""
+    known = list(accounts)
+    return Account.model_validate(
+        {name: sum(getattr(each, name) for each in known) for name in Account.model_fields}
+    )
+
+
+class PurchaseView(Account):
     """One purchase in a list."""
 
     id: str
@@ -20,9 +73,8 @@ class PurchaseView(Wire):
     tier: str
     state: PurchaseState
     reason: str
-    committed: int
+    committed_micro_usd: int
     """The most that it can still cost, with what it has cost."""
-    spent: int
     simulated: bool
     orders: int
     """How many were made."""
@@ -38,7 +90,7 @@ class PurchaseView(Wire):
     ended_at: Instant | None = None
 
 
-class BlockView(Wire):
+class BlockView(Account):
     """One block in a list."""
 
     id: str
@@ -56,27 +108,35 @@ class BlockView(Wire):
     """When it was closed."""
     decided: str = ""
     """What was decided about it last, and why."""
-    price: int
-    cost: int
+    price_micro_usd: int
+    """Of a GPU-hour, on average."""
     simulated: bool
 
 
-class CostView(Wire):
-    """What one pool, tenant, job or block has cost."""
+class PurchaseUnderWay(Wire):
+    """A purchase of which machines are still to come."""
+
+    id: str
+    nodes: int
+    """That are still to come."""
+    instance_type: str
+    provider: str
+    committed_micro_usd: int
+    """The most that the whole purchase can still cost, with what it has cost."""
+    ready_at: Instant
+    """When they are there, or were to be; not before that, where they are refused."""
+    late: bool = False
+    refused: str = ""
+    """Why the market did not start one that is paid for, and that it is asked for again."""
+    simulated: bool = False
+
+
+class CostView(Account):
+    """What one pool, tenant, job or block has cost. A job, or a tenant, pays its share of blocks
+    that have ended: as much as it has used."""
 
     name: str
-    spent: int
-    """Paid for it at the markets; of a job or a tenant, its share of what was paid."""
-    used: int = 0
-    """By jobs, of blocks whose account is closed."""
-    idle: int = 0
-    resold: int = 0
-    """What others paid for time of it, before the fees."""
-    fees: int = 0
-    """What the markets kept of that; a part of what was spent."""
-    open: int = 0
-    """Paid for blocks that have not ended: not yet divided into used and idle."""
-    saved: int = 0
+    saved_micro_usd: int = 0
     """What the same time would have cost at the limits of its orders, less what it cost."""
     simulated: bool = False
     """Some of it was bought at a simulated market."""
@@ -119,7 +179,8 @@ class OrderView(Wire):
     """What the market knows it by; the id of the block that came of it."""
     provider: str
     instance_type: str
-    limit: int
+    limit_micro_usd: int
+    """For a GPU-hour."""
     wanted: int
     """Nodes that were ordered."""
     nodes: int
@@ -130,8 +191,8 @@ class OrderView(Wire):
     order_state: str | None = None
     """What the market last said of it."""
     refused: str = ""
-    committed: int
-    spent: int
+    committed_micro_usd: int
+    paid_micro_usd: int
     starts_at: Instant | None = None
     ends_at: Instant | None = None
     created_at: Instant
@@ -165,10 +226,21 @@ class Happened(Wire):
     text: str
 
 
+WARM = "(warm"
+"""How the names begin under which the warm target is bought for (scheduling/buying/plan)."""
+
+
+def named(serves: Iterable[str]) -> tuple[str, ...]:
+    """Return for whom something is bought, by names for readers: the warm target has no job."""
+    return tuple(
+        dict.fromkeys("the warm target" if name.startswith(WARM) else name for name in serves)
+    )
+
+
 class PurchaseDetail(PurchaseView):
     """A purchase with why it was made, what was looked at, and all that came of it."""
 
-    planned: int
+    planned_micro_usd: int
     """The most that it could cost when it was decided."""
     decided: str = ""
     """The decision in a sentence; empty where somebody bought by hand."""
@@ -212,11 +284,10 @@ class BlockDetail(BlockView):
     """What was decided about it last, with every option; none where there was no need yet."""
     utilisation: float | None = None
     """Share of the GPU-time so far that jobs held; none before it began."""
-    idle: int = 0
-    """Cost of GPU-time that no job held: so far while it lasts, as booked when it has ended."""
-    used: int = 0
-    resold: int = 0
-    """Proceeds of time that was sold again."""
+    used_so_far_micro_usd: int | None = None
+    """While it lasts: the cost of GPU-time that jobs have held."""
+    idle_so_far_micro_usd: int | None = None
+    """And of that which nobody has held."""
     measured_at: Instant
 
     def measured(self) -> Self:
@@ -233,14 +304,18 @@ class BlockDetail(BlockView):
         passed = self._passed(until - began)
         used = round(passed * utilisation)
         return self.model_copy(
-            update={"utilisation": utilisation, "used": used, "idle": passed - used}
+            update={
+                "utilisation": utilisation,
+                "used_so_far_micro_usd": used,
+                "idle_so_far_micro_usd": passed - used,
+            }
         )
 
     def _passed(self, elapsed: timedelta) -> int:
         """Return the cost of the time that has passed."""
         if self.is_machine or self.ends_at is None or self.starts_at is None:
-            return self.cost
-        return round(self.cost * min(elapsed / (self.ends_at - self.starts_at), 1.0))
+            return self.paid_micro_usd
+        return round(self.paid_micro_usd * min(elapsed / (self.ends_at - self.starts_at), 1.0))
 
 
 def _held(use: BlockUse, began: datetime, until: datetime) -> timedelta:

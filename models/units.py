@@ -175,6 +175,13 @@ _ISO = re.compile(
 TOO_LONG = f"a duration is ten years at most ({LONGEST.days}d)"
 
 
+def format_ms(milliseconds: float | None) -> str:
+    """Return milliseconds, with a tenth below 10: ``3.2``, ``48``; a dash for None."""
+    if milliseconds is None:
+        return "–"
+    return f"{milliseconds:.1f}" if milliseconds < 9.95 else f"{milliseconds:,.0f}"
+
+
 def _finite(number: float, what: str) -> float:
     try:
         number = float(number)

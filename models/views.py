@@ -10,7 +10,7 @@ from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
 from models.preemption import PreemptionPlan, Spared
-from models.spending import BuyingRecord
+from models.spending import BuyingRecord, PurchaseUnderWay
 from models.units import Duration
 
 
@@ -60,6 +60,8 @@ class JobView(Wire):
     reason: str = ""
     """Why it waits, or how it ended."""
     estimated_start: Instant | None = None
+    """Of one that waits: when running jobs end in time, or what was bought for it is there; null
+    where nobody knows."""
 
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -176,6 +178,8 @@ class Explanation(Wire):
     """The plan by which the job itself gave way last, or does now."""
     saving: CheckpointDecision | None = None
     """What was decided last about a save while it ran."""
+    purchases: tuple[PurchaseUnderWay, ...] = ()
+    """For a queued job: purchases under way that it is to start on."""
     buying: BuyingRecord | None = None
     """For a queued job: what its pool decided last about buying, with the best options."""
     blocks: tuple[BlockDecision, ...] = ()

@@ -7,7 +7,17 @@ Amounts are micro-dollars.
 from datetime import date, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Column, Date, DateTime, Identity, Index, Text, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Date,
+    DateTime,
+    Identity,
+    Index,
+    SmallInteger,
+    Text,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field, SQLModel
 
@@ -106,6 +116,7 @@ class PurchaseOrderRow(SQLModel, table=True):
     __table_args__ = (
         Index("purchase_orders_numbers", "purchase_id", "number", unique=True),
         Index("purchase_orders_at_market", "provider", "order_id", unique=True),
+        Index("purchase_orders_refused", "closed_at", postgresql_where=text("refused_finally")),
     )
 
     key: str = Field(primary_key=True, sa_type=Text)
@@ -130,6 +141,8 @@ class PurchaseOrderRow(SQLModel, table=True):
     committed: int = Field(sa_type=BigInteger)
     spent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
     refused: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
+    refused_finally: bool = Field(default=False, sa_column_kwargs=_default("false"))
+    """Its seller will take no other order with this image either."""
     created_at: datetime = Field(sa_column=_time(default=True))
     closed_at: datetime | None = Field(sa_column=_time(nullable=True))
 
@@ -139,8 +152,9 @@ class MachineRow(SQLModel, table=True):
 
     __tablename__: ClassVar[str] = "machines"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (
-        Index("machines_at_market", "provider", "machine_id", unique=True),
+        Index("machines_at_market", "provider", "machine_id", "part", unique=True),
         Index("machines_by_block", "block_id"),
+        Index("machines_by_purchase", "purchase_id"),
     )
 
     name: str = Field(primary_key=True, sa_type=Text)
@@ -148,6 +162,8 @@ class MachineRow(SQLModel, table=True):
     block_id: str = Field(foreign_key="blocks.id", sa_type=Text)
     provider: str = Field(sa_type=Text)
     machine_id: str | None = Field(default=None, sa_type=Text)
+    part: int = Field(default=0, sa_type=SmallInteger, sa_column_kwargs=_default("0"))
+    """Of the machines that are a cluster, and have one id at their market, which: from 0."""
     state: str = Field(default="INTENT", sa_type=Text, sa_column_kwargs=_default("'INTENT'"))
     reason: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
     asked_at: datetime | None = Field(sa_column=_time(nullable=True))
@@ -157,6 +173,24 @@ class MachineRow(SQLModel, table=True):
     """The sale that its time is in: nothing is placed on its node."""
     stop_reason: str | None = Field(default=None, sa_type=Text)
     """Why it was to be stopped, since before its market was asked: its node is gone, not lost."""
+    tries: int = Field(default=0, sa_column_kwargs=_default("0"))
+    """How often its market refused to start it."""
+    refused: str | None = Field(default=None, sa_type=Text)
+    """Why, the last time."""
+    started_at: datetime | None = Field(sa_column=_time(nullable=True))
+    """When its market took the start, where that is not the order."""
+
+
+class MarketRefusalRow(SQLModel, table=True):
+    """A market that does not let our key buy or start, until it does again."""
+
+    __tablename__: ClassVar[str] = "market_refusals"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    provider: str = Field(primary_key=True, sa_type=Text)
+    reason: str = Field(sa_type=Text)
+    times: int
+    """In a row; those of one minute are one."""
+    at: datetime = Field(sa_column=_time())
 
 
 class SaleRow(SQLModel, table=True):

@@ -58,7 +58,10 @@ class BlockRow(SQLModel, table=True):
     """A contract with a provider."""
 
     __tablename__: ClassVar[str] = "blocks"  # pyright: ignore[reportIncompatibleVariableOverride]
-    __table_args__ = (Index("blocks_by_purchase", "purchase_id"),)
+    __table_args__ = (
+        Index("blocks_by_purchase", "purchase_id"),
+        Index("blocks_live", "pool", postgresql_where=text("state <> 'ENDED'")),
+    )
 
     id: str = Field(primary_key=True, sa_type=Text)
     provider: str = Field(sa_type=Text)
@@ -87,6 +90,8 @@ class BlockRow(SQLModel, table=True):
     """What was decided about it last: every option with its price."""
     decided_at: datetime | None = Field(default=None, sa_column=_time(nullable=True))
     tried_at: datetime | None = Field(default=None, sa_column=_time(nullable=True))
+    woken_at: datetime | None = Field(default=None, sa_column=_time(nullable=True))
+    """When it was told last that it has lost its work."""
     """When a sale or a renewal of it was tried last."""
     simulated: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     ended_at: datetime | None = Field(default=None, sa_column=_time(nullable=True))
@@ -100,6 +105,7 @@ class NodeRow(SQLModel, table=True):
     __table_args__ = (
         Index("nodes_by_pool", "pool"),
         Index("nodes_by_change", "changed_in"),
+        Index("nodes_by_block", "block_id", postgresql_where=text("block_id IS NOT NULL")),
     )
 
     id: str = Field(primary_key=True, sa_type=Text)
@@ -257,6 +263,12 @@ class CycleRow(SQLModel, table=True):
     refused: int
     """Placements that no longer held when they were committed."""
     took_ms: float
+    looked_at: int | None = None
+    """Jobs that it decided about; null, as the times of its parts, for one of an old version."""
+    read_ms: float | None = None
+    plan_ms: float | None = None
+    commit_ms: float | None = None
+    explain_ms: float | None = None
 
 
 class PlacementRow(SQLModel, table=True):

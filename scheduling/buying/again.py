@@ -37,6 +37,8 @@ def not_again(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> str:
     # The seeds' rule counts GPUs, and does not tell for whom.
     if all(tried) or (any(tried) and policy.rule is BuyingRule.SEED):
         return next(why for why in tried if why)
+    if late := _late(job, policy, now):
+        return late
     if len(job.bought) >= MOST_TRIES:
         last = job.bought[-1].purchase_id
         return f"bought {len(job.bought)} times for it already (last {last}), {_waits(job)}"
@@ -55,6 +57,16 @@ def bought_before(jobs: Iterable[UnmetJob], policy: BuyingPolicy, now: datetime)
         for job in jobs
         if (why := not_again(job, policy, now))
     ]
+
+
+def _late(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> str:
+    """Return which machine that is billed as it runs has to end before another is bought."""
+    for each in job.bought:
+        if not each.by_use or each.came or each.ended_at or each.bought_at is None:
+            continue
+        if now >= each.bought_at + policy.startup_limit:
+            return f"what was bought for it ({each.purchase_id}) is late, and is stopped first"
+    return ""
 
 
 def _pauses(job: UnmetJob, now: datetime) -> str:

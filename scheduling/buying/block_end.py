@@ -24,7 +24,14 @@ from models.units import format_duration
 from scheduling.buying.costs import SHORTEST_RESALE
 from scheduling.buying.fleet import shape_of
 from scheduling.buying.going_on import go_on
-from scheduling.buying.leaving import MOST_QUEUED, fleet_of_scene, kept_for, may_leave
+from scheduling.buying.leaving import (
+    MOST_QUEUED,
+    fleet_of_scene,
+    kept_for,
+    leaves_whole,
+    may_be_called_off,
+    may_leave,
+)
 from scheduling.buying.moving import cost_of_moving
 from scheduling.buying.prices import BlockSource, round_up, whole_quarters
 from scheduling.buying.words import about
@@ -302,23 +309,32 @@ def _lead(job: JobRequest, scene: BlockScene) -> timedelta:
 
 def _let_go(scene: BlockScene) -> BlockOption | None:
     """Return the end of a machine that is billed as it runs and has been idle for long enough."""
-    block, policy = scene.block, scene.policy
-    since = block.idle_since
-    if not block.by_use or not policy.enabled or since is None:
+    why = _of_no_use(scene)
+    if not why:
         return None
-    if scene.now < since + policy.idle_after:
-        return None
-    idle = timedelta(seconds=round((scene.now - since).total_seconds()))
-    hourly = block.price * block.gpus_per_node
+    block = scene.block
+    hourly = block.price * block.gpus_per_node * max(len(scene.machines), 1)
     option = BlockOption(
-        kind=BlockOptionKind.LET_GO,
-        title=f"let it go: nothing has run there for {format_duration(idle)}",
-        gain=hourly,
+        kind=BlockOptionKind.LET_GO, title=f"let it go: {why}", gain=hourly,
         terms={"an hour of it": hourly},
-    )
-    if may_leave(scene):
+    )  # fmt: skip
+    if leaves_whole(scene) or may_be_called_off(scene):
         return option
     return option.model_copy(update={"lost": kept_for(scene)})
+
+
+def _of_no_use(scene: BlockScene) -> str:
+    """Return why a machine that is billed as it runs might end now; empty where it may not."""
+    block, policy = scene.block, scene.policy
+    if not block.by_use or not policy.enabled:
+        return ""
+    if block.coming is not None:
+        return "it is not up yet, and nothing that it was bought for wants it any more"
+    since = block.idle_since
+    if since is None or scene.now < since + policy.idle_after:
+        return ""
+    idle = timedelta(seconds=round((scene.now - since).total_seconds()))
+    return f"nothing has run there for {format_duration(idle)}"
 
 
 # --- all ----------------------------------------------------------------------------------
@@ -339,8 +355,8 @@ def _marked(option: BlockOption, best: BlockOption) -> BlockOption:
 
 def _sentence(chosen: BlockOption, options: Iterable[BlockOption]) -> str:
     if chosen.kind is BlockOptionKind.KEEP:
-        others = [f"{each.title}: {each.lost}" for each in options if each is not chosen]
-        return "; ".join(["keep", *others])
+        others = [f"not “{each.title}”: {each.lost}" for each in options if each is not chosen]
+        return "; ".join([chosen.title, *others])
     terms = ", ".join(f"{name} {about(amount)}" for name, amount in chosen.terms.items())
     return f"{chosen.title}: gains {about(chosen.gain)} ({terms})"
 

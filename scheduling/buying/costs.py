@@ -1,5 +1,6 @@
 """What an option costs in all: money committed, less what is left over, plus delay."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -16,17 +17,19 @@ from models.buying import (
 )
 from models.job import Tier
 from scheduling.buying.again import tried_before
+from scheduling.buying.ending import Lasting
 from scheduling.buying.fleet import Fleet, names_of
 from scheduling.buying.outlook import Outlook
 from scheduling.buying.prices import BlockSource, PodSource, Taken, taken_by
-from scheduling.buying.words import title_of
+from scheduling.buying.promises import CANNOT_MEET
+from scheduling.buying.words import UNUSED, title_of
 from scheduling.lasting import to_finish
 
 UNSERVED = timedelta(hours=24)
 """A job that starts at no known time counts as waiting so long."""
 SHORTEST_RESALE = timedelta(hours=1)
 """Whole nodes that are idle for less until their end are not sold again."""
-_HOUR = timedelta(hours=1)
+_HOUR, _NONE = timedelta(hours=1), timedelta(0)
 Source = BlockSource | PodSource
 
 
@@ -45,6 +48,7 @@ class Scene:
     round: int = 0
     taken: Taken = field(default_factory=dict[tuple[str, str, str | None], int])
     """What was chosen before, and is in the books no more."""
+    lasting: Lasting = field(default_factory=Lasting)
 
     def outlook(self, fleet: Fleet) -> Outlook:
         return fleet.outlook((job.request for job in self.jobs), self.now)
@@ -93,7 +97,9 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
         if isinstance(source, PodSource):
             until = max(end for name in names if (end := outlook.ends_on(name)) is not None)
             lasts = max(end for name in names if (end := lasts_on(scene, outlook, name)))
-            plan = source.plan(until, scene.tier, scene.policy, scene.now, lasts)
+            uses = [use for name in names for use in outlook.uses.get(name, ())]
+            likely = scene.lasting.likely_end(uses, plan.ready_at)
+            plan = source.plan(until, scene.tier, scene.policy, scene.now, lasts, likely)
         else:
             leftover += _leftover(scene, source, plan, names, outlook)
         plans.append(plan.model_copy(update={"serves": tuple(served)}))
@@ -109,8 +115,8 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
         leftover=leftover,
         starts=_starts(scene, outlook),
     )
-    unused = next(iter(tried.values()), "no job would use it")
-    lost = over_a_cap(scene, option) if plans else unused
+    unused = next(iter(tried.values()), UNUSED)
+    lost = ruled_out(scene, machines, outlook) or over_a_cap(scene, option) if plans else unused
     return option.model_copy(update={"lost": lost})
 
 
@@ -139,6 +145,28 @@ def foreseen(
     return machines, outlook, tried
 
 
+def ruled_out(
+    scene: Scene, machines: Sequence[tuple[Source, PurchasePlan]], outlook: Outlook
+) -> str:
+    """Return why machines may not be bought for what would run there; empty where they may.
+
+    Ranks of a gang must meet, and a cluster is bought for a gang alone: others would pay for
+    machines beside theirs.
+    """
+    gangs = {job.request.id for job in scene.jobs if job.request.gang is not None}
+    spans = Counter(
+        job_id for uses in outlook.uses.values() for job_id in {use.job_id for use in uses} & gangs
+    )
+    for number, (source, plan) in enumerate(machines):
+        served = outlook.jobs_on(names_of(plan, name_in(scene, number)))
+        if not plan.meets and any(spans[job_id] > 1 for job_id in served):
+            place = f" {plan.place}" if plan.place else ""
+            return f"{CANNOT_MEET}: {plan.provider}{place} opens no ports between its machines"
+        if isinstance(source, PodSource) and source.is_cluster and served and not served & gangs:
+            return "a cluster is for a gang"
+    return ""
+
+
 def lasts_on(scene: Scene, outlook: Outlook, name: str) -> datetime | None:
     """Return until when a node has to last, so that all that is to run there ends there."""
     beyond = {
@@ -153,7 +181,7 @@ def over_a_cap(scene: Scene, option: Option) -> str:
     """Return which cap an option is over; empty for none."""
     left = scene.caps
     for plan in option.plans:
-        if left.purchase is not None and plan.max_total > left.purchase:
+        if left.purchase is not None and plan.most > left.purchase:
             return "it is over the cap of a purchase"
     if left.day is not None and option.max_total > left.day:
         return "it is over what is left of the cap of today"
@@ -197,7 +225,7 @@ def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[s
         served = [by_id[job_id] for job_id in plan.serves if job_id in by_id]
         weights = [_gpu_seconds(job) for job in served]
         for job, weight in zip(served, weights, strict=True):
-            part = -(-plan.max_total * weight // max(sum(weights), 1))
+            part = -(-plan.most * weight // max(sum(weights), 1))
             owed[job.tenant] = owed.get(job.tenant, 0) + part
     return owed
 
@@ -207,6 +235,13 @@ def start_by(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> datetime:
     if job.start_by is not None:
         return job.start_by
     return (job.request.submitted_at or now) + policy.flex_deadline
+
+
+def patient_until(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> datetime:
+    """Return until when a FAST job waits for what costs less; the warm target does not."""
+    if job.start_by is not None:
+        return job.start_by
+    return (job.request.submitted_at or now) + policy.fast_patience
 
 
 def presses(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> bool:
@@ -232,6 +267,12 @@ def warm_target(wanted: int, policy: BuyingPolicy, usual: float = 0.0) -> int:
     if policy.fast_safety_factor > 1:
         wanted = max(wanted, int(usual))
     return max(int(wanted * policy.fast_safety_factor), policy.fast_warm_gpus)
+
+
+def wants_warm(gpu_type: str | None, policy: BuyingPolicy) -> bool:
+    """Return whether a GPU of a type counts for the warm target, or a job that may have any."""
+    named = policy.fast_warm_type
+    return named is None or gpu_type is None or gpu_type.casefold() == named.casefold()
 
 
 def usual_demand(samples: Sequence[DemandSample], tier: Tier, now: datetime) -> float:
@@ -265,13 +306,16 @@ def _delay(scene: Scene, outlook: Outlook) -> int:
 def _delay_of(job: UnmetJob, start: datetime | None, scene: Scene) -> int:
     """Return what it costs that a job starts then.
 
-    A FAST job costs from now on. A FLEX job that may wait costs what its time is to be bought for
-    later; one that may not costs as a FAST job does, from its latest start on.
+    A FAST job costs from now on; while it is patient, no more than to wait for as long as it is
+    and then to be served at the price of its time. A FLEX job that may wait costs what its time is
+    to be bought for later; one that may not costs as a FAST job does, from its latest start on.
     """
     policy, now, request = scene.policy, scene.now, job.request
     if scene.tier is Tier.FAST:
         waited = UNSERVED if start is None else start - now
-        return _priced(policy.fast_delay_price, request.gpus, waited)
+        delay = _priced(policy.fast_delay_price, request.gpus, waited)
+        patience = patient_until(job, policy, now) - now
+        return min(delay, _served_later(job, scene, patience)) if patience > _NONE else delay
     latest = start_by(job, policy, now)
     if start is not None and start <= latest:
         return 0
@@ -279,6 +323,16 @@ def _delay_of(job: UnmetJob, start: datetime | None, scene: Scene) -> int:
         waited = UNSERVED if start is None else start - max(latest, now)
         return _priced(policy.fast_delay_price, request.gpus, waited)
     return _priced(hoped_price(job, policy, now), request.gpus, request.expected_duration)
+
+
+def _served_later(job: UnmetJob, scene: Scene, patience: timedelta) -> int:
+    """Return what it costs to serve a FAST job at the end of its patience: the wait, and what its
+    likely time and a start-up cost at the most that FLEX jobs hope for."""
+    policy, request = scene.policy, job.request
+    most = int(policy.flex_price * (1 + policy.flex_rise))
+    likely = request.expected_duration * scene.lasting.mean + policy.usual_startup
+    wait = _priced(policy.fast_delay_price, request.gpus, patience)
+    return wait + _priced(most, request.gpus, likely)
 
 
 def _leftover(
@@ -296,11 +350,13 @@ def _leftover(
     tail = free = timedelta(0)
     for name in names:
         uses = outlook.uses.get(name, ())
-        last = max((use.end for use in uses), default=plan.ready_at)
+        last = scene.lasting.likely_end(uses, plan.ready_at) if uses else plan.ready_at
         idle = plan.window.end - last
         tail += idle * plan.gpus_per_node if idle >= SHORTEST_RESALE else timedelta(0)
-        used = sum(((use.end - use.start) * use.gpus for use in uses), timedelta(0))
-        free += (plan.window.end - plan.ready_at) * plan.gpus_per_node - used
+        until = max(plan.window.end - scene.lasting.too_short, plan.ready_at)
+        spans = ((min(use.end, until) - min(use.start, until)) * use.gpus for use in uses)
+        free += (until - plan.ready_at) * plan.gpus_per_node
+        free -= sum(spans, timedelta(0)) * scene.lasting.mean
     paid = plan.expected_cost / (plan.gpus * plan.window.hours)
     return int(max(_resold(scene, source, plan, paid, tail), _reused(scene, plan, paid, free)))
 

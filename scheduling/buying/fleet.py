@@ -94,6 +94,15 @@ class Fleet:
         running = tuple(job for job in self.running if job.node_id in names)
         return replace(self, nodes=nodes, running=running)
 
+    def of_type(self, gpu_type: str | None) -> "Fleet":
+        """Return the nodes with GPUs of a type, and what is held there; all of them for None."""
+        if gpu_type is None:
+            return self
+        nodes = tuple(n for n in self.nodes if n.gpu_type.casefold() == gpu_type.casefold())
+        names = {node.id for node in nodes}
+        running = tuple(job for job in self.running if job.node_id in names)
+        return replace(self, nodes=nodes, running=running)
+
     def gpus_of(self, tier: Tier) -> int:
         """Return the GPUs of nodes that take work of a tier, now or when they have come."""
         return sum(
@@ -136,12 +145,15 @@ def fleet_of(
         shape = coming.shape or shape_of(coming.instance_type)
         if shape is None:
             continue
-        names = [f"{coming.id}-{number}" for number in range(coming.nodes)]
         fleet = fleet.with_coming(
-            names, shape, coming.tier, coming.provider, coming.expected_at, coming.until,
-            coming.place, coming.domain,
+            names_under_way(coming), shape, coming.tier, coming.provider, coming.expected_at,
+            coming.until, coming.place, coming.domain,
         )  # fmt: skip
     return fleet
+
+
+def names_under_way(coming: CapacityUnderWay) -> list[str]:
+    return [f"{coming.id}-{number}" for number in range(coming.nodes)]
 
 
 def names_of(bought: PurchasePlan, name: str) -> list[str]:

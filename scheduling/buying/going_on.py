@@ -8,10 +8,15 @@ from datetime import datetime, timedelta
 
 from models.block_end import BlockJob, BlockOption, BlockOptionKind, BlockScene
 from models.buying import BuyingPolicy
+from models.job import Tier
 from models.units import format_duration
+from scheduling.buying.leaving import is_kept_warm
 from scheduling.buying.moving import cost_of_moving, priced
 from scheduling.buying.prices import whole_quarters
 from scheduling.buying.words import about
+
+_WARM_AHEAD = timedelta(minutes=2)
+"""How long before that: pools with a warm target look every minute whether they have it."""
 
 
 def go_on(scene: BlockScene) -> tuple[datetime, BlockOption] | None:
@@ -20,8 +25,10 @@ def go_on(scene: BlockScene) -> tuple[datetime, BlockOption] | None:
     None where it is not time to think of it, and where nothing there needs longer.
     """
     jobs = _beyond(scene)
-    if not jobs or not may_go_on(scene):
+    if not may_go_on(scene):
         return None
+    if not jobs:
+        return _kept_warm(scene) if is_kept_warm(scene) else None
     block, policy = scene.block, scene.policy
     last = max(job.expected_end for job in jobs)
     lasts = max(job.ends_unasked(policy.safety_margin) for job in jobs)
@@ -36,23 +43,46 @@ def go_on(scene: BlockScene) -> tuple[datetime, BlockOption] | None:
         title=f"go on for {format_duration(length)} after it, billed as it runs",
         gain=sum(terms.values()), terms=terms,
     )  # fmt: skip
-    cap = policy.max_price.get(block.tier)
-    if cap is not None and block.price > cap:
-        over = f"it costs {about(block.price)} for a GPU-hour, over the cap of {about(cap)}"
-        option = option.model_copy(update={"lost": over})
-    return block.ends_at + length, option
+    return block.ends_at + length, _within_price(scene, option)
+
+
+def _kept_warm(scene: BlockScene) -> tuple[datetime, BlockOption]:
+    """Return the longer time of a machine that the warm target wants: else another is bought."""
+    block, length = scene.block, scene.policy.shortest_window
+    start_up = priced(block.price, block.gpus_per_node, scene.policy.usual_startup)
+    option = BlockOption(
+        kind=BlockOptionKind.GO_ON,
+        title=f"go on for {format_duration(length)} after it: the warm target wants it",
+        gain=start_up, terms={"start-up of another": start_up},
+    )  # fmt: skip
+    return block.ends_at + length, _within_price(scene, option)
+
+
+def _within_price(scene: BlockScene, option: BlockOption) -> BlockOption:
+    block = scene.block
+    cap = scene.policy.max_price.get(block.tier)
+    if cap is None or block.price <= cap:
+        return option
+    over = f"it costs {about(block.price)} for a GPU-hour, over the cap of {about(cap)}"
+    return option.model_copy(update={"lost": over})
 
 
 def may_go_on(scene: BlockScene) -> bool:
     """Return whether it is time to think of it: not before the end is near."""
     block = scene.block
-    due = thinks_from(block.starts_at, block.ends_at, scene.policy)
+    due = thinks_from(block.starts_at, block.ends_at, scene.policy, block.tier)
     return block.by_use and scene.policy.enabled and due <= scene.now < block.ends_at
 
 
-def thinks_from(starts_at: datetime, ends_at: datetime, policy: BuyingPolicy) -> datetime:
-    """Return from when it is decided whether a machine goes on: as early as a renewal is."""
-    return ends_at - min(2 * policy.startup_limit, (ends_at - starts_at) / 2)
+def thinks_from(
+    starts_at: datetime, ends_at: datetime, policy: BuyingPolicy, tier: Tier
+) -> datetime:
+    """Return from when it is decided whether a machine goes on: as early as a renewal is, and
+    before it holds the warm target of its pool no longer, or another would be bought for that."""
+    due = ends_at - min(2 * policy.startup_limit, (ends_at - starts_at) / 2)
+    if tier is Tier.FAST and policy.keeps_warm:
+        due = min(due, ends_at - policy.startup_limit - policy.safety_margin - _WARM_AHEAD)
+    return due
 
 
 def _beyond(scene: BlockScene) -> list[BlockJob]:

@@ -2,22 +2,30 @@
 
 For each of at most four kinds of job that wait: from each book up to five windows, each with up to
 four numbers of nodes; from the offers the cheapest machine that holds the first job, one for
-each job, and larger ones that several share. At most 96 in a round. The best of those that leave
-jobs without a machine are then filled up from the same list for the rest: a block for the large
-jobs and small machines for the others are one option together. At most 36 of these.
+each job, and larger ones that several share; for a gang clusters. At most 96 in a round. The best
+of those that leave jobs without a machine are then filled up from the same list for the rest: a
+block for the large jobs and small machines for the others are one option together. At most 36 of
+these.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import islice, product
 
 from models.buying import BuyingPolicy, BuyingRule, OptionKind, UnmetJob
 from models.market import NoQuote, Window
 from models.placement import JobRequest
 from scheduling.buying.costs import Candidate, Scene
 from scheduling.buying.fleet import holds
-from scheduling.buying.prices import BlockSource, PodSource, taken_by, whole_steps, window_from
+from scheduling.buying.prices import (
+    Among,
+    BlockSource,
+    PodSource,
+    taken_by,
+    whole_steps,
+    window_from,
+)
 from scheduling.lasting import to_finish
 
 MOST_OPTIONS = 96
@@ -100,14 +108,19 @@ def _one_of_each_kind(unmet: Sequence[UnmetJob]) -> list[JobRequest]:
 def _blocks(
     scene: Scene, first: JobRequest, unmet: Sequence[UnmetJob], sources: Sequence[BlockSource]
 ) -> Iterator[Candidate]:
+    gang = first.gang is not None
     for source in sources:
         if not holds(source.shape, first):
             continue
         fitting = [job.request for job in unmet if holds(source.shape, job.request)]
         windows = _windows(scene, source, first, fitting)
+        wheres: list[Among | None] = [*source.places_for_gang()] if gang else [None]
         for number, window in enumerate(windows):
-            for nodes in _node_counts(source, first, fitting):
-                plan = source.plan(nodes, window, scene.tier, scene.policy, scene.now, scene.taken)
+            for nodes, among in product(_node_counts(source, first, fitting), wheres):
+                plan = source.plan(
+                    nodes, window, scene.tier, scene.policy, scene.now, scene.taken,
+                    among=among, for_gang=gang,
+                )  # fmt: skip
                 if isinstance(plan, NoQuote):
                     continue
                 kind = OptionKind.LONGER_BLOCK if number else OptionKind.BLOCK
@@ -145,10 +158,13 @@ def _node_counts(
 def _pods(
     first: JobRequest, unmet: Sequence[UnmetJob], sources: Sequence[PodSource]
 ) -> Iterator[Candidate]:
-    usable = [source for source in sources if first.gang is None and holds(source.shape, first)]
+    machines = [source for source in sources if not source.is_cluster]
+    usable = [source for source in machines if first.gang is None and holds(source.shape, first)]
+    if first.gang is not None:
+        yield from _clusters(first, sources)
     if usable:
         yield _pods_of([usable[0]])
-    each = _one_for_each(unmet, sources)
+    each = _one_for_each(unmet, machines)
     if len(each) > 1:
         yield _pods_of(each)
     total = sum(job.request.gpus for job in unmet)
@@ -162,6 +178,17 @@ def _pods(
         several = -(-total // size)
         if several > 1 and not source.once:
             yield _pods_of([source] * min(several, 8))
+
+
+def _clusters(first: JobRequest, sources: Sequence[PodSource]) -> Iterator[Candidate]:
+    """Yield the cheapest cluster of each size that a gang may fit in, smallest first."""
+    sizes: dict[int, PodSource] = {}
+    for source in sources:
+        fits = source.is_cluster and source.gpus >= first.gpus_held
+        if fits and holds(source.shape, first):
+            sizes.setdefault(source.gpus, source)
+    for _, source in sorted(sizes.items())[:_MOST_SIZES]:
+        yield _pods_of([source])
 
 
 def _one_for_each(unmet: Sequence[UnmetJob], sources: Sequence[PodSource]) -> list[PodSource]:

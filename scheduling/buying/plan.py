@@ -14,6 +14,7 @@ from models.buying import (
     BuyingRule,
     CapacityUnderWay,
     CapsLeft,
+    Coming,
     MarketView,
     Option,
     OptionKind,
@@ -23,7 +24,9 @@ from models.buying import (
 )
 from models.job import Tier
 from models.placement import JobRequest, PackingPolicy
+from models.spending import WARM
 from scheduling.buying.again import bought_before, not_again
+from scheduling.buying.coming import MOST_JOBS, on_their_way
 from scheduling.buying.costs import (
     Candidate,
     Scene,
@@ -31,28 +34,32 @@ from scheduling.buying.costs import (
     costed,
     usual_demand,
     waiting,
+    wants_warm,
     warm_target,
 )
-from scheduling.buying.fleet import Fleet, fleet_of
+from scheduling.buying.ending import lasting_of
+from scheduling.buying.fleet import Fleet, fleet_of, holds
+from scheduling.buying.instead import with_instead
+from scheduling.buying.left_out import books_left_out, counted
 from scheduling.buying.limits import below_the_next
 from scheduling.buying.options import MOST_EXTENDED, candidates, extended
+from scheduling.buying.out_of_reach import out_of_reach
 from scheduling.buying.prices import (
     BlockSource,
     PodSource,
     Taken,
     away,
     block_sources,
-    over_cap,
     pod_sources,
+    pods_in_reach,
 )
 from scheduling.buying.promises import not_promised, unpromised
 from scheduling.buying.seed_rule import seed_options, shortfall
 from scheduling.buying.shorter import shortened
-from scheduling.buying.words import cost_of_difference, sentence
+from scheduling.buying.too_large import too_large
+from scheduling.buying.words import cost_of_difference, nothing_lacks, sentence
 from scheduling.order import queue_order
 
-MOST_JOBS = 64
-"""Of each tier, in queue order; those behind them have their turn when these are served."""
 MOST_ROUNDS = 8
 
 
@@ -71,11 +78,15 @@ def decide(
     `packing` is the pool's: what is bought is what it then places these jobs on.
     Nothing is bought while buying is off or stopped, within the cooldown, or over a cap.
     """
+    fleet = fleet_of(releases, under_way, packing, unmet.recent)
+    coming = dict(on_their_way(unmet, fleet, under_way, now))
     hindrance = _hindrance(unmet, policy, caps_left, now)
     if hindrance:
-        return _nothing(policy, markets, now, hindrance)
-    fleet = fleet_of(releases, under_way, packing, unmet.recent)
-    options = [*unpromised(unmet.jobs), *bought_before(unmet.jobs, policy, now)]
+        return _nothing(policy, markets, now, hindrance, coming)
+    options = [
+        *unpromised(unmet.jobs), *too_large(unmet.jobs, markets),
+        *bought_before(unmet.jobs, policy, now),
+    ]  # fmt: skip
     taken: Taken = {}
     for tier in (Tier.FAST, Tier.FLEX):
         scene = _scene(tier, unmet, fleet, policy, caps_left, now, taken)
@@ -90,10 +101,14 @@ def decide(
         options += found
         caps_left, taken = scene.caps, scene.taken
     if not options:
-        return _nothing(policy, markets, now, "nothing is lacking")
+        return _nothing(policy, markets, now, nothing_lacks(coming), coming)
     plans = tuple(plan for option in options if option.chosen for plan in option.plans)
     missing = away(markets)
-    dear = [over_cap(markets, tier, policy) for tier in dict.fromkeys(o.tier for o in options)]
+    requests = [job.request for job in unmet.jobs]
+    dear = [
+        out_of_reach(markets, tier, policy, requests)
+        for tier in dict.fromkeys(option.tier for option in options)
+    ]
     return BuyDecision(
         at=now,
         rule=policy.rule,
@@ -104,9 +119,29 @@ def decide(
             missing,
             tuple(filter(None, dear)),
             {job.request.id: job.request.expected_duration for job in unmet.jobs},
+            _left_out(options, unmet, markets, policy),
+            lasting_of(unmet.ended).mean,
         ),
         waits_for=missing,
+        coming=coming,
     )
+
+
+def _left_out(
+    options: Sequence[Option], unmet: Unmet, markets: Sequence[MarketView], policy: BuyingPolicy
+) -> tuple[str, ...]:
+    """Return what would have served jobs of these tiers, and was left out for what it is."""
+    tiers = {option.tier for option in options}
+    jobs = [job.request for job in unmet.jobs if job.request.tier in tiers]
+    by_id = {
+        (source.offer.provider, source.offer.id): source.offer
+        for tier in tiers
+        for source in pods_in_reach(markets, tier, policy)
+        if not source.is_cluster
+        and (not jobs or any(job.gang is None and holds(source.shape, job) for job in jobs))
+    }
+    said = counted(by_id.values(), policy), books_left_out(markets, policy)
+    return tuple(filter(None, said))
 
 
 def _hindrance(unmet: Unmet, policy: BuyingPolicy, caps_left: CapsLeft, now: datetime) -> str:
@@ -141,7 +176,15 @@ def _scene(
     demand = usual_demand(unmet.demand, tier, now)
     fleet = fleet.of_tier(tier)
     scene = Scene(
-        tier, tuple(ordered[:MOST_JOBS]), fleet, policy, caps_left, demand, now, taken=taken
+        tier,
+        tuple(ordered[:MOST_JOBS]),
+        fleet,
+        policy,
+        caps_left,
+        demand,
+        now,
+        taken=taken,
+        lasting=lasting_of(unmet.ended),
     )
     if policy.rule is not BuyingRule.LEAST_COST:
         return scene
@@ -152,16 +195,22 @@ def _warm(scene: Scene, queued: Sequence[UnmetJob]) -> tuple[UnmetJob, ...]:
     """Return the warm target beyond the demand of now as jobs: idle nodes can hold them."""
     if scene.tier is not Tier.FAST:
         return ()
-    wanted = sum(job.request.gpus for job in queued) + scene.fleet.used_of(Tier.FAST)
+    policy = scene.policy
+    fleet = scene.fleet.of_type(policy.fast_warm_type)
+    wanted = fleet.used_of(Tier.FAST) + sum(
+        job.request.gpus for job in queued if wants_warm(job.request.gpu_type, policy)
+    )
     beyond = max(warm_target(wanted, scene.policy, scene.usual_demand) - wanted, 0)
     sizes = [8] * (beyond // 8) + [beyond % 8] * (beyond % 8 > 0)
-    last = scene.policy.shortest_window / 2
+    # By then what is bought when it ends is there.
+    last = policy.startup_limit
     return tuple(
         UnmetJob(
             request=JobRequest(
-                id=f"(warm {number})", tier=Tier.FAST, priority=0, gpus=gpus,
-                expected_duration=last, submitted_at=scene.now,
-            )
+                id=f"{WARM} {number})", tier=Tier.FAST, priority=0, gpus=gpus,
+                gpu_type=policy.fast_warm_type, expected_duration=last, submitted_at=scene.now,
+            ),
+            start_by=scene.now,
         )
         for number, gpus in enumerate(sizes[:MOST_JOBS], 1)
     )  # fmt: skip
@@ -197,7 +246,8 @@ def _least_cost(scene: Scene, markets: Sequence[MarketView]) -> tuple[list[Optio
         if lacking and scene.round < MOST_ROUNDS:
             looked_at += _compared(scene, lacking, blocks, pods)
             best = cheapest(looked_at)
-            bounded = below_the_next(best, looked_at)
+            others = [option for option in looked_at if option is not best]
+            bounded = with_instead(scene, below_the_next(best, looked_at), others, pods)
             looked_at = [bounded if option is best else option for option in looked_at]
             best = bounded
         options += marked(looked_at, best)
@@ -224,9 +274,10 @@ def _compared(
     of_shorter = _partial(scene, lacking, shorter)[: MOST_EXTENDED // 3]
     for first, rest in (*of_pods, *of_blocks, *of_shorter):
         options += [costed(scene, c) for c in extended(scene, first, rest, blocks, pods)]
-    by_title: dict[str, Option] = {}
+    by_title: dict[tuple[str, ...], Option] = {}
     for option in options:
-        by_title.setdefault(option.title, option)
+        places = (plan.place or "" for plan in option.plans)
+        by_title.setdefault((option.title, *places), option)
     return list(by_title.values())
 
 
@@ -268,6 +319,12 @@ def marked(options: Iterable[Option], best: Option) -> list[Option]:
 
 
 def _nothing(
-    policy: BuyingPolicy, markets: Sequence[MarketView], now: datetime, why: str
+    policy: BuyingPolicy,
+    markets: Sequence[MarketView],
+    now: datetime,
+    why: str,
+    coming: dict[str, Coming],
 ) -> BuyDecision:
-    return BuyDecision(at=now, rule=policy.rule, reason=why, waits_for=away(markets))
+    return BuyDecision(
+        at=now, rule=policy.rule, reason=why, waits_for=away(markets), coming=coming
+    )

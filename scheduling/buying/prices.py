@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from models.buying import BookQuote, BuyingPolicy, MarketView, NodeShape, PurchasePlan
 from models.job import Tier
-from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, OrderBook, Window
+from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
 from models.money import format_dollars
 from models.price import PriceNeed
 from scheduling.buying.fleet import shape_of, shape_of_offer
+from scheduling.buying.left_out import in_allowed_places, sells, why_left_out
 from scheduling.prices.book import BookColumns
 from scheduling.prices.limit import Priced, Walk, find_limit, walk
 from scheduling.prices.price import in_place
@@ -23,6 +24,10 @@ _QUARTER = timedelta(minutes=15)
 
 Taken = Mapping[tuple[str, str, str | None], int]
 """GPUs that are bought already, by provider, instance type and place."""
+
+
+Among = tuple[str | None, ...]
+"""Places of a book."""
 
 
 class _Order(NamedTuple):
@@ -50,6 +55,28 @@ class BlockSource:
         places = named or [None]
         return {place: BookColumns.of(in_place(book, place)) for place in places}
 
+    def places_for_gang(self) -> list[Among]:
+        """Return where to look for the nodes of a gang: where they share fast fabric, and wherever
+        they reach each other, which may be cheaper. All places where there is neither."""
+        meets = [place for place in self.places if self.meets(place)]
+        fast = [place for place in meets if self.is_fast(place)]
+        found = [fast, meets] if fast != meets else [meets]
+        return [tuple(places) for places in found if places] or [tuple(self.places)]
+
+    def is_fast(self, place: str | None) -> bool:
+        """Return whether nodes of one order share fast fabric in a place."""
+        return bool(self.fabric(place)) or self.market.capabilities.fast_fabric
+
+    def fabric(self, place: str | None) -> str:
+        """Return the fast fabric of a place in the market's word; empty where it says none."""
+        book = self.quote.answer
+        return "" if isinstance(book, NoQuote) else book.fabrics.get(place or "", "")
+
+    def meets(self, place: str | None) -> bool:
+        """Return whether ranks on machines of a place can reach each other."""
+        book = self.quote.answer
+        return isinstance(book, NoQuote) or place not in book.closed
+
     def best_bid(self, place: str | None) -> int:
         """Return the highest bid for a whole node, in micro-dollars per GPU-hour; 0 without."""
         bids = self.places[place].bids
@@ -64,14 +91,21 @@ class BlockSource:
         policy: BuyingPolicy,
         now: datetime,
         taken: Taken | None = None,
+        *,
+        among: Among | None = None,
+        for_gang: bool = False,
     ) -> PurchasePlan | NoQuote:
         """Return the order for at least so many nodes where they cost least, or why there is no
-        price for it. What was `taken` before is the cheapest of the book, and is there no more."""
+        price for it. What was `taken` before is the cheapest of the book, and is there no more.
+
+        `among` are the places that are looked at; all of them without. `for_gang` is whether it is
+        one of `places_for_gang`.
+        """
         if isinstance(self.quote.answer, NoQuote):
             return self.quote.answer
         found = [
             self._order(place, nodes, window, now, policy, tier, taken or {})
-            for place in self.places
+            for place in (self.places if among is None else among)
         ]
         priced = [quote for quote in found if not isinstance(quote, NoQuote)]
         if not priced:
@@ -92,7 +126,9 @@ class BlockSource:
             expected_cost=-(-walked.cost_per_hour * seconds // 3600),
             ready_at=max(window.start, now) + policy.usual_startup,
             shape=self.shape,
-            fast_fabric=self.market.capabilities.fast_fabric,
+            fast_fabric=self.is_fast(place),
+            fabric=self.fabric(place) if for_gang else "",
+            meets=self.meets(place),
         )
 
     def _key(self, place: str | None) -> tuple[str, str, str | None]:
@@ -150,11 +186,20 @@ class BlockSource:
 
 @dataclass(frozen=True, slots=True)
 class PodSource:
-    """A row of an offer list."""
+    """A row of an offer list: a machine, or a cluster of several, which is for gangs."""
 
     market: MarketView
     offer: Offer
     shape: NodeShape
+
+    @property
+    def gpus(self) -> int:
+        """Of all of its machines."""
+        return self.offer.gpus * self.offer.nodes
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.offer.nodes > 1
 
     @property
     def once(self) -> bool:
@@ -168,14 +213,18 @@ class PodSource:
         policy: BuyingPolicy,
         now: datetime,
         lasts: datetime | None = None,
+        likely: datetime | None = None,
     ) -> PurchasePlan:
         """Return the order for a machine that is in use until a time, and stopped then.
 
         Until `lasts` it must be there if need be; for the safety margin after its use without.
+        It costs what it does if its use ends when that is `likely`; at that time without.
         """
         served = max(until - now, timedelta(0))
         margin = policy.safety_margin if lasts is None else lasts - until
         used = max(served + policy.idle_after, self.offer.prepaid)
+        ending = max((until if likely is None else likely) - now, timedelta(0))
+        expected = max(ending + policy.idle_after, self.offer.prepaid)
         startup = self.startup(policy)
         # A machine that comes up late, but in time, has to last for its jobs all the same.
         late = max(policy.startup_limit - startup, policy.idle_after)
@@ -183,20 +232,23 @@ class PodSource:
             provider=self.market.provider,
             tier=tier,
             instance_type=self.offer.instance_type,
-            nodes=1,
+            nodes=self.offer.nodes,
             gpus_per_node=self.shape.gpus,
             limit=self.offer.price,
             max_total=self.cost(max(used, served + late) + margin),
-            expected_cost=self.cost(used),
+            expected_cost=self.cost(expected),
             ready_at=now + startup,
             shape=self.shape,
+            fast_fabric=bool(self.offer.fabric),
+            fabric=self.offer.fabric,
+            meets=self.offer.nodes > 1,
             offer=self.offer,
         )
 
     def cost(self, used: timedelta) -> int:
         """Micro-dollars, rounded up: by the minute."""
         minutes = -(-used // _MINUTE)
-        return -(-self.offer.price * self.offer.gpus * minutes // 60)
+        return -(-self.offer.price * self.offer.gpus * self.offer.nodes * minutes // 60)
 
     def startup(self, policy: BuyingPolicy) -> timedelta:
         return self.offer.startup if self.offer.startup is not None else policy.usual_startup
@@ -217,18 +269,27 @@ def block_sources(markets: Iterable[MarketView], policy: BuyingPolicy) -> Iterat
     if policy.usual_startup > policy.startup_limit:
         return
     for market in markets:
-        if market.away or not market.capabilities.fixed_window:
+        if market.away or not market.capabilities.fixed_window or not sells(market, policy):
             continue
         for quote in market.quotes:
             shape = quote.shape or shape_of(quote.instance_type)
             if shape is not None and is_allowed(quote.instance_type, policy):
-                yield BlockSource(market, quote, shape)
+                there = in_allowed_places(quote.answer, policy)
+                yield BlockSource(market, quote.model_copy(update={"answer": there}), shape)
 
 
 def pod_sources(
     markets: Iterable[MarketView], tier: Tier, policy: BuyingPolicy
 ) -> list[PodSource]:
     """Return the offers that may be taken: within price cap and start-up limit, cheapest first."""
+    found = pods_in_reach(markets, tier, policy)
+    return [source for source in found if not why_left_out(source.offer, policy)]
+
+
+def pods_in_reach(
+    markets: Iterable[MarketView], tier: Tier, policy: BuyingPolicy
+) -> list[PodSource]:
+    """Return these, and those that are left out for what they are: scheduling/buying/left_out."""
     found: list[PodSource] = []
     cap = policy.max_price.get(tier)
     for market in markets:
@@ -244,47 +305,21 @@ def pod_sources(
             steady = policy.spot or not (offer.spot or offer.variable)
             if in_time and cheap and steady and offer.price and _allowed_pod(shape, policy):
                 found.append(source)
-    return sorted(
-        found, key=lambda s: (s.offer.price * s.offer.gpus, s.offer.provider, s.offer.id)
-    )
-
-
-def over_cap(markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy) -> str:
-    """Return the cheapest that only the cap on a tier's price keeps from it, or nothing."""
-    cap = policy.max_price.get(tier)
-    if cap is None:
-        return ""
-    uncapped = policy.model_copy(update={"max_price": {}})
-    found = [
-        (source.offer.price, source.offer.instance_type)
-        for source in pod_sources(markets, tier, uncapped)
-    ]
-    found += [
-        (ask.price, source.quote.instance_type)
-        for source in block_sources(markets, policy)
-        if isinstance(source.quote.answer, OrderBook)
-        for ask in source.quote.answer.asks
-    ]
-    price, kind = min((each for each in found if each[0] > cap), default=(0, ""))
-    if not kind:
-        return ""
-    return (
-        f"{kind} costs {format_dollars(price)} a GPU-hour, over the cap of {format_dollars(cap)} "
-        f"(max_price.{tier})"
-    )
+    return sorted(found, key=lambda s: (s.offer.price * s.gpus, s.offer.provider, s.offer.id))
 
 
 def away(markets: Sequence[MarketView]) -> tuple[NoQuote, ...]:
     """Return why markets, or books of theirs, have no price."""
     found: list[NoQuote] = []
     for market in markets:
-        if market.away:
-            detail = f"{market.provider} is away: {market.away}"
+        if market.away or market.closed:
+            detail = market.closed or f"{market.provider} is away: {market.away}"
             found.append(NoQuote(reason=NoQuoteReason.UNREACHABLE, detail=detail))
             continue
         for quote in market.quotes:
             if isinstance(quote.answer, NoQuote):
-                detail = f"{market.provider}, {quote.instance_type}: {quote.answer.detail}"
+                said = quote.answer.detail.removeprefix(f"{market.provider}: ")
+                detail = f"{market.provider}, {quote.instance_type}: {said}"
                 found.append(quote.answer.model_copy(update={"detail": detail}))
     return tuple(found)
 

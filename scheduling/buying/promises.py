@@ -11,6 +11,8 @@ from models.buying import Option, OptionKind, UnmetJob
 from models.placement import JobRequest
 from models.topology import SameConformance
 
+CANNOT_MEET = "ranks could not reach each other"
+
 
 def not_promised(job: JobRequest) -> str:
     """Return why nothing is bought for a job, whatever is offered; empty where it may be."""

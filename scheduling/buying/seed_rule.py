@@ -20,6 +20,7 @@ from scheduling.buying.costs import (
     waiting,
     warm_target,
 )
+from scheduling.buying.instead import with_instead
 from scheduling.buying.prices import (
     BlockSource,
     PodSource,
@@ -52,13 +53,14 @@ def seed_options(
     options = [waiting(scene), *(option for option in (pod, block) if option is not None)]
     choice = next((option for option in order if option and not option.lost), options[0])
     why = f"the rule takes {choice.title} for {short} GPUs"
+    wider = with_instead(scene, choice, (), _within(scene, lacking, markets))
     options = [
-        option.model_copy(
-            update={"chosen": True} if option is choice else {"lost": option.lost or why}
-        )
+        wider.model_copy(update={"chosen": True})
+        if option is choice
+        else option.model_copy(update={"lost": option.lost or why})
         for option in options
     ]
-    return options, after(scene, choice) if choice.plans else scene
+    return options, after(scene, wider) if wider.plans else scene
 
 
 def shortfall(scene: Scene, lacking: Sequence[UnmetJob]) -> int:
@@ -91,19 +93,27 @@ def _pod(
     policy = scene.policy
     if short > policy.prime_max_gpus or short >= WHOLE_NODE:
         return None
-    cap = policy.prime_max_price
-    enough = [
-        source
-        for source in pod_sources(markets, scene.tier, policy)
-        if source.shape.gpus >= short
-        and source.shape.gpus <= policy.prime_max_gpus
-        and (cap is None or source.offer.price <= cap)
-        and _suits(source, lacking)
-    ]
+    found = _within(scene, lacking, markets)
+    enough = [source for source in found if source.shape.gpus >= short]
     if not enough:
         return None
     best = min(enough, key=lambda source: (source.shape.gpus, source.offer.price))
     return Candidate(OptionKind.PODS, pods=(best,))
+
+
+def _within(
+    scene: Scene, lacking: Sequence[UnmetJob], markets: Sequence[MarketView]
+) -> list[PodSource]:
+    """Return the offers that the rule may take, cheapest first."""
+    policy, cap = scene.policy, scene.policy.prime_max_price
+    return [
+        source
+        for source in pod_sources(markets, scene.tier, policy)
+        if not source.is_cluster
+        and source.shape.gpus <= policy.prime_max_gpus
+        and (cap is None or source.offer.price <= cap)
+        and _suits(source, lacking)
+    ]
 
 
 def _block(
@@ -120,7 +130,11 @@ def _block(
             continue
         window = asked or window_from(source.market.capabilities.grain, scene.now, length)
         nodes = -(-short // source.shape.gpus)
-        plan = source.plan(nodes, window, scene.tier, scene.policy, scene.now, scene.taken)
+        gang = any(job.request.gang is not None for job in lacking)
+        plan = source.plan(
+            nodes, window, scene.tier, scene.policy, scene.now, scene.taken, for_gang=gang,
+            among=source.places_for_gang()[0] if gang else None,
+        )  # fmt: skip
         if not isinstance(plan, NoQuote):
             found.append(Candidate(OptionKind.BLOCK, blocks=((source, plan),)))
     return min(found, key=lambda c: c.blocks[0][1].expected_cost, default=None)

@@ -56,9 +56,14 @@ def _shorter(scene: Scene, candidate: Candidate) -> Candidate | None:
         return None
     orders: list[PurchasePlan] = []
     taken: Taken = scene.taken
+    # Fabric and ports differ by place: the nodes of a gang stay where they were looked at.
+    gang = any(job.request.gang is not None for job in scene.jobs)
     for end in sorted(set(ends), reverse=True):
         window = Window(start=plan.window.start, end=end)
-        order = source.plan(ends.count(end), window, scene.tier, scene.policy, scene.now, taken)
+        order = source.plan(
+            ends.count(end), window, scene.tier, scene.policy, scene.now, taken,
+            among=(plan.place,) if gang else None, for_gang=bool(plan.fabric),
+        )  # fmt: skip
         if isinstance(order, NoQuote):
             return None
         orders.append(order)

@@ -85,11 +85,14 @@ def _offered(
         if window is None:
             continue
         nodes = -(-job.gpus // source.shape.gpus)
-        plan = source.plan(nodes, window, Tier.FLEX, policy, now)
+        among = source.places_for_gang()[-1] if job.gang is not None else None
+        plan = source.plan(nodes, window, Tier.FLEX, policy, now, among=among)
         if not isinstance(plan, NoQuote):
             yield int(plan.expected_cost / (plan.gpus * window.hours)), source
     for pod in pods:
-        if job.gang is None and holds(pod.shape, job):
+        of_kind = pod.is_cluster == (job.gang is not None)
+        enough = job.gang is None or pod.gpus >= job.gpus
+        if of_kind and enough and holds(pod.shape, job):
             yield pod.offer.price, pod
 
 

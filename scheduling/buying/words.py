@@ -5,15 +5,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 
-from models.buying import Option, OptionKind, PurchasePlan
+from models.buying import Coming, Option, OptionKind, PurchasePlan
+from models.job import ASSUMED_DURATION
 from models.market import NoQuote
 from models.money import about as about
+from models.spending import WARM, PurchaseUnderWay
 from models.units import format_duration
 from scheduling.buying.again import BOUGHT_ONCE
+from scheduling.buying.promises import CANNOT_MEET
 
+UNUSED = "no job would use it"
 NO_LENGTHS: Mapping[str, timedelta] = MappingProxyType({})
 _MOST = 3
 """Kinds of machine that are named."""
+_AS_SAID = 0.995
+"""From this share on jobs run as long as they say."""
 _MOST_SHOWN = 6
 """Options of a tier."""
 
@@ -23,24 +29,49 @@ def sentence(
     missing: Sequence[NoQuote],
     dear: Sequence[str] = (),
     lasts: Mapping[str, timedelta] = NO_LENGTHS,
+    left_out: Sequence[str] = (),
+    likely: float = 1.0,
 ) -> str:
     """Return what was decided and why, in one sentence.
 
-    `dear` is what a cap kept out, `lasts` how long each job is taken to run.
+    `dear` is what a limit on the price kept out, `lasts` how long each job may run, `left_out`
+    what would have served otherwise, `likely` the share of their time that jobs of late used.
     """
+    return "; ".join([_decided(options, missing, dear, lasts, likely), *left_out])
+
+
+def _decided(
+    options: Sequence[Option],
+    missing: Sequence[NoQuote],
+    dear: Sequence[str],
+    lasts: Mapping[str, timedelta],
+    likely: float,
+) -> str:
     bought = [option for option in options if option.chosen and option.plans]
     if bought:
-        return "; then ".join(_bought(option, options, lasts) for option in bought)
+        return "; then ".join(_bought(option, options, lasts, likely) for option in bought)
     again = [option.lost for option in options if option.kind.is_in_vain]
     if again and len(again) == len(options):
         return f"wait: {again[0]}"
     refused = [o for o in options if not o.chosen and not o.kind.is_in_vain]
-    nothing = "nothing on the markets can serve these jobs"
-    why = "it costs least" if refused else ": ".join([nothing, *dear[:1]])
-    if refused and all(_by_cap(option) or _tried(option) for option in refused):
-        why = refused[0].lost
+    nothing = dear[0] if dear else "nothing on the markets can serve these jobs"
+    why = "it costs least" if refused else nothing
+    ruled_out = [o for o in refused if _by_cap(o) or _tried(o) or o.lost.startswith(CANNOT_MEET)]
+    if ruled_out and all(o in ruled_out or o.lost == UNUSED for o in refused):
+        why = ruled_out[0].lost
     away = f" ({'; '.join(quote.detail for quote in missing[:2])})" if missing else ""
     return f"wait: {'; '.join([why, *again[:1]])}{away}"
+
+
+def nothing_lacks(coming: Mapping[str, Coming]) -> str:
+    """Return why nothing is bought where no job lacks anything: for some it is on its way."""
+    purchases = dict.fromkeys(each for of_job in coming.values() for each in of_job.purchases)
+    if not purchases:
+        return "nothing is lacking"
+    jobs = "1 job" if len(coming) == 1 else f"{len(coming)} jobs"
+    named = ", ".join(list(purchases)[:_MOST])
+    more = f" and {len(purchases) - _MOST} more" if len(purchases) > _MOST else ""
+    return f"nothing more is lacking: {named}{more}, under way, will hold {jobs}"
 
 
 def title_of(plans: Sequence[PurchasePlan]) -> str:
@@ -50,6 +81,24 @@ def title_of(plans: Sequence[PurchasePlan]) -> str:
     if len(pods) > _MOST:
         parts.append(f"{len(pods) - _MOST} kinds more")
     return " + ".join([*parts, *(_block(plan) for plan in plans if plan.window is not None)])
+
+
+def under_way(purchases: Iterable[PurchaseUnderWay], *, whose: str = "") -> str:
+    """Return what is on its way and when it is there, such as ``purchase p-1 of 1 x 8xH100 at
+    prime ($12.00 committed) is under way, ready about 14:05 UTC``; `whose` follows "under way"."""
+
+    def ready(each: PurchaseUnderWay) -> str:
+        at = f"{each.ready_at:%H:%M} UTC"
+        if each.refused:
+            return f"ready after {at} at best: a machine is asked for again, after: {each.refused}"
+        return f"{'late: it was to be ' if each.late else ''}ready about {at}"
+
+    return "; ".join(
+        f"purchase {each.id} of {each.nodes} x {each.instance_type} at {each.provider}"
+        f"{' (simulated)' if each.simulated else ''} "
+        f"({about(each.committed_micro_usd)} committed) is under way{whose}, {ready(each)}"
+        for each in purchases
+    )
 
 
 def best_options(options: Sequence[Option]) -> tuple[Option, ...]:
@@ -78,21 +127,33 @@ def cost_of_difference(more: int) -> str:
 
 def _machine(plan: PurchasePlan) -> str:
     row = f" {plan.offer.id}" if plan.offer else ""
+    if plan.nodes > 1:
+        fabric = f" with {plan.fabric}" if plan.fabric else ""
+        return f"cluster of {plan.nodes} x {plan.instance_type}{fabric} ({plan.provider}{row})"
     return f"{plan.instance_type} ({plan.provider}{row})"
 
 
 def _block(plan: PurchasePlan) -> str:
     assert plan.window is not None
     length = format_duration(plan.window.length)
-    return f"{plan.provider}: {plan.nodes} x {plan.instance_type} for {length}"
+    fabric = f" with {plan.fabric}" if plan.fabric else ""
+    return f"{plan.provider}: {plan.nodes} x {plan.instance_type}{fabric} for {length}"
 
 
-def _bought(option: Option, options: Iterable[Option], lasts: Mapping[str, timedelta]) -> str:
+def _bought(
+    option: Option, options: Iterable[Option], lasts: Mapping[str, timedelta], likely: float
+) -> str:
     served = dict.fromkeys(job_id for plan in option.plans for job_id in plan.serves)
-    jobs = "1 job" if len(served) == 1 else f"{len(served)} jobs"
+    count = sum(not name.startswith(WARM) for name in served)
+    jobs = "1 job" if count == 1 else f"{count} jobs"
     if lengths := sorted(lasts[job_id] for job_id in served if job_id in lasts):
         first, last = format_duration(lengths[0]), format_duration(lengths[-1])
         jobs += f" of {first}" + (f" to {last}" if last != first else "")
+        assumed = f"{format_duration(ASSUMED_DURATION)} is assumed where a job does not say"
+        jobs += f" ({assumed})" if ASSUMED_DURATION in lengths else ""
+        jobs += f", of which those of late used {likely:.0%}" if likely < _AS_SAID else ""
+    if count < len(served):
+        jobs = f"{jobs} and the warm target" if count else "the warm target"
     text = f"buy {option.title} for {about(option.committed)}, for {jobs}"
     others = [
         other

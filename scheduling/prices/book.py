@@ -143,6 +143,9 @@ def _tests(asks: Columns, need: PriceNeed, now: datetime) -> Iterator[tuple[Left
         in_time = asks.start <= microseconds(need.window.start)
         in_time &= asks.ends(now) >= microseconds(need.window.end)
         yield LeftOut.WINDOW, in_time
+    elif need.at_once:
+        yield LeftOut.ENDED, asks.ends(now) > microseconds(now)
+        yield LeftOut.LATER, asks.start <= microseconds(now)
     yield LeftOut.PRICE, asks.price > 0
     yield LeftOut.LOT, asks.gpus > 0
 

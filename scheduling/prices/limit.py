@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from models.market import NoQuote, NoQuoteReason
-from models.price import LeftOut, PriceNeed, ScoredLevel
+from models.price import PriceNeed, ScoredLevel
 from scheduling.prices.book import BookColumns, Columns, Integers, counting
+from scheduling.prices.words import left_out_words
 
 DEPTH_TENTHS, PRICE_TENTHS, LIQUIDITY_TENTHS = 4, 4, 2
 """The weights of the terms."""
@@ -76,7 +77,9 @@ def find_limit(columns: BookColumns, need: PriceNeed, now: datetime) -> Priced |
     asks, left_out = counting(columns.asks, need, now)
     if not len(asks):
         return NoQuote(
-            reason=NoQuoteReason.LEFT_OUT, detail=_none_counts(left_out), left_out=left_out
+            reason=NoQuoteReason.LEFT_OUT,
+            detail=f"no ask counts: {left_out_words(left_out)}",
+            left_out=left_out,
         )
     cumulative = np.cumsum(asks.gpus)
     sufficient = int(cumulative[-1]) >= need.gpus
@@ -157,16 +160,3 @@ def _cost(price: Integers, gpus: Integers, bound: int) -> int:
 
 def _whole_lots(gpus: int, lot: int) -> int:
     return -(-gpus // lot) * lot
-
-
-_WHY = {
-    LeftOut.INSTANCE_TYPE: "of another instance type",
-    LeftOut.WINDOW: "not for the whole window",
-    LeftOut.PRICE: "without a price",
-    LeftOut.LOT: "smaller than a lot",
-}
-
-
-def _none_counts(left_out: dict[str, int]) -> str:
-    why = ", ".join(f"{number} {_WHY[LeftOut(reason)]}" for reason, number in left_out.items())
-    return f"no ask counts: {why}"

@@ -13,7 +13,7 @@ from models.market import Level, NoQuote
 from models.market import OrderBook as Book
 from models.money import format_dollars
 from models.price import CountedLevel, LeftOut, PriceAnswer, PriceNeed, Slippage
-from scheduling.prices.book import BookColumns, Columns
+from scheduling.prices.book import BookColumns, Columns, microseconds
 from scheduling.prices.limit import Priced, Walk, find_limit, walk
 
 WIDE_SPREAD = 0.10
@@ -67,7 +67,7 @@ def answer(priced: Priced, *, levels: int | None = None) -> PriceAnswer:
     """Return the answer in full. `levels` as for `price`."""
     book, need, walked = priced.columns.book, priced.need, priced.walked
     place = next((level.place for level in book.asks if level.place is not None), None)
-    bids = _counting_bids(priced.columns.bids, need)
+    bids = _counting_bids(priced.columns.bids, need, book.observed_at)
     spread = int(priced.asks.price[0] - bids.price[0]) if len(bids) else None
     most_asks = None if levels is None else max(levels, priced.index + 1)
     return PriceAnswer(
@@ -104,8 +104,11 @@ def _by_cost(answer: PriceAnswer) -> tuple[bool, int, str]:
     return not answer.sufficient, cost, answer.place or ""
 
 
-def _counting_bids(bids: Columns, need: PriceNeed) -> Columns:
+def _counting_bids(bids: Columns, need: PriceNeed, seen_at: datetime) -> Columns:
     counts = (bids.price > 0) & (bids.gpus > 0)
+    if need.at_once and need.window is None:
+        at = microseconds(seen_at)
+        counts &= (bids.ends(seen_at) > at) & (bids.start <= at)
     of_type = bids.of_type(need.instance_type)
     if of_type is not None:
         counts &= of_type

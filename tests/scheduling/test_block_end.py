@@ -16,7 +16,7 @@ from models.block_end import (
     BlockScene,
     SaleTerms,
 )
-from models.buying import BookQuote, BuyingPolicy, Release, UnmetJob
+from models.buying import BookQuote, BuyingPolicy, CapacityUnderWay, Release, UnmetJob
 from models.job import Tier
 from models.market import Level, NoQuote, NoQuoteReason, OrderBook
 from models.money import micro_of
@@ -229,8 +229,50 @@ def test_a_machine_that_is_billed_as_it_runs_is_let_go_when_idle_but_for_the_war
     young = by_use(idle_since=NOW - timedelta(seconds=50))
     assert decide_block(a_scene(a_release("n1"), block=young)).kind is BlockOptionKind.KEEP
     warm = a_scene(a_release("n1"), block=by_use(), policy={"fast_warm_gpus": 8})
-    assert decide_block(warm).kind is BlockOptionKind.KEEP
-    assert "warm target" in decide_block(warm).reason
+    decision = decide_block(warm)
+    assert decision.kind is BlockOptionKind.KEEP
+    said = "leave it as it is; not “let it go: nothing has run there for 11m”: the pool's warm"
+    assert decision.reason.startswith(said)
+
+
+@pytest.mark.parametrize(("gpu_type", "kind"), [("h100", "keep"), ("RTX4090", "let-go")])
+def test_the_warm_target_keeps_machines_of_its_type_alone(gpu_type: str, kind: str):
+    policy = {"fast_warm_gpus": 8, "fast_warm_type": gpu_type}
+    assert decide_block(a_scene(a_release("n1"), block=by_use(), policy=policy)).kind == kind
+
+
+def test_a_machine_that_the_warm_target_wants_goes_on_in_place_of_another():
+    policy = {"fast_warm_gpus": 8, "fast_warm_type": "H100"}
+    ends_at = NOW + timedelta(minutes=25)
+    scene = a_scene(a_release("n1"), block=by_use(ends_at=ends_at), policy=policy)
+    decision = decide_block(scene)
+    assert (decision.kind, decision.until) == (BlockOptionKind.GO_ON, ends_at + HOUR)
+    assert "the warm target wants it" in decision.reason
+    early = by_use(ends_at=NOW + timedelta(hours=3))
+    assert decide_block(a_scene(a_release("n1"), block=early, policy=policy)).kind == "keep"
+
+
+def test_a_machine_whose_agent_fell_silent_is_let_go_unless_a_job_holds_it():
+    lost = (BlockMachine(name="n1", takes_work=False, lost=True),)
+    gone = a_release("n1", state=NodeState.LOST)
+    scene = a_scene(gone, block=by_use(), machines=lost)
+    assert decide_block(scene).kind is BlockOptionKind.LET_GO
+    held = scene.model_copy(update={"jobs": (a_job_there("n1"),)})
+    assert decide_block(held).kind is not BlockOptionKind.LET_GO
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_machine_on_its_way_is_called_off_unless_a_job_would_start_there(waits: bool):
+    coming = CapacityUnderWay(
+        id="p-1", instance_type="8xH100", nodes=1, expected_at=NOW, until=NOW + timedelta(hours=9)
+    )
+    block = by_use(idle_since=None, coming="p-1")
+    queue = (a_job("other", 8),) if waits else ()
+    busy = a_release("n1", busy_hours=9)
+    scene = a_scene(busy, block=block, machines=(), under_way=(coming,), queue=queue)
+    decision = decide_block(scene)
+    assert decision.kind is (BlockOptionKind.KEEP if waits else BlockOptionKind.LET_GO)
+    assert ("a job is to start there" if waits else "wants it any more") in decision.reason
 
 
 # --- for every block ----------------------------------------------------------------------

@@ -19,6 +19,7 @@ from models.market import InstanceType, Level, NoQuoteReason, Window
 from models.money import micro_of
 from models.placement import RejectionCode
 from models.pool import PoolPacking
+from models.spending import named
 from models.topology import Conformance, Gang, SameConformance
 from scheduling.buying.costs import Candidate, Scene, after, costed, usual_demand
 from scheduling.buying.fleet import Fleet, holds, shape_of
@@ -265,13 +266,14 @@ def test_nothing_is_bought_for_what_is_there_or_comes_in_time():
         id="p1", instance_type="8xH100-80GB", nodes=1, expected_at=NOW + timedelta(minutes=10)
     )
     jobs = [a_job("a", 8, 2)]
-    for there in (
-        decided(jobs, BOOK, OFFERS, under_way=[coming]),
-        decided(jobs, BOOK, OFFERS, releases=[a_release()]),
-        decided(jobs, BOOK, OFFERS, releases=[a_release(busy_hours=0.08)]),
-    ):
+    for there, why in (
+        (decided(jobs, BOOK, OFFERS, under_way=[coming]),
+         "nothing more is lacking: p1, under way, will hold 1 job"),
+        (decided(jobs, BOOK, OFFERS, releases=[a_release()]), "nothing is lacking"),
+        (decided(jobs, BOOK, OFFERS, releases=[a_release(busy_hours=0.08)]), "nothing is lacking"),
+    ):  # fmt: skip
         assert there.plans == ()
-        assert there.reason == "nothing is lacking"
+        assert there.reason == why
     more = decided([*jobs, a_job("b", 8, 2)], BOOK, OFFERS, under_way=[coming])
     assert [plan.gpus for plan in more.plans] == [8]
 
@@ -308,9 +310,29 @@ def test_a_gang_gets_its_nodes_together():
 
 
 def test_the_warm_target_counts_idle_nodes():
-    assert decided([], BOOK, OFFERS, fast_warm_gpus=8).plans
+    decision = decided([], BOOK, OFFERS, fast_warm_gpus=8)
+    assert ", for the warm target; with delay" in decision.reason
+    assert named(decision.plans[0].serves) == ("the warm target",)
     assert not decided([], BOOK, OFFERS, fast_warm_gpus=8, enabled=False).plans
     assert not decided([], BOOK, OFFERS, fast_warm_gpus=8, releases=[a_release()]).plans
+
+
+def test_the_warm_target_has_one_type_of_gpu():
+    cheap = cloud(("0.40", 8), kind="RTX4090-24GB")
+    (plan,) = decided([], BOOK, cheap, fast_warm_gpus=8).plans
+    assert "RTX4090" in plan.instance_type
+    (plan,) = decided([], BOOK, cheap, fast_warm_gpus=8, fast_warm_type="H100").plans
+    assert "H100" in plan.instance_type
+
+
+def test_a_warm_node_is_bought_anew_when_it_ends_and_not_long_before():
+    def bought_where_it_lasts(minutes: int) -> bool:
+        ends_at = NOW + timedelta(minutes=minutes)
+        release = a_release(expires_at=ends_at)
+        return bool(decided([], BOOK, OFFERS, fast_warm_gpus=8, releases=[release]).plans)
+
+    assert not bought_where_it_lasts(21)
+    assert bought_where_it_lasts(19)
 
 
 def test_nothing_is_bought_by_a_pool_that_was_not_allowed_to_or_within_the_cooldown():

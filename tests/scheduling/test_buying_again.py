@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.buying import BoughtFor, BuyDecision, CapacityUnderWay, OptionKind, UnmetJob
+from models.buying import (
+    BoughtFor,
+    BuyDecision,
+    BuyingPolicy,
+    CapacityUnderWay,
+    OptionKind,
+    UnmetJob,
+)
 from models.topology import Gang, SameConformance
+from scheduling.buying.again import not_again
 from tests.support.buying import CLOUD, EXCHANGE, NOW, a_job, cloud, decided, exchange
 
 BOOK, OFFERS = exchange(("2.00", 64)), cloud(("2.50", 1), ("2.40", 8))
@@ -125,3 +133,19 @@ def test_a_group_is_not_bought_for_while_its_nodes_come_in_one_block():
     assert decided([job], BOOK, under_way=[coming]).plans
     together = coming.model_copy(update={"domain": "p.1"})
     assert decided([job], BOOK, under_way=[together]).plans == ()
+
+
+def test_a_late_machine_is_stopped_before_another_is_bought():
+    policy = BuyingPolicy(startup_limit=timedelta(minutes=15))
+    late = BoughtFor(purchase_id="p-1", by_use=True, bought_at=NOW - timedelta(minutes=15))
+    job = a_job(gpus=1)
+    assert not_again(after(job, late), policy, NOW) == (
+        "what was bought for it (p-1) is late, and is stopped first"
+    )
+    for other in (
+        late.model_copy(update={"bought_at": NOW - timedelta(minutes=14)}),
+        late.model_copy(update={"by_use": False}),
+        late.model_copy(update={"came": True}),
+        late.model_copy(update={"ended_at": NOW - timedelta(minutes=5)}),
+    ):
+        assert not not_again(after(job, other), policy, NOW)

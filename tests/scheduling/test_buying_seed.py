@@ -101,8 +101,16 @@ def test_each_tier_is_bought_up_to_its_cap_a_gpu_hour_and_without_one_at_any_pri
     refused = decided([flex], dear, rule="seed")
     assert refused.plans == ()
     assert refused.reason == (
-        "wait: nothing on the markets can serve these jobs: 8xH100-80GB costs $24.00 a GPU-hour, "
-        "over the cap of $10.00 (max_price.FLEX)"
+        "wait: over the price limit: 8xH100-80GB costs $24.00 a GPU-hour, and max_price.FLEX is "
+        "$10.00"
+    )
+    another = a_job(gpus=8, tier=Tier.FLEX, gpu_type="H200")
+    assert decided([another], dear, rule="seed").reason == (
+        "wait: nothing on the markets can serve these jobs"
+    )
+    slow = {"usual_startup": "10m", "startup_limit": "1m"}
+    assert decided([flex], exchange(("9.00", 64)), rule="seed", policy=slow).reason == (
+        "wait: over the start-up limit: 8xH100-80GB takes 10m to come up, and startup_limit is 1m"
     )
     assert decided([flex], exchange(("10.00", 64)), rule="seed").plans
     unlimited = {"max_price": {"FAST": "none"}}

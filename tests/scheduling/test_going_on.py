@@ -10,7 +10,7 @@ from models.job import Tier
 from models.money import micro_of
 from scheduling.buying.block_end import decide_block, kept
 from tests.scheduling.test_block_end import a_block, a_job_there, a_scene, by_use, kinds
-from tests.support.buying import NOW, a_release
+from tests.support.buying import NOW, a_release, cloud, decided
 
 MINUTE = timedelta(minutes=1)
 ENDS = NOW + 20 * MINUTE
@@ -83,6 +83,23 @@ def test_it_is_no_option_before_its_time_or_without_need(changes: dict[str, Any]
     assert decision.until is None
 
 
+@pytest.mark.parametrize("limit", [5, 15, 60])
+def test_a_machine_of_the_warm_target_goes_on_before_another_would_be_bought_for_it(limit: int):
+    policy = {"fast_warm_gpus": 8, "startup_limit": limit * MINUTE}
+    lasts = 2 * limit * MINUTE + 5 * MINUTE  # as bought: late start-up, target, margin
+    left = limit * MINUTE + 6 * MINUTE  # a minute later the node would not hold the target
+    warm = a_release("n1", expires_at=NOW + left)
+    fields: dict[str, Any] = {"enabled": True, **policy}
+    assert not decided([], cloud(("2.00", 8)), releases=[warm], **fields).plans
+    late = a_release("n1", expires_at=NOW + left - 2 * MINUTE)
+    assert decided([], cloud(("2.00", 8)), releases=[late], **fields).plans
+
+    block = by_use(starts_at=NOW + left - lasts, ends_at=NOW + left)
+    decision = decide_block(a_scene(a_release("n1"), block=block, policy=policy))
+    assert decision.kind is BlockOptionKind.GO_ON
+    assert "the warm target wants it" in decision.reason
+
+
 def test_a_machine_over_the_price_cap_ends_and_says_so():
     decision = decide_block(overrun(policy={"max_price": {"FAST": "$1.90"}}))
     assert (decision.kind, decision.until) == (BlockOptionKind.KEEP, None)
@@ -111,4 +128,4 @@ def test_what_the_database_refuses_is_kept_with_its_reason():
     decision = kept(decide_block(overrun()), BlockOptionKind.GO_ON, "a cap")
     assert (decision.kind, decision.until) == (BlockOptionKind.KEEP, None)
     assert going_on(decision).lost == "a cap"
-    assert decision.reason.startswith("keep; go on")
+    assert decision.reason.startswith("leave it as it is; not “go on")

@@ -180,7 +180,7 @@ def test_only_asks_of_the_type_count() -> None:
     assert answer.left_out == {"instance_type": 2}
     nothing = not_priced(a_book(asks), 8, instance_type="8xB200")
     assert (nothing.reason, nothing.left_out) == (NoQuoteReason.LEFT_OUT, {"instance_type": 4})
-    assert nothing.detail == "no ask counts: 4 of another instance type"
+    assert nothing.detail == "no ask counts: 4 asks that are of another instance type"
 
 
 def test_a_type_that_is_a_name_only_is_compared_as_text() -> None:

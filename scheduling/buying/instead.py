@@ -1,0 +1,97 @@
+"""Which offers may be taken in place of one that its seller turns out to refuse.
+
+They are decided with it, so that one purchase tries them in turn: like it in what counts, of other
+sellers, within the same caps, and so cheap that its option still costs no more than the next best.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from models.buying import Option, PurchasePlan
+from models.market import Offer
+from scheduling.buying.costs import Scene, over_a_cap
+from scheduling.buying.prices import PodSource
+
+MOST_INSTEAD = 2
+
+
+def with_instead(
+    scene: Scene, best: Option, options: Iterable[Option], pods: Sequence[PodSource]
+) -> Option:
+    """Return an option with what each of its offers may be replaced by, cheapest first.
+
+    `options` are those that it was compared with, `pods` the offers that may be taken, cheapest
+    first. What it may cost more than it does is spread evenly over its offers; nothing of that is
+    left where it has node time, whose limits use it (`limits.py`).
+    """
+    others = [option.total for option in options if option is not best and not option.lost]
+    machines = [plan for plan in best.plans if plan.offer is not None]
+    room = (min(others) - best.total) // max(len(machines), 1) if others else None
+    if len(machines) < len(best.plans):
+        room = 0
+    found = best
+    for number, plan in enumerate(best.plans):
+        for other in _others(scene, plan, pods):
+            instead = found.plans[number].instead
+            dear = room is not None and other.expected_cost - plan.expected_cost > room
+            if dear or len(instead) == MOST_INSTEAD:
+                break
+            wider = _replaced(found, number, (*instead, other))
+            if over_a_cap(scene, wider):
+                break
+            found = wider
+    return found
+
+
+def _replaced(option: Option, number: int, instead: tuple[PurchasePlan, ...]) -> Option:
+    plan = option.plans[number].model_copy(update={"instead": instead})
+    plans = (*option.plans[:number], plan, *option.plans[number + 1 :])
+    return option.model_copy(
+        update={"plans": plans, "max_total": sum(each.most for each in plans)}
+    )
+
+
+def _others(scene: Scene, plan: PurchasePlan, pods: Sequence[PodSource]) -> Iterator[PurchasePlan]:
+    """Yield the plan with the cheapest like offer of each other seller; none for a cluster."""
+    if plan.offer is None or plan.nodes > 1:
+        return
+    served = [job.request for job in scene.jobs if job.request.id in plan.serves]
+    cpus = min(plan.shape.cpus, sum(job.cpus for job in served))
+    ram = min(plan.shape.ram, sum(job.ram for job in served))
+    startup = plan.ready_at - scene.now
+    minutes, most_minutes = (_minutes(plan, of) for of in (plan.expected_cost, plan.max_total))
+    sellers = {_seller(plan.offer)}
+    for source in pods:
+        offer, shape = source.offer, source.shape
+        same = (shape.gpus, shape.gpu_type) == (plan.shape.gpus, plan.shape.gpu_type)
+        enough = shape.vram >= plan.shape.vram and shape.cpus >= cpus and shape.ram >= ram
+        no_later = source.startup(scene.policy) <= startup
+        as_steady = not (offer.spot or offer.variable) or plan.offer.spot or plan.offer.variable
+        if source.is_cluster or not (same and enough and no_later and as_steady):
+            continue
+        if offer.prepaid > plan.offer.prepaid or _seller(offer) in sellers:
+            continue
+        sellers.add(_seller(offer))
+        yield plan.model_copy(
+            update={
+                "provider": offer.provider,
+                "instance_type": offer.instance_type,
+                "limit": offer.price,
+                "max_total": _cost(offer, most_minutes),
+                "expected_cost": _cost(offer, minutes),
+                "shape": shape,
+                "offer": offer,
+            }
+        )
+
+
+def _seller(offer: Offer) -> tuple[str, str]:
+    return offer.provider, offer.seller
+
+
+def _minutes(plan: PurchasePlan, cost: int) -> int:
+    """Return the minutes that a machine runs for that cost: `PodSource.cost` rounds up."""
+    return cost * 60 // max(plan.limit * plan.gpus, 1)
+
+
+def _cost(offer: Offer, minutes: int) -> int:
+    return -(-offer.price * offer.gpus * minutes // 60)

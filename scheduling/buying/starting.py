@@ -1,0 +1,34 @@
+"""When a start on paid time is tried again, and when a market that refuses our key is asked again.
+
+A start costs nothing where its time is paid for: it is tried as long as the rest of that is of
+use, ever less often.
+"""
+
+from datetime import datetime, timedelta
+
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=5), timedelta(minutes=10)
+"""Between two starts on paid time; each pause is twice the one before it."""
+FIRST_CLOSED, LONGEST_CLOSED = timedelta(minutes=10), timedelta(hours=24)
+"""How long nothing is bought at a market that does not let our key do it; doubled each time."""
+_MOST_DOUBLINGS = 16
+
+
+def start_again(
+    tries: int, now: datetime, ends_at: datetime, least: timedelta
+) -> timedelta | None:
+    """Return after which pause a start is tried again that came to nothing `tries` times.
+
+    None where less than `least` of the paid time would be left then.
+    """
+    pause = _doubled(FIRST_PAUSE, tries, LONGEST_PAUSE)
+    return pause if now + pause + least <= ends_at else None
+
+
+def closed_until(times: int, at: datetime) -> datetime:
+    """Return until when nothing is bought at a market that refused our key `times` times in a row,
+    last at `at`."""
+    return at + _doubled(FIRST_CLOSED, times, LONGEST_CLOSED)
+
+
+def _doubled(first: timedelta, times: int, longest: timedelta) -> timedelta:
+    return min(first * 2 ** min(max(times - 1, 0), _MOST_DOUBLINGS), longest)

@@ -1,0 +1,109 @@
+"""What is tried in place of an offer that its seller refuses."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from models.buying import CapsLeft, MarketView, PurchasePlan
+from models.money import micro_of
+from tests.support.buying import a_job, cloud, decided, exchange
+
+SELLERS = ("datacrunch", "massed", "lambda", "nebius")
+
+
+def sellers(
+    *prices: str, gpus: int = 1, names: tuple[str, ...] = SELLERS, **fields: Any
+) -> MarketView:
+    """Return a market where each offer is of another seller."""
+    market = cloud(*((price, gpus) for price in prices), **fields)
+    offers = tuple(
+        offer.model_copy(update={"seller": name})
+        for offer, name in zip(market.offers, names, strict=False)
+    )
+    return market.model_copy(update={"offers": offers})
+
+
+def changed(market: MarketView, number: int, **fields: Any) -> MarketView:
+    offers = list(market.offers)
+    offers[number] = offers[number].model_copy(update=fields)
+    return market.model_copy(update={"offers": tuple(offers)})
+
+
+def instead_of(plan: PurchasePlan) -> list[str]:
+    return [each.offer.seller for each in plan.instead if each.offer]
+
+
+def test_the_next_sellers_are_tried_in_the_order_of_their_prices():
+    (plan,) = decided([a_job()], sellers("2.00", "2.10", "2.20", "2.30")).plans
+    assert instead_of(plan) == ["massed", "lambda"]
+    first, second = plan.instead
+    assert (first.limit, second.limit) == (micro_of("2.10"), micro_of("2.20"))
+    assert first.expected_cost == pytest.approx(plan.expected_cost * 2.1 / 2, abs=2)
+    assert first.max_total == pytest.approx(plan.max_total * 2.1 / 2, abs=2)
+    assert plan.most == second.max_total
+    assert first.serves == plan.serves
+
+
+def test_another_row_of_the_same_seller_is_not_tried():
+    market = sellers("2.00", "2.10", names=("datacrunch", "datacrunch"))
+    (plan,) = decided([a_job()], market).plans
+    assert instead_of(plan) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"spot": True},
+        {"variable": True},
+        {"prepaid": timedelta(days=1)},
+        {"startup": timedelta(minutes=14)},
+        {"cpus": 0.5},
+        {"refused": "refused at 12:00 UTC: no"},
+        {"seller": "massed", "community": True},
+        {"instance_type": "1xA100-80GB"},
+        {"instance_type": "2xH100-80GB", "gpus": 2},
+        {"price": micro_of("10.50")},
+    ],
+)
+def test_what_is_not_like_it_is_not_tried(fields: dict[str, Any]):
+    jobs = [a_job(gpu_type=None, cpus=1.0)]
+    market = sellers("2.00", "2.10")
+    (plan,) = decided(jobs, market, spot=True).plans
+    assert instead_of(plan) == ["massed"]
+    (plan,) = decided(jobs, changed(market, 1, **fields), spot=True).plans
+    assert instead_of(plan) == []
+
+
+def test_nothing_is_tried_that_costs_more_than_the_next_best_option():
+    """The other way is a machine with two GPUs: $1.20 a GPU-hour, $2.40 an hour."""
+    small = sellers("2.00", "2.30", "2.50")
+    large = cloud(("1.20", 2)).model_copy(update={"provider": "other"})
+    offer = large.offers[0].model_copy(update={"provider": "other", "seller": "large"})
+    large = large.model_copy(update={"offers": (offer,)})
+    (plan,) = decided([a_job()], small, large).plans
+    assert plan.offer is not None
+    assert (plan.offer.seller, instead_of(plan)) == ("datacrunch", ["massed"])
+
+
+def test_the_caps_hold_for_what_is_tried_instead():
+    market = sellers("2.00", "2.10", "2.20")
+    (plan,) = decided([a_job()], market).plans
+    first, _ = plan.instead
+    caps = CapsLeft(purchase=first.max_total)
+    (plan,) = decided([a_job()], market, caps=caps).plans
+    assert instead_of(plan) == ["massed"]
+    decision = decided([a_job()], market, caps=CapsLeft(day=first.max_total - 1))
+    assert instead_of(decision.plans[0]) == []
+    assert decision.max_total < first.max_total
+
+
+def test_the_seeds_rule_tries_what_it_might_have_taken():
+    market = sellers("2.00", "2.10", "9.00", "2.05")
+    (plan,) = decided([a_job()], market, rule="seed", prime_max_price="$3.00").plans
+    assert instead_of(plan) == ["nebius", "massed"]
+
+
+def test_node_time_has_nothing_instead():
+    (plan,) = decided([a_job(gpus=8)], exchange(("2.00", 8), ("2.20", 8))).plans
+    assert plan.instead == ()
