@@ -61,6 +61,10 @@ CYCLE_SECONDS = Metric(
     "cycle_seconds", Kind.HISTOGRAM, "control", ("pool",),
     "Time of one cycle: read, plan and commit.", _FAST,
 )  # fmt: skip
+CYCLE_PART_SECONDS = Metric(
+    "cycle_part_seconds", Kind.HISTOGRAM, "control", ("pool", "part"),
+    "Time of one part of a cycle: `read`, `plan`, `commit`, or `explain` why others wait.", _FAST,
+)  # fmt: skip
 CYCLE_JOBS = Metric(
     "cycle_jobs", Kind.COUNTER, "control", ("pool",), "Jobs that cycles looked at.",
 )  # fmt: skip
@@ -121,7 +125,8 @@ FENCES = Metric(
 )  # fmt: skip
 
 CATALOGUE = (
-    QUEUE_JOBS, LEASES_LIVE, GPUS, CYCLE_SECONDS, CYCLE_JOBS, PLACEMENTS, PLACEMENTS_REFUSED,
+    QUEUE_JOBS, LEASES_LIVE, GPUS, CYCLE_SECONDS, CYCLE_PART_SECONDS, CYCLE_JOBS, PLACEMENTS,
+    PLACEMENTS_REFUSED,
     PREEMPTIONS, REJECTIONS, WAIT_SECONDS, JOB_ENDS, MARKET_LOOKS, MARKET_ASK,
     MARKET_DIFFERENCES, PROCESSES, LOG_ERRORS,
     HEARTBEAT_SECONDS, HEARTBEATS_MISSED, FENCES,

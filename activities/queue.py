@@ -93,7 +93,7 @@ class QueueActivities:
             pool = await end_attempt(
                 connection, request.key, request.reason.value, request.message
             ) or await _pool_at_retry(connection, request.key.job_id)
-            poke = pool and await mark_poked_if_waiting(connection, pool)
+            poke = pool and await mark_poked_if_useful(connection, pool)
             await failpoint("release.before-commit")
         await failpoint("release.after-commit")
         if pool:
@@ -109,7 +109,7 @@ class QueueActivities:
                 connection, request.key, request.reason.value, result.message
             ) or await _pool_at_retry(connection, result.job_id)
             ended_in = await record_end(connection, result)
-            poke = pool and await mark_poked_if_waiting(connection, pool)
+            poke = pool and await mark_poked_if_useful(connection, pool)
             await failpoint("finish.before-commit")
         await failpoint("finish.after-commit")
         if ended_in:  # a repeat finds that it has ended
@@ -238,14 +238,18 @@ async def mark_poked(connection: AsyncConnection, pool: str) -> bool:
     return not poked
 
 
-async def mark_poked_if_waiting(connection: AsyncConnection, pool: str) -> bool:
-    """Like `mark_poked`, where a job waits that the freed capacity could help."""
+async def mark_poked_if_useful(connection: AsyncConnection, pool: str) -> bool:
+    """Like `mark_poked`, where a job waits that the freed capacity could help, or where bought
+    time may have lost its work."""
     if await _lock_pool(connection, pool):  # first: a job may be on its way into the queue
         return False
     marked = await connection.scalar(
         text(
             "UPDATE pools SET poked = true WHERE name = :pool"
-            " AND EXISTS (SELECT FROM queue WHERE pool = :pool AND NOT held) RETURNING name"
+            " AND (EXISTS (SELECT FROM queue WHERE pool = :pool AND NOT held)"
+            "      OR EXISTS (SELECT FROM blocks"
+            "                  WHERE pool = :pool AND state IN ('STARTING', 'OPEN')))"
+            " RETURNING name"
         ),
         {"pool": pool},
     )

@@ -18,7 +18,7 @@ from activities.markets.findings import market_findings
 from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.observation import describe, observe
 from activities.placements import load_as
-from activities.queue import end_attempt, mark_poked_if_waiting, record_end
+from activities.queue import end_attempt, mark_poked_if_useful, record_end
 from activities.registry import RegistryActivities
 from activities.retrying import reports_errors
 from activities.signals import Signals
@@ -177,7 +177,7 @@ class ReconcileActivities:
             reason = _LEASE_ENDS[end.result.state].value
             pool = await end_attempt(connection, key, reason, end.result.message)
             ended_in = await record_end(connection, end.result)
-            poke = pool and await mark_poked_if_waiting(connection, pool)
+            poke = pool and await mark_poked_if_useful(connection, pool)
         if ended_in:
             failure = end.result.failure.value if end.result.failure else "none"
             self._metrics.add(
@@ -191,7 +191,7 @@ class ReconcileActivities:
         key = PlacementKey(job_id=end.job_id, attempt=end.attempt)
         async with self._database.transaction() as connection:
             pool = await end_attempt(connection, key, end.reason.value, end.message)
-            poke = pool and await mark_poked_if_waiting(connection, pool)
+            poke = pool and await mark_poked_if_useful(connection, pool)
         if pool and poke:
             await self._signals.poke_pool(pool)
         return ""

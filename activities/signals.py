@@ -20,7 +20,12 @@ from models.messages import (
     node_workflow_id,
     pool_workflow_id,
 )
-from models.purchase import BUYING_WORKFLOW, BuyingInput, buying_workflow_id
+from models.purchase import (
+    BUYING_WORKFLOW,
+    BuyingInput,
+    block_workflow_id,
+    buying_workflow_id,
+)
 
 _IN_FLIGHT = 50
 
@@ -55,6 +60,20 @@ class Signals:
                     raise
 
         await asyncio.gather(*(tell(node_id) for node_id in node_ids))
+
+    async def wake_blocks(self, block_ids: Sequence[str]) -> None:
+        """Have blocks looked at now; one that is over needs none."""
+
+        async def tell(block_id: str) -> None:
+            try:
+                await self._temporal.get_workflow_handle(block_workflow_id(block_id)).signal(
+                    "wake"
+                )
+            except RPCError as error:
+                if not is_unknown(error):
+                    raise
+
+        await asyncio.gather(*(tell(block_id) for block_id in block_ids))
 
     async def begin_buying(self, pool: str) -> None:
         """Have it decided what the pool buys, unless that is being decided now."""

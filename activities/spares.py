@@ -16,7 +16,7 @@ from temporalio import activity
 from activities.database import Database
 from activities.failpoints import failpoint
 from activities.placements import GIVE_LEASES, LEASED_COLUMNS, PLACEMENT_COLUMNS, load_placement
-from activities.queue import end_attempt, mark_poked_if_waiting
+from activities.queue import end_attempt, mark_poked_if_useful
 from activities.retrying import reports_errors
 from activities.signals import Signals
 from models.job import JobSpec
@@ -48,7 +48,7 @@ class SpareActivities:
             pool = await connection.scalar(
                 text("SELECT pool FROM jobs WHERE id = :id"), {"id": request.key.job_id}
             )
-            poke = pool and await mark_poked_if_waiting(connection, pool)
+            poke = pool and await mark_poked_if_useful(connection, pool)
             await failpoint("swap.before-commit")
         await failpoint("swap.after-commit")
         # A retry cannot know whether the one before it got as far as the signal.

@@ -249,7 +249,8 @@ _JOBS = """
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL
                      THEN coalesce(p.decision->>'reason', '')
                 ELSE coalesce(p.end_message, '') END AS reason,
-           CAST(q.decision->>'estimated_start' AS timestamptz) AS estimated_start
+           coalesce(c.start, CAST(q.decision->>'estimated_start' AS timestamptz))
+               AS estimated_start
       FROM jobs j
       LEFT JOIN queue q ON q.job_id = j.id
       LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id AND NOT spare
@@ -264,7 +265,18 @@ _JOBS = """
       LEFT JOIN LATERAL (SELECT placed_at FROM placements WHERE job_id = j.id
                           ORDER BY attempt LIMIT 1) f ON true
       LEFT JOIN nodes n ON n.id = p.node_id
+      LEFT JOIN LATERAL (SELECT CAST(k.coming->>'start' AS timestamptz) AS start
+                           FROM (SELECT buying_decision->'coming'->j.id AS coming
+                                   FROM pools WHERE name = j.pool) k
+                          WHERE q.job_id IS NOT NULL AND NOT q.held
+                            AND EXISTS (
+                                SELECT FROM jsonb_array_elements_text(k.coming->'purchases') w (id)
+                                  JOIN purchases b ON b.id = w.id AND b.buying
+                                   AND b.state NOT IN ('ENDED', 'REFUSED'))
+                        ) c ON true
 """
+"""What was bought and is still to come says better when a job starts than what runs now: whoever
+decided about it knew both (`scheduling.buying.coming`)."""
 
 _JOBS_WHERE = """
      WHERE (CAST(:pool AS text) IS NULL OR pool = :pool)

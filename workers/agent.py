@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -36,9 +36,10 @@ from models.node import Inventory, NodeIdentity
 from models.settings import Settings
 from workers.health import agent_parts, serving_health
 from workers.notice import pass_on_notices
-from workers.registration import Registrar, connect_patiently
+from workers.registration import LONGEST_WAIT, Registrar, connect_patiently
 from workers.telemetry import start_runtime
 
+_NAME_FILE = "node-name"
 LAST_WORDS = 10.0
 """Seconds that the reports of the last processes may take to reach the server."""
 MAX_ACTIVITIES = 1000
@@ -52,6 +53,9 @@ class AgentOptions(Frozen):
     """What an agent is told about its node."""
 
     node_id: Name
+    other_ids: tuple[Name, ...] = ()
+    """Names of the machines beside it, where all were given the same start-up script: it has the
+    first name that no live agent has."""
     work_dir: Path
     token: str
     pool: Name = "default"
@@ -88,29 +92,41 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         )  # fmt: skip
         address = options.address or await asyncio.to_thread(own_address, settings)
         inventory = inventory.model_copy(update={"address": address})
-        identity = _identity(options)
+        identities = [_identity(options, name) for name in names_of(options)]
+        identity = identities[0]
         _announce(identity, inventory)
         fence = Fence()
         runtime = start_runtime(settings)
         metrics = Metrics(runtime.metric_meter)
         logs = LogStore(settings.resolve_log_store())
-        processes = Processes(
-            options.work_dir, identity, inventory, logs, fence, metrics,
-            checkpoints=CheckpointStore(settings.resolve_checkpoint_store()),
-            publish_within=settings.publish_within, image_folders=settings.image_folders,
-        )  # fmt: skip
+
+        def processes_of(identity: NodeIdentity) -> Processes:
+            return Processes(
+                options.work_dir, identity, inventory, logs, fence, metrics,
+                checkpoints=CheckpointStore(settings.resolve_checkpoint_store()),
+                publish_within=settings.publish_within, image_folders=settings.image_folders,
+            )  # fmt: skip
+
+        # What an earlier agent of this folder left, it left under the name that comes first.
+        processes = processes_of(identity)
         await processes.recover()
         async with serving_health(settings.health_address, lambda: agent_parts(fence)):
             with contextlib.suppress(Stopped):
                 client = await stop.unless(connect_patiently(settings, runtime))
-                registrar = Registrar(client, identity, inventory, options.token)
-                await stop.unless(registrar.register(fence))
+                registrars = [
+                    Registrar(client, each, inventory, options.token) for each in identities
+                ]
+                registrar = await stop.unless(first_free(registrars, fence))
+                if registrar.identity is not identity:
+                    identity = registrar.identity
+                    processes = processes_of(identity)
+                keep_name(options.work_dir, registrar.node_id)
                 with (
                     _pruning(options.work_dir, settings, client),
-                    _passing_on_notices(options.node_id, settings, client),
+                    _passing_on_notices(registrar.node_id, settings, client),
                 ):
                     await _serve(client, processes, fence, registrar, stop, metrics)
-    _log.info("agent of node %s stopped", options.node_id)
+    _log.info("agent of node %s stopped", identity.node_id)
 
 
 class Stopped(Exception):
@@ -268,9 +284,44 @@ def own_address(settings: Settings) -> str:
     return socket.gethostname()
 
 
-def _identity(options: AgentOptions) -> NodeIdentity:
+def names_of(options: AgentOptions) -> list[str]:
+    """Return the names that the node may have, the one that it had before in front."""
+    names = [options.node_id, *options.other_ids]
+    with contextlib.suppress(OSError):
+        before = (options.work_dir / _NAME_FILE).read_text().strip()
+        names.sort(key=lambda name: name != before)
+    return names
+
+
+def keep_name(folder: Path, name: str) -> None:
+    """Note which name the node has: its agent begins with it when it is started again."""
+    temporary = (folder / _NAME_FILE).with_suffix(".new")
+    temporary.write_text(name)
+    temporary.replace(folder / _NAME_FILE)
+
+
+async def first_free(registrars: Sequence[Registrar], fence: Fence) -> Registrar:
+    """Return the first registrar that no other live agent keeps out of its node.
+
+    Of several names one becomes free when its agent is declared lost: they are tried until then.
+    Raises NodeTakenError for a single name, and TokenError.
+    """
+    while True:
+        for registrar in registrars:
+            try:
+                await registrar.register(fence)
+            except NodeTakenError:
+                if len(registrars) == 1:
+                    raise
+                _log.info("node %s has a live agent: the next name", registrar.node_id)
+            else:
+                return registrar
+        await asyncio.sleep(LONGEST_WAIT)
+
+
+def _identity(options: AgentOptions, name: str) -> NodeIdentity:
     return NodeIdentity(
-        node_id=options.node_id,
+        node_id=name,
         agent_id=_agent_id(options.work_dir),
         boot_id=uuid.uuid4().hex,
         pool=options.pool,

@@ -35,8 +35,12 @@ def register(app: typer.Typer) -> None:
 
 def agent(
     node_id: Annotated[
-        str | None,
-        typer.Option(help="Name of this node, the same at every start; by default the hostname."),
+        list[str] | None,
+        typer.Option(
+            help="Name of this node, the same at every start; by default the hostname. Given more "
+            "than once, it is the first that no other live agent has: for machines that are all "
+            "started with one command."
+        ),
     ] = None,
     pool: Annotated[str, typer.Option(help="The pool that may place jobs here.")] = "default",
     tier: Annotated[
@@ -109,10 +113,11 @@ def agent(
     """
     try:
         settings = Settings()
-        name = node_id or node_id_from(socket.gethostname())
+        name, *others = node_id or [node_id_from(socket.gethostname())]
         options = _options(
             {
                 "node_id": name,
+                "other_ids": others,
                 "work_dir": (work_dir or settings.state_dir / "agents" / name).absolute(),
                 "token": _token(settings, token_file),
                 "pool": pool,

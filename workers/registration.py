@@ -60,13 +60,13 @@ class Registrar:
         self, client: Client, identity: NodeIdentity, inventory: Inventory, token: str
     ) -> None:
         self._client = client
-        self._identity = identity
+        self.identity = identity
         self._inventory = inventory
         self._token = token
 
     @property
     def node_id(self) -> str:
-        return self._identity.node_id
+        return self.identity.node_id
 
     async def register(self, fence: Fence, *, cut_off: bool = False) -> Registered:
         """Register until it is answered, and open the fence for the new epoch.
@@ -79,7 +79,7 @@ class Registrar:
         while True:
             # A registration after a cut is one of a new life: it must get a new epoch. And one
             # that was refused stays so: the server remembers its answer to a boot id.
-            identity = self._identity.model_copy(update={"boot_id": uuid.uuid4().hex})
+            identity = self.identity.model_copy(update={"boot_id": uuid.uuid4().hex})
             # Counted from the first call, as that may be the one that the server answers.
             sent_at = boot_clock()
             try:

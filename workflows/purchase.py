@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import FailureError
-from temporalio.workflow import ParentClosePolicy
+from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from models.base import without_nul
@@ -15,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from models.purchase import (
         PURCHASE_WORKFLOW,
         AgentsRequest,
+        BlockEnd,
         BlockInput,
         ExtendRequest,
         MachineStart,
@@ -35,6 +37,9 @@ _LONGEST_AT_ONCE = timedelta(minutes=10)
 """An order that was to fill at once and has not said so by then is cancelled."""
 _TIMES_LATE = 3
 """An order that was held up until its time had begun is made anew so often."""
+Block = ChildWorkflowHandle[BlockWorkflow, BlockEnd]
+_ONE_WINDOW = "one-window"
+"""Purchases from before this ordered again when no machine came up on what they had bought."""
 _FIRST_LOOK, _LONGEST_LOOK = timedelta(milliseconds=500), timedelta(seconds=30)
 
 
@@ -85,7 +90,8 @@ class PurchaseWorkflow:
         if opened.state is not PurchaseState.INTENT:
             return self.status()  # refused; or an earlier run of this id has begun it
         for number, option in enumerate(self._request.options):
-            if self._missing and self._stop is None:
+            bought = any(seen.nodes for seen in self._orders.values())
+            if self._missing and self._stop is None and not (option.instead and bought):
                 await self._try_option(number, option)
         await self._settle()
         return self.status()
@@ -105,8 +111,9 @@ class PurchaseWorkflow:
                 late -= 1
                 continue
             if offer is not None and self._missing < before:
-                continue  # each machine is an order of its own
-            if not self._missing or not reprices or self._stop is not None:
+                continue  # each machine, or cluster, is an order of its own
+            forbidden = seen is not None and seen.forbidden
+            if not self._missing or not reprices or forbidden or self._stop is not None:
                 return
             reprices -= 1
             quote = await steps.requote(
@@ -123,7 +130,7 @@ class PurchaseWorkflow:
         """Make one order, and bring up what it bought; None where it may not be made."""
         intent = OrderIntent(
             purchase_id=self._id, number=len(self._orders) + 1, option=number,
-            nodes=self._missing if offer is None else 1, limit=limit, offer=offer,
+            nodes=self._missing if offer is None else offer.nodes, limit=limit, offer=offer,
         )  # fmt: skip
         self._orders[intent.key] = OrderSeen(key=intent.key)
         intended = await steps.intend_order(intent)
@@ -165,7 +172,7 @@ class PurchaseWorkflow:
             parent_close_policy=ParentClosePolicy.ABANDON,
             static_summary=f"block {seen.key} of pool {self._request.pool}",
         )
-        ready = await self._machines(seen, is_machine=is_machine)
+        ready = await self._machines(seen, block, is_machine=is_machine)
         self._nodes += ready
         if ready:
             return
@@ -178,7 +185,9 @@ class PurchaseWorkflow:
         end = await block
         self._orders[seen.key] = seen.model_copy(update={"spent": end.cost})
 
-    async def _machines(self, seen: OrderSeen, *, is_machine: bool) -> tuple[str, ...]:
+    async def _machines(
+        self, seen: OrderSeen, block: Block, *, is_machine: bool
+    ) -> tuple[str, ...]:
         """Start a machine for each node, and another for one that failed; return the ready.
 
         Where the time follows that of a block, its machines go on.
@@ -193,30 +202,67 @@ class PurchaseWorkflow:
         if seen.window is not None and seen.window.start > workflow.now():
             await workflow.sleep(seen.window.start - workflow.now(), summary="until its time")
         self._enter(PurchaseState.STARTING)
+        return await self._ready_machines(seen, block, is_machine=is_machine)
+
+    async def _ready_machines(
+        self, seen: OrderSeen, block: Block, *, is_machine: bool
+    ) -> tuple[str, ...]:
+        """Return the machines that came up. Those that did not are tried again as long as their
+        time is paid for, and its rest is of use."""
         ready: tuple[str, ...] = ()
-        started = 0
-        for _ in range(1 if is_machine else self._request.machine_tries):
+        waiting: list[int] = []
+        pause: timedelta | None = None
+        started = rounds = 0
+        while True:
             if not is_machine:
-                more = seen.nodes - len(ready)
-                numbers = range(started + 1, started + more + 1)
+                more = seen.nodes - len(ready) - len(waiting)
+                numbers = [*waiting, *range(started + 1, started + more + 1)]
                 started += more
-                await asyncio.gather(
-                    *(steps.start_machine(MachineStart(block_id=seen.key, number=each))
-                      for each in numbers)
-                )  # fmt: skip
-            report = await steps.await_agents(
-                AgentsRequest(block_id=seen.key, within=self._request.ready_within)
-            )
-            ready = report.ready
-            if len(ready) >= seen.nodes:
-                break
-            self._reason = "; ".join(f"{n}: {why}" for n, why in sorted(report.failed.items()))
-            if report.block_ends:
-                # Somebody let it go, perhaps because it has done its work: that is no failure to
-                # be made good by another order.
-                self._stop = self._stop or report.block_ends
-                break
-        return ready
+                waiting, pause = await self._start(seen.key, numbers)
+            if len(ready) + len(waiting) < seen.nodes:
+                report = await steps.await_agents(
+                    AgentsRequest(block_id=seen.key, within=self._request.ready_within)
+                )
+                ready = report.ready
+                if len(ready) >= seen.nodes:
+                    return ready
+                failed = sorted(report.failed.items())
+                self._reason = "; ".join(f"{n}: {why}" for n, why in failed) or self._reason
+                if report.block_ends:
+                    # Somebody let it go, perhaps because it has done its work: that is no failure
+                    # to be made good by another order.
+                    self._stop = self._stop or report.block_ends
+                    return ready
+                rounds += not waiting
+                if not waiting and rounds >= (1 if is_machine else self._request.machine_tries):
+                    pause = report.again
+                    if pause is None:
+                        self._buy_no_second_window(seen)
+                        return ready
+            if pause is not None:
+                self._enter(self._state)
+                with contextlib.suppress(TimeoutError):
+                    await workflow.wait_condition(
+                        block.done, timeout=pause, timeout_summary="the next start on paid time"
+                    )
+
+    def _buy_no_second_window(self, seen: OrderSeen) -> None:
+        """Its time was tried to its end: whoever waits yet has been thought of since."""
+        if seen.window is not None and workflow.patched(_ONE_WINDOW):
+            self._stop = self._stop or self._reason
+
+    async def _start(
+        self, block_id: str, numbers: Sequence[int]
+    ) -> tuple[list[int], timedelta | None]:
+        """Start machines; return those that are to be tried again, and after which pause."""
+        refusals = await asyncio.gather(
+            *(steps.start_machine(MachineStart(block_id=block_id, number=n)) for n in numbers)
+        )
+        refused = [(n, each) for n, each in zip(numbers, refusals, strict=True) if each.again]
+        if refused:
+            self._reason = "; ".join(dict.fromkeys(each.reason for _, each in refused))
+        pauses = [each.again for _, each in refused if each.again]
+        return [n for n, _ in refused], min(pauses, default=None)
 
     async def _settle(self) -> None:
         """Buy no more. What brought no node has been let go by now."""

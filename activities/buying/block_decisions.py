@@ -187,6 +187,7 @@ def _request(
         gpus_per_node=block["gpus_per_node"], length=renewal.window.length,
         start=renewal.window.start, limit=renewal.limit,
         cap=max(renewal.cap, renewal.limit) if renewal.cap else None, place=renewal.place,
+        fast_fabric=first.options[0].fast_fabric, for_gang=first.options[0].for_gang,
     )  # fmt: skip
     return PurchaseRequest(
         pool=block["pool"], tenant=bought["tenant"], tier=block["tier"], nodes=renewal.nodes,

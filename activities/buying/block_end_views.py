@@ -10,16 +10,18 @@ from models.spending import BlockDetail
 
 
 class SaleView(Wire):
-    """One sale of a node's time. Amounts are micro-dollars, the limit for a GPU-hour."""
+    """One sale of a node's time."""
 
     key: str
     machine: str
     state: str
     starts_at: Instant
     ends_at: Instant
-    limit: int
-    proceeds: int
-    fee: int
+    limit_micro_usd: int
+    """No less than this for a GPU-hour."""
+    resold_micro_usd: int
+    """What it brought, before the fee."""
+    fee_micro_usd: int
     refused: str = ""
     """Why the market did not take it."""
     created_at: Instant
@@ -56,8 +58,9 @@ class BlockEndViews:
 
 
 _SALES = """
-    SELECT key, machine, state, starts_at, ends_at, (request ->> 'limit')::bigint AS limit,
-           proceeds, fee, refused, created_at
+    SELECT key, machine, state, starts_at, ends_at, (request ->> 'limit')::bigint
+               AS limit_micro_usd,
+           proceeds AS resold_micro_usd, fee AS fee_micro_usd, refused, created_at
       FROM sales WHERE block_id = :id ORDER BY number
 """
 

@@ -32,6 +32,7 @@ from scheduling.buying.block_end import may_renew, renewal_window, resale_window
 from scheduling.buying.costs import usual_demand
 from scheduling.buying.fleet import shape_of
 from scheduling.buying.going_on import may_go_on
+from scheduling.buying.left_out import why_left_out
 from scheduling.departures import lead_of
 
 _OVERRUN = timedelta(minutes=15)
@@ -152,10 +153,12 @@ async def _elsewhere(settings: Settings, block: BlockFacts, policy: BuyingPolicy
             continue  # its book was asked
         try:
             async with aclosing(registry.connect(settings, name)) as market:
-                offers = await market.offers()
+                offers = () if market.no_buying else await market.offers()
         except LongshoreError:
             continue
         for offer in offers:
+            if why_left_out(offer, policy):
+                continue
             other = shape_of(offer.instance_type)
             same = shape is not None and other is not None and (
                 other.gpu_type == shape.gpu_type and offer.gpus >= shape.gpus
@@ -172,6 +175,7 @@ def _facts(block: Row) -> BlockFacts:
         starts_at=block["starts_at"], ends_at=block["ends_at"],
         price=block["price_micro_per_gpu_hour"], by_use=block["is_machine"],
         renewed=block["renewed"], idle_since=block["idle_since"], tried_at=block["tried_at"],
+        coming=block["purchase_id"] if block["unwanted"] else None,
     )  # fmt: skip
 
 
@@ -191,17 +195,38 @@ def _job(row: Row, now: datetime, margins: Margins) -> BlockJob:
     )  # fmt: skip
 
 
-IDLE_SINCE = """
+def unwanted(block: str) -> str:
+    """Return the SQL of whether a block's machine is on its way, is billed as it runs, and none
+    of the jobs waits any more that it was bought for. Others may. `block` is the SQL of its id."""
+    return f"""
+    SELECT w.state = 'STARTING' AND p.decision IS NOT NULL AND o.is_machine
+           AND NOT EXISTS (SELECT FROM nodes n WHERE n.block_id = w.id)
+           AND NOT EXISTS (SELECT FROM queue q
+                            WHERE q.pool = w.pool AND NOT q.held
+                              AND jsonb_exists(p.decision -> 'serves', q.job_id))
+      FROM blocks w
+      JOIN purchases p ON p.id = w.purchase_id
+      JOIN purchase_orders o ON o.key = w.id
+     WHERE w.id = {block}
+    """
+
+
+def idle_since(block: str) -> str:
+    """Return the SQL of since when nothing runs on a block that is billed as it runs: null while
+    something does, and before it is up. `block` is the SQL of its id."""
+    return f"""
     SELECT CASE WHEN NOT coalesce(bool_or(p.job_id IS NOT NULL AND p.ended_at IS NULL), false)
                 THEN greatest(max(p.ended_at), max(n.registered_at)) END
       FROM nodes n
       JOIN purchase_orders o ON o.key = n.block_id AND o.is_machine
       LEFT JOIN placements p ON p.node_id = n.id
-     WHERE n.block_id = :id
-"""
+     WHERE n.block_id = {block}
+    """
+
 
 _BLOCK = f"""
-    SELECT b.*, o.is_machine, ({IDLE_SINCE}) AS idle_since,
+    SELECT b.*, o.is_machine, ({idle_since("b.id")}) AS idle_since,
+           ({unwanted("b.id")}) AS unwanted,
            EXISTS (SELECT FROM purchases p WHERE p.renews = b.id
                     AND p.state NOT IN ('ENDED', 'REFUSED')) AS renewed
       FROM blocks b JOIN purchase_orders o ON o.key = b.id
@@ -209,7 +234,8 @@ _BLOCK = f"""
 """
 
 _MACHINES = """
-    SELECT m.name, m.sale_key IS NULL AND n.state = 'READY' AS takes_work
+    SELECT m.name, m.sale_key IS NULL AND n.state = 'READY' AS takes_work,
+           n.state = 'LOST' AS lost
       FROM machines m JOIN nodes n ON n.id = m.name
      WHERE m.block_id = :id AND m.state = 'READY' ORDER BY m.name
 """

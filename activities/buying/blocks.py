@@ -14,7 +14,7 @@ from temporalio.client import Client
 
 from activities.beating import beating
 from activities.buying import purchase_rows as rows
-from activities.buying.block_scene import IDLE_SINCE
+from activities.buying.block_scene import idle_since, unwanted
 from activities.buying.going_on import look_for_going_on
 from activities.buying.handing_over import hand_over, nodes_that_go_on
 from activities.buying.ledger import book_cost, book_use
@@ -24,10 +24,10 @@ from activities.draining import drain_node, give_notice
 from activities.failpoints import failpoint
 from activities.providers import registry
 from activities.providers.base import Provider
-from activities.retrying import reports_errors
+from activities.retrying import follows_up, reports_errors
 from activities.snapshot import load_pool
 from models.errors import AnswerError, CredentialsError, GoneError, MarketAwayError
-from models.job import JobSpec
+from models.job import JobSpec, Tier
 from models.market import Machine, MachineState
 from models.purchase import BlockEnd, BlockLook, BlockRef, PurchaseRequest
 from models.settings import Settings
@@ -39,6 +39,8 @@ _TO_STOP = timedelta(seconds=30)
 _AT_MARKET = ("READY", "FAILED")
 """States of machines that their market may bill."""
 
+_IDLE_LOOK = timedelta(seconds=10)
+"""Between two looks at a machine that was idle for too long, and is kept for a job."""
 _SPOT_LOOK = timedelta(seconds=20)
 """Between two looks at a machine that its market may take away: a notice is short."""
 
@@ -52,7 +54,7 @@ class BlockActivities:
         self._settings = settings
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def look_at_block(self, ref: BlockRef) -> BlockLook:
         """Look at the machines of a block: what they cost so far, and whether any can still run.
 
@@ -67,7 +69,7 @@ class BlockActivities:
             dear = ""
             async with aclosing(registry.connect(self._settings, block["provider"])) as market:
                 for row in machines:
-                    if row["state"] not in _AT_MARKET:
+                    if row["state"] not in _AT_MARKET or row["machine_id"] is None:
                         continue
                     if (found := await _read(market, row)) is not None:
                         await self._record(row, found)
@@ -85,20 +87,36 @@ class BlockActivities:
             drain_at = await _drain_at(connection, block)
             idle_at = await _idle_at(connection, block)
             now = await clock(connection)
-            decides = await _decides(connection, block, idle_at, now)
+            lost_its_jobs = await connection.scalar(text(unwanted(":id")), {"id": ref.block_id})
+            called_off = block["state"] == "DRAINING" and await connection.scalar(
+                text(_NEVER_CAME), {"id": ref.block_id}
+            )
+            decides = await _decides(
+                connection, block, idle_at, now, lost_its_jobs=bool(lost_its_jobs)
+            )
             goes_on, look_at = await look_for_going_on(connection, block, now)
-            spot = await connection.scalar(text(_IS_SPOT), {"id": ref.block_id})
+            if await connection.scalar(text(_IS_SPOT), {"id": ref.block_id}):
+                look_at = now + _SPOT_LOOK
+            elif (
+                idle_at is not None
+                and idle_at <= now
+                and not await _may_be_warm(connection, block)
+            ):
+                look_at = now + _IDLE_LOOK
         over = block["state"] != "STARTING" and not left
-        idle = idle_at is not None and idle_at <= now
+        idle = ""
+        if idle_at is not None and idle_at <= now:
+            idle = "nothing has run there for long enough"
+        elif called_off:
+            idle = block["reason"]
         return BlockLook(
             ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
-            idle="nothing has run there for long enough" if idle else "",
-            decides=decides, goes_on=goes_on, look_at=now + _SPOT_LOOK if spot else look_at,
-            ends=dear,
+            idle=idle,
+            decides=decides, goes_on=goes_on, look_at=look_at, ends=dear,
         )  # fmt: skip
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def drain_block(self, ref: BlockRef) -> None:
         """Have the nodes of a block take no new job; what runs there finishes.
 
@@ -119,7 +137,7 @@ class BlockActivities:
             )  # fmt: skip
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def stop_machines(self, ref: BlockRef) -> None:
         """End the machines of a block, also one whose start was never answered.
 
@@ -141,7 +159,9 @@ class BlockActivities:
                 by_name = {each.name: each for each in await market.machines()}
                 await self._mark_stopped([row["name"] for row in left], ref.reason)
                 for row in left:
-                    await self._stop(market, row, by_name.get(row["name"]))
+                    # A cluster is listed by the name of its order, which is that of its block.
+                    listed = by_name.get(row["name"]) or by_name.get(ref.block_id)
+                    await self._stop(market, row, listed)
         await failpoint("stop_machines.after-commit")
 
     @activity.defn
@@ -190,7 +210,8 @@ class BlockActivities:
                 await connection.execute(
                     text("UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),"
                          " machine_id = coalesce(machine_id, :id),"
-                         " reason = CASE WHEN state = 'FAILED' THEN reason ELSE :reason END"
+                         " reason = CASE WHEN state = 'FAILED' THEN reason"
+                         " ELSE coalesce(stop_reason, :reason) END"
                          " WHERE name = :name AND state <> 'ENDED'"),
                     {
                         "id": found.id, "name": row["name"],
@@ -273,12 +294,23 @@ async def _idle_at(connection: AsyncConnection, block: rows.Row) -> datetime | N
     and where the pool does not buy by itself.
     """
     policy = (await load_pool(connection, block["pool"])).buying
-    since = await connection.scalar(text(IDLE_SINCE), {"id": block["id"]})
+    since = await connection.scalar(text(idle_since(":id")), {"id": block["id"]})
     return since + policy.idle_after if since is not None and policy.enabled else None
 
 
+async def _may_be_warm(connection: AsyncConnection, block: rows.Row) -> bool:
+    """Return whether the pool keeps machines of the block's tier that nothing runs on."""
+    policy = (await load_pool(connection, block["pool"])).buying
+    return policy.keeps_warm and block["tier"] == Tier.FAST
+
+
 async def _decides(
-    connection: AsyncConnection, block: rows.Row, idle_at: datetime | None, now: datetime
+    connection: AsyncConnection,
+    block: rows.Row,
+    idle_at: datetime | None,
+    now: datetime,
+    *,
+    lost_its_jobs: bool,
 ) -> bool:
     """Return whether there is something to decide: a machine to let go, time to sell or to buy.
 
@@ -287,6 +319,8 @@ async def _decides(
     policy = (await load_pool(connection, block["pool"])).buying
     if idle_at is not None:
         return idle_at <= now
+    if lost_its_jobs and policy.enabled:
+        return True
     if not policy.enabled or block["state"] != "OPEN":
         return False
     found = (await connection.execute(text(_USE), {"id": block["id"]})).one()
@@ -316,6 +350,13 @@ _USE = """
                           WHERE p.node_id = n.id AND p.ended_at IS NULL) AS held) AS u ON true
      WHERE o.key = :id GROUP BY o.is_machine
 """
+
+_NEVER_CAME = """
+    SELECT b.decision ->> 'kind' = 'let-go' AND NOT EXISTS (
+               SELECT FROM nodes n WHERE n.block_id = b.id)
+      FROM blocks b WHERE b.id = :id
+"""
+"""Of one that drains: it was called off before its machine was up."""
 
 _IS_SPOT = "SELECT (request -> 'offer' ->> 'spot')::boolean FROM purchase_orders WHERE key = :id"
 _RESOLD = "SELECT sum(proceeds)::bigint FROM sales WHERE block_id = :id"

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,25 +17,31 @@ from activities.beating import beating
 from activities.buying import purchase_rows as rows
 from activities.buying.demand import demand_of_late
 from activities.buying.inputs import PoolNeed, look_at, read_need, under_way
+from activities.buying.market_refusals import closed_markets, refused_offers
 from activities.database import Database, clock
 from activities.providers import registry
 from activities.retrying import reports_errors
 from activities.snapshot import load_pool
 from models.buying import (
     BuyDecision,
+    BuyingPolicy,
     CapacityUnderWay,
     Caps,
     CapsLeft,
+    Coming,
     MarketView,
     PurchasePlan,
+    RefusedOffer,
 )
 from models.pool import PoolSpec
 from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
 from models.settings import Settings
+from scheduling.buying.coming import with_bought
 from scheduling.buying.plan import decide
 from scheduling.buying.words import best_options, line_of
 
 _SHORTEST = timedelta(minutes=1)
+_LATE_ON_PAID_TIME = timedelta(minutes=5)
 
 
 class BuyingActivities:
@@ -62,34 +68,46 @@ class BuyingActivities:
                 need = await read_need(connection, spec)
                 coming = await under_way(connection, spec)
                 caps = await caps_left(connection, spec)
+                refused = await refused_offers(connection, spec.buying)
                 now = await clock(connection)
                 need = await _with_past(connection, spec, need, now)
+                closed = await closed_markets(connection, spec.name, now)
             if not spec.buying.enabled:
                 return Bought(reason="buying is off for this pool")
             # Most decisions are that nothing lacks: the markets are not asked for those.
             decision = await _decided(spec, need, coming, (), caps, now)
             if all(option.kind.is_in_vain for option in decision.options):
-                await self._note(spec.name, decision)
+                await self._note(spec.name, decision, decision.coming)
                 return Bought(reason=decision.reason)
-            views = await self._look(need, spec, now)
+            views = await self._look(need, spec, now, closed, refused)
             decision = await _decided(spec, need, coming, views, caps, now)
-            bought = await self._store(prefix, spec, need, decision)
-            await self._note(spec.name, decision.model_copy(update={"reason": bought.reason}))
+            bought, stored = await self._store(prefix, spec, need, decision)
+            noted = decision.model_copy(update={"reason": bought.reason})
+            await self._note(spec.name, noted, with_bought(decision, stored))
             return bought
 
-    async def _look(self, need: PoolNeed, spec: PoolSpec, now: datetime) -> Sequence[MarketView]:
+    async def _look(
+        self,
+        need: PoolNeed,
+        spec: PoolSpec,
+        now: datetime,
+        closed: Mapping[str, str],
+        refused: Sequence[RefusedOffer],
+    ) -> Sequence[MarketView]:
         async with AsyncExitStack() as stack:
             markets = [
                 await stack.enter_async_context(aclosing(market))
                 for market in registry.connect_all(self._settings).values()
             ]
-            return await look_at(markets, need.unmet, spec.purchasing, now)
+            return await look_at(markets, need.unmet, spec.purchasing, now, closed, refused)
 
     async def _store(
         self, prefix: str, spec: PoolSpec, need: PoolNeed, decision: BuyDecision
-    ) -> Bought:
-        """Store an intent for each plan; return those that were not refused."""
+    ) -> tuple[Bought, Mapping[int, str]]:
+        """Store an intent for each plan; return those that were not refused, and the id of each
+        by its place among the plans."""
         reason, requests = decision.reason, dict[str, PurchaseRequest]()
+        stored: dict[int, str] = {}
         for number, plan in enumerate(decision.plans, start=1):
             purchase_id = f"{prefix}-{number}"
             made = _request(spec, need, decision, plan)
@@ -105,17 +123,23 @@ class BuyingActivities:
                     await rows.insert_purchase(connection, purchase_id, made, refused=refused)
                 continue
             requests[purchase_id] = made
+            stored[number - 1] = purchase_id
         considered = tuple(map(line_of, best_options(decision.options)))
-        return Bought(reason=reason, considered=considered, purchases=requests)
+        return Bought(reason=reason, considered=considered, purchases=requests), stored
 
-    async def _note(self, pool: str, decision: BuyDecision) -> None:
-        """Keep what was decided last, for whoever asks why a job waits."""
+    async def _note(self, pool: str, decision: BuyDecision, coming: Mapping[str, Coming]) -> None:
+        """Keep what was decided last, and what is on its way for which job, for whoever asks why
+        a job waits."""
         best = decision.model_copy(update={"options": best_options(decision.options)})
         serves = dict.fromkeys(job_id for plan in decision.plans for job_id in plan.serves)
+        waited_for = {job_id: each.model_dump(mode="json") for job_id, each in coming.items()}
         async with self._database.transaction() as connection:
             await connection.execute(
                 text(_NOTE),
-                {"pool": pool, "record": json.dumps(_record(best, serves))},
+                {
+                    "pool": pool,
+                    "record": json.dumps({**_record(best, serves), "coming": waited_for}),
+                },
             )
 
 
@@ -148,7 +172,7 @@ def option_of(plan: PurchasePlan, now: datetime) -> PurchaseOption:
     return PurchaseOption(
         provider=plan.provider, instance_type=plan.instance_type,
         gpus_per_node=plan.gpus_per_node, length=length, start=start, limit=plan.limit,
-        cap=max(most, plan.limit), reprices=1, fast_fabric=plan.fast_fabric,
+        cap=max(most, plan.limit), reprices=1, place=plan.place,
     )  # fmt: skip
 
 
@@ -159,13 +183,26 @@ def _request(
     tenants = [job.tenant for job in served] or ["default"]
     # A gang that would have to span the nodes of several orders might get none of its domains.
     whole = any(job.request.gang is not None for job in served)
-    option = option_of(plan, decision.at).model_copy(update={"partial": not whole})
+    option = option_of(plan, decision.at).model_copy(
+        update={
+            "partial": not whole, "for_gang": whole, "fast_fabric": whole and plan.fast_fabric,
+        }
+    )  # fmt: skip
+    instead = [
+        option_of(each, decision.at).model_copy(update={"instead": True}) for each in plan.instead
+    ]
     return PurchaseRequest(
         pool=spec.name, tenant=max(sorted(set(tenants)), key=tenants.count), tier=plan.tier,
-        nodes=plan.nodes, options=(option,),
-        ready_within=spec.buying.startup_limit + timedelta(minutes=5),
+        nodes=plan.nodes, options=(option, *instead),
+        ready_within=_ready_within(spec.buying, plan),
         decision=_record(decision, plan.serves),
     )  # fmt: skip
+
+
+def _ready_within(policy: BuyingPolicy, plan: PurchasePlan) -> timedelta:
+    """Return how long machines are waited for. One that is billed as it runs, and comes after the
+    start-up limit, has too little of its time left for its job; bought time costs the same."""
+    return policy.startup_limit + (timedelta(0) if plan.offer else _LATE_ON_PAID_TIME)
 
 
 def _record(decision: BuyDecision, serves: Iterable[str]) -> dict[str, Any]:

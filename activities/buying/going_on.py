@@ -17,6 +17,7 @@ from activities.draining import extend_node, undrain_node
 from activities.retrying import reports_errors
 from activities.snapshot import load_pool
 from models.block_end import BlockDecision, BlockOptionKind, GoOnRequest
+from models.job import Tier
 from models.market import OrderRequest
 from models.purchase import ENDING, BlockVerdict, worst_cost
 from scheduling.buying.block_end import kept, lines_of
@@ -68,20 +69,22 @@ class GoingOnActivities:
 async def look_for_going_on(
     connection: AsyncConnection, block: rows.Row, now: datetime
 ) -> tuple[bool, datetime | None]:
-    """Return whether to decide now if a block's machine goes on, and when to look for that next.
+    """Return whether to decide now if a block's machine goes on, and when to look for that next:
+    for the work there, or for the pool's warm target.
 
     Also of one that drains, where it does so for its end alone. Work that overruns is seen when
     it should have ended.
     """
-    policy = (await load_pool(connection, block["pool"])).buying
+    policy = (await load_pool(connection, block["pool"])).purchasing
     drains = block["state"] == "DRAINING" and block["reason"].startswith(ENDING)
     if not policy.enabled or not (block["state"] == "OPEN" or drains):
         return False, None
     found = await connection.execute(text(_WORK), {"id": block["id"], "now": now})
-    work = found.one_or_none()
-    if work is None or not work.jobs or now >= block["ends_at"]:
+    work = found.one()
+    keeps_warm = work.by_use and policy.keeps_warm and block["tier"] == Tier.FAST
+    if not (work.jobs or keeps_warm) or now >= block["ends_at"]:
         return False, None
-    due = thinks_from(block["starts_at"], block["ends_at"], policy)
+    due = thinks_from(block["starts_at"], block["ends_at"], policy, Tier(block["tier"]))
     if now < due:
         return False, due
     return True, work.next_end
@@ -136,13 +139,13 @@ async def _decision(connection: AsyncConnection, block_id: str) -> BlockDecision
 
 
 _WORK = """
-    SELECT count(p.job_id) AS jobs,
+    SELECT count(p.job_id) AS jobs, bool_or(o.is_machine) AS by_use,
            min(p.placed_at + make_interval(secs => p.expected_seconds))
                FILTER (WHERE p.placed_at + make_interval(secs => p.expected_seconds) > :now)
                AS next_end
       FROM purchase_orders o
       JOIN machines m ON m.block_id = o.key AND m.state = 'READY'
-      JOIN placements p ON p.node_id = m.name AND p.ended_at IS NULL
+      LEFT JOIN placements p ON p.node_id = m.name AND p.ended_at IS NULL
      WHERE o.key = :id AND o.is_machine
 """
 

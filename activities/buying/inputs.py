@@ -1,12 +1,14 @@
 """What a decision about buying is made from: the pool's queue and nodes, and the markets now."""
 
 import asyncio
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from types import MappingProxyType
 
-from sqlalchemy import text
+from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from activities.buying.ends import ends_of_late
 from activities.database import clock
 from activities.locality import with_locality
 from activities.providers.base import Provider
@@ -18,6 +20,7 @@ from models.buying import (
     BuyingPolicy,
     CapacityUnderWay,
     MarketView,
+    RefusedOffer,
     Release,
     UnderWayState,
     Unmet,
@@ -25,10 +28,10 @@ from models.buying import (
 )
 from models.errors import LongshoreError
 from models.job import Tier
-from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook, Window
+from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, OrderBook, Window
 from models.placement import JobRequest, RunningJob
 from models.pool import PoolSpec
-from models.purchase import PurchaseRequest, order_key
+from models.purchase import PurchaseOption, PurchaseRequest, order_key
 from scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from scheduling.buying.options import windows_to_ask
 from scheduling.buying.promises import not_promised
@@ -36,6 +39,9 @@ from scheduling.buying.promises import not_promised
 ANSWER_WITHIN = 30.0
 """Seconds that a market has for all of its answers."""
 _MOST_TYPES = 4
+NONE_CLOSED: Mapping[str, str] = MappingProxyType({})
+_MOST_SAID = 200
+"""Characters of a refusal."""
 
 
 class PoolNeed(Frozen):
@@ -74,7 +80,8 @@ async def read_need(connection: AsyncConnection, spec: PoolSpec) -> PoolNeed:
         running.setdefault(job.node_id, []).append(job)
     releases = tuple(Release(node=node, running=tuple(running.get(node.id, ()))) for node in nodes)
     recent = await load_recent(connection, pool) if spec.packing.rule.learns else ()
-    return PoolNeed(unmet=Unmet(jobs=jobs, recent=recent), releases=releases)
+    ended = await ends_of_late(connection, pool)
+    return PoolNeed(unmet=Unmet(jobs=jobs, recent=recent, ended=ended), releases=releases)
 
 
 async def _bought_for(connection: AsyncConnection, pool: str) -> dict[str, list[BoughtFor]]:
@@ -88,6 +95,8 @@ async def _bought_for(connection: AsyncConnection, pool: str) -> dict[str, list[
                 by_use=row.by_use,
                 ready=row.ready,
                 shared=row.shared,
+                came=row.came,
+                bought_at=row.created_at,
                 ended_at=row.ended_at,
             )
         )
@@ -103,14 +112,15 @@ async def under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[Capaci
         request = PurchaseRequest.model_validate(row["request"])
         option = request.options[row["option"] or 0]
         missing = request.nodes - row["ready"]
-        if missing <= 0:
-            continue
-        expected = max(now, (option.start or row["created_at"]) + spec.buying.usual_startup)
+        late = row["starts_at"] is not None and now > row["starts_at"] + request.ready_within
+        if missing <= 0 or late:
+            continue  # time that is paid for is tried on, and other jobs do not wait for it
+        due = _due(row, option, spec.buying.usual_startup)
         coming.append(
             CapacityUnderWay(
                 id=row["id"], state=UnderWayState.ORDERED, tier=Tier(row["tier"]),
                 provider=option.provider, instance_type=option.instance_type, nodes=missing,
-                expected_at=expected, place=row["place"],
+                expected_at=max(now, due), due=due if due < now else None, place=row["place"],
                 domain=(row["block"] or order_key(row["id"], 1)) if option.fast_fabric else None,
                 until=(option.start or row["created_at"]) + option.length,
                 # As it was promised, so that it counts for the job that it was bought for.
@@ -120,18 +130,56 @@ async def under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[Capaci
     return tuple(coming)
 
 
+def _due(row: RowMapping, option: PurchaseOption, usual_startup: timedelta) -> datetime:
+    """Return when a purchase is to have its nodes, as it was ordered last: from when its time
+    begins, or its machine was asked for, by as long as its market says that one takes to start."""
+    begins = max(filter(None, (row["asked_at"] or row["ordered_at"], option.start)))
+    startup = option.offer.startup if option.offer is not None else None
+    return begins + (usual_startup if startup is None else startup)
+
+
 async def look_at(
-    markets: Sequence[Provider], unmet: Unmet, policy: BuyingPolicy, now: datetime
+    markets: Sequence[Provider],
+    unmet: Unmet,
+    policy: BuyingPolicy,
+    now: datetime,
+    closed: Mapping[str, str] = NONE_CLOSED,
+    refused: Sequence[RefusedOffer] = (),
 ) -> tuple[MarketView, ...]:
-    """Return what each market shows for the jobs that wait; one that is away says so."""
+    """Return what each market shows for the jobs that wait; one that is away says so.
+
+    Those that are `closed` for the pool are not asked: it says why, by market. Offers that were
+    `refused` are marked: they are left out of what is decided.
+    """
     jobs = [job.request for job in unmet.jobs if not not_promised(job.request)]
-    return tuple(await asyncio.gather(*(_look(market, jobs, policy, now) for market in markets)))
+    looks = (_look(market, jobs, policy, now, closed.get(market.name, "")) for market in markets)
+    views = await asyncio.gather(*looks)
+    known = {(each.provider, each.seller, each.image): each for each in refused}
+    return tuple(
+        view.model_copy(update={"offers": tuple(_marked(offer, known) for offer in view.offers)})
+        for view in views
+    )
+
+
+def _marked(offer: Offer, refused: Mapping[tuple[str, str, str], RefusedOffer]) -> Offer:
+    known = refused.get((offer.provider, offer.seller, offer.image))
+    if known is None:
+        return offer
+    said = " ".join(known.said.rpartition("was refused: ")[2].split())
+    why = f"refused at {known.at:%Y-%m-%d %H:%M} UTC: {said[:_MOST_SAID]}"
+    return offer.model_copy(update={"refused": why})
 
 
 async def _look(
-    market: Provider, jobs: Sequence[JobRequest], policy: BuyingPolicy, now: datetime
+    market: Provider, jobs: Sequence[JobRequest], policy: BuyingPolicy, now: datetime, closed: str
 ) -> MarketView:
-    view = MarketView(provider=market.name, capabilities=market.capabilities, observed_at=now)
+    if market.no_buying:
+        closed = f"{market.name}: {market.no_buying}"
+    view = MarketView(
+        provider=market.name, capabilities=market.capabilities, observed_at=now, closed=closed
+    )
+    if closed:
+        return view
     try:
         async with asyncio.timeout(ANSWER_WITHIN):
             if not market.capabilities.fixed_window:
@@ -185,18 +233,25 @@ async def _quote(market: Provider, kind: InstanceType, window: Window) -> BookQu
 _UNDER_WAY = """
     SELECT p.id, p.tier, p.request, p.created_at,
            (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option,
-           k.id AS block, k.place,
+           coalesce((SELECT max(o.created_at) FROM purchase_orders o WHERE o.purchase_id = p.id),
+                    p.created_at) AS ordered_at,
+           (SELECT max(m.asked_at) FROM machines m WHERE m.purchase_id = p.id) AS asked_at,
+           k.id AS block, k.place, k.starts_at,
            (SELECT count(*) FROM machines m JOIN nodes n ON n.id = m.name
              WHERE m.purchase_id = p.id AND n.state IN ('READY', 'DRAINING')) AS ready
       FROM purchases p
-      LEFT JOIN LATERAL (SELECT id, place FROM blocks WHERE purchase_id = p.id
-                          ORDER BY id DESC LIMIT 1) AS k ON true
+      LEFT JOIN LATERAL (
+           SELECT b.id, b.place,
+                  CASE WHEN NOT o.is_machine THEN greatest(b.starts_at, p.created_at) END
+                      AS starts_at
+             FROM blocks b JOIN purchase_orders o ON o.key = b.id
+            WHERE b.purchase_id = p.id ORDER BY b.id DESC LIMIT 1) AS k ON true
      WHERE p.pool = :pool AND p.buying AND p.state NOT IN ('ENDED', 'REFUSED')
      ORDER BY p.created_at, p.id
 """
 
 _BOUGHT_FOR = """
-    SELECT q.job_id, p.id, p.ended_at, m.ready, m.shared,
+    SELECT q.job_id, p.id, p.created_at, p.ended_at, m.ready, m.shared, m.came,
            EXISTS (SELECT FROM purchase_orders o
                     WHERE o.purchase_id = p.id AND o.is_machine) AS by_use
       FROM purchases p
@@ -205,6 +260,7 @@ _BOUGHT_FOR = """
      CROSS JOIN LATERAL (
            SELECT count(n.id) >= CAST(p.request ->> 'nodes' AS int)
                       AND NOT coalesce(bool_or(n.state = 'LOST'), false) AS ready,
+                  count(n.id) > 0 AS came,
                   coalesce(bool_or(EXISTS (SELECT FROM placements l
                                             WHERE l.node_id = n.id AND l.job_id <> q.job_id)),
                            false) AS shared

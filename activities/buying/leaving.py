@@ -14,7 +14,7 @@ from activities.database import clock
 from models.block_end import BlockOptionKind
 from models.errors import StaleError
 from models.margins import Margins
-from scheduling.buying.leaving import kept_for, may_leave
+from scheduling.buying.leaving import kept_for, leaves_whole, may_be_called_off, may_leave
 
 
 async def check_leaves(
@@ -36,7 +36,7 @@ async def mark_let_go(
     """Keep new jobs off the machine of a block that is let go; return why that may not be."""
     await connection.execute(text(_ONE_AT_A_TIME), {"id": block_id})
     scene = await read_scene(connection, block_id, now, margins)
-    if not may_leave(scene):
+    if not leaves_whole(scene) and not may_be_called_off(scene):
         return kept_for(scene)
     values = {"id": block_id, "reason": reason}
     await connection.execute(text(_CORDON), values)

@@ -9,6 +9,7 @@ from temporalio import activity
 from temporalio.client import Client
 
 from activities.beating import beating
+from activities.buying import market_refusals
 from activities.buying import purchase_rows as rows
 from activities.buying.machine_prices import above_limit
 from activities.buying.node_startup import script_for
@@ -17,8 +18,9 @@ from activities.failpoints import failpoint
 from activities.node.system import boot_clock
 from activities.providers import registry
 from activities.providers.base import Provider
-from activities.retrying import reports_errors
-from models.errors import GoneError, MarketAwayError, MarketError
+from activities.retrying import follows_up, reports_errors
+from activities.snapshot import load_pool
+from models.errors import CredentialsError, GoneError, MarketAwayError, MarketError
 from models.market import MachineRequest, MachineState
 from models.purchase import (
     AgentsReport,
@@ -28,6 +30,7 @@ from models.purchase import (
     Refusal,
 )
 from models.settings import Settings
+from scheduling.buying.starting import start_again
 
 _LOOK_EVERY = timedelta(seconds=5)
 """At the market; at the capacity database ten times as often."""
@@ -50,17 +53,18 @@ class MachineActivities:
     async def start_machine(self, start: MachineStart) -> Refusal:
         """Start a machine on bought time; the same name again is the same machine.
 
-        Returns why it is not started, if so: by the market, or because its block is at its end.
+        Returns why it is not started, if so: by the market, and when to try again while its time
+        is paid for; or because its block is at its end.
         """
         async with beating():
             async with self._database.transaction() as connection:
                 # Whoever ends the block waits for this, and then finds the machine.
-                block = await _block(connection, start.block_id, lock="FOR SHARE")
+                block = await rows.block_to_start(connection, start.block_id, "FOR SHARE OF b")
                 if block["state"] in _AT_ITS_END:
                     return Refusal(reason=f"its block ends: {block['reason']}")
                 await rows.insert_machine(connection, start.block_id, start.name)
                 machine = await connection.execute(
-                    text("UPDATE machines SET asked_at = coalesce(asked_at, clock_timestamp())"
+                    text("UPDATE machines SET asked_at = clock_timestamp()"
                          " WHERE name = :name RETURNING machine_id, state"),
                     {"name": start.name},
                 )  # fmt: skip
@@ -74,35 +78,39 @@ class MachineActivities:
                     made = await market.start_machine(
                         MachineRequest(
                             name=start.name, account=block["account"],
-                            instance_type=block["instance_type"],
+                            instance_type=block["instance_type"], place=block["place"],
+                            for_gang=block["for_gang"],
                             startup_script=script_for(
-                                start.name, block, self._settings, self._temporal
+                                (start.name,), block, self._settings, self._temporal
                             ),
                         )
                     )  # fmt: skip
             except MarketError as error:
-                await self._end(start.name, str(error))
-                return Refusal(reason=str(error))
+                return await self._refused(start.name, block, error)
             await failpoint("start_machine.after-call")
             async with self._database.transaction() as connection:
                 await connection.execute(
-                    text("UPDATE machines SET machine_id = :id, state = 'STARTING'"
+                    text("UPDATE machines SET machine_id = :id, state = 'STARTING',"
+                         " started_at = clock_timestamp()"
                          " WHERE name = :name AND state = 'INTENT'"),
                     {"id": made.id, "name": start.name},
                 )  # fmt: skip
+                await market_refusals.forget(connection, block["provider"])
         await failpoint("start_machine.after-commit")
         return Refusal()
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def await_agents(self, request: AgentsRequest) -> AgentsReport:
-        """Return when each machine of a block has an agent, or has failed and been stopped.
+        """Return when each machine of a block has an agent, or has failed and been stopped, which
+        ends the others of its cluster too.
 
         What one has cost that failed is booked when its market says that it has ended: by the
         next look at its block, or at the block's end.
         """
         async with beating():
             waiting, deadline, provider, limit = await self._waiting(request)
+            ids = dict(waiting)
             troubles: dict[str, str] = {}
             async with aclosing(registry.connect(self._settings, provider)) as market:
                 look_at = boot_clock()
@@ -120,6 +128,7 @@ class MachineActivities:
                         troubles |= dict.fromkeys(waiting, "no agent registered in time")
                         break
                     await asyncio.sleep(_LOOK_EVERY.total_seconds() / 10)
+                troubles = _as_one(troubles, ids)
                 await self._stop(market, troubles)
             await failpoint("await_agents.before-commit")
             report = await self._report(request.block_id, troubles)
@@ -136,7 +145,9 @@ class MachineActivities:
             found = (await connection.execute(text(_MACHINES), {"block": request.block_id})).all()
             limit = await rows.limit_of_machine(connection, request.block_id)
         waiting = {row.name: row.machine_id for row in found if row.state == "STARTING"}
-        newest = max((row.created_at for row in found), default=block["starts_at"])
+        newest = max(
+            (row.started_at or row.created_at for row in found), default=block["starts_at"]
+        )
         deadline = max(newest, block["starts_at"]) + request.within
         return waiting, deadline, block["provider"], limit
 
@@ -171,13 +182,34 @@ class MachineActivities:
                     {"block": block_id},
                 )  # fmt: skip
             block = await _block(connection, block_id)
-        failed = {row.name: row.reason for row in found if row.state in ("FAILED", "ENDED")}
+            failed = {row.name: row.reason for row in found if row.state in ("FAILED", "ENDED")}
+            by_use = await rows.limit_of_machine(connection, block_id) is not None
+            again = None if by_use else await self._again(connection, block, len(failed))
         ends = f"its block ends: {block['reason']}" if block["state"] in _AT_ITS_END else ""
-        return AgentsReport(ready=ready, failed=failed, block_ends=ends)
+        return AgentsReport(ready=ready, failed=failed, block_ends=ends, again=again)
 
-    async def _end(self, name: str, reason: str) -> None:
+    async def _refused(self, name: str, block: rows.Row, error: MarketError) -> Refusal:
+        """Note that a market did not start a machine; return when to try again.
+
+        It may be there all the same: it is looked for by its name before it is asked for again,
+        and when its block ends.
+        """
         async with self._database.transaction() as connection:
-            await connection.execute(text(_END), {"name": name, "reason": reason})
+            tries = await connection.scalar(text(_REFUSED), {"name": name, "reason": str(error)})
+            if isinstance(error, CredentialsError):
+                await market_refusals.note(connection, block["provider"], str(error))
+            again = await self._again(connection, block, tries)
+            if again is None:
+                await connection.execute(text(_FAIL), {"name": name, "reason": str(error)})
+        return Refusal(reason=str(error), again=again)
+
+    async def _again(
+        self, connection: rows.AsyncConnection, block: rows.Row, tries: int
+    ) -> timedelta | None:
+        """Return when to start machines of a block again, if its paid time lasts for it."""
+        policy = (await load_pool(connection, block["pool"], self._settings.margins)).purchasing
+        least = policy.usual_startup + policy.safety_margin
+        return start_again(tries, await clock(connection), block["ends_at"], least)
 
 
 async def _troubles(
@@ -201,6 +233,16 @@ async def _troubles(
     return found
 
 
+def _as_one(troubles: dict[str, str], ids: dict[str, str]) -> dict[str, str]:
+    """Return the troubles with the machines that end with those in trouble: a cluster has one id
+    at its market, and ends whole."""
+    found = dict(troubles)
+    for name, why in troubles.items():
+        beside = (other for other in ids if ids[other] == ids[name] and other not in troubles)
+        found |= dict.fromkeys(beside, f"its cluster ends as one: {name}: {why}")
+    return found
+
+
 async def _block(connection: rows.AsyncConnection, block_id: str, lock: str = "") -> rows.Row:
     found = await connection.execute(
         text(f"SELECT * FROM blocks WHERE id = :id {lock}"), {"id": block_id}
@@ -211,13 +253,12 @@ async def _block(connection: rows.AsyncConnection, block_id: str, lock: str = ""
 _MACHINES = "SELECT * FROM machines WHERE block_id = :block ORDER BY created_at, name"
 
 _FAIL = """
-    UPDATE machines SET state = 'FAILED', reason = :reason
+    UPDATE machines SET state = 'FAILED', reason = coalesce(stop_reason, :reason)
      WHERE name = :name AND state NOT IN ('FAILED', 'ENDED')
 """
 
-_END = """
-    UPDATE machines SET state = 'ENDED', reason = :reason, ended_at = clock_timestamp()
-     WHERE name = :name AND state <> 'ENDED'
+_REFUSED = """
+    UPDATE machines SET refused = :reason, tries = tries + 1 WHERE name = :name RETURNING tries
 """
 
 _READY = """

@@ -4,11 +4,11 @@ Made when a machine is asked for, from the settings of the control worker; never
 """
 
 import os
+from collections.abc import Sequence
 
 from sqlalchemy import RowMapping
 from temporalio.client import Client
 
-from activities.providers import registry
 from activities.providers.startup import Startup
 from models.settings import Settings
 from models.topology import labels_of_bought
@@ -16,20 +16,24 @@ from models.topology import labels_of_bought
 _NOT_PASSED_ON = ("TEMPORAL_CONFIG_FILE", "TEMPORAL_PROFILE")
 
 
-def script_for(node_id: str, block: RowMapping, settings: Settings, temporal: Client) -> str:
-    """Return the start-up script of a machine of a block (its row).
+def script_for(
+    names: Sequence[str], block: RowMapping, settings: Settings, temporal: Client
+) -> str:
+    """Return the start-up script of a machine of a block, `purchase_rows.block_to_start`.
 
-    Raises UnavailableError, and what `registry.connect` raises.
+    The machines of a cluster are all given one script, with the names of all: each has the first
+    that no other has taken. Raises UnavailableError.
     """
-    arguments = [
-        *("--node-id", node_id), *("--pool", block["pool"]), *("--tier", block["tier"]),
+    arguments = [word for name in names for word in ("--node-id", name)]
+    arguments += [
+        *("--pool", block["pool"]), *("--tier", block["tier"]),
         *("--provider", block["provider"]), *("--block", block["id"]),
     ]  # fmt: skip
     if block["ends_at"] is not None:
         arguments += ["--expires-at", block["ends_at"].isoformat()]
-    # Nodes of one order share fast fabric where the market says so; nothing else is taken to.
-    together = registry.connect(settings, block["provider"]).capabilities.fast_fabric
-    domain = block["id"] if together else node_id
+    # Nodes of one order share fast fabric where the market says so and it was asked for; nothing
+    # else is taken to.
+    domain = block["id"] if block["fast_fabric"] else names[0]
     labels = labels_of_bought(block["provider"], block["place"], domain)
     for label, value in labels.items():
         arguments += ["--label", f"{label}={value}"]

@@ -7,6 +7,12 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from activities.buying.accounts import (
+    ACCOUNT_OF_BLOCK,
+    ACCOUNT_OF_PURCHASE,
+    OF_BLOCK,
+    OF_PURCHASE,
+)
 from activities.database import Database, clock
 from models.errors import NotFoundError
 from models.money import format_dollars
@@ -92,21 +98,24 @@ def _of_purchase(row: Row, orders: Sequence[OrderView]) -> Iterable[Happened]:
     reason = f": {row['reason']}" if row["state"] == "REFUSED" and row["reason"] else ""
     yield Happened(
         at=row["created_at"], what="intent",
-        text=f"{began}{reason}; at most {format_dollars(row['planned'])}",
+        text=f"{began}{reason}; at most {format_dollars(row['planned_micro_usd'])}",
     )  # fmt: skip
     for order in orders:
         if order.sent_at is not None:
             yield Happened(
                 at=order.sent_at, what="order",
                 text=f"order {order.key} sent to {order.provider}: {order.wanted} x "
-                f"{order.instance_type}, at most {format_dollars(order.limit)} a GPU-hour",
+                f"{order.instance_type}, at most {format_dollars(order.limit_micro_usd)} a "
+                "GPU-hour",
             )  # fmt: skip
         if order.refused and order.closed_at is not None:
             yield Happened(at=order.closed_at, what="order",
                            text=f"order {order.key} brought nothing: {order.refused}")  # fmt: skip
     if row["ended_at"] is not None and row["state"] != "REFUSED":
         yield Happened(
-            at=row["ended_at"], what="end", text=f"ended, {format_dollars(row['spent'])} spent"
+            at=row["ended_at"],
+            what="end",
+            text=f"ended, {format_dollars(row['paid_micro_usd'])} paid",
         )
 
 
@@ -120,7 +129,11 @@ def _of_money(rows: Iterable[Row]) -> Iterable[Happened]:
 def _of_machines(machines: Iterable[MachineView]) -> Iterable[Happened]:
     for each in machines:
         if each.asked_at is not None:
-            yield Happened(at=each.asked_at, what="machine", text=f"machine {each.name} asked for")
+            refused = each.state == "INTENT" and each.reason
+            again = f"; it is tried again, after: {each.reason}" if refused else ""
+            yield Happened(
+                at=each.asked_at, what="machine", text=f"machine {each.name} asked for{again}"
+            )
         if each.registered_at is not None:
             yield Happened(
                 at=each.registered_at, what="agent",
@@ -169,26 +182,28 @@ _MOVED = {
     "usage": "{} booked",
 }
 
-_PURCHASE = """
-    SELECT id, pool, tenant, tier, state, reason, committed, spent, simulated, planned, decision,
-           created_at, ended_at,
-           coalesce(request #>> '{options,0,provider}', '') AS provider,
-           coalesce(request #>> '{options,0,instance_type}', '') AS instance_type,
-           coalesce((request ->> 'nodes')::int, 1) AS wanted
-      FROM purchases WHERE id = :id
+_PURCHASE = f"""
+    SELECT p.id, p.pool, p.tenant, p.tier, p.state, p.reason, p.committed AS committed_micro_usd,
+           p.simulated, p.planned AS planned_micro_usd, p.decision, p.created_at, p.ended_at,
+           {OF_PURCHASE}
+      FROM purchases p {ACCOUNT_OF_PURCHASE} WHERE p.id = :id
 """
 
 _ORDERS = """
     SELECT key, provider, coalesce(request ->> 'instance_type', '') AS instance_type,
-           coalesce((request ->> 'limit')::bigint, 0) AS limit,
+           coalesce((request ->> 'limit')::bigint, 0) AS limit_micro_usd,
            coalesce((request ->> 'nodes')::int, 1) AS wanted, nodes, state, order_id, order_state,
-           refused, committed, spent, starts_at, ends_at, created_at, sent_at, closed_at
+           refused, committed AS committed_micro_usd, spent AS paid_micro_usd, starts_at,
+           ends_at, created_at, sent_at, closed_at
       FROM purchase_orders WHERE purchase_id = :id ORDER BY number
 """
 
 _MACHINES = """
-    SELECT m.name, m.block_id, m.provider, m.machine_id, m.state, m.reason, m.created_at,
-           m.asked_at, m.ended_at, n.registered_at
+    SELECT m.name, m.block_id, m.provider, m.machine_id, m.state, m.created_at,
+           m.asked_at, m.ended_at, n.registered_at,
+           -- Of one that its market refuses, and that is asked for again, by what.
+           coalesce(nullif(m.reason, ''), CASE m.state WHEN 'INTENT' THEN m.refused END, '')
+               AS reason
       FROM machines m LEFT JOIN nodes n ON n.id = m.name
      WHERE m.purchase_id = :purchase OR m.block_id = ANY(:blocks)
      ORDER BY m.name
@@ -203,19 +218,12 @@ _MONEY = """
      WHERE purchase_id = :id AND kind <> 'usage' ORDER BY at, id
 """
 
-_BLOCKS = """
+_BLOCKS = f"""
     SELECT b.id, b.purchase_id, b.pool, b.provider, b.instance_type, b.state, b.reason, b.nodes,
            b.gpus_per_node, b.starts_at, b.ends_at, b.ended_at,
-           b.price_micro_per_gpu_hour AS price, b.simulated, o.spent AS cost, o.is_machine,
-           b.decision,
-           coalesce((SELECT sum(micro) FROM ledger WHERE block_id = b.id
-                        AND debit LIKE 'job:%'), 0)::bigint AS used,
-           coalesce((SELECT sum(CASE WHEN debit LIKE 'idle:%' THEN micro ELSE -micro END)
-                       FROM ledger WHERE block_id = b.id
-                        AND (debit LIKE 'idle:%' OR credit LIKE 'idle:%')), 0)::bigint AS idle,
-           coalesce((SELECT sum(micro) FROM ledger WHERE block_id = b.id
-                        AND kind = 'resale'), 0)::bigint AS resold
-      FROM blocks b JOIN purchase_orders o ON o.key = b.id
+           b.price_micro_per_gpu_hour AS price_micro_usd, b.simulated, o.is_machine, b.decision,
+           {OF_BLOCK}
+      FROM blocks b JOIN purchase_orders o ON o.key = b.id {ACCOUNT_OF_BLOCK}
      WHERE b.id = ANY(:blocks)
 """
 

@@ -16,7 +16,14 @@ from activities.buying.ledger import book_cost
 from models.errors import NotFoundError
 from models.market import Order, OrderRequest
 from models.money import format_dollars
-from models.purchase import OrderIntent, OrderSeen, PurchaseRequest, PurchaseState, worst_cost
+from models.purchase import (
+    OrderIntent,
+    OrderSeen,
+    PurchaseRequest,
+    PurchaseState,
+    machine_names,
+    worst_cost,
+)
 from scheduling.prices.fills import cost, held
 
 Row = RowMapping
@@ -91,7 +98,7 @@ async def insert_order(
 ) -> None:
     """Store an order that is about to be made, and what it can cost at most.
 
-    Where it is a machine, its block and its machine are stored too.
+    Where it is a machine, its block and its machine are stored too; of a cluster, all of them.
     """
     began = order.window.start if order.window else now
     worst = worst_cost(order.limit, gpus_per_node * order.nodes, ends_at - began)
@@ -111,11 +118,12 @@ async def insert_order(
                 "key": intent.key,
                 "type": order.instance_type,
                 "price": order.limit,
-                "nodes": 1,
+                "nodes": order.nodes,
                 "place": None,
             },
         )
-        await insert_machine(connection, intent.key, intent.key)
+        for part, name in enumerate(machine_names(intent.key, order.nodes)):
+            await insert_machine(connection, intent.key, name, part=part)
     await enter(connection, intent.purchase_id, PurchaseState.ORDERED)
     await recount(connection, intent.purchase_id)
 
@@ -156,7 +164,8 @@ async def record_order(connection: AsyncConnection, row: Row, order: Order) -> N
 
 
 async def record_machine_order(connection: AsyncConnection, row: Row, order: Order) -> None:
-    """Write what a market says of an order that is a machine; it is paid for as it runs.
+    """Write what a market says of an order that is a machine, or a cluster; it is paid for as it
+    runs.
 
     `row` is the order's, locked.
     """
@@ -166,11 +175,12 @@ async def record_machine_order(connection: AsyncConnection, row: Row, order: Ord
     )
     await connection.execute(
         text("UPDATE machines SET machine_id = :id, state = 'STARTING'"
-             " WHERE name = :key AND state = 'INTENT'"),
+             " WHERE block_id = :key AND state = 'INTENT'"),
         {"id": order.id, "key": row["key"]},
     )  # fmt: skip
     await connection.execute(
-        text("UPDATE purchase_orders SET nodes = 1 WHERE key = :key"), {"key": row["key"]}
+        text("UPDATE purchase_orders SET nodes = :nodes WHERE key = :key"),
+        {"key": row["key"], "nodes": OrderRequest.model_validate(row["request"]).nodes},
     )
     await _mark_simulated(connection, row, order)
     await enter(connection, row["purchase_id"], PurchaseState.STARTING)
@@ -185,19 +195,41 @@ async def limit_of_machine(connection: AsyncConnection, key: str) -> int | None:
     )  # fmt: skip
 
 
-async def close_order(connection: AsyncConnection, key: str, *, refused: str = "") -> None:
-    """Nothing more comes of an order: what it has cost is what it costs."""
+async def close_order(
+    connection: AsyncConnection, key: str, *, refused: str = "", finally_: bool = False
+) -> None:
+    """Nothing more comes of an order: what it has cost is what it costs.
+
+    `finally_` says that its seller would take no other with the same image.
+    """
     await connection.execute(
         text("UPDATE purchase_orders SET state = 'CLOSED', committed = spent,"
              " refused = CASE WHEN :refused = '' THEN refused ELSE :refused END,"
+             " refused_finally = refused_finally OR :finally,"
              " closed_at = coalesce(closed_at, clock_timestamp()) WHERE key = :key"),
-        {"key": key, "refused": refused},
+        {"key": key, "refused": refused, "finally": finally_},
     )  # fmt: skip
 
 
-async def insert_machine(connection: AsyncConnection, block_id: str, name: str) -> None:
-    """Store a machine that is about to be asked for; a second time changes nothing."""
-    await connection.execute(text(_INSERT_MACHINE), {"block": block_id, "name": name})
+async def insert_machine(
+    connection: AsyncConnection, block_id: str, name: str, *, part: int = 0
+) -> None:
+    """Store a machine that is about to be asked for; a second time changes nothing.
+
+    `part` is its number, from 0, among those that have one id at their market.
+    """
+    await connection.execute(
+        text(_INSERT_MACHINE), {"block": block_id, "name": name, "part": part}
+    )
+
+
+async def block_to_start(connection: AsyncConnection, block_id: str, lock: str = "") -> Row:
+    """Return the row of a block with what its machines are asked for by: `for_gang`, and
+    `fast_fabric` where ranks are to meet over it."""
+    row = await _one(connection, f"{_BLOCK_TO_START} {lock}", id=block_id)
+    if row is None:
+        raise NotFoundError(f"no block {block_id}")
+    return row
 
 
 async def seen(connection: AsyncConnection, key: str) -> OrderSeen:
@@ -291,9 +323,19 @@ _INSERT_BLOCK = """
            place = excluded.place
 """
 
+_BLOCK_TO_START = """
+    SELECT b.*, coalesce((t.option ->> 'for_gang')::boolean, false) AS for_gang,
+           coalesce((t.option ->> 'fast_fabric')::boolean, false) AS fast_fabric
+      FROM blocks b
+      LEFT JOIN LATERAL (SELECT p.request -> 'options' -> o.option AS option
+                           FROM purchase_orders o JOIN purchases p ON p.id = o.purchase_id
+                          WHERE o.key = b.id) AS t ON true
+     WHERE b.id = :id
+"""
+
 _INSERT_MACHINE = """
-    INSERT INTO machines (name, purchase_id, block_id, provider)
-    SELECT :name, purchase_id, id, provider FROM blocks WHERE id = :block
+    INSERT INTO machines (name, purchase_id, block_id, provider, part)
+    SELECT :name, purchase_id, id, provider, :part FROM blocks WHERE id = :block
     ON CONFLICT (name) DO NOTHING
 """
 

@@ -5,6 +5,14 @@ from typing import Any
 
 from sqlalchemy import text
 
+from activities.buying.accounts import (
+    ACCOUNT_OF_BLOCK,
+    ACCOUNT_OF_PURCHASE,
+    OF_BLOCK,
+    OF_LEDGER,
+    OF_PURCHASE,
+    SUMMED,
+)
 from activities.database import Database
 from models.purchase import PurchaseState
 from models.spending import BlockView, CostView, PurchaseView
@@ -71,17 +79,14 @@ class PurchaseViews:
             ]
 
 
-_PURCHASES = """
-    SELECT p.id, p.pool, p.tenant, p.tier, p.state, p.reason, p.committed, p.spent, p.simulated,
-           p.created_at, p.ended_at,
-           coalesce(p.request #>> '{options,0,provider}', '') AS provider,
-           coalesce(p.request #>> '{options,0,instance_type}', '') AS instance_type,
-           coalesce((p.request ->> 'nodes')::int, 1) AS wanted,
+_PURCHASES = f"""
+    SELECT p.id, p.pool, p.tenant, p.tier, p.state, p.reason, p.committed AS committed_micro_usd,
+           p.simulated, p.created_at, p.ended_at, {OF_PURCHASE},
            (SELECT count(*) FROM purchase_orders o WHERE o.purchase_id = p.id) AS orders,
            ARRAY(SELECT name FROM machines m
                   WHERE m.purchase_id = p.id AND m.state NOT IN ('FAILED', 'ENDED')
                   ORDER BY name) AS nodes
-      FROM purchases p
+      FROM purchases p {ACCOUNT_OF_PURCHASE}
      WHERE (CAST(:pool AS text) IS NULL OR p.pool = :pool)
        AND (CAST(:tenant AS text) IS NULL OR p.tenant = :tenant)
        AND (CAST(:state AS text) IS NULL OR p.state = :state)
@@ -94,12 +99,12 @@ _PURCHASES = """
      LIMIT :limit
 """
 
-_BLOCKS = """
+_BLOCKS = f"""
     SELECT b.id, b.purchase_id, b.pool, b.provider, b.instance_type, b.state, b.reason, b.nodes,
            b.gpus_per_node, b.starts_at, b.ends_at, b.ended_at,
-           b.price_micro_per_gpu_hour AS price, b.simulated, coalesce(o.spent, 0) AS cost,
-           coalesce(b.decision ->> 'reason', '') AS decided
-      FROM blocks b JOIN purchase_orders o ON o.key = b.id
+           b.price_micro_per_gpu_hour AS price_micro_usd, b.simulated,
+           coalesce(b.decision ->> 'reason', '') AS decided, {OF_BLOCK}
+      FROM blocks b JOIN purchase_orders o ON o.key = b.id {ACCOUNT_OF_BLOCK}
      WHERE (CAST(:pool AS text) IS NULL OR b.pool = :pool) AND (:ended OR b.state <> 'ENDED')
        AND (CAST(:after AS text) IS NULL OR EXISTS (
                 SELECT 1 FROM blocks a WHERE a.id = :after
@@ -121,16 +126,8 @@ _UNDER_LIMIT = """
 """By what share of its price a block was below the limit of its order."""
 
 _MOVED = f"""
-    SELECT b.id AS block, b.pool, b.simulated, {_UNDER_LIMIT} AS under,
-           coalesce(sum(CASE WHEN l.kind = 'purchase' THEN l.micro
-                             WHEN l.kind = 'refund' THEN -l.micro
-                             WHEN l.kind = 'fee' THEN l.micro END), 0)::bigint AS spent,
-           coalesce(sum(l.micro) FILTER (WHERE l.debit LIKE 'job:%'), 0)::bigint AS used,
-           coalesce(sum(CASE WHEN l.debit LIKE 'idle:%' THEN l.micro
-                             WHEN l.credit LIKE 'idle:%' THEN -l.micro END), 0)::bigint AS idle,
-           coalesce(sum(l.micro) FILTER (WHERE l.kind = 'resale'), 0)::bigint AS resold,
-           coalesce(sum(l.micro) FILTER (WHERE l.kind = 'fee'), 0)::bigint AS fees,
-           b.state
+    SELECT b.id AS block, b.pool, b.simulated, {_UNDER_LIMIT} AS under, {OF_LEDGER},
+           b.state = 'ENDED' AS ended
       FROM blocks b
       JOIN purchase_orders o ON o.key = b.id
       JOIN ledger l ON l.block_id = b.id
@@ -139,28 +136,28 @@ _MOVED = f"""
 """
 
 _SUMS = """
-    SELECT {name} AS name, sum(spent)::bigint AS spent, sum(used)::bigint AS used,
-           sum(idle)::bigint AS idle, sum(resold)::bigint AS resold, sum(fees)::bigint AS fees,
-           coalesce(sum(spent) FILTER (WHERE state <> 'ENDED'), 0)::bigint AS open,
-           coalesce(sum(spent * under), 0)::bigint AS saved, bool_or(simulated) AS simulated
-      FROM ({moved}) AS m GROUP BY 1 ORDER BY spent DESC, name LIMIT :limit
+    SELECT {name} AS name, {summed},
+           coalesce(sum(a.paid * a.under), 0)::bigint AS saved_micro_usd,
+           bool_or(a.simulated) AS simulated
+      FROM ({moved}) AS a GROUP BY 1 ORDER BY paid_micro_usd DESC, name LIMIT :limit
 """
 
 _SHARES = f"""
-    SELECT {{name}} AS name, sum(l.micro)::bigint AS spent, sum(l.micro)::bigint AS used,
-           coalesce(sum(l.micro * {_UNDER_LIMIT}), 0)::bigint AS saved,
+    SELECT {{name}} AS name, sum(l.micro)::bigint AS paid_micro_usd,
+           sum(l.micro)::bigint AS used_micro_usd,
+           coalesce(sum(l.micro * {_UNDER_LIMIT}), 0)::bigint AS saved_micro_usd,
            bool_or(l.simulated) AS simulated
       FROM ledger l
       JOIN jobs j ON l.debit = 'job:' || j.id
       JOIN blocks b ON b.id = l.block_id
       JOIN purchase_orders o ON o.key = b.id
      WHERE l.kind = 'usage' AND {_BOOKED_THEN}
-     GROUP BY 1 ORDER BY spent DESC, name LIMIT :limit
+     GROUP BY 1 ORDER BY paid_micro_usd DESC, name LIMIT :limit
 """
 
 _COSTS = {
-    "pool": _SUMS.format(name="coalesce(pool, '')", moved=_MOVED),
-    "block": _SUMS.format(name="block", moved=_MOVED),
+    "pool": _SUMS.format(name="coalesce(a.pool, '')", moved=_MOVED, summed=SUMMED),
+    "block": _SUMS.format(name="a.block", moved=_MOVED, summed=SUMMED),
     "tenant": _SHARES.format(name="j.tenant"),
     "job": _SHARES.format(name="j.id"),
 }

@@ -14,6 +14,7 @@ from temporalio import activity
 from temporalio.client import Client
 
 from activities.beating import beating
+from activities.buying import market_refusals
 from activities.buying import purchase_rows as rows
 from activities.buying.node_startup import script_for
 from activities.buying.requoting import requoted
@@ -23,10 +24,14 @@ from activities.failpoints import failpoint
 from activities.providers import registry
 from activities.providers.base import Provider
 from activities.queue import ensure_pool
-from activities.retrying import reports_errors
+from activities.retrying import follows_up, reports_errors
+from activities.snapshot import load_pool
+from models.buying import BuyingPolicy
 from models.errors import (
+    CredentialsError,
     GoneError,
     LongshoreError,
+    OfferRefusedError,
 )
 from models.market import Order, OrderRequest, Window
 from models.purchase import (
@@ -41,6 +46,7 @@ from models.purchase import (
     Requote,
     RequoteRequest,
     StateChange,
+    machine_names,
 )
 from models.settings import Settings
 
@@ -139,14 +145,21 @@ class PurchasingActivities:
                 if not await self._sending.is_final(row, error, sent_before):
                     raise
                 now = await self._now()
-                await self._refuse(ref.key, str(error))
-                return (await self._seen(ref.key)).model_copy(update={"late": _is_late(row, now)})
+                final = isinstance(error, OfferRefusedError)
+                await self._refuse(ref.key, str(error), finally_=final)
+                forbidden = isinstance(error, CredentialsError)
+                if forbidden:
+                    async with self._database.transaction() as connection:
+                        await market_refusals.note(connection, row["provider"], str(error))
+                return (await self._seen(ref.key)).model_copy(
+                    update={"late": _is_late(row, now), "forbidden": forbidden}
+                )
             await self._record(ref.key, order)
         await failpoint("place_order.after-commit")
         return await self._seen(ref.key)
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def look_at_order(self, ref: OrderRef) -> OrderSeen:
         """Read an order at its market, and book what it has bought since the last look."""
         async with beating():
@@ -163,7 +176,7 @@ class PurchasingActivities:
         return await self._seen(ref.key)
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def cancel_order(self, ref: OrderRef) -> None:
         """Ask for the end of an order. It may fill on until a look finds it over."""
         async with beating():
@@ -177,12 +190,13 @@ class PurchasingActivities:
     async def requote(self, request: RequoteRequest) -> Requote:
         """Return what to pay now for what an option lacks, within its cap."""
         option = await self._option(request.purchase_id, request.option)
+        policy = await self._policy(request.purchase_id)
         try:
             async with aclosing(registry.connect(self._settings, option.provider)) as market:
                 fixed = market.capabilities.fixed_window
                 now = await self._now()
                 window = _window(option, now) if fixed else None
-                return await requoted(market, option, request.nodes, window, now)
+                return await requoted(market, option, request.nodes, window, now, policy)
         except LongshoreError as error:
             return Requote(reason=str(error))
 
@@ -215,20 +229,26 @@ class PurchasingActivities:
             )
         return PurchaseRequest.model_validate(request).options[number]
 
+    async def _policy(self, purchase_id: str) -> BuyingPolicy:
+        async with self._database.transaction() as connection:
+            pool = await connection.scalar(
+                text("SELECT pool FROM purchases WHERE id = :id"), {"id": purchase_id}
+            )
+            return (await load_pool(connection, pool, self._settings.margins)).purchasing
+
     async def _ordered(self, market: Provider, row: rows.Row, sent_before: bool) -> Order:
         request = OrderRequest.model_validate(row["request"])
         if row["is_machine"]:
             async with self._database.transaction() as connection:
-                block = await connection.execute(
-                    text("SELECT * FROM blocks WHERE id = :id"), {"id": row["key"]}
-                )
-                script = script_for(
-                    row["key"], block.mappings().one(), self._settings, self._temporal
-                )
+                block = await rows.block_to_start(connection, row["key"])
+                names = machine_names(row["key"], request.nodes)
+                script = script_for(names, block, self._settings, self._temporal)
             request = request.model_copy(update={"startup_script": script})
             if sent_before and (found := await self._look_for(market, row)) is not None:
                 return found
-        else:
+        if not sent_before:  # of one that may have arrived nothing else is asked
+            await market.check_start(request)
+        if not row["is_machine"]:
             account = await market.make_account(await self._account_name(row))
             request = request.model_copy(update={"account": account})
         await failpoint("place_order.before-call")
@@ -252,10 +272,10 @@ class PurchasingActivities:
             )
         return f"longshore-{pool}"
 
-    async def _refuse(self, key: str, reason: str) -> None:
+    async def _refuse(self, key: str, reason: str, *, finally_: bool = False) -> None:
         async with self._database.transaction() as connection:
             row = await rows.lock_order(connection, key)
-            await rows.close_order(connection, key, refused=reason)
+            await rows.close_order(connection, key, refused=reason, finally_=finally_)
             if row["is_machine"]:
                 await connection.execute(text(_END_MACHINE), {"key": key, "reason": reason})
                 await connection.execute(text(_END_BLOCK), {"key": key, "reason": reason})
@@ -266,6 +286,7 @@ class PurchasingActivities:
             row = await rows.lock_order(connection, key)
             if row["is_machine"]:
                 await rows.record_machine_order(connection, row, order)
+                await market_refusals.forget(connection, row["provider"])
             else:
                 await rows.record_order(connection, row, order)
 
@@ -297,7 +318,7 @@ def _window(option: PurchaseOption, now: datetime) -> Window:
 
 _END_MACHINE = """
     UPDATE machines SET state = 'ENDED', reason = :reason, ended_at = clock_timestamp()
-     WHERE name = :key AND state <> 'ENDED'
+     WHERE block_id = :key AND state <> 'ENDED'
 """
 
 _END_BLOCK = """

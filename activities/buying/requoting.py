@@ -3,27 +3,36 @@
 from datetime import datetime
 
 from activities.providers.base import Provider
+from models.buying import BuyingPolicy
 from models.market import InstanceType, NoQuote, Window
 from models.money import format_dollars
 from models.price import PriceNeed
 from models.purchase import PurchaseOption, Requote
+from scheduling.buying.left_out import in_allowed_places, why_left_out
 from scheduling.prices.price import in_place, price
 
 
 async def requoted(
-    market: Provider, option: PurchaseOption, nodes: int, window: Window | None, now: datetime
+    market: Provider,
+    option: PurchaseOption,
+    nodes: int,
+    window: Window | None,
+    now: datetime,
+    policy: BuyingPolicy,
 ) -> Requote:
     """Return a limit within the option's cap, or an offer; neither where nothing is to be had.
 
     Raises the errors of the market.
     """
+    if market.no_buying:
+        return Requote(reason=market.no_buying)
     if market.capabilities.offer_list:
-        return await _offer(market, option)
+        return await _offer(market, option, policy)
     wanted = InstanceType.parse(option.instance_type)
     book = await market.book(wanted, window)
     if isinstance(book, NoQuote):
         return Requote(reason=book.detail or book.reason.value)
-    book = in_place(book, option.place)
+    book = in_place(in_allowed_places(book, policy), option.place)
     need = PriceNeed(gpus=nodes * option.gpus_per_node, window=window)
     answer = price(book, need, now, levels=1)
     if isinstance(answer, NoQuote):
@@ -36,10 +45,16 @@ async def requoted(
     return Requote(limit=min(asked, option.most))
 
 
-async def _offer(market: Provider, option: PurchaseOption) -> Requote:
+async def _offer(market: Provider, option: PurchaseOption, policy: BuyingPolicy) -> Requote:
     spot = option.offer is not None and option.offer.spot
-    for offer in await market.offers(InstanceType.parse(option.instance_type)):
-        if offer.price <= option.most and offer.spot in (False, spot) and not offer.prepaid:
+    nodes = option.offer.nodes if option.offer is not None else 1
+    wanted = InstanceType.parse(option.instance_type)
+    for offer in await market.offers(wanted if nodes == 1 else None):
+        if why_left_out(offer, policy):
+            continue
+        of_kind = offer.nodes == nodes and wanted.takes(InstanceType.parse(offer.instance_type))
+        of_size = of_kind and not offer.prepaid
+        if offer.price <= option.most and offer.spot in (False, spot) and of_size:
             return Requote(limit=offer.price, offer=offer)
     cap = f"{format_dollars(option.most)} a GPU-hour"
     return Requote(reason=f"no offer of {option.instance_type} within the cap of {cap}")

@@ -19,7 +19,7 @@ from activities.database import Database
 from activities.draining import drain_node, undrain_node
 from activities.failpoints import failpoint
 from activities.providers import registry
-from activities.retrying import reports_errors
+from activities.retrying import follows_up, reports_errors
 from models.block_end import SaleIntent, SaleRef, SaleSeen
 from models.errors import (
     GoneError,
@@ -97,7 +97,7 @@ class SaleActivities:
         return await self._seen(ref.key)
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def look_at_sale(self, ref: SaleRef) -> SaleSeen:
         """Read a sale at its market, and book what it has brought since the last look."""
         async with beating():
@@ -115,7 +115,7 @@ class SaleActivities:
         return await self._seen(ref.key)
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def cancel_sale(self, ref: SaleRef) -> None:
         """Ask for the end of a sale. It may fill on until a look finds it over."""
         async with beating():

@@ -18,8 +18,10 @@ from models.errors import (
     AnswerError,
     CredentialsError,
     GoneError,
+    InvalidOrderError,
     LongshoreError,
     MarketAwayError,
+    MarketError,
     NotFoundError,
     RefusedError,
     UnavailableError,
@@ -31,6 +33,7 @@ TRIES = 4
 """What cannot have arrived is given up after so many tries: there are other ways."""
 _SAYS_NOTHING = (CredentialsError, RefusedError, NotFoundError, AnswerError)
 """Whoever may not ask does not learn whether an order arrived before."""
+_MAY_BE_WRONG = (GoneError, InvalidOrderError)
 
 Lock = Callable[[AsyncConnection, str], Awaitable[Row]]
 
@@ -78,7 +81,13 @@ class Sending:
             return activity.info().attempt >= TRIES
         if isinstance(error, UnavailableError):
             return False
-        if sent_before and isinstance(error, _SAYS_NOTHING):
+        # A market that refuses what it may have taken before is asked a few times more.
+        says_nothing = (
+            isinstance(error, _SAYS_NOTHING)
+            or _is_of_a_look(error)
+            or (isinstance(error, _MAY_BE_WRONG) and activity.info().attempt < TRIES)
+        )
+        if sent_before and says_nothing:
             raise MarketAwayError(row["provider"], str(error), uncertain=True) from error
         return True
 
@@ -91,6 +100,16 @@ class Sending:
                 return error
 
     async def cancel(self, row: Row) -> None:
-        """Ask the market for the end of an order."""
-        async with aclosing(registry.connect(self._settings, row["provider"])) as market:
-            await market.cancel_order(row["order_id"])
+        """Ask the market for the end of an order. Raises GoneError for one that it lists."""
+        try:
+            async with aclosing(registry.connect(self._settings, row["provider"])) as market:
+                await market.cancel_order(row["order_id"])
+        except GoneError:
+            found = await self.read(row)
+            if isinstance(found, Order) and not found.state.final:
+                raise
+
+
+def _is_of_a_look(error: LongshoreError) -> bool:
+    """Return whether a market refused what comes before an order, and not the order itself."""
+    return isinstance(error, MarketError) and error.status is not None and not error.creates

@@ -2,6 +2,7 @@
 
 from sqlalchemy import text
 
+from activities.buying import market_refusals
 from activities.database import Database
 from models.base import Instant, Wire
 from models.errors import SpecError
@@ -11,16 +12,16 @@ SCOPES = ("purchase", "day", "pool", "tier", "tenant")
 
 
 class Cap(Wire):
-    """The most that may be committed, in micro-dollars."""
+    """The most that may be committed."""
 
     scope: str
     name: str
     """The pool, tier or tenant; `*` for each that has no cap of its own."""
-    micro: int | None
+    most_micro_usd: int | None
     """None where a pool may commit without a limit."""
     of_policy: bool = False
     """It is of a pool's own buying policy; others are set by `longshore market caps`."""
-    committed: int | None = None
+    committed_micro_usd: int | None = None
     """Today, where the cap is for a day and for one name."""
 
 
@@ -43,7 +44,10 @@ class BuyingSwitch:
         await self._set(stopped=True, reason=reason or "stopped by hand")
 
     async def resume(self) -> None:
+        """Let it be bought again, also at markets that did not let our key."""
         await self._set(stopped=False, reason="")
+        async with self._database.transaction() as connection:
+            await market_refusals.forget(connection)
 
     async def set_cap(self, scope: str, name: str, micro: int | None) -> None:
         """Set a cap, or remove it (None). Raises SpecError for an unknown scope."""
@@ -81,7 +85,8 @@ _SET_CAP = """
 _DROP_CAP = "DELETE FROM purchase_caps WHERE scope = :scope AND name = :name"
 
 _CAPS = """
-    SELECT c.scope, c.name, c.micro, false AS of_policy, s.committed
+    SELECT c.scope, c.name, c.micro AS most_micro_usd, false AS of_policy,
+           s.committed AS committed_micro_usd
       FROM purchase_caps c
       LEFT JOIN purchase_sums s
         ON s.scope = c.scope AND s.day = (clock_timestamp() AT TIME ZONE 'UTC')::date

@@ -30,6 +30,7 @@ _STARTING = (
     "INSERT INTO machines (name, purchase_id, block_id, provider, state)"
     " VALUES ('p-1.1.m1', 'p-1', 'p-1.1', 'sfcompute', 'STARTING')",
 )
+COMES = "nothing more is lacking: p-1, under way, will hold 1 job"
 _NODE = (
     "INSERT INTO nodes (id, pool, block_id, provider, tier, state, state_reason, epoch, agent_id,"
     " boot_id, hostname, agent_version, simulated, gpu_type, cpu_milli, ram_mb, labels)"
@@ -69,7 +70,7 @@ async def test_a_machine_that_becomes_a_node_while_is_decided_is_not_bought_agai
         await eventually(lambda: waiting.value(WAITING_FOR_LOCKS))
         for statement in _NODE:
             await other.execute(text(statement), {"pool": waiting.pool})
-    assert await deciding == Bought(reason="nothing is lacking")
+    assert await deciding == Bought(reason=COMES)
 
 
 async def test_a_machine_on_its_way_has_what_its_offer_promised(ledger: Ledger):
@@ -89,7 +90,7 @@ async def test_a_machine_on_its_way_has_what_its_offer_promised(ledger: Ledger):
         await set_pool(connection, spec)
         await rows.insert_purchase(connection, "p-1", request)
     await ledger.enqueue("a", gpus=1, cpus=30, expected_duration="10m")
-    assert await _decide(ledger) == Bought(reason="nothing is lacking")
+    assert await _decide(ledger) == Bought(reason=COMES)
 
 
 async def _decide(ledger: Ledger) -> Bought:

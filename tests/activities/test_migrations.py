@@ -70,7 +70,7 @@ def test_several_processes_may_upgrade_at_once(empty_url: str):
         )
         for _ in range(3)
     ]  # fmt: skip
-    ended = [(process.communicate(timeout=60), process.returncode) for process in processes]
+    ended = [(process.communicate(timeout=180), process.returncode) for process in processes]
     assert [code for _, code in ended] == [0] * 3, ended
     assert {out.strip() for (out, _), _ in ended} == {newest_revision()}
     assert current_revision(empty_url) == newest_revision()
@@ -91,7 +91,7 @@ def test_a_database_of_a_newer_version_is_refused(database_url: str):
         worker = subprocess.run(
             [sys.executable, "-P", "-m", "workers.control"], capture_output=True, text=True,
             env=os.environ | {"LONGSHORE_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)},
-            timeout=60,
+            timeout=180,
         )  # fmt: skip
         assert worker.returncode == RefusedError.exit_code
         assert "revision 9999, which this version of Longshore does not know" in worker.stderr

@@ -5,12 +5,13 @@ import asyncio
 from sqlalchemy import text
 
 from activities.database import Database
-from activities.queue import ensure_pool, mark_poked, mark_poked_if_waiting
+from activities.queue import ensure_pool, mark_poked, mark_poked_if_useful
+from tests.support.ledger import WAITING_FOR_LOCKS
 from tests.support.waiting import eventually
 
 POOL = "pokes"
 BEGIN_CYCLE = text("UPDATE pools SET poked = false WHERE name = :pool")
-BLOCKED = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+BLOCKED = text(WAITING_FOR_LOCKS)
 
 
 async def test_a_change_that_meets_the_begin_of_a_cycle_pokes_again(database_url: str):
@@ -62,7 +63,7 @@ async def _change(database: Database) -> bool:
 
 async def _free(database: Database) -> bool:
     async with database.transaction() as connection:
-        return await mark_poked_if_waiting(connection, POOL)
+        return await mark_poked_if_useful(connection, POOL)
 
 
 async def _begin_cycle(database: Database) -> None:

@@ -1,5 +1,8 @@
 """What a pool placed lately, as the packer hears of it."""
 
+from datetime import timedelta
+
+from activities.buying.ends import ends_of_late
 from activities.snapshot import load_recent
 from activities.views import set_pool
 from models.placement import PackingRule
@@ -55,3 +58,19 @@ async def test_a_pool_packs_by_keep_room_unless_it_names_another_rule(ledger: Le
         {"job_id": "a", "rule": "keep-room"},
         {"job_id": "b", "rule": "seed-score"},
     ]
+
+
+async def test_jobs_that_finished_lately_tell_how_long_they_ran(ledger: Ledger):
+    await ledger.register(gpus=4)
+    async with ledger.listening("a", "b", "c"):
+        for job in ("a", "b", "c"):
+            await ledger.enqueue(job, gpus=1, expected_duration=timedelta(hours=2))
+        await ledger.cycle("one")
+        await ledger.finish("a")
+        await ledger.release("b")  # held: it says nothing of how long it would have run
+    async with ledger.database.transaction() as connection:
+        (ended,) = await ends_of_late(connection, ledger.pool)
+        elsewhere = await ends_of_late(connection, f"{ledger.pool}-other")
+    assert ended.expected == timedelta(hours=2)
+    assert timedelta(0) < ended.ran < timedelta(minutes=30)
+    assert elsewhere == ()

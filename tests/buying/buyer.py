@@ -13,6 +13,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 from temporalio.testing import ActivityEnvironment
 
+from activities.buying import market_refusals
 from activities.buying.blocks import BlockActivities
 from activities.database import Database
 from activities.providers import registry
@@ -38,7 +39,8 @@ from workflows.block import BlockWorkflow
 from workflows.purchase import PurchaseWorkflow
 
 DOLLAR = 1_000_000
-READY_WITHIN = timedelta(seconds=40)
+READY_WITHIN = timedelta(seconds=90)
+"""Many times what an agent takes to come up; on a loaded machine that is 20 s."""
 
 Rows = Callable[[str], Awaitable[list[dict[str, Any]]]]
 Purchase = WorkflowHandle[PurchaseWorkflow, PurchaseStatus]
@@ -95,7 +97,15 @@ class Buyer:
         handle = self.temporal.get_workflow_handle_for(
             BlockWorkflow.run, block_workflow_id(block_id)
         )
+        await eventually(lambda: self._has_begun(block_id))
         return await asyncio.wait_for(handle.result(), 120)
+
+    async def _has_begun(self, block_id: str) -> bool:
+        try:
+            await self.temporal.get_workflow_handle(block_workflow_id(block_id)).describe()
+        except RPCError:
+            return False
+        return True
 
     async def look(self, block_id: str) -> BlockLook:
         """Look at a block, as its workflow does."""
@@ -107,6 +117,7 @@ class Buyer:
         """Have the pool buy no more, whatever still waits there, and let go all that it has."""
         async with self.database.transaction() as connection:
             await set_pool(connection, PoolSpec(name=self.pool))
+            await market_refusals.forget(connection)
         with contextlib.suppress(RPCError, WorkflowFailureError):  # none, or one that has failed
             await self.temporal.get_workflow_handle(buying_workflow_id(self.pool)).result()
         bought = await self.rows("SELECT id FROM purchases WHERE pool = :pool", pool=self.pool)
@@ -160,7 +171,7 @@ async def steady_offers(market: RunningMarket) -> list[Offer]:
     """Return the offers of one H100 that are kept and not prepaid, the cheapest first."""
     async with aclosing(registry.connect(market.settings(), "prime")) as provider:
         offers = await provider.offers(InstanceType.parse("1xH100"))
-    return [offer for offer in offers if not offer.spot and not offer.prepaid]
+    return [each for each in offers if not (each.spot or each.prepaid or each.unusable)]
 
 
 def block_option(**changes: Any) -> PurchaseOption:
@@ -181,12 +192,13 @@ def pod_option(offer: Offer, **changes: Any) -> PurchaseOption:
     return PurchaseOption.model_validate({**fields, **changes})
 
 
-async def differences(rows: Rows, pool: str, before: Any, after: Any) -> list[str]:
-    """Return where what a pool has booked is not what the market's own accounts say.
+async def differences(rows: Rows, pool: str, before: Any, after: Any, *beside: str) -> list[str]:
+    """Return where what a pool, and those beside it, have booked is not what the market says.
 
     `rows` returns what a query finds; `before` and `after` are states of the market between which
     nobody else bought. Nothing of an ended purchase may be left anywhere.
     """
+    pool = "', '".join((pool, *beside))
     wrong: list[str] = []
     for provider in ("sfcompute", "prime"):
         paid = before["money"][provider]["balance"] - after["money"][provider]["balance"]
@@ -213,11 +225,11 @@ async def differences(rows: Rows, pool: str, before: Any, after: Any) -> list[st
     return wrong
 
 
-_OF_POOL = "purchase_id IN (SELECT id FROM purchases WHERE pool = '{pool}')"
+_OF_POOL = "purchase_id IN (SELECT id FROM purchases WHERE pool IN ('{pool}'))"
 _ORDERS = f"""
     SELECT order_id FROM purchase_orders WHERE {_OF_POOL}
     UNION ALL SELECT s.order_id FROM sales s JOIN blocks b ON b.id = s.block_id
-     WHERE b.pool = '{{pool}}'
+     WHERE b.pool IN ('{{pool}}')
 """
 _MACHINES = f"SELECT machine_id, state FROM machines WHERE {_OF_POOL}"
 _SPENT = f"""
@@ -225,7 +237,7 @@ _SPENT = f"""
              WHERE provider = '{{provider}}' AND {_OF_POOL})::bigint
            - (SELECT coalesce(sum(proceeds - fee), 0) FROM sales s JOIN blocks b
                 ON b.id = s.block_id AND b.provider = '{{provider}}'
-             WHERE b.pool = '{{pool}}')::bigint AS spent,
+             WHERE b.pool IN ('{{pool}}'))::bigint AS spent,
            (SELECT coalesce(sum(CASE WHEN credit = 'market:{{provider}}' THEN micro
                                      WHEN debit = 'market:{{provider}}' THEN -micro END), 0)
               FROM ledger WHERE {_OF_POOL})::bigint AS booked

@@ -4,20 +4,25 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 
 import pytest
+from playwright.async_api import Browser
 from temporalio.client import Client
 
 from activities.database import Database
 from client.api import Longshore
 from models.settings import Settings
 from tests.buying.buyer import Buyer
+from tests.support.browser import running_browser
+from tests.support.chromium import HOW_TO_INSTALL, find_chromium
+from tests.support.console import RunningConsole, running_console
 from tests.support.control import serving_control
+from tests.support.local_stack import temporary_folder
 from tests.support.market import RunningMarket, market_with_machines
 
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMarket]:
     """Starts a simulated market at the time of day, whose machines are agents; 0.2 s."""
-    with market_with_machines(tmp_path_factory.mktemp("market")) as running:
+    with market_with_machines(tmp_path_factory.mktemp("market"), steady=True) as running:
         yield running
 
 
@@ -28,7 +33,6 @@ async def buying(
     """Starts a control worker that buys at the market, and yields its database; 0.3 s."""
     changed = market.settings(
         state_dir=settings.state_dir,
-        node_lost_after=timedelta(seconds=4),
         market_list_lag=timedelta(seconds=2),
         buying_every=timedelta(seconds=2),
     )
@@ -51,3 +55,22 @@ async def buyer(temporal: Client, buying: Database, market: RunningMarket) -> As
     yield buyer
     market.clear_faults()
     await buyer.close()
+
+
+@pytest.fixture(scope="module")
+def console(market: RunningMarket, settings: Settings) -> Iterator[RunningConsole]:
+    """Starts a console of the market and this module's database; 3 s."""
+    with (
+        temporary_folder() as folder,
+        running_console(folder, market, settings.resolve_database_url()) as console,
+    ):
+        yield console
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """Starts the system's Chromium; 1 s."""
+    if find_chromium() is None:
+        pytest.skip(HOW_TO_INSTALL)
+    async with running_browser() as browser:
+        yield browser

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -21,12 +21,9 @@ from models.job import JobState
 from models.pool import PoolSpec
 from models.settings import Settings
 from tests.buying.buyer import Buyer
-from tests.support.browser import running_browser
-from tests.support.chromium import HOW_TO_INSTALL, find_chromium
-from tests.support.console import RunningConsole, running_console
+from tests.support.console import RunningConsole
 from tests.support.control import a_spec
 from tests.support.home import PROGRAM
-from tests.support.local_stack import temporary_folder
 from tests.support.market import RunningMarket
 
 pytestmark = pytest.mark.timeout(300)
@@ -79,25 +76,6 @@ async def deal(
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def console(market: RunningMarket, settings: Settings) -> Iterator[RunningConsole]:
-    """Starts a console of the market and this module's database; 3 s."""
-    with (
-        temporary_folder() as folder,
-        running_console(folder, market, settings.resolve_database_url()) as console,
-    ):
-        yield console
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    """Starts the system's Chromium; 1 s."""
-    if find_chromium() is None:
-        pytest.skip(HOW_TO_INSTALL)
-    async with running_browser() as browser:
-        yield browser
-
-
 @pytest.fixture
 async def page(browser: Browser, console: RunningConsole) -> AsyncIterator[Page]:
     """Opens a page that is signed in, in which nothing may fail; 0.5 s."""
@@ -114,7 +92,11 @@ async def page(browser: Browser, console: RunningConsole) -> AsyncIterator[Page]
 
 def test_a_purchase_tells_why_and_what_came_of_it(console: RunningConsole, deal: Deal):
     found = console.get(f"/purchases/{deal.purchase}").json()
-    assert (found["state"], found["spent"], found["pool"]) == ("ENDED", deal.cost, deal.pool)
+    assert (found["state"], found["paid_micro_usd"], found["pool"]) == (
+        "ENDED",
+        deal.cost,
+        deal.pool,
+    )
     assert found["serves"] == [deal.job]
     assert found["decided"].startswith("buy ")
     [chosen] = [each for each in found["options"] if each["chosen"]]
@@ -132,8 +114,8 @@ def test_a_purchase_tells_why_and_what_came_of_it(console: RunningConsole, deal:
 
 def test_a_block_tells_who_used_it_and_what_was_idle(console: RunningConsole, deal: Deal):
     found = console.get(f"/blocks/{deal.block}").json()
-    assert (found["cost"], found["used"]) == (deal.cost, deal.used)
-    assert found["used"] + found["idle"] == found["cost"]
+    assert (found["paid_micro_usd"], found["used_micro_usd"]) == (deal.cost, deal.used)
+    assert found["used_micro_usd"] + found["idle_micro_usd"] == found["paid_micro_usd"]
     [use] = found["uses"]
     assert (use["job_id"], use["tenant"], use["gpus"]) == (deal.job, deal.tenant, 8)
     assert use["started_at"] < use["ended_at"]
@@ -149,12 +131,12 @@ def test_costs_agree_with_the_ledger(console: RunningConsole, deal: Deal):
     for by, name in (("pool", deal.pool), ("block", deal.block)):
         row = cost(by, name)
         assert row, by
-        assert (row["spent"], row["used"], row["open"]) == (deal.cost, deal.used, 0)
-        assert row["idle"] == deal.cost - deal.used
+        assert (row["paid_micro_usd"], row["used_micro_usd"]) == (deal.cost, deal.used)
+        assert (row["idle_micro_usd"], row["open_micro_usd"]) == (deal.cost - deal.used, 0)
     for by, name in (("tenant", deal.tenant), ("job", deal.job)):
         row = cost(by, name)
         assert row, by
-        assert row["used"] == deal.used
+        assert row["used_micro_usd"] == deal.used
     assert cost("pool", deal.pool, until="2021-01-01T00:00:00Z") is None
 
 

@@ -42,7 +42,6 @@ async def buying(
     """Starts a control worker that lets jobs stay until a second before the end; 0.3 s."""
     changed = market.settings(
         state_dir=settings.state_dir,
-        node_lost_after=timedelta(seconds=4),
         market_list_lag=timedelta(seconds=2),
         buying_every=timedelta(seconds=2),
         node_end_margin=timedelta(seconds=1),

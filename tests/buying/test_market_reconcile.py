@@ -47,7 +47,7 @@ async def test_what_somebody_else_bought_is_reported_with_what_it_costs(buyer: B
     order = shop.buy(shop.make_pool("theirs"), limit_price_dollars_per_node_hour="20.000000")
     (found,) = await findings(buyer, beside=before)
     assert (found.kind, found.id) == (Mismatch.ORDER, order["id"])
-    assert found.micro == 2 * 4 * 168 * 100_000  # 2 nodes for 4 hours at $16.80
+    assert found.cost_micro_usd == 2 * 4 * 168 * 100_000  # 2 nodes for 4 hours at $16.80
     assert await findings(buyer, timedelta(minutes=5)) == []
 
 
@@ -77,7 +77,7 @@ async def test_the_page_shows_what_differs_with_what_it_has_cost(buyer: Buyer, s
         await shown.close()
     (order,) = await buyer.rows("SELECT spent FROM purchase_orders WHERE key = :key",
                                 key=bought.orders[0])  # fmt: skip
-    assert (found.kind, found.micro) == (Mismatch.MISSING, order["spent"])
+    assert (found.kind, found.cost_micro_usd) == (Mismatch.MISSING, order["spent"])
     html = orphans_html([found])
     assert row["machine_id"] in html
     assert "is not listed" in html

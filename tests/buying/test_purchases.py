@@ -128,7 +128,7 @@ async def test_a_machine_that_never_works_is_let_go_and_another_way_is_taken(
 ):
     buyer.market.fault(fault, provider="prime")
     offer = await buyer.an_offer()
-    bought = await buyer.buy(pod_option(offer), block_option(), ready_within=timedelta(seconds=12))
+    bought = await buyer.buy(pod_option(offer), block_option(), ready_within=timedelta(seconds=40))
     assert (bought.state, len(bought.orders)) == (PurchaseState.READY, 2)
     (pod,) = await buyer.rows("SELECT state, reason FROM machines WHERE name = :name",
                               name=bought.orders[0])  # fmt: skip

@@ -64,7 +64,7 @@ async def test_an_idle_node_is_sold_until_the_end_of_its_block(buyer: Buyer):
     await buyer.agrees()
     (cost,) = [each for each in await PurchaseViews(buyer.database).costs("block", limit=1000)
                if each.name == block]  # fmt: skip
-    assert (cost.resold, cost.fees) == (sale["proceeds"], sale["fee"])
+    assert (cost.resold_micro_usd, cost.fees_micro_usd) == (sale["proceeds"], sale["fee"])
     shown = await BlockEndViews(buyer.database).of_block(block)
     assert shown.decision is not None
     assert (shown.decision.kind, [each.key for each in shown.sales]) == ("sell", [f"{block}.s1"])

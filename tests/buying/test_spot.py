@@ -16,7 +16,7 @@ from tests.support.control import lease_ends, reaches
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 
-NOTICE = 15.0
+NOTICE = 25.0
 """Market seconds, which are seconds here."""
 
 
@@ -30,7 +30,7 @@ def announces(market: RunningMarket) -> Any:
 async def a_spot_offer(market: RunningMarket) -> Offer:
     async with aclosing(registry.connect(market.settings(), "prime")) as provider:
         offers = await provider.offers(InstanceType.parse("1xH100"))
-    return next(offer for offer in offers if offer.spot and not offer.prepaid)
+    return next(o for o in offers if o.spot and not (o.prepaid or o.unusable))
 
 
 @pytest.mark.usefixtures("announces")

@@ -30,7 +30,7 @@ async def test_a_pool_without_a_queue_buys_its_warm_target_once_and_keeps_it(
         assert rows
         return rows
 
-    await eventually(has_nodes)
+    await eventually(has_nodes, 150)  # time at a market begins with a full minute
     nodes = await has_nodes()
     purchases = await buyer.rows("SELECT * FROM purchases WHERE pool = :pool", pool=buyer.pool)
     buyer.purchases = [row["id"] for row in purchases]

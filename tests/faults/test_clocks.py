@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import uuid
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -10,12 +11,13 @@ from activities.database import Database
 from activities.failpoints import BuyingPoint
 from tests.buying.buyer import block_option, pod_option, steady_offers
 from tests.faults import scenes
-from tests.faults.buyers import LIST_LAG, disagreements
+from tests.faults.buyers import LIST_LAG, LOST_AFTER, disagreements
 from tests.faults.cases import cases_of
 from tests.faults.chaos.counting import counting_job, counting_of
-from tests.faults.fleet import CONTROL, NODE_LOST_AFTER, PATIENCE, Fleet
+from tests.faults.fleet import CONTROL, PATIENCE, Fleet, running_fleet
 from tests.faults.invariants import check
 from tests.faults.purchases import has_ended, is_ready, let_go, start_purchase
+from tests.support.local_stack import temporary_folder
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 from workers.doctor.agents import agents
@@ -37,6 +39,14 @@ ALWAYS = {
 }
 
 
+@pytest.fixture(scope="module")
+async def fleet() -> AsyncIterator[Fleet]:
+    """Starts a stack with a control worker and two agents, hard to lose; 6 s."""
+    with temporary_folder() as folder:
+        async with running_fleet(folder, nodes=2, lost_after=LOST_AFTER) as running:
+            yield running
+
+
 async def test_a_cut_node_whose_clock_jumped_waits_to_be_set_right(fleet: Fleet) -> None:
     agent = agent_process(fleet.nodes[0])
     epoch = fleet.epoch(fleet.nodes[0])
@@ -46,7 +56,7 @@ async def test_a_cut_node_whose_clock_jumped_waits_to_be_set_right(fleet: Fleet)
     state = "SELECT state FROM nodes WHERE id = %s"
     await eventually(
         lambda: fleet.rows(state, fleet.nodes[0])[0]["state"] == "LOST",
-        timeout=PATIENCE + NODE_LOST_AFTER.total_seconds(),
+        timeout=PATIENCE + LOST_AFTER.total_seconds(),
     )
     fleet.signal(agent, signal.SIGCONT)
     log = fleet.stack.processes.last_words

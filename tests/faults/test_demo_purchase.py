@@ -52,7 +52,7 @@ async def moments(buyers: Fleet, ear: Ear, at_first: object) -> list[Moment]:
     course = ear.course()
     bought = await scene.report()
     assert bought
-    assert bought.resold > 0, bought
+    assert bought.resold_micro_usd > 0, bought
     assert not bought.problems
     return moments_of(course, random.Random(seed), ANY)
 

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,27 @@ import pytest
 from models.job import JobSpec
 from models.node import NodeState
 from tests.faults import scenes
-from tests.faults.fleet import GPUS_PER_NODE, NODE_LOST_AFTER, PATIENCE, Fleet
+from tests.faults.fleet import GPUS_PER_NODE, PATIENCE, Fleet, running_fleet
 from tests.faults.invariants import check
+from tests.support.local_stack import temporary_folder
 from tests.support.waiting import eventually
 from workers.stack import agent_process
 
 pytestmark = pytest.mark.timeout(240)
-LATEST = 1.5 * NODE_LOST_AFTER
+LOST_AFTER = timedelta(seconds=16)
+LATEST = 1.5 * LOST_AFTER
 """What is promised, and some for a busy machine: less than a second round of calls takes."""
 
 Hangs = Callable[[Fleet, str], AbstractAsyncContextManager[Callable[[], Awaitable[None]]]]
 """Makes ready that a node's agent hangs; yields what waits until it does, with a job coming."""
+
+
+@pytest.fixture(scope="module")
+async def fleet() -> AsyncIterator[Fleet]:
+    """Starts a stack with a control worker and two agents; 6 s."""
+    with temporary_folder() as folder:
+        async with running_fleet(folder, nodes=2, lost_after=LOST_AFTER) as running:
+            yield running
 
 
 @asynccontextmanager

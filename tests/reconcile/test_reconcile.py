@@ -313,7 +313,9 @@ async def _found(
 
 
 async def _mends(temporal: Client, kind: FindingKind, subject: str) -> Finding:
-    """Reconcile until something is found; it is this, is mended, and is all that was found."""
+    """Wait until there is this to find and nothing else, which is a step that takes its time on a
+    busy machine; reconcile, and return it: it is mended, and is all that was found."""
+    await eventually(lambda: _would_find(temporal, (kind, subject)))
     (finding,) = (await _found(temporal, SOON)).findings
     assert (finding.kind, finding.subject) == (kind, subject)
     assert finding.mended, finding
@@ -321,7 +323,15 @@ async def _mends(temporal: Client, kind: FindingKind, subject: str) -> Finding:
 
 
 async def _finds_nothing(temporal: Client) -> None:
-    assert (await _reconcile(temporal)).findings == ()
+    """Wait until the last step has been taken: then nothing is left that anybody has to mend."""
+    await eventually(lambda: _would_find(temporal))
+
+
+async def _would_find(temporal: Client, *expected: tuple[FindingKind, str]) -> bool:
+    """Fail unless a look that changes nothing finds these, and nothing else."""
+    report = await _reconcile(temporal, SOON.model_copy(update={"dry_run": True}))
+    assert [(each.kind, each.subject) for each in report.findings] == list(expected)
+    return True
 
 
 async def _settled(temporal: Client) -> bool:

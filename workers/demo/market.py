@@ -30,7 +30,7 @@ from models.money import MICRO, format_dollars
 from models.pool import PoolSpec
 from models.purchase import block_workflow_id
 from models.settings import MarketInfo
-from models.spending import BlockDetail, PurchaseDetail
+from models.spending import BlockDetail, PurchaseDetail, summed
 from models.views import JobView, NodeView
 from scheduling.prices.fills import cost
 from simulation.market.world import QUICK
@@ -146,10 +146,10 @@ class MarketScene:
             purchase=purchase.id, decided=purchase.decided, options=len(purchase.options),
             what=f"{purchase.wanted} x {purchase.instance_type} at {purchase.provider}",
             nodes=tuple(each.name for each in purchase.machines),
-            price=blocks[0].price if blocks else 0, spent=purchase.spent,
-            used=sum(each.used for each in blocks), idle=sum(each.idle for each in blocks),
-            resold=sum(each.resold for each in blocks), market_says=paid, job=line,
+            price_micro_usd=blocks[0].price_micro_usd if blocks else 0, job=line,
+            market_says_micro_usd=paid,
             problems=(*wrong, *self._problems(purchase, blocks, paid, line)),
+            **summed([purchase]).model_dump(),
         )  # fmt: skip
 
     async def close(self) -> None:
@@ -297,14 +297,13 @@ class MarketScene:
             wrong.append(f"{job.id} is {job.state.value} and not SUCCEEDED: {job.reason}")
         if not any(each.name in line for each in purchase.machines):
             wrong.append(f"{job.id} did not run on what was bought for it: {line!r}")
-        if paid != purchase.spent:
-            said = format_dollars(purchase.spent)
+        if paid != purchase.paid_micro_usd:
+            said = format_dollars(purchase.paid_micro_usd)
             wrong.append(f"the market was paid {format_dollars(paid)}, the ledger says {said}")
         wrong += [
-            f"block {each.id} cost {format_dollars(each.cost)}: used {format_dollars(each.used)},"
-            f" idle {format_dollars(each.idle)}, sold again {format_dollars(each.resold)}"
+            f"the account of block {each.id} does not add up: {each.sum_in_words}"
             for each in blocks
-            if each.cost != each.used + each.idle + each.resold
+            if not each.adds_up
         ]
         return wrong
 

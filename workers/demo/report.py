@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from models.base import Wire
 from models.job import AttemptRecord, FailureClass, JobState, JobStatus
+from models.spending import Account
 from models.views import NodeView
 from workers.demo.state import DemoState
 
@@ -17,8 +18,8 @@ class Spread(Wire):
     max: float
 
 
-class Bought(Wire):
-    """What was bought at a simulated market, and what became of it; micro-dollars."""
+class Bought(Account):
+    """What was bought at a simulated market, and what became of it."""
 
     purchase: str
     decided: str
@@ -27,13 +28,9 @@ class Bought(Wire):
     """That were looked at."""
     what: str
     nodes: tuple[str, ...]
-    price: int
+    price_micro_usd: int
     """Of a GPU-hour."""
-    spent: int
-    used: int
-    idle: int
-    resold: int
-    market_says: int
+    market_says_micro_usd: int
     """What the market says that it was paid."""
     job: str
     """The last line of the job's log."""

@@ -149,16 +149,13 @@ def _bought(report: DemoReport) -> list[tuple[str, str]]:
     bought = report.bought
     if bought is None:
         return [("Bought", f"nothing: {report.not_bought or 'it was not decided to buy'}")]
-    cents = f"{_dollars(bought.used)} used, {_dollars(bought.idle)} idle"
-    if bought.resold:
-        cents += f", {_dollars(bought.resold)} sold again"
     agrees = "the market says the same"
-    if bought.market_says != bought.spent:
-        agrees = f"the market says {_dollars(bought.market_says)}"
+    if bought.market_says_micro_usd != bought.paid_micro_usd:
+        agrees = f"the market says {format_dollars(bought.market_says_micro_usd)}"
     return [
-        ("Bought", f"{bought.what} at {format_dollars(bought.price)} a GPU-hour ({SIMULATED}), "
-                   f"the cheapest of {bought.options} ways; {bought.job}"),
-        ("Ledger", f"{_dollars(bought.spent)} paid: {cents}; {agrees}, and lists nothing else"),
+        ("Bought", f"{bought.what} at {format_dollars(bought.price_micro_usd)} a GPU-hour "
+                   f"({SIMULATED}), the cheapest of {bought.options} ways; {bought.job}"),
+        ("Ledger", f"{bought.sum_in_words}; {agrees}, and lists nothing else"),
     ]  # fmt: skip
 
 

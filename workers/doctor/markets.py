@@ -51,6 +51,9 @@ def _found(state: ProviderState, market: Provider) -> Finding:
     kind = "simulated" if state.account.simulated else "real: money is spent there"
     known = f"{market.name} ({kind}) knows us as {state.account.id}"
     balance = state.account.balance
+    if state.no_buying:
+        why, _, mend = state.no_buying.partition(": ")
+        return warn(_CHECK, f"{known}, and {why}", f"{mend[:1].upper()}{mend[1:]}.")
     if balance is None:
         return ok(_CHECK, known)
     if balance <= 0:

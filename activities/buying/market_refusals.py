@@ -1,0 +1,98 @@
+"""Markets at which nothing is bought for now: they do not let our key, or time that is paid for
+there cannot be used. Sellers whose offers are left out: they took no order with an image."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from models.buying import BuyingPolicy, RefusedOffer
+from scheduling.buying.starting import closed_until
+
+
+async def note(connection: AsyncConnection, provider: str, reason: str) -> None:
+    """Note that a market refused our key. Refusals of one moment count once."""
+    await connection.execute(text(_NOTE), {"provider": provider, "reason": reason})
+
+
+async def forget(connection: AsyncConnection, provider: str | None = None) -> None:
+    """A market took something from us; or, without a name, a person wants all of them asked."""
+    await connection.execute(text(_FORGET), {"provider": provider})
+    if provider is None:
+        await connection.execute(text(_FORGET_OFFERS))
+
+
+async def closed_markets(
+    connection: AsyncConnection, pool: str, now: datetime
+) -> Mapping[str, str]:
+    """Return why a pool buys nothing at a market now, by market.
+
+    What it has paid for there is used first, whatever keeps its machines from coming up.
+    """
+    found: dict[str, str] = {}
+    for row in await connection.execute(text(_REFUSALS)):
+        until = closed_until(row.times, row.at)
+        if now < until:
+            found[row.provider] = (
+                f"{row.reason}. Nothing is bought there until {until:%Y-%m-%d %H:%M} UTC, or "
+                "`longshore market resume`"
+            )
+    for row in await connection.execute(text(_UNUSED), {"pool": pool, "now": now}):
+        found[row.provider] = (
+            f"{row.provider}: {row.id} is paid for until {row.ends_at:%H:%M} UTC and has "
+            f"{row.ready} of {row.nodes} machines, which are tried again: {row.reason}"
+        )
+    return found
+
+
+async def refused_offers(
+    connection: AsyncConnection, policy: BuyingPolicy
+) -> tuple[RefusedOffer, ...]:
+    """Return which sellers took no order with which images, within the policy's `refused_for`."""
+    found = await connection.execute(text(_REFUSED_OFFERS), {"within": policy.refused_for})
+    return tuple(RefusedOffer.model_validate(dict(row)) for row in found.mappings())
+
+
+_NOTE = """
+    INSERT INTO market_refusals AS r (provider, reason, times, at)
+    VALUES (:provider, :reason, 1, clock_timestamp())
+    ON CONFLICT (provider) DO UPDATE
+       SET reason = excluded.reason, at = excluded.at,
+           times = r.times + CASE WHEN r.at < excluded.at - interval '1 minute' THEN 1 ELSE 0 END
+"""
+
+_FORGET = """
+    DELETE FROM market_refusals
+     WHERE provider = coalesce(CAST(:provider AS text), provider)
+"""
+
+_FORGET_OFFERS = "UPDATE purchase_orders SET refused_finally = false WHERE refused_finally"
+
+_REFUSALS = "SELECT provider, reason, times, at FROM market_refusals"
+
+_UNUSED = """
+    SELECT b.provider, b.id, b.ends_at, b.nodes, m.ready, m.reason
+      FROM blocks b
+      JOIN purchases p ON p.id = b.purchase_id AND p.buying
+      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
+     CROSS JOIN LATERAL (
+           SELECT count(*) FILTER (WHERE state = 'READY') AS ready,
+                  (array_agg(coalesce(nullif(reason, ''), refused) ORDER BY asked_at DESC)
+                     FILTER (WHERE coalesce(nullif(reason, ''), refused) IS NOT NULL))[1] AS reason
+             FROM machines WHERE block_id = b.id) AS m
+     WHERE b.pool = :pool AND b.state IN ('STARTING', 'OPEN') AND b.ends_at > :now
+       AND m.ready < b.nodes AND m.reason IS NOT NULL
+"""
+
+
+_REFUSED_OFFERS = """
+    SELECT DISTINCT ON (provider, seller, image) provider, seller, image, at, said
+      FROM (SELECT provider, request #>> '{offer,seller}' AS seller,
+                   request #>> '{offer,image}' AS image, closed_at AS at, refused AS said
+              FROM purchase_orders
+             WHERE refused_finally AND closed_at > clock_timestamp() - CAST(:within AS interval)
+           ) AS orders
+     WHERE seller IS NOT NULL AND image IS NOT NULL
+     ORDER BY provider, seller, image, at DESC
+"""

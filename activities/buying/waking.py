@@ -1,0 +1,43 @@
+"""Waking the blocks of a pool that have lost their work: each minute of them is billed."""
+
+from sqlalchemy import text
+
+from activities.buying.block_scene import idle_since, unwanted
+from activities.database import Database
+from activities.signals import Signals
+
+
+class BlockWaking:
+    """Has the blocks of a pool looked at that are billed as they run and have nothing to do."""
+
+    def __init__(self, database: Database, signals: Signals) -> None:
+        self._database = database
+        self._signals = signals
+
+    async def after_cycle(self, pool: str) -> None:
+        """Wake each such block once for each time that it lost its work.
+
+        One that was told and did not hear is looked at within some minutes all the same.
+        """
+        async with self._database.transaction() as connection:
+            found = (await connection.execute(text(_IDLE), {"pool": pool})).all()
+        if not found:
+            return
+        await self._signals.wake_blocks([row.id for row in found])
+        async with self._database.transaction() as connection:
+            values = [{"id": row.id, "since": row.since} for row in found]
+            await connection.execute(text(_WOKEN), values)
+
+
+_IDLE = f"""
+    SELECT b.id, idle.since
+      FROM blocks b
+      JOIN purchase_orders o ON o.key = b.id AND o.is_machine
+     CROSS JOIN LATERAL ({idle_since("b.id")}) AS idle (since)
+     WHERE b.pool = :pool AND b.state IN ('STARTING', 'OPEN')
+       AND (idle.since > coalesce(b.woken_at, '-infinity')
+            OR b.woken_at IS NULL AND ({unwanted("b.id")}))
+     ORDER BY b.id
+"""
+
+_WOKEN = "UPDATE blocks SET woken_at = coalesce(:since, clock_timestamp()) WHERE id = :id"

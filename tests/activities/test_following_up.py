@@ -1,0 +1,76 @@
+"""What a market refuses by mistake ends neither a purchase nor a block that are under way."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.buying.sending import TRIES, Sending
+from activities.retrying import follows_up, reports_errors
+from models.errors import (
+    GoneError,
+    InvalidOrderError,
+    MarketAwayError,
+    MarketError,
+    NotFoundError,
+)
+from models.settings import Settings
+
+REFUSED = InvalidOrderError("prime", "GET /pods/1 was refused", status=422)
+
+
+async def _fails(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("decorate", "error", "final"),
+    [
+        (reports_errors, REFUSED, True),
+        (follows_up, REFUSED, False),
+        (follows_up, NotFoundError("no such block"), True),
+    ],
+)
+async def test_a_step_on_what_was_bought_is_tried_again(
+    decorate: Any, error: Exception, final: bool
+):
+    with pytest.raises(ApplicationError) as raised:
+        await decorate(_fails)(error)
+    assert raised.value.non_retryable is final
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+async def test_a_look_that_is_refused_says_nothing_of_an_order_that_was_sent(status: int):
+    nothing: Any = None
+    sending: Any = Sending(nothing, Settings(), "purchase_orders", nothing)
+    row = {"provider": "prime", "key": "p-1.1"}
+    of_a_look = InvalidOrderError("prime", "GET /pods/ was refused", status=status)
+    with pytest.raises(MarketAwayError) as raised:
+        await sending.is_final(row, of_a_look, True)
+    assert raised.value.uncertain
+    assert await sending.is_final(row, of_a_look, False)
+
+
+@pytest.mark.parametrize("error", [InvalidOrderError, GoneError])
+async def test_an_order_that_was_sent_is_asked_for_a_few_times_before_a_refusal_is_believed(
+    error: type[MarketError],
+):
+    """A market may refuse by mistake a key that it has taken: the order would be nobody's."""
+    nothing: Any = None
+    sending: Any = Sending(nothing, Settings(), "purchase_orders", nothing)
+    row = {"provider": "prime", "key": "p-1.1"}
+    refused = error("prime", "POST /pods/ was refused", status=422)
+    refused.creates = True
+
+    async def believed(attempt: int, sent_before: bool) -> bool:
+        step = ActivityEnvironment()
+        step.info = replace(step.info, attempt=attempt)
+        return await step.run(sending.is_final, row, refused, sent_before)
+
+    assert await believed(1, sent_before=False)
+    with pytest.raises(MarketAwayError) as raised:
+        await believed(TRIES - 1, sent_before=True)
+    assert raised.value.uncertain
+    assert await believed(TRIES, sent_before=True)

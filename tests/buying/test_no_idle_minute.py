@@ -1,0 +1,116 @@
+"""No minute is billed without a reason: idle machines end in time, late ones before others are
+bought, and those that nobody waits for are called off."""
+
+from datetime import timedelta
+from typing import Any
+
+from client.api import Longshore
+from models.job import JobState
+from models.purchase import BlockState
+from tests.buying.buyer import Buyer, pod_option
+from tests.buying.test_pool_buys import bought, may_buy
+from tests.support.control import a_spec, reaches
+from tests.support.waiting import eventually
+
+LATE_BY = timedelta(seconds=60)
+"""Many times what it takes; without being told of it, its block looks every five minutes."""
+
+
+async def test_a_machine_ends_soon_after_it_was_idle_for_long_enough(
+    buyer: Buyer, longshore: Longshore
+):
+    """Nobody wakes its block: the end of its last job does."""
+    buyer.market.book()  # no windows: a machine that is billed as it runs
+    await may_buy(buyer, idle_after="2s")
+    job = await longshore.submit(
+        a_spec(buyer.pool, command="sleep 1", gpus=1, cpus=0.1, ram=0.1, expected_duration="10s")
+    )
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    (purchase,) = await bought(buyer)
+    (block,) = await buyer.rows("SELECT id FROM blocks WHERE purchase_id = :id",
+                                id=purchase["id"])  # fmt: skip
+    end = await buyer.ended(block["id"])
+    assert "nothing has run" in end.reason
+    (times,) = await buyer.rows(
+        "SELECT m.ended_at, max(p.ended_at) AS idle_since FROM machines m"
+        " JOIN placements p ON p.node_id = m.name WHERE m.block_id = :id GROUP BY m.name",
+        id=block["id"],
+    )
+    assert times["ended_at"] - times["idle_since"] <= timedelta(seconds=2) + LATE_BY
+    await buyer.agrees()
+
+
+async def test_a_machine_that_never_had_a_job_ends_as_soon(buyer: Buyer):
+    await may_buy(buyer, idle_after="2s")
+    pod = await buyer.buy(pod_option(await buyer.an_offer()))
+    end = await buyer.ended(pod.orders[0])
+    assert "nothing has run" in end.reason
+    (times,) = await buyer.rows(
+        "SELECT m.ended_at, n.registered_at FROM machines m JOIN nodes n ON n.id = m.name"
+        " WHERE m.block_id = :id", id=pod.orders[0],
+    )  # fmt: skip
+    assert times["ended_at"] - times["registered_at"] <= timedelta(seconds=2) + LATE_BY
+    await buyer.agrees()
+
+
+async def test_a_machine_on_its_way_is_called_off_when_its_job_has_gone(
+    buyer: Buyer, longshore: Longshore
+):
+    buyer.market.fault("machine_silent", provider="prime")
+    await may_buy(buyer)
+    job = await longshore.submit(a_spec(buyer.pool, gpus=1, expected_duration="10m"))
+
+    async def is_starting() -> list[dict[str, Any]]:
+        await bought(buyer)
+        return await buyer.rows(
+            "SELECT m.block_id FROM machines m JOIN purchases p ON p.id = m.purchase_id"
+            " WHERE p.pool = :pool AND m.state = 'STARTING'", pool=buyer.pool,
+        )  # fmt: skip
+
+    starting: list[dict[str, Any]] = await eventually(is_starting)
+    (machine,) = starting
+    await longshore.cancel(job.job_id)
+    end = await buyer.ended(machine["block_id"])
+    assert "nothing that it was bought for wants it any more" in end.reason
+    (row,) = await buyer.rows("SELECT state, decision FROM blocks WHERE id = :id",
+                              id=machine["block_id"])  # fmt: skip
+    assert (row["state"], row["decision"]["kind"]) == (BlockState.ENDED, "let-go")
+    await buyer.agrees()
+
+
+async def test_a_machine_on_its_way_is_kept_for_a_job_that_would_start_there(
+    buyer: Buyer, longshore: Longshore
+):
+    buyer.market.book()
+    buyer.market.knobs(pod_start_seconds=15)  # what is decided meanwhile comes in time
+    try:
+        await may_buy(buyer)
+        first = await longshore.submit(a_spec(buyer.pool, gpus=1, expected_duration="10m"))
+        await eventually(lambda: bought(buyer))
+        second = await longshore.submit(a_spec(buyer.pool, gpus=1, expected_duration="10m"))
+        await reaches(longshore, second.job_id, JobState.QUEUED)
+        await longshore.cancel(first.job_id)
+        assert (await longshore.wait(second.job_id)).state is JobState.SUCCEEDED
+    finally:
+        buyer.market.knobs(pod_start_seconds=1)
+    ends = await buyer.rows("SELECT reason FROM blocks WHERE pool = :pool", pool=buyer.pool)
+    assert len([end for end in ends if "have gone" not in end["reason"]]) == 1
+
+
+async def test_a_late_machine_ends_before_another_is_bought(buyer: Buyer, longshore: Longshore):
+    """At no time are two of them billed for one job."""
+    buyer.market.book()
+    buyer.market.fault("machine_silent", times=1, provider="prime")
+    await may_buy(buyer, startup_limit="20s", usual_startup="1s")
+    await longshore.submit(a_spec(buyer.pool, gpus=1, expected_duration="10m"))
+
+    async def two() -> list[dict[str, Any]]:
+        found = await buyer.rows(
+            "SELECT m.* FROM machines m JOIN purchases p ON p.id = m.purchase_id"
+            " WHERE p.pool = :pool ORDER BY m.created_at", pool=buyer.pool,
+        )  # fmt: skip
+        return found if len(found) > 1 else []
+
+    late: list[dict[str, Any]] = await eventually(two, 600)
+    assert late[0]["ended_at"] is not None
+    assert late[0]["ended_at"] <= late[1]["created_at"]

@@ -1,0 +1,123 @@
+"""A seller that refuses is not asked again for a while: its offers are left out, another's taken.
+
+The first list of the market, which all of this is within, has the sellers that are named.
+"""
+
+from contextlib import AsyncExitStack, aclosing
+from datetime import timedelta
+
+import pytest
+
+from activities.buying.inputs import look_at
+from activities.buying.market_refusals import refused_offers
+from activities.buying.switch import BuyingSwitch
+from activities.providers import registry
+from client.api import Longshore
+from models.buying import BuyingPolicy, RefusedOffer, Unmet
+from models.errors import InvalidOrderError, OfferRefusedError
+from models.job import JobState
+from models.market import OrderRequest
+from models.pool import PoolSpec
+from models.purchase import PurchaseState
+from tests.buying.buyer import Buyer, block_option, pod_option, steady_offers
+from tests.buying.test_pool_buys import bought
+from tests.support.buying import NOW, a_job, decided
+from tests.support.control import a_spec
+from tests.support.market import RunningMarket
+
+ORDERS = """
+    SELECT request #>> '{{offer,seller}}' AS seller, refused, refused_finally, nodes
+      FROM purchase_orders WHERE purchase_id = '{id}' ORDER BY number
+"""
+
+
+async def test_one_purchase_goes_on_to_the_next_seller_and_later_ones_leave_the_first_out(
+    buyer: Buyer, longshore: Longshore
+):
+    first = (await steady_offers(buyer.market))[0]
+    buyer.market.fault("seller_refuses", -1, provider="prime", seller=first.seller)
+    policy = BuyingPolicy(enabled=True)
+    await longshore.set_pool(PoolSpec(name=buyer.pool, buying=policy))
+    wanted = {"gpu_type": "H100", "expected_duration": "1m"}
+    job = await longshore.submit(a_spec(buyer.pool, gpus=1, **wanted))
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    (purchase,) = await bought(buyer)
+    refused, taken = await buyer.rows(ORDERS.format(id=purchase["id"]))
+    assert (refused["seller"], refused["refused_finally"]) == (first.seller, True)
+    assert "is not supported by the provider" in refused["refused"]
+    assert (taken["seller"] != first.seller, taken["nodes"]) == (True, 1)
+
+    again = await longshore.submit(a_spec(buyer.pool, gpus=2, **wanted))
+    assert (await longshore.wait(again.job_id)).state is JobState.SUCCEEDED
+    (later,) = [row for row in await bought(buyer) if row["id"] != purchase["id"]]
+    assert first.seller not in {
+        row["seller"] for row in await buyer.rows(ORDERS.format(id=later["id"]))
+    }
+    reason = later["decision"]["reason"]
+    assert f"of {first.seller} with image simulated-longshore, refused at" in reason
+    assert "image custom_template is not supported by the provider" in reason
+
+    assert [each.seller for each in await left_out(buyer, policy)] == [first.seller]
+    assert await left_out(buyer, BuyingPolicy(refused_for=timedelta(0))) == ()
+    await BuyingSwitch(buyer.database).resume()
+    assert await left_out(buyer, policy) == ()
+    await buyer.let_all_go()
+
+
+async def left_out(buyer: Buyer, policy: BuyingPolicy) -> tuple[RefusedOffer, ...]:
+    async with buyer.database.transaction() as connection:
+        return await refused_offers(connection, policy)
+
+
+async def test_what_was_bought_and_failed_is_not_bought_elsewhere_without_a_decision(
+    buyer: Buyer,
+):
+    one, other = (await steady_offers(buyer.market))[:2]
+    buyer.market.fault("pod_error")
+    bought = await buyer.buy(pod_option(one), pod_option(other, instead=True))
+    assert (bought.state, len(bought.orders)) == (PurchaseState.ENDED, 1)
+    await buyer.agrees()
+
+
+async def test_time_on_which_the_token_may_start_nothing_is_not_paid_for(buyer: Buyer):
+    buyer.market.fault("forbidden", -1, provider="sfcompute", route="GET /instances")
+    bought = await buyer.buy(block_option())
+    assert (bought.state, bought.spent) == (PurchaseState.ENDED, 0)
+    assert "LONGSHORE_SFCOMPUTE_TOKEN the right" in bought.reason
+    assert buyer.market.state()["orders"] == buyer.before["orders"]
+    await buyer.agrees()
+
+
+async def test_a_real_market_without_a_template_or_image_is_looked_at_and_not_bought_from(
+    market: RunningMarket,
+):
+    settings = market.settings(market="real")
+    async with AsyncExitStack() as stack:
+        markets = [
+            await stack.enter_async_context(aclosing(each))
+            for each in registry.connect_all(settings).values()
+        ]
+        views = await look_at(markets, Unmet(jobs=(a_job(),)), BuyingPolicy(), NOW)
+    decision = decided([a_job()], *views)
+    assert decision.plans == ()
+    for name in ("LONGSHORE_PRIME_TEMPLATE", "LONGSHORE_SFCOMPUTE_IMAGE"):
+        assert f"nothing is bought there, since no agent would come up: set {name}" in (
+            decision.reason
+        )
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [("seller_refuses", OfferRefusedError), ("pod_cap", InvalidOrderError)]
+)
+async def test_what_is_refused_for_the_account_is_no_fault_of_the_seller(
+    market: RunningMarket, fault: str, kind: type[Exception]
+):
+    offer = (await steady_offers(market))[0]
+    market.fault(fault, provider="prime")
+    request = OrderRequest(
+        key="p-1.1", instance_type=offer.instance_type, nodes=1, offer=offer, limit=offer.price
+    )
+    async with aclosing(registry.connect(market.settings(), "prime")) as provider:
+        with pytest.raises(InvalidOrderError) as raised:
+            await provider.order(request)
+    assert type(raised.value) is kind
