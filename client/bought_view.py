@@ -9,7 +9,7 @@ from rich.table import Table
 from client.terminal import Text, a_table, heading, pairs
 from client.words import ago
 from models.block_end import BlockOption
-from models.spending import OptionRecord, PurchaseDetail
+from models.spending import OptionRecord, PurchaseDetail, named
 from models.views import Explanation
 from scheduling.buying.words import about
 
@@ -19,11 +19,16 @@ def purchase_screen(purchase: PurchaseDetail) -> RenderableType:
     who = f"pool {purchase.pool}, tenant {purchase.tenant}, {purchase.tier}"
     what = f"{purchase.wanted} x {purchase.instance_type} at {purchase.provider}"
     money = (
-        f"{about(purchase.spent)} spent, {about(purchase.committed)} committed, "
-        f"{about(purchase.planned)} at most when it was decided"
+        f"{about(purchase.committed_micro_usd)} committed, "
+        f"{about(purchase.planned_micro_usd)} at most when it was decided"
     )
-    facts = [("first option", what), ("for", who), ("money", money)]
-    facts += [("serves", ", ".join(purchase.serves))] if purchase.serves else []
+    facts = [
+        ("first option", what),
+        ("for", who),
+        ("money", money),
+        ("account", purchase.sum_in_words),
+    ]
+    facts += [("serves", ", ".join(named(purchase.serves)))] if purchase.serves else []
     facts += [("nodes", ", ".join(purchase.nodes))] if purchase.nodes else []
     facts += [("blocks", ", ".join(purchase.blocks))] if purchase.blocks else []
     facts += [("why", purchase.reason)] if purchase.reason else []

@@ -10,6 +10,7 @@ from client.terminal import Text, a_table, heading
 from client.words import SIMULATED
 from models.buying import Option, PurchasePlan
 from models.money import format_dollars
+from models.spending import named
 from scheduling.buying.words import about
 
 _COLUMNS = ("", "option", "money", "delay", "left over", "in all", "why not")
@@ -31,7 +32,11 @@ def render_dry_run(ran: DryRun, *, most: int | None = None) -> RenderableType:
         parts.append(_table(list(options), most))
     for plan in decision.plans:
         parts += [Text(), Text(_order(plan))]
-    left = "without a limit" if ran.left_today is None else f"{about(ran.left_today)} more"
+    left = (
+        "without a limit"
+        if ran.left_today_micro_usd is None
+        else f"{about(ran.left_today_micro_usd)} more"
+    )
     parts += [Text(), Text(f"the pool may commit today (UTC): {left}", style="dim")]
     for quote in decision.waits_for:
         parts.append(Text(f"no price: {quote.detail}", style="yellow"))
@@ -64,7 +69,7 @@ def _order(plan: PurchasePlan) -> str:
         when = f"{plan.window.start:%Y-%m-%d %H:%M} to {plan.window.end:%Y-%m-%d %H:%M} UTC"
     return (
         f"{what}, {when}, at most {format_dollars(plan.limit)} a GPU-hour and "
-        f"{about(plan.max_total)} in all; for {', '.join(plan.serves) or 'the warm target'}"
+        f"{about(plan.max_total)} in all; for {', '.join(named(plan.serves)) or 'the warm target'}"
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from activities.buying.deciding import caps_left
 from activities.buying.inputs import look_at, read_need, under_way
+from activities.buying.market_refusals import closed_markets, refused_offers
 from activities.database import Database
 from activities.snapshot import load_pool
 from client.markets import open_markets
@@ -25,8 +26,8 @@ class DryRun(Frozen):
     jobs: tuple[UnmetJob, ...]
     switched_on: bool
     """Whether the pool's policy allows it to buy."""
-    left_today: int | None = None
-    """What the pool may still commit today, in micro-dollars; None without a limit."""
+    left_today_micro_usd: int | None = None
+    """What the pool may still commit today; None without a limit."""
     simulated: bool = False
 
 
@@ -51,7 +52,7 @@ def decide_on_file(path: str | Path, now: datetime) -> DryRun:
         decision=decision,
         jobs=unmet.jobs,
         switched_on=document.policy.enabled,
-        left_today=caps.day,
+        left_today_micro_usd=caps.day,
         simulated=any(book.simulated for market in document.markets for book in market.books),
     )
 
@@ -69,11 +70,13 @@ async def decide_on_pool(pool: str, now: datetime) -> DryRun:
             need = await read_need(connection, spec)
             coming = await under_way(connection, spec)
             caps = await caps_left(connection, spec)
+            closed = await closed_markets(connection, spec.name, now)
+            refused = await refused_offers(connection, spec.buying)
     finally:
         await database.close()
     policy = _as_if_on(spec.purchasing)
     async with open_markets(settings) as markets:
-        views = await look_at(markets, need.unmet, policy, now)
+        views = await look_at(markets, need.unmet, policy, now, closed, refused)
     caps = caps.model_copy(update={"stopped": ""})  # what would be bought, if it might be
     decision = decide(need.unmet, coming, need.releases, views, policy, caps, now, spec.packing)
     return DryRun(
@@ -81,7 +84,7 @@ async def decide_on_pool(pool: str, now: datetime) -> DryRun:
         decision=decision,
         jobs=need.unmet.jobs,
         switched_on=spec.buying.enabled,
-        left_today=caps.day,
+        left_today_micro_usd=caps.day,
         simulated=settings.market == "simulated",
     )
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from models.block_end import BlockDecision
-from models.buying import CapacityUnderWay
 from models.checkpointing import CheckpointDecision
 from models.job import JobState
 from models.placement import Decision, PlacementKind, RejectionCode
 from models.pool import Growth
 from models.preemption import PreemptionPlan, Spared
-from models.spending import BuyingRecord
+from models.spending import BuyingRecord, PurchaseUnderWay
 from models.views import Explanation, JobView
+from scheduling.buying.words import under_way
 from scheduling.words import count, format_spared
 
 _HINTS = {
@@ -65,22 +65,26 @@ def explain(
     saving: CheckpointDecision | None = None,
     buying: BuyingRecord | None = None,
     blocks: tuple[BlockDecision, ...] = (),
-    coming: Sequence[CapacityUnderWay] = (),
+    coming: Sequence[PurchaseUnderWay] = (),
+    purchases: Sequence[PurchaseUnderWay] = (),
+    buys: bool = False,
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
-    that give way to it, `spared` those that are left alone for a time; `coming` is what was bought
-    and is no node yet; `placed`, `gave_way`, `saving`, `buying` and `blocks` are as in the
-    explanation."""
+    that give way to it, `spared` those that are left alone for a time; `coming` is what the
+    pool bought and is no node yet, `purchases` what the job is to start on of that; with `buys`
+    the pool buys what its jobs lack. The others are as in the explanation."""
     queued = position is not None
-    headline = _queued_headline(job, alone, last, nodes) if queued else _headline(job)
+    headline = _queued_headline(job, alone, last, nodes, buys) if queued else _headline(job)
     waits = queued and job.state is not JobState.HELD
     if waits and making_room is not None:
         headline = f"waits until others have given way: {making_room.reason}"
     elif waits:
         if spared:
             headline += f"; nobody gives way to it yet: {format_spared(spared)}"
-        if coming:
+        if purchases:
+            headline += f"; {under_way(purchases, whose=' for it')}"
+        elif coming:
             headline += f"; {_on_their_way(coming)}"
     return Explanation(
         job=job,
@@ -95,18 +99,20 @@ def explain(
         spared=tuple(spared),
         gave_way=gave_way,
         saving=saving,
+        purchases=tuple(purchases),
         buying=buying,
         blocks=blocks,
         # What is on its way needs nobody's help.
-        hints=_hints(job, alone, nodes, growth) if queued and not coming else (),
+        hints=_hints(job, alone, nodes, growth, buys) if queued and not coming else (),
     )
 
 
-def _on_their_way(coming: Sequence[CapacityUnderWay]) -> str:
+def _on_their_way(coming: Sequence[PurchaseUnderWay]) -> str:
+    """Return what comes, where it is not known that the job is to start there."""
     nodes = sum(each.nodes for each in coming)
-    first = min(each.expected_at for each in coming)
+    first = min(each.ready_at for each in coming)
     verb = "is" if nodes == 1 else "are"
-    return f"{count(nodes, 'machine')} {verb} on the way, the first about {first:%H:%M:%S} UTC"
+    return f"{count(nodes, 'machine')} {verb} on the way, the first about {first:%H:%M} UTC"
 
 
 def _headline(job: JobView) -> str:
@@ -126,12 +132,12 @@ def _headline(job: JobView) -> str:
 
 
 def _queued_headline(
-    job: JobView, alone: Decision | None, last: Decision | None, nodes: int
+    job: JobView, alone: Decision | None, last: Decision | None, nodes: int, buys: bool
 ) -> str:
     if job.state is JobState.HELD:
         return f"is held: `longshore release {job.id}` lets it go on"
     if nodes == 0:
-        return f"waits: pool {job.pool} has no nodes"
+        return f"waits: pool {job.pool} has no nodes" + (", and buys what lacks" if buys else "")
     if last is None:
         return "waits for the first cycle to look at it"
     if last.kind is PlacementKind.SET_ASIDE:
@@ -141,9 +147,13 @@ def _queued_headline(
     return f"waits: {last.reason}"
 
 
-def _hints(job: JobView, alone: Decision | None, nodes: int, growth: Growth) -> tuple[str, ...]:
+def _hints(
+    job: JobView, alone: Decision | None, nodes: int, growth: Growth, buys: bool
+) -> tuple[str, ...]:
     if job.state is JobState.HELD:
         return ()
+    if nodes == 0 and buys:
+        return (f"see what it would buy now: `longshore buy --dry-run --pool {job.pool}`",)
     if nodes == 0:
         return (f"start a node: `longshore agent --pool {job.pool}` on a machine with GPUs",)
     if alone is None:

@@ -28,7 +28,7 @@ from models.placement import Candidate, Decision, Rejection
 from models.units import format_duration, format_gb, format_limits
 from models.views import Explanation, JobView
 from models.visible import in_one_line
-from scheduling.buying.words import about
+from scheduling.buying.words import about, under_way
 from scheduling.words import MOST_NODES, format_places
 
 
@@ -202,8 +202,9 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     if status and (status.preemptions or status.moves):
         facts.append(("gave way", _gave_way(status)))
     if job.estimated_start is not None:
-        when = clock(job.estimated_start, now)
-        facts.append(("may start", f"{when} ({ago(job.estimated_start, now)})"))
+        facts.append(("may start", _may_start(job.estimated_start, now)))
+    if report.purchases:
+        facts.append(("bought", under_way(report.purchases, whose=" for it")))
     facts += [
         ("wants", wants(spec)),
         ("command", Text(command_of(spec))),
@@ -235,6 +236,10 @@ def _gave_way(status: JobStatus) -> str:
 
 def _cores(cpus: float) -> str:
     return f"{cpus:g} core" + ("" if cpus == 1 else "s")
+
+
+def _may_start(start: datetime, now: datetime) -> str:
+    return f"{clock(start, now)} ({ago(start, now)})"
 
 
 def _moment(instant: datetime, now: datetime) -> str:
@@ -309,11 +314,10 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
     if explanation.decided_at is not None and last is not None:
         said = "" if last.reason in explanation.headline else f": {last.reason}"
         facts.append(("last cycle", f"{ago(explanation.decided_at, now)}{said}"))
-    start = last.estimated_start if last else job.estimated_start
+    start = job.estimated_start
     if start is not None and explanation.position is not None:
-        facts.append(
-            ("may start", f"{clock(start, now)} ({ago(start, now)}), when jobs end in time")
-        )
+        when = "what was bought is there" if explanation.purchases else "jobs end in time"
+        facts.append(("may start", f"{_may_start(start, now)}, when {when}"))
     if explanation.position is None and job.node_id is not None:
         label = "runs on" if job.state is JobState.RUNNING else "ran last on"
         facts.append((label, places_of(job.places, simulated=job.simulated)))

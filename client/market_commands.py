@@ -67,8 +67,9 @@ def price(
     if gpus is None:
         gpus = (node_count or 0) * node
     window = window_of(start, length, at)
-    answer = price_of(known, PriceNeed(gpus=gpus, instance_type=instance_type, window=window), at)
     name = instance_type or known.instance_type
+    need = PriceNeed(gpus=gpus, instance_type=name, window=window, at_once=window is None)
+    answer = price_of(known, need, at)
     return _tell(answer, known, gpus, node_count, node, name, at, as_json)
 
 

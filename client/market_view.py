@@ -75,7 +75,7 @@ def providers_table(states: Sequence[ProviderState], others: Iterable[str]) -> T
             "yes",
             account.id if account else Text(state.trouble or "-", style="red"),
             "-" if balance is None else format_dollars(balance),
-            ", ".join(abilities(state.capabilities)),
+            state.no_buying or ", ".join(abilities(state.capabilities)),
         )
     for name in others:
         table.add_row(name, Text("no", style="dim"), "-", "-", "")

@@ -60,6 +60,8 @@ class ProviderState(Frozen):
     account: Account | None = None
     trouble: str = ""
     """Why there is no account."""
+    no_buying: str = ""
+    """Why nothing may be bought there with these settings."""
 
 
 @asynccontextmanager
@@ -177,7 +179,9 @@ async def _ask_one(
 
 
 async def _state(market: Provider, within: float) -> ProviderState:
-    known = ProviderState(name=market.name, capabilities=market.capabilities)
+    known = ProviderState(
+        name=market.name, capabilities=market.capabilities, no_buying=market.no_buying
+    )
     try:
         async with asyncio.timeout(within):
             account = await market.account()

@@ -1,11 +1,13 @@
 """Commands on nodes and pools."""
 
 import json
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client import cycle_view
 from client.calls import call, known_pool
 from client.node_view import LEGEND, buying_words, nodes_table, pool_facts, pools_table
 from client.terminal import JSON, Text, note, now, out, pairs, print_json, say, show
@@ -24,10 +26,13 @@ if TYPE_CHECKING:
 
 pool_app = typer.Typer(help="Look at one pool, or change its settings.", no_args_is_help=True)
 _PANEL = "Nodes and pools"
+_MONEY = re.compile(r"(caps|max_price)\..+|(fast_delay|flex|prime_max)_price")
+_NUMBER = re.compile(r"[0-9.]*[1-9][0-9.]*")
+"""Of micro-dollars nobody thinks who writes one; documents of programs have them."""
 
 
 def register(app: typer.Typer) -> None:
-    for command in (nodes, topology, cordon, uncordon, drain, pools):
+    for command in (nodes, topology, cordon, uncordon, drain, pools, cycles):
         app.command(rich_help_panel=_PANEL)(command)
     app.add_typer(pool_app, name="pool", rich_help_panel=_PANEL)
 
@@ -141,6 +146,28 @@ def pools(as_json: JSON = False) -> None:
     if not found:
         return note("No pools yet. One is made by its first node, its first job, or `pool set`.")
     show(pools_table(found, now()))
+    return None
+
+
+def cycles(
+    pool: Annotated[
+        str | None, typer.Option(help="Only this pool's, with its last cycles one by one.")
+    ] = None,
+    last: Annotated[
+        int, typer.Option(help="How many of the last ones to show of a pool.", min=0, max=1000)
+    ] = 10,
+    as_json: JSON = False,
+) -> None:
+    """Show how often pools plan, and what a cycle takes: reading, planning, committing, and
+    explaining why others wait."""
+    found = call(lambda api: api.cycles(pool, last=last if pool else 0))
+    if as_json:
+        return print_json(found)
+    if not found:
+        return note("No pools yet. One is made by its first node, its first job, or `pool set`.")
+    show(cycle_view.pools_table(found), Text(f"\n{cycle_view.LEGEND}", style="dim"))
+    if pool and found[0].latest:
+        show(Text(), cycle_view.latest_table(found[0].latest, now()))
     return None
 
 
@@ -278,6 +305,10 @@ def _named(field: str, texts: list[str] | None, example: str) -> list[Override]:
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise typer.BadParameter(f"--{field} {text}: give NAME=VALUE, as in {example}")
+        if field == "buying" and _MONEY.fullmatch(name.strip()) and _NUMBER.fullmatch(value):
+            raise typer.BadParameter(
+                f"--{field} {text}: give dollars, as in '{name.strip()}=${value}'"
+            )
         changes.append(Override(f"{field}.{name.strip()}", value, f"--{field} {text}"))
     return changes
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from client.limits import limit_columns
 from client.terminal import WIDE, SeveralLines, Text, a_table
 from client.words import SIMULATED, ago, styled
-from models.buying import BuyingPolicy
+from models.buying import Among, BuyingPolicy
 from models.checkpointing import CheckpointPolicy
 from models.job import Tier
 from models.money import format_dollars
@@ -151,14 +151,32 @@ def buying_words(policy: BuyingPolicy) -> str:
     caps = (("a purchase", policy.caps.per_purchase), ("a day", policy.caps.per_day))
     most = ", ".join(f"at most {format_dollars(cap)} {of}" for of, cap in caps if cap is not None)
     prices = [
-        f"{'no limit' if cap is None else format_dollars(cap)} ({tier.value})"
+        f"a GPU-hour at {'any price' if cap is None else f'most {format_dollars(cap)}'} for {tier}"
         for tier in Tier
         for cap in [policy.max_price.get(tier)]
     ]
-    return (
-        f"by {policy.rule.value}, {most or 'without a cap'}; a GPU-hour at most "
-        f"{', '.join(prices)}"
+    kind = f" {policy.fast_warm_type}" if policy.fast_warm_type else ""
+    warm = f"at least {count(policy.fast_warm_gpus, f'{kind} GPU'.strip())} kept warm"
+    return "; ".join(
+        [
+            f"by {policy.rule.value}, {most or 'without a cap'}",
+            *prices,
+            *([warm] if policy.fast_warm_gpus else []),
+            *_from_whom(policy),
+        ]
     )
+
+
+def _from_whom(policy: BuyingPolicy) -> list[str]:
+    """Return which sellers, regions and countries a policy names."""
+    found: list[str] = []
+    for name in ("sellers", "regions", "countries"):
+        among: Among = getattr(policy, name)
+        if among.include:
+            found.append(f"{name} {', '.join(among.include)} alone")
+        if among.exclude:
+            found.append(f"no {name} {', '.join(among.exclude)}")
+    return [*found, *(["community hosts too"] if policy.community else [])]
 
 
 def _preemption(policy: PreemptionPolicy) -> str:

@@ -11,6 +11,7 @@ from models.market import Level, NoQuote, OrderBook
 from models.money import format_dollars
 from models.price import CountedLevel, PriceAnswer
 from models.units import format_duration
+from scheduling.prices.words import left_out_words
 
 _BAR = 24
 _MOST_ROWS = 20
@@ -120,7 +121,6 @@ def _metrics(answer: PriceAnswer) -> Iterable[tuple[str, RenderableType]]:
         yield "spread", format_dollars(answer.spread)
     yield "liquidity", f"{answer.ask_liquidity:,} GPUs asked, {answer.bid_liquidity:,} bid"
     if answer.left_out:
-        left_out = (f"{count:,} by {reason}" for reason, count in answer.left_out.items())
-        yield "left out", ", ".join(left_out).replace("_", " ")
+        yield "left out", left_out_words(answer.left_out)
     yield "updated", f"{answer.observed_at:%Y-%m-%d %H:%M:%S} UTC"
     yield "why", answer.reason

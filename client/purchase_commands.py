@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
-    """List purchases: what was committed and spent, and the nodes that came of each."""
+    """List purchases: what was committed and paid, and the nodes that came of each."""
     from activities.buying.purchase_views import PurchaseViews
 
     found = _ask(lambda db: PurchaseViews(db).purchases(pool=pool, with_ended=everything))
@@ -41,12 +41,12 @@ def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = Fals
         return print_json(found)
     if not found:
         return note("Nothing is being bought. `longshore purchases --all` shows what was.")
-    table = a_table(("purchase", "pool", "tier", "state", "committed", "spent", "nodes", "why"),
-                    right=("committed", "spent"), fold=("nodes", "why"))  # fmt: skip
+    table = a_table(("purchase", "pool", "tier", "state", "committed", "paid", "nodes", "why"),
+                    right=("committed", "paid"), fold=("nodes", "why"))  # fmt: skip
     for each in found:
         table.add_row(
-            each.id, each.pool, each.tier, each.state.value, _dollars(each.committed),
-            _dollars(each.spent), ", ".join(each.nodes), each.reason,
+            each.id, each.pool, each.tier, each.state.value, _dollars(each.committed_micro_usd),
+            _dollars(each.paid_micro_usd), ", ".join(each.nodes), each.reason,
         )  # fmt: skip
     show(table)
     return _say_simulated(any(each.simulated for each in found))
@@ -70,7 +70,7 @@ def purchase(
 
 
 def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
-    """List blocks: bought time or machines, until when, and what they cost."""
+    """List blocks: bought time or machines, until when, and what was paid for them."""
     from activities.buying.purchase_views import PurchaseViews
 
     found = _ask(lambda db: PurchaseViews(db).blocks(pool=pool, with_ended=everything))
@@ -81,15 +81,16 @@ def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) 
     if not found:
         return note("No block runs. `longshore blocks --all` shows those that have ended.")
     table = a_table(
-        ("block", "market", "nodes", "type", "state", "from", "until", "GPU-hour", "cost", "why"),
-        right=("nodes", "GPU-hour", "cost"), fold=("why",),
+        ("block", "market", "nodes", "type", "state", "from", "until", "GPU-hour", "paid", "why"),
+        right=("nodes", "GPU-hour", "paid"), fold=("why",),
     )  # fmt: skip
     for each in found:
         table.add_row(
             each.id, each.provider, str(each.nodes), each.instance_type, each.state.value,
             f"{each.starts_at:%m-%d %H:%M}" if each.starts_at else "-",
             f"{each.ends_at:%m-%d %H:%M}" if each.ends_at else "-",
-            format_dollars(each.price), _dollars(each.cost), each.reason or each.decided,
+            format_dollars(each.price_micro_usd), _dollars(each.paid_micro_usd),
+            each.reason or each.decided,
         )  # fmt: skip
     show(table)
     return _say_simulated(any(each.simulated for each in found))
@@ -109,20 +110,28 @@ def block(
     of, decision = found.block, found.decision
     say(
         f"block {of.id} ({of.state.value}): {of.nodes} x {of.instance_type} at {of.provider},"
-        f" {_dollars(of.cost)}" + (f", until {of.ends_at:%m-%d %H:%M} UTC" if of.ends_at else "")
+        f" {format_dollars(of.price_micro_usd)} a GPU-hour"
+        + (f", until {of.ends_at:%m-%d %H:%M} UTC" if of.ends_at else "")
     )
+    say(of.sum_in_words)
+    if of.used_so_far_micro_usd is not None and of.idle_so_far_micro_usd is not None:
+        used, idle = (
+            _dollars(each) for each in (of.used_so_far_micro_usd, of.idle_so_far_micro_usd)
+        )
+        say(f"so far: {used} of time that jobs held, {idle} of time that nobody did")
     if decision is None:
         note("Nothing was decided about it yet: its pool does not buy, or there was no need.")
     else:
         say(f"{decision.at:%m-%d %H:%M:%S} UTC: {decision.reason}")
         show(block_options_table(decision.options))
     if found.sales:
-        table = a_table(("sale", "node", "state", "from", "until", "proceeds", "fee", "why"),
-                        right=("proceeds", "fee"), fold=("why",))  # fmt: skip
+        table = a_table(("sale", "node", "state", "from", "until", "resold", "fee", "why"),
+                        right=("resold", "fee"), fold=("why",))  # fmt: skip
         for sale in found.sales:
             table.add_row(
                 sale.key, sale.machine, sale.state, f"{sale.starts_at:%m-%d %H:%M}",
-                f"{sale.ends_at:%m-%d %H:%M}", _dollars(sale.proceeds), _dollars(sale.fee),
+                f"{sale.ends_at:%m-%d %H:%M}", _dollars(sale.resold_micro_usd),
+                _dollars(sale.fee_micro_usd),
                 sale.refused,
             )  # fmt: skip
         show(table)
@@ -155,7 +164,7 @@ def costs(
     ] = "pool",
     as_json: JSON = False,
 ) -> None:
-    """Show what bought capacity cost: spent, used by jobs, idle, saved by resale.
+    """Show what was paid and what became of it: paid - resold + fees = used + idle + open.
 
     A job pays its share of its node's price for its time, once the node's block has ended.
     """
@@ -166,10 +175,13 @@ def costs(
         return print_json(found)
     if not found:
         return note("Nothing has been paid for yet.")
-    sums = ("spent", "used", "idle", "saved by resale", "open")
+    sums = ("paid", "resold", "fees", "used", "idle", "open")
     table = a_table((by, *sums), right=sums, widest={by: width_of_ids(out().width)})
     for each in found:
-        amounts = (each.spent, each.used, each.idle, each.resold - each.fees, each.open)
+        amounts = (
+            each.paid_micro_usd, each.resold_micro_usd, each.fees_micro_usd, each.used_micro_usd,
+            each.idle_micro_usd, each.open_micro_usd,
+        )  # fmt: skip
         table.add_row(each.name, *map(_dollars, amounts))
     show(table)
     return None
@@ -245,8 +257,9 @@ def caps(
     table = a_table(("cap of", "name", "most", "committed today", "set by"),
                     right=("most", "committed today"))  # fmt: skip
     for each in state.caps:
-        today = "" if each.committed is None else _dollars(each.committed)
-        most = "no limit" if each.micro is None else _dollars(each.micro)
+        committed, most = each.committed_micro_usd, each.most_micro_usd
+        today = "" if committed is None else _dollars(committed)
+        most = "no limit" if most is None else _dollars(most)
         by = "its buying policy" if each.of_policy else "market caps"
         table.add_row(each.scope, each.name, most, today, by)
     show(table)
@@ -272,7 +285,7 @@ def orphans(as_json: JSON = False) -> None:
                         right=("cost so far",), fold=("detail",))  # fmt: skip
         for each in found:
             table.add_row(each.provider, each.kind.value, each.id, each.name,
-                          _dollars(each.micro), each.detail)  # fmt: skip
+                          _dollars(each.cost_micro_usd), each.detail)  # fmt: skip
         show(table)
         for kind in dict.fromkeys(each.kind for each in found):
             note(f"{kind.value}: {NEXT[kind]}")

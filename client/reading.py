@@ -2,9 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
-from activities.buying.inputs import under_way
+from activities.buying.coming import purchases_for, purchases_under_way
 from activities.buying.reasons import BuyingReasons
 from activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
+from activities.cycle_views import CycleViews
 from activities.database import Database
 from activities.locality import with_locality
 from activities.snapshot import load_nodes, load_place, load_pool, load_recent
@@ -13,12 +14,15 @@ from client.explain import explain
 from client.topology import topology_in
 from models.checkpoint import CheckpointInfo
 from models.checkpointing import CheckpointDecision
+from models.cycles import PoolCycles
 from models.domains import PoolTopology
 from models.errors import LongshoreError
 from models.job import JobSpec, JobState
 from models.job_report import JobReport
 from models.placement import JobRequest, PlacementKind
+from models.pool import no_such_pool
 from models.settings import Settings
+from models.spending import PurchaseUnderWay
 from models.views import Explanation, JobView, NodeView, PoolView
 from scheduling.packer import place
 from scheduling.unready import look_past_states
@@ -90,7 +94,7 @@ class Reading:
         checkpoint, missing = await self._stored(job.id, spec)
         return JobReport(
             job=job, spec=spec, attempts=attempts, checkpoint=checkpoint, saving=saving,
-            missing=missing,
+            missing=missing, purchases=await self._purchases_for(job),
         )  # fmt: skip
 
     async def explain(self, ref: str) -> Explanation:
@@ -109,7 +113,8 @@ class Reading:
             position = await load_place(connection, job.pool, job.id, pool.packing)
             nodes = await load_nodes(connection, job.pool)
             recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
-            coming = await under_way(connection, pool) if pool.buying.enabled else ()
+            coming = await purchases_under_way(connection, pool)
+            purchases = await purchases_for(connection, pool, job.id)
             alone = None
             if last is None or last.kind is not PlacementKind.SET_ASIDE:
                 request = JobRequest.model_validate(row["request"])
@@ -126,7 +131,7 @@ class Reading:
             nodes=len(nodes), growth=pool.growth, making_room=making_room, spared=spared,
             gave_way=gave_way, saving=saving,
             buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
-            coming=coming,
+            coming=coming, purchases=purchases, buys=pool.buying.enabled,
         )  # fmt: skip
 
     async def nodes(
@@ -142,6 +147,21 @@ class Reading:
     async def pools(self) -> tuple[PoolView, ...]:
         """Return the pools by name."""
         return await self._views().pools()
+
+    async def cycles(self, pool: str | None = None, *, last: int = 0) -> tuple[PoolCycles, ...]:
+        """Return what the cycles of one pool did and took, or of all by name, with the `last` of
+        each. Raises NotFoundError."""
+        found = await CycleViews(self._db()).cycles(pool, last=last)
+        if pool is not None and not found:
+            raise no_such_pool(pool, [each.spec.name for each in await self.pools()])
+        return found
+
+    async def _purchases_for(self, job: JobView) -> tuple[PurchaseUnderWay, ...]:
+        if job.state is not JobState.QUEUED:
+            return ()
+        async with self._db().transaction() as connection:
+            pool = await load_pool(connection, job.pool, self.settings.margins)
+            return await purchases_for(connection, pool, job.id)
 
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest."""

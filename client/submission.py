@@ -11,17 +11,23 @@ from datetime import UTC, datetime
 import yaml
 from sqlalchemy.exc import DBAPIError
 
+from activities.buying.coming import purchases_under_way
 from activities.database import Database
 from activities.queue import why_never
-from activities.snapshot import load_nodes
+from activities.snapshot import load_nodes, load_pool
 from models.errors import UnavailableError, UnsatisfiableError
 from models.job import JobSpec, format_wish
 from models.node import Node
 from models.placement import JobRequest
-from models.units import format_gb, format_gb_per_second, format_watts
+from models.pool import PoolSpec
+from models.spending import PurchaseUnderWay
+from models.units import format_duration, format_gb, format_gb_per_second, format_watts
+from scheduling.buying.words import under_way
 from scheduling.packer import could_ever_place
 
 _SUFFIX = 10
+_MOST_NAMED = 2
+"""Purchases that a warning names."""
 GENERATED_ID = re.compile(rf"-[a-z2-7]{{{_SUFFIX}}}$")
 """Ends every job id that `new_job_id` makes."""
 
@@ -81,28 +87,51 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
         async with database().transaction() as connection:
             refusal = await why_never(connection, "", spec)
             nodes = await load_nodes(connection, spec.pool)
+            pool = await load_pool(connection, spec.pool)
+            coming = await purchases_under_way(connection, pool)
     except UnavailableError as error:
         return (f"could not look at the nodes first ({error})",)
     except DBAPIError as error:
         return (f"could not look at the nodes first ({error.orig}): `longshore db upgrade`",)
     if refusal:
         raise UnsatisfiableError(refusal)
-    return tuple(_warnings(spec, nodes))
+    return (*_warnings(spec, nodes, _what_comes(pool, coming)), *_assumed(spec, pool))
 
 
-def _warnings(spec: JobSpec, nodes: tuple[Node, ...]) -> list[str]:
+def _assumed(spec: JobSpec, pool: PoolSpec) -> tuple[str, ...]:
+    """Return for how long machines are bought where the job does not say how long it runs."""
+    if not pool.buying.enabled or "expected_duration" in spec.model_fields_set:
+        return ()
+    length = format_duration(spec.expected_duration)
+    return (
+        f"the job does not say how long it runs: what pool {spec.pool} buys for it lasts for "
+        f"{length}, as is assumed (`expected_duration`)",
+    )
+
+
+def _what_comes(pool: PoolSpec, coming: tuple[PurchaseUnderWay, ...]) -> str:
+    """Return what a pool does where nodes lack; nothing where it waits for somebody."""
+    if not coming and not pool.buying.enabled:
+        return ""
+    buys = "it buys what is missing" if pool.buying.enabled else ""
+    there = under_way(coming[:_MOST_NAMED])
+    if len(coming) > _MOST_NAMED:
+        there += f"; and {len(coming) - _MOST_NAMED} more"
+    return f"{'; '.join(filter(None, (buys, there)))} (`longshore why` shows what for this job)"
+
+
+def _warnings(spec: JobSpec, nodes: tuple[Node, ...], comes: str) -> list[str]:
     if not nodes:
-        return [
-            f"pool {spec.pool} has no nodes yet: the job waits until one joins "
-            f"(`longshore agent --pool {spec.pool}`)"
-        ]
+        waits = f"the job waits until one joins (`longshore agent --pool {spec.pool}`)"
+        return [f"pool {spec.pool} has no nodes yet: {comes or waits}"]
     now = datetime.now(UTC)
     if could_ever_place(JobRequest.of("", spec, now, 1), nodes, now):
         return []
     which = "the" if spec.gang else "none of the"
     hold = "cannot" if spec.gang else "could"
     together = "together " if spec.gang else ""
+    larger = "it waits until a larger one joins (`longshore why` says what is missing)"
     return [
         f"{which} {len(nodes)} nodes of pool {spec.pool} {hold} hold the job {together}even when "
-        "empty: it waits until a larger one joins (`longshore why` says what is missing)"
+        f"empty: {comes or larger}"
     ]

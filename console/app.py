@@ -17,6 +17,7 @@ from console import (
     blocks_page,
     bought_api,
     costs_page,
+    cycles_page,
     fleet_api,
     jobs_page,
     nodes_page,
@@ -74,6 +75,7 @@ def build(settings: Settings, token: str) -> FastAPI:
         page.add(bought, simulated=simulated)
     nodes_page.add(fleet)
     jobs_page.add(fleet)
+    cycles_page.add(fleet)
     _add_pages(app)
     app.add_middleware(Guard, token=token)
     app.add_middleware(SafeHeaders)

@@ -7,11 +7,12 @@ from urllib.parse import quote
 
 from activities.buying.block_end_views import BlockEndView, SaleView
 from console import lanes
+from console.accounts import account_html, money
 from console.formats import price, some, with_code
 from console.parts import CHOSEN, PICKED, amount, chip, facts, how_long, mark, number, table, when
 from console.purchases_view import link as purchase_link
 from models.purchase import BlockState
-from models.spending import BlockDetail
+from models.spending import BlockDetail, summed
 
 PATH = "/blocks"
 
@@ -25,10 +26,7 @@ def sums_html(blocks: Sequence[BlockDetail]) -> str:
         (
             ("Running", some(len(running), "block")),
             ("GPUs in use", f"{held:g} <small>of {gpus}</small>"),
-            ("Cost", amount(sum(each.cost for each in blocks))),
-            ("Used so far", amount(sum(each.used for each in blocks))),
-            ("Idle so far", amount(sum(each.idle for each in blocks))),
-            ("Sold again", amount(sum(each.resold for each in blocks))),
+            *money(summed(blocks)),
         )
     )
 
@@ -46,7 +44,6 @@ def axis_html(blocks: Sequence[BlockDetail], axis: lanes.Axis) -> str:
 
 def head_html(block: BlockDetail) -> str:
     """Return what a block is, and what became of its money."""
-    so_far = "" if block.state is BlockState.ENDED else " so far"
     why = f'<p class="reason">{escape(block.reason)}.</p>' if block.reason else ""
     purchase = purchase_link(block.purchase_id) if block.purchase_id else "–"
     return (
@@ -57,15 +54,14 @@ def head_html(block: BlockDetail) -> str:
                 ("Pool", escape(block.pool or "–")),
                 ("From", when(block.starts_at)),
                 ("Ended" if block.ended_at else "Until", when(block.ended_at or block.ends_at)),
-                ("A GPU-hour", price(block.price)),
-                ("Cost", amount(block.cost)),
-                (f"Used{so_far}", amount(block.used)),
-                (f"Idle{so_far}", amount(block.idle)),
-                ("Sold again", amount(block.resold)),
+                ("A GPU-hour", price(block.price_micro_usd)),
+                *money(block),
+                *_so_far(block),
                 ("Utilisation", _meter(block)),
                 ("Billed", "as it runs" if block.is_machine else "a window, paid whole"),
             )
         )
+        + account_html(block)
         + why
     )
 
@@ -131,16 +127,16 @@ def sales_html(sales: Iterable[SaleView]) -> str:
     """Return the sales of a block's time."""
     return table(
         "Sales",
-        ("State", "Node", "From", "Until", "Proceeds", "Fee"),
+        ("State", "Node", "From", "Until", "Resold", "Fee"),
         (
             f'<tr><td>{chip(each.state)}</td><td><span class="id">{escape(each.machine)}</span>'
             f"</td><td>{when(each.starts_at)}</td><td>{when(each.ends_at)}</td>"
-            f"{number(amount(each.proceeds))}{number(amount(each.fee))}</tr>"
+            f"{number(amount(each.resold_micro_usd))}{number(amount(each.fee_micro_usd))}</tr>"
             + (f'<tr class="under"><td colspan="6">{escape(each.refused)}</td></tr>'
                if each.refused else "")
             for each in sales
         ),
-        numbers=("Proceeds", "Fee"),
+        numbers=("Resold", "Fee"),
     )  # fmt: skip
 
 
@@ -157,6 +153,15 @@ def nearest_end(blocks: Iterable[BlockDetail]) -> str:
     return f"{name} expires in {how_long(max(left, timedelta(0)))}"
 
 
+def _so_far(block: BlockDetail) -> Iterable[tuple[str, str]]:
+    """Yield what the time that has passed cost, while a block lasts."""
+    for name, micro in (
+        ("Used so far", block.used_so_far_micro_usd), ("Idle so far", block.idle_so_far_micro_usd)
+    ):  # fmt: skip
+        if micro is not None:
+            yield name, amount(micro)
+
+
 def _about(block: BlockDetail) -> str:
     left = ""
     if block.state is not BlockState.ENDED and block.ends_at is not None:
@@ -167,9 +172,15 @@ def _about(block: BlockDetail) -> str:
         f"{chip(block.state.value)}</div>"
         f"<p>{_what(block)}</p>"
         f'<div class="money">{_meter(block)}{left}</div>'
-        f'<div class="money"><span>{amount(block.idle)} idle of {amount(block.cost)} at '
-        f"{price(block.price)}</span></div>"
+        f'<div class="money"><span>{_idle(block)} of {amount(block.paid_micro_usd)} paid at '
+        f"{price(block.price_micro_usd)}</span></div>"
     )
+
+
+def _idle(block: BlockDetail) -> str:
+    if block.idle_so_far_micro_usd is not None:
+        return f"{amount(block.idle_so_far_micro_usd)} idle so far"
+    return f"{amount(block.idle_micro_usd)} idle"
 
 
 def _what(block: BlockDetail) -> str:

@@ -108,7 +108,7 @@ def _add_lists(routes: APIRouter, bought: Bought) -> None:
         after: After = None,
         limit: Limit = 100,
     ) -> PurchasesResponse:
-        """What was committed and spent, in micro-dollars, and the nodes that came of each.
+        """What was committed and paid, in micro-dollars, and the nodes that came of each.
 
         Each entry is one of `longshore purchases --json`.
         """
@@ -135,7 +135,8 @@ def _add_lists(routes: APIRouter, bought: Bought) -> None:
     async def costs(
         by: By = "pool", since: Since = None, until: Until = None, limit: Limit = 100
     ) -> CostsResponse:
-        """Spent, used by jobs, idle and resold, in micro-dollars, by pool, tenant, job or block.
+        """What was paid, resold, kept as fees, used, idle and is open, in micro-dollars, by pool,
+        tenant, job or block.
 
         A job or a tenant pays its share when a block's account is closed: until then it is `open`.
         Each entry is one of `longshore costs --json`.

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from html import escape
 from urllib.parse import quote
 
+from console.accounts import account_html, money
 from console.parts import amount, facts, mark, number, table
-from models.spending import CostView
+from models.spending import CostView, summed
 
 PATH = "/costs"
 _PARTS = (("used", "used"), ("idle", "idle"), ("open", "open"))
@@ -13,25 +14,17 @@ _PARTS = (("used", "used"), ("idle", "idle"), ("open", "open"))
 
 def sums_html(costs: Sequence[CostView]) -> str:
     """Return the sums over all pools."""
-    spent = sum(each.spent for each in costs)
-    return facts(
-        (
-            ("Spent", amount(spent)),
-            ("Used by jobs", _of(sum(each.used for each in costs), spent)),
-            ("Idle", _of(sum(each.idle for each in costs), spent)),
-            ("In open blocks", _of(sum(each.open for each in costs), spent)),
-            ("Sold again", amount(sum(each.resold - each.fees for each in costs))),
-            ("Saved under the limits", amount(sum(each.saved for each in costs))),
-        )
-    )
+    account = summed(costs)
+    saved = amount(sum(each.saved_micro_usd for each in costs))
+    return facts((*money(account), ("Saved under the limits", saved))) + account_html(account)
 
 
 def list_html(by: str, costs: Sequence[CostView]) -> str:
     """Return a row for each name, with what became of its money as a bar."""
-    most = max((each.spent for each in costs), default=1) or 1
+    most = max((each.paid_micro_usd for each in costs), default=1) or 1
     shares = by in ("tenant", "job")
-    heads = (by.capitalize(), "What became of it", "Spent", "Used", "Idle", "Open", "Sold again",
-             "Saved")  # fmt: skip
+    heads = (by.capitalize(), "What became of it", "Paid", "Resold", "Fees", "Used", "Idle",
+             "Open", "Saved")  # fmt: skip
     if shares:
         heads = (by.capitalize(), "What became of it", "Used", "Saved")
     return table(
@@ -49,10 +42,8 @@ def legend_html(by: str) -> str:
 
 
 def _row(by: str, each: CostView, most: int, shares: bool) -> str:
-    numbers = (each.used, each.saved) if shares else (
-        each.spent, each.used, each.idle, each.open, each.resold - each.fees, each.saved
-    )  # fmt: skip
-    cells = "".join(number(amount(micro)) for micro in numbers)
+    parts = [("Used", amount(each.used_micro_usd))] if shares else money(each)
+    cells = "".join(number(html) for _, html in (*parts, ("Saved", amount(each.saved_micro_usd))))
     return (
         f"<tr><td>{_name(by, each.name)} {mark(each.simulated)}</td>"
         f'<td class="bars">{_bar(each, most)}</td>{cells}</tr>'
@@ -60,8 +51,11 @@ def _row(by: str, each: CostView, most: int, shares: bool) -> str:
 
 
 def _bar(each: CostView, most: int) -> str:
-    told = ", ".join(f"{amount(getattr(each, name))} {word}" for name, word in _PARTS)
-    widths = {name: max(getattr(each, name), 0) / most * 100 for name, _ in _PARTS}
+    parts = {
+        "used": each.used_micro_usd, "idle": each.idle_micro_usd, "open": each.open_micro_usd,
+    }  # fmt: skip
+    told = ", ".join(f"{amount(parts[name])} {word}" for name, word in _PARTS)
+    widths = {name: max(micro, 0) / most * 100 for name, micro in parts.items()}
     pieces = "".join(
         f'<i class="part {name}" style="width:{width:.2f}%"></i>' for name, width in widths.items()
     )
@@ -73,8 +67,3 @@ def _name(by: str, name: str) -> str:
     if by == "block":
         return f'<a class="id" href="/blocks/{quote(name)}">{shown}</a>'
     return f'<span class="{"id" if by == "job" else ""}">{shown}</span>'
-
-
-def _of(part: int, whole: int) -> str:
-    share = f" <small>{part / whole * 100:.0f} %</small>" if whole else ""
-    return f"{amount(part)}{share}"

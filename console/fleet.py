@@ -9,6 +9,7 @@ from client.api import Longshore
 from client.reading import Reading
 from client.web_ui import job_url
 from console.sharing import Shared
+from models.cycles import PoolCycles
 from models.domains import PoolTopology
 from models.errors import LongshoreError, UnavailableError
 from models.job import JobState
@@ -55,6 +56,12 @@ class Fleet:
     async def pools(self) -> tuple[PoolView, ...]:
         """Return the pools by name."""
         return await self._shared(("pools",), self._reading.pools)
+
+    async def cycles(self, pool: str | None = None, *, last: int = 0) -> tuple[PoolCycles, ...]:
+        """Return what cycles did and took, of one pool or of all. Raises NotFoundError."""
+        return await self._shared(
+            ("cycles", pool, last), lambda: self._reading.cycles(pool, last=last)
+        )
 
     async def jobs(
         self,

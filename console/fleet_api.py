@@ -10,6 +10,7 @@ from console.bought_api import After, Limit, PoolName
 from console.fleet import Fleet
 from console.problems import Problem
 from models.base import Frozen, Name
+from models.cycles import PoolCycles
 from models.domains import PoolTopology
 from models.job import JobState
 from models.job_report import JobReport
@@ -49,6 +50,12 @@ class PoolsResponse(Frozen):
     """The pools, by name."""
 
     pools: tuple[PoolView, ...]
+
+
+class CyclesResponse(Frozen):
+    """The cycles of pools, by the names of these. Times are milliseconds."""
+
+    pools: tuple[PoolCycles, ...]
 
 
 class JobsResponse(Frozen):
@@ -99,6 +106,19 @@ def _add_nodes(routes: APIRouter, fleet: Fleet) -> None:
         Each entry is one of `longshore pools --json`.
         """
         return PoolsResponse(pools=await fleet.pools())
+
+    @routes.get("/cycles", summary="Cycles of pools, and what they take")
+    async def cycles(
+        pool: PoolName = None,
+        last: Annotated[
+            int, Query(ge=0, le=1000, description="How many of the last cycles of each to list.")
+        ] = 0,
+    ) -> CyclesResponse:
+        """How often each pool plans, and what a cycle takes in its parts, over the last hour.
+
+        Each entry is one of `longshore cycles --json`.
+        """
+        return CyclesResponse(pools=await fleet.cycles(pool, last=last))
 
 
 def _add_jobs(routes: APIRouter, fleet: Fleet) -> None:

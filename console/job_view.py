@@ -19,6 +19,7 @@ from console.parts import (
     table,
     when,
 )  # fmt: skip
+from console.purchases_view import link as purchase_link
 from models.gang import GangPlan, PlannedGroup
 from models.job import AttemptRecord, JobState
 from models.job_report import AttemptView, JobReport
@@ -63,7 +64,10 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
 
 def why_html(explanation: Explanation, now: datetime) -> str:
     """Return why a job is where it is, in sentences."""
-    said = [f"It {escape(explanation.headline)}."]
+    headline = escape(explanation.headline)
+    for each in explanation.purchases:
+        headline = headline.replace(escape(each.id), purchase_link(each.id))
+    said = [f"It {headline}."]
     if explanation.position is not None:
         said.append(_place_in_queue(explanation, now))
     last = explanation.last_decision
@@ -71,9 +75,9 @@ def why_html(explanation: Explanation, now: datetime) -> str:
         ago = how_long(now - explanation.decided_at)
         also = "" if last.reason in explanation.headline else f": {escape(last.reason)}"
         said.append(f"The last cycle looked at it {ago} ago{also}.")
-        if last.estimated_start is not None:
-            at = when(last.estimated_start)
-            said.append(f"It may start at {at} UTC, when running jobs end in time.")
+        if (start := explanation.job.estimated_start) is not None:
+            then = "what was bought is there" if explanation.purchases else "jobs end in time"
+            said.append(f"It may start at {when(start)} UTC, when {then}.")
     said += _decided(explanation, now)
     return "".join(
         f'<p class="reason{"" if position else " first"}">{each.replace("..", ".")}</p>'

@@ -1,6 +1,6 @@
 """The page /orderbook: a live book, the recommended limit, and what stands beside both."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
@@ -18,6 +18,7 @@ from console.quotes import Need, Quote, Quotes, counted, next_hour
 from models.errors import LongshoreError, MarketAwayError
 from models.market import InstanceType, NoQuote, NoQuoteReason, Window
 from models.price import CountedLevel, PriceAnswer
+from scheduling.prices.words import left_out_words
 
 PATH = "/orderbook"
 EVERY = 2.0
@@ -200,7 +201,7 @@ class OrderbookPage:
         self._asks_table.content = view.levels_html(
             "asks", answer.asks, answer.observed_at, picked=answer.index
         )
-        self._asks.remark(_remark(answer.ask_liquidity, view.left_out_words(answer.left_out)))
+        self._asks.remark(_remark(answer.ask_liquidity, _left_out(answer.left_out)))
         self._show_bids(answer.bids, answer.bid_liquidity, answer.observed_at)
         options = charts.depth(answer.asks, answer.bids, answer.limit)
         redraw(self._depth, options, charts.depth_words(answer))
@@ -217,7 +218,7 @@ class OrderbookPage:
             return
         bids = counted(book.bids)
         self._asks_table.content = view.levels_html("asks", (), book.observed_at)
-        self._asks.remark(_remark(0, view.left_out_words(why.left_out)))
+        self._asks.remark(_remark(0, _left_out(why.left_out)))
         self._show_bids(bids, bids[-1].cumulative if bids else 0, book.observed_at)
         redraw(self._depth, charts.depth((), bids, None), "Depth of the book: bids alone.")
         self._book.set_visibility(True)
@@ -273,3 +274,7 @@ _START_MARKET = (
     "itself; or set the token of a real one and start the console again."
 )
 _LIKE = "Write it like 8xH100 or 8xH100-80GB."
+
+
+def _left_out(left_out: Mapping[str, int]) -> str:
+    return f"left out: {left_out_words(left_out)}" if left_out else ""

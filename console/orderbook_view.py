@@ -134,15 +134,6 @@ def live_html(read_at: datetime | None, now: datetime, observed_at: datetime | N
     )
 
 
-def left_out_words(left_out: dict[str, int]) -> str:
-    """Return how many asks do not count, and why; nothing when all do."""
-    parts = [
-        f"{number} for their {escape(reason.replace('_', ' '))}"
-        for reason, number in left_out.items()
-    ]
-    return f"left out: {', '.join(parts)}" if parts else ""
-
-
 _MINUTE = timedelta(minutes=1)
 _PICK = ' class="pick" aria-current="true"'
 _NO_QUOTE = {

@@ -7,9 +7,18 @@ from urllib.parse import quote
 
 from activities.buying.switch import Cap, SwitchState
 from activities.markets.reconcile import NEXT, MarketFinding, Mismatch
+from console.accounts import account_html, money
 from console.formats import price, some, with_code
 from console.parts import CHOSEN, PICKED, amount, chip, facts, mark, number, table, when
-from models.spending import Happened, OptionRecord, OrderView, PurchaseDetail, PurchaseView
+from models.spending import (
+    Happened,
+    OptionRecord,
+    OrderView,
+    PurchaseDetail,
+    PurchaseView,
+    named,
+    summed,
+)
 
 PATH = "/purchases"
 COMPARED = "what a market lists and nobody here knows, and the other way; compared every minute"
@@ -37,9 +46,11 @@ def switch_html(switch: SwitchState) -> str:
             f"<b>Buying is stopped.</b>{why} What runs goes on. "
             "<code>longshore market resume</code> lets it be bought again."
         )
-    notes += [_cap(cap) for cap in switch.caps if cap.committed is not None]
+    caps = [cap for cap in switch.caps if cap.committed_micro_usd is not None]
+    notes += [f"<b>No cap of {_of(cap)}.</b>" for cap in caps if cap.most_micro_usd is None]
     items = "".join(f"<li>{note}</li>" for note in notes)
-    return f'<ul class="notes" aria-label="Buying">{items}</ul>' if items else ""
+    said = f'<ul class="notes" aria-label="Buying">{items}</ul>' if items else ""
+    return said + (_caps(caps) if caps else "")
 
 
 def sums_html(purchases: Sequence[PurchaseView]) -> str:
@@ -50,8 +61,8 @@ def sums_html(purchases: Sequence[PurchaseView]) -> str:
             ("Shown", some(len(purchases), "purchase")),
             ("Running", some(len(running), "purchase")),
             ("Nodes", some(sum(len(each.nodes) for each in running), "node")),
-            ("Committed, running", amount(sum(each.committed for each in running))),
-            ("Spent", amount(sum(each.spent for each in purchases))),
+            ("Committed, running", amount(sum(each.committed_micro_usd for each in running))),
+            *money(summed(purchases)),
         )
     )
 
@@ -60,9 +71,9 @@ def list_html(purchases: Iterable[PurchaseView]) -> str:
     """Return the table of purchases."""
     return table(
         "Purchases, the newest first",
-        ("State", "Purchase", "What", "For", "Committed", "Spent", "Nodes", "Why"),
+        ("State", "Purchase", "What", "For", "Committed", "Paid", "Nodes", "Why"),
         (_row(each) for each in purchases),
-        numbers=("Committed", "Spent"),
+        numbers=("Committed", "Paid"),
     )
 
 
@@ -76,11 +87,12 @@ def head_html(purchase: PurchaseDetail) -> str:
                 ("What", _what(purchase)),
                 ("For", f"{escape(purchase.pool)} <small>{escape(purchase.tenant)}</small>"),
                 ("Tier", escape(purchase.tier)),
-                ("Planned at most", amount(purchase.planned)),
-                ("Committed", amount(purchase.committed)),
-                ("Spent", amount(purchase.spent)),
+                ("Planned at most", amount(purchase.planned_micro_usd)),
+                ("Committed", amount(purchase.committed_micro_usd)),
+                *money(purchase),
             )
         )
+        + account_html(purchase)
         + f'<p class="reason">{escape(decided)}</p>{why}{_serves(purchase)}'
     )
 
@@ -100,17 +112,17 @@ def orders_html(purchase: PurchaseDetail) -> str:
         return '<p class="quiet padded">No order has been made.</p>'
     return table(
         "Orders",
-        ("Order", "State", "Bought", "Limit", "Spent"),
+        ("Order", "State", "Bought", "Limit", "Paid"),
         (
             f"<tr><td>{_block_link(each.key, purchase.blocks)}</td>"
             f"<td>{escape(_order_state(each))}</td>"
             f"<td>{each.nodes} of {some(each.wanted, 'node')}</td>"
-            f"{number(price(each.limit))}{number(amount(each.spent))}</tr>"
+            f"{number(price(each.limit_micro_usd))}{number(amount(each.paid_micro_usd))}</tr>"
             + (f'<tr class="under"><td colspan="5">{escape(each.refused)}</td></tr>'
                if each.refused else "")
             for each in purchase.made
         ),
-        numbers=("Limit", "Spent"),
+        numbers=("Limit", "Paid"),
     )  # fmt: skip
 
 
@@ -153,7 +165,7 @@ def orphans_html(found: Iterable[MarketFinding]) -> str:
             f"<tr><td>{chip(each.kind.value)}</td><td>{escape(each.provider)}</td>"
             f'<td><span class="id">{escape(each.id or "–")}</span>'
             f"<small>{escape(each.name)}</small></td>"
-            f"{number(amount(each.micro) if each.id else '–')}<td>{when(each.since)}</td>"
+            f"{number(amount(each.cost_micro_usd) if each.id else '–')}<td>{when(each.since)}</td>"
             f'<td class="fold quiet">{_MEANS[each.kind]}: {escape(each.detail)}'
             f"<small>{escape(NEXT[each.kind])}</small></td></tr>"
             for each in found
@@ -169,7 +181,7 @@ def _row(each: PurchaseView) -> str:
         f"<td>{link(each.id)}<small>{when(each.created_at)}</small></td>"
         f"<td>{_what(each)}</td>"
         f"<td>{escape(each.pool)}<small>{escape(each.tenant)}, {escape(each.tier)}</small></td>"
-        f"{number(amount(each.committed))}{number(amount(each.spent))}"
+        f"{number(amount(each.committed_micro_usd))}{number(amount(each.paid_micro_usd))}"
         f'<td>{nodes}</td><td class="fold">{escape(each.reason)}</td></tr>'
     )
 
@@ -181,21 +193,40 @@ def _what(each: PurchaseView) -> str:
     )
 
 
-def _cap(cap: Cap) -> str:
-    name = "" if cap.name == "*" else f" {escape(cap.name)}"
-    of = f"{escape(cap.scope)}{name}"
-    committed = amount(cap.committed or 0)
-    if cap.micro is None:
-        return f"<b>No cap of {of}.</b> {committed} are committed today (UTC)."
-    by = " (its buying policy)" if cap.of_policy else ""
-    return f"<b>Cap of {of}{by}.</b> {committed} of {amount(cap.micro)} are committed today (UTC)."
+def _caps(caps: Sequence[Cap]) -> str:
+    rows = (
+        f"<tr><td>{_of(cap)}</td>{number(amount(cap.committed_micro_usd or 0))}"
+        f"{number(_most(cap))}"
+        f"<td>{'its buying policy' if cap.of_policy else 'market caps'}</td></tr>"
+        for cap in caps
+    )
+    heads = ("Cap of a day (UTC)", "Committed today", "At most", "Set by")
+    listed = table("What may be committed today", heads, rows, numbers=heads[1:3])
+    return f'<section class="card caps"><div class="body">{listed}</div></section>'
+
+
+def _most(cap: Cap) -> str:
+    if cap.most_micro_usd is None:
+        return "no limit"
+    left = cap.most_micro_usd - (cap.committed_micro_usd or 0)
+    most = amount(cap.most_micro_usd)
+    return (
+        f'{most} <span class="chip">nearly reached</span>'
+        if 5 * left < cap.most_micro_usd
+        else most
+    )
+
+
+def _of(cap: Cap) -> str:
+    return escape(cap.scope) + ("" if cap.name == "*" else f" {escape(cap.name)}")
 
 
 def _serves(purchase: PurchaseDetail) -> str:
     if not purchase.serves:
         return ""
-    shown = ", ".join(f"<code>{escape(job)}</code>" for job in purchase.serves[:12])
-    more = len(purchase.serves) - 12
+    serves = named(purchase.serves)
+    shown = ", ".join(f"<code>{escape(name)}</code>" for name in serves[:12])
+    more = len(serves) - 12
     return f'<p class="reason">For {shown}{f" and {more} more" if more > 0 else ""}.</p>'
 
 

@@ -92,7 +92,8 @@ async def test_a_pool_is_decided_for_at_the_markets(
     )
     assert (changed.code, changed.err) == (0, "")
     stated = (
-        "by least-cost, at most $1,000.00 a day; a GPU-hour at most $30.00 (FAST), $10.00 (FLEX)"
+        "by least-cost, at most $1,000.00 a day; a GPU-hour at most $30.00 for FAST; "
+        "a GPU-hour at most $10.00 for FLEX"
     )
     assert f"It buys {stated}." in changed.out
     shown = await longshore("pool", "show", pool)
@@ -103,7 +104,7 @@ async def test_a_pool_is_decided_for_at_the_markets(
     found = DryRun.model_validate_json(ran.out)
     assert (found.simulated, found.switched_on) == (True, True)
     assert [job.request.id for job in found.jobs] == [job_id]
-    assert found.left_today == micro_of("1000")
+    assert found.left_today_micro_usd == micro_of("1000")
     (plan,) = found.decision.plans
     assert (plan.gpus, plan.serves) == (8, (job_id,))
     assert (plan.provider, plan.limit) == ("sfcompute", micro_of("24.00"))
@@ -120,10 +121,56 @@ async def test_what_a_pool_may_spend_a_day_is_shown_and_none_is_no_limit(
     assert "the pool may commit today (UTC): $1,000.00 more" in ran.out
     none = ("--buying", "caps.per_day=none", "--buying", "max_price.FLEX=none")
     changed = await longshore("pool", "set", pool, *none)
-    assert "without a cap; a GPU-hour at most $10.00 (FAST), no limit (FLEX)" in changed.out
+    stated = "without a cap; a GPU-hour at most $10.00 for FAST; a GPU-hour at any price for FLEX"
+    assert stated in changed.out
     assert re.search(rf"pool +{pool} +no limit", (await longshore("market", "caps")).out)
     ran = await longshore("buy", "--dry-run", "--pool", pool)
     assert "the pool may commit today (UTC): without a limit" in ran.out
+
+
+async def test_an_amount_without_a_dollar_sign_is_refused(longshore: Command, pool: str) -> None:
+    """It would be read as micro-dollars, as programs write them."""
+    for name in ("max_price.FAST", "caps.per_day", "flex_price"):
+        ran = await longshore("pool", "set", pool, "--buying", f"{name}=50")
+        assert ran.code == 2
+        assert f"give dollars, as in '{name}=$50'" in " ".join(ran.err.replace("│", " ").split())
+    assert (await longshore("pool", "set", pool, "--buying", "slippage=0.2")).code == 0
+    warm = ("--buying", "enabled=true", "--buying", "fast_warm_gpus=2")
+    assert "at least 2 GPUs kept warm" in (await longshore("pool", "set", pool, *warm)).out
+
+
+async def test_what_is_assumed_of_a_job_without_a_duration_is_said_where_a_pool_buys(
+    longshore: Command, pool: str, market: RunningMarket
+) -> None:
+    may = ("--buying", "enabled=true", "--buying", "max_price.FAST=$30")
+    await longshore("pool", "set", pool, *may)
+    said = f"what pool {pool} buys for it lasts for 1h, as is assumed (`expected_duration`)"
+    silent = await longshore("submit", "--pool", pool, "--gpus", "8", "--", "true")
+    assert said in " ".join(silent.err.split())
+    ran = await longshore("buy", "--dry-run", "--pool", pool)
+    assert "for 1 job of 1h (1h is assumed where a job does not say)" in " ".join(ran.out.split())
+    stated = ("--expected-duration", "2h")
+    told = await longshore("submit", "--pool", pool, *stated, "--gpus", "8", "--", "true")
+    assert "as is assumed" not in told.err
+
+
+async def test_from_whom_a_pool_buys_is_set_and_shown(
+    longshore: Command, pool: str, market: RunningMarket
+) -> None:
+    changed = await longshore(
+        "pool", "set", pool, "--buying", "enabled=true", "--buying",
+        "sellers.exclude=runpod,nebius", "--buying", "regions.include=[united_states, us-west]",
+        "--buying", "countries.exclude='NO'", "--buying", "community=true",
+    )  # fmt: skip
+    assert (changed.code, changed.err) == (0, "")
+    stated = (
+        "; no sellers runpod, nebius; regions united_states, us-west alone; no countries NO; "
+        "community hosts too"
+    )
+    assert stated in changed.out
+    assert "no sellers runpod, nebius" in (await longshore("pool", "show", pool)).out
+    wrong = await longshore("pool", "set", pool, "--buying", "sellers.without=runpod")
+    assert "sellers.without" in wrong.err
 
 
 async def test_a_market_that_is_away_is_named(

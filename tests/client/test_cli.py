@@ -256,7 +256,7 @@ def test_an_argument_that_is_no_utf_8_is_wrong_usage(args: tuple[str | bytes, ..
 def test_the_reader_of_a_pipe_may_leave_early() -> None:
     command = f"{shlex.quote(sys.executable)} -m client.cli schema job | head -1"
     ran = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=30
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=180
     )
     assert (ran.stdout, ran.stderr) == ("{\n", "")
 
@@ -264,7 +264,7 @@ def test_the_reader_of_a_pipe_may_leave_early() -> None:
 def _program(*args: str | bytes) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "client.cli", *args],
-        cwd=ROOT, capture_output=True, text=True, timeout=30, env=dict(os.environ),
+        cwd=ROOT, capture_output=True, text=True, timeout=180, env=dict(os.environ),
     )  # fmt: skip
 
 

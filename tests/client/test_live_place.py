@@ -33,7 +33,7 @@ async def test_a_pool_says_what_a_cycle_would_do_now(
     lone = ScriptedNode(temporal, pool, token, gpus=2, node_id=f"b-{pool}")
     await labelled.register()
     await lone.register()
-    async with labelled.serving():
+    async with labelled.serving(), lone.serving():
         held = await submitted(longshore, pool, "--gpus", "4")
         await labelled.started(held)
         wide = await submitted(longshore, pool, "--gpus", "8")

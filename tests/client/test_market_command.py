@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -154,9 +153,7 @@ def test_watch_prints_a_line_for_each_change(market: RunningMarket) -> None:
         first = watching.stdout.readline()
         assert "8 GPUs of 8xH100 at sfcompute (simulated): limit $" in first
         market.book()
-        began = time.monotonic()
         assert "no quote" in watching.stdout.readline()
-        assert time.monotonic() - began < 20
     finally:
         watching.terminate()
         watching.communicate(timeout=60)

@@ -171,7 +171,7 @@ def test_a_book_from_stdin(text: bytes | None, code: int) -> None:
     text = Path(EXAMPLE).read_bytes() if text is None else text
     ran = subprocess.run(
         [sys.executable, "-m", "client.cli", "price", "--book", "-", "--gpus", "64"],
-        cwd=ROOT, input=text, capture_output=True, check=False, timeout=60,
+        cwd=ROOT, input=text, capture_output=True, check=False, timeout=180,
     )  # fmt: skip
     assert ran.returncode == code
     wanted = (ran.stdout, b"$25.00 per GPU-hour") if code == 0 else (ran.stderr, b"error: stdin")
@@ -190,3 +190,39 @@ def test_a_terminal_gets_colours_and_the_first_rows() -> None:
     assert "$29.00" in text
     assert "$30.00" not in text
     assert "← limit" in text
+
+
+def test_asks_that_have_ended_begin_later_or_are_of_another_type_are_left_out(
+    cli: CLI, book: Callable[[str], str]
+) -> None:
+    path = book(
+        """
+instance_type: 8xH100
+last_updated: 2026-11-20T12:00:00Z
+asks:
+- {price: 1.00, quantity_gpus: 8, end: 2026-11-20T11:00:00Z}
+- {price: 1.10, quantity_gpus: 8, end: 2026-11-20T12:00:00Z}
+- {price: 1.20, quantity_gpus: 8, start: 2027-11-20T12:00:00Z}
+- {price: 1.30, quantity_gpus: 8, instance_type: 8xH200}
+- {price: 2.00, quantity_gpus: 8, instance_type: 8xH100-80GB}
+- {price: 2.10, quantity_gpus: 8, start: 2026-11-20T12:00:00Z, duration_hours: 1}
+bids:
+- {price: 1.90, quantity_gpus: 8}
+- {price: 3.90, quantity_gpus: 8, end: 2026-11-20T11:00:00Z}
+"""
+    )
+    said = answered(cli, "--book", path, "--gpus", "16")
+    assert said.left_out == {"instance_type": 1, "ended": 2, "later": 1}
+    assert (said.sufficient, said.total_ask_liquidity, said.total_bid_liquidity) == (True, 16, 8)
+    words = "1 ask that is of another instance type, 2 that have ended, 1 that begins later"
+    assert words in " ".join(cli("price", "--book", path, "--gpus", "16").out.split())
+    # A window of its own says which asks count; another type may be asked for.
+    later = answered(cli, "--book", path, "--gpus", "8", "--from", "2027-11-20T12:00:00Z",
+                     "--for", "1h")  # fmt: skip
+    assert later.left_out == {"instance_type": 1, "window": 3}
+    other = answered(cli, "--book", path, "--gpus", "8", "--instance-type", "8xH200")
+    assert (other.optimal_price, other.left_out) == (1.3, {"instance_type": 5})
+    only = book("instance_type: 8xH100\nlast_updated: 2026-11-20T12:00:00Z\nasks:\n"
+                "- {price: 1, quantity_gpus: 8, end: 2026-11-20T11:00:00Z}\n")  # fmt: skip
+    ran = cli("price", "--book", only, "--gpus", "8")
+    assert (ran.code, "no ask counts: 1 ask that has ended" in ran.out) == (69, True)

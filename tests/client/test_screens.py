@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from client import cycle_view
 from client.explain import explain
 from client.job_view import explanation_screen, job_screen, jobs_table
 from client.live import Lines, exit_code_of, job_panel
 from client.node_view import cells, node_line, nodes_table, pools_table
 from client.watch_command import Fleet, changes, fleet_screen
 from client.words import ago, gpu_list, span
-from models.buying import CapacityUnderWay
+from models.cycles import CycleView, PoolCycles
 from models.job import AttemptRecord, FailureClass, JobResult, JobSpec, JobState, JobStatus
 from models.job_report import JobReport
 from models.messages import Progress
@@ -27,6 +28,7 @@ from models.placement import (
 )
 from models.pool import Growth, PoolSpec
 from models.preemption import Spared
+from models.spending import PurchaseUnderWay
 from models.views import Explanation, GPUView, JobView, NodeView, PartView, PoolView
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -199,14 +201,40 @@ def test_a_pipe_gets_the_whole_reason() -> None:
     assert reason in drawn(jobs_table((a_job(reason=reason),), NOW, 4000), 4000)[1]
 
 
+COMING = PurchaseUnderWay(
+    id="p-1", instance_type="8xH100", provider="prime", nodes=2, committed_micro_usd=12_000_000,
+    ready_at=NOW + MINUTE,
+)  # fmt: skip
+
+
+def waiting(**fields: Any) -> Explanation:
+    job = a_job(estimated_start=fields.pop("estimated_start", None))
+    return explain(job, decided_at=NOW, position=1, growth=Growth.OPEN, **fields)
+
+
 def test_machines_on_their_way_are_told_and_nothing_else_is_advised() -> None:
-    coming = CapacityUnderWay(instance_type="8xH100", id="p-1", nodes=2, expected_at=NOW + MINUTE)
-    told = explain(
-        a_job(), alone=None, last=None, decided_at=NOW, position=1, nodes=0,
-        growth=Growth.OPEN, coming=(coming,),
-    )  # fmt: skip
-    assert told.headline.endswith("; 2 machines are on the way, the first about 12:01:00 UTC")
+    told = waiting(nodes=0, coming=(COMING,))
+    assert told.headline.endswith("; 2 machines are on the way, the first about 12:01 UTC")
     assert told.hints == ()
+
+
+def test_the_purchase_for_a_job_is_named_with_when_it_is_there() -> None:
+    told = waiting(nodes=0, coming=(COMING,), purchases=(COMING,), estimated_start=NOW + MINUTE)
+    assert told.headline == (
+        "waits: pool default has no nodes; purchase p-1 of 2 x 8xH100 at prime ($12.00 committed) "
+        "is under way for it, ready about 12:01 UTC"
+    )
+    assert told.hints == ()
+    lines = drawn(explanation_screen(told, NOW))
+    assert any("may start" in line and "when what was bought is there" in line for line in lines)
+    late = waiting(nodes=0, purchases=(COMING.model_copy(update={"late": True}),))
+    assert late.headline.endswith("under way for it, late: it was to be ready about 12:01 UTC")
+
+
+def test_a_pool_that_buys_wants_no_agent() -> None:
+    told = waiting(nodes=0, buys=True)
+    assert told.headline == "waits: pool default has no nodes, and buys what lacks"
+    assert told.hints == ("see what it would buy now: `longshore buy --dry-run --pool default`",)
 
 
 def test_how_a_job_failed() -> None:
@@ -288,6 +316,21 @@ def test_pools() -> None:
     row = drawn(pools_table((pool,), NOW))[1]
     assert row.split()[:7] == ["default", "open", "2", "5/16", "2", "3", "1"]
     assert row.endswith("1m ago, took 21 ms")
+
+
+def test_cycles_by_pool_and_one_by_one() -> None:
+    last = CycleView(id="c1", at=NOW - MINUTE, queued=3, placed=2, refused=0, took_ms=21.4)
+    pool = PoolCycles(
+        pool="default", simulated=True, waiting=1200, cycles=9, since=NOW, per_minute=4.5,
+        placed=20, refused=1, looked_at=3.25, p50_ms=8.04, p95_ms=1234.5, read_ms=2.0,
+        plan_ms=3.0, commit_ms=2.5, explain_ms=0.54, latest=(last,),
+    )  # fmt: skip
+    heads, row = (line.split() for line in drawn(cycle_view.pools_table((pool,)), 120)[:2])
+    assert heads[:6] == ["pool", "a", "minute", "p50", "p95", "read"]
+    assert row[:2] == ["default", "(simulated)"]
+    assert row[2:] == ["4.5", "8.0", "1,234", "2.0", "3.0", "2.5", "0.5", "1200", "3.2", "20", "1"]
+    row = drawn(cycle_view.latest_table(pool.latest, NOW), 120)[1]
+    assert row.split() == ["1m", "ago", "21", "–", "–", "–", "–", "3", "–", "2", "0"]
 
 
 def test_one_job_in_full() -> None:

@@ -1,6 +1,7 @@
 """The REST API over HTTP, between a simulated market and a real database."""
 
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ import pytest
 
 from activities.database import Database
 from activities.markets.memory import MarketMemory
+from console.quotes import BOOK_KEPT
 from models.market import Level, OrderBook
 from models.settings import MarketInfo
 from tests.support.console import RunningConsole, running_console
@@ -40,7 +42,7 @@ def fresh(console: RunningConsole, ready: Any, **query: Any) -> dict[str, Any]:
         found.update(answer.json(), status=answer.status_code, headers=dict(answer.headers))
         return ready(found)
 
-    assert wait_until(is_ready, 15.0, 0.1), found
+    assert wait_until(is_ready, 60.0, 0.1), found
     return found
 
 
@@ -162,13 +164,14 @@ def test_many_viewers_are_one_to_the_market(
     """Each read of the market uses up one of the faults that are set."""
     fresh(console, lambda b: b.get("total_ask_liquidity") == 432, hours=48)
     example.fault("rate_limited", times=10_000, provider="sfcompute")
-    before = example.happened("rate_limited")
+    before, began = example.happened("rate_limited"), time.monotonic()
     with ThreadPoolExecutor(8) as viewers:
         answers = list(viewers.map(lambda _: book(console, hours=72).status_code, range(40)))
     asked = example.happened("rate_limited") - before
+    looks = 1 + (time.monotonic() - began) / BOOK_KEPT
     example.clear_faults()
     assert set(answers) == {503}
-    assert 1 <= asked <= 12, asked  # one look, with what its client tries again
+    assert 1 <= asked <= 4 * looks, asked  # its client tries each look four times
 
 
 async def test_history(console: RunningConsole, console_database: str) -> None:
@@ -222,13 +225,20 @@ def test_a_history_that_makes_no_sense(
 
 
 def test_providers(console: RunningConsole, example: RunningMarket) -> None:
-    entries = {each["name"]: each for each in console.get("/market/providers").json()["providers"]}
+    entries: dict[str, Any] = {}
+
+    def are_reachable() -> bool:
+        # A failure that an earlier test had set is kept for a minute.
+        found = console.get("/market/providers").json()["providers"]
+        entries.update({each["name"]: each for each in found})
+        return all(each["reachable"] for each in found)
+
+    assert wait_until(are_reachable, 120.0, 0.5), entries
     assert set(entries) == {"prime", "sfcompute"}
     sfcompute, prime = entries["sfcompute"], entries["prime"]
     assert (sfcompute["default"], prime["default"]) == (True, False)
     assert "8xH100" in sfcompute["instance_types"]
     assert sfcompute["capabilities"]["order_book"]
-    assert sfcompute["reachable"]
     assert sfcompute["simulated"]
 
 

@@ -207,7 +207,7 @@ async def test_a_database_that_is_away_is_said_and_comes_back(stack: Stack, data
     ):
         assert of(console, "/nodes") == {"nodes": [], "next": None}
         with database_away(stack, database_url):
-            for path in ("/nodes", "/topology", "/pools", "/jobs", "/jobs/train-1"):
+            for path in ("/nodes", "/topology", "/pools", "/cycles", "/jobs", "/jobs/train-1"):
                 # An answer of a moment ago may still be given.
                 await eventually(lambda p=path: not console.get(p).is_success)
                 refused = console.get(path)
@@ -242,5 +242,5 @@ def test_a_job_that_is_not_there_is_not_found(console: RunningConsole, path: str
 
 
 def test_nothing_here_can_be_changed(console: RunningConsole):
-    for path in ("/nodes", "/jobs", "/jobs/train-1", "/topology", "/pools"):
+    for path in ("/nodes", "/jobs", "/jobs/train-1", "/topology", "/pools", "/cycles"):
         assert console.http.post(path, json={}).status_code == 405

@@ -23,7 +23,7 @@ CHECKS = [
 READ = (
     "/orderbook", "/market/history", "/market/providers", "/market/switch", "/market/orphans",
     "/purchases", "/purchases/{purchase_id}", "/blocks", "/blocks/{block_id}", "/costs", "/nodes",
-    "/topology", "/pools", "/jobs", "/jobs/{job_id}", "/jobs/{job_id}/why",
+    "/topology", "/pools", "/cycles", "/jobs", "/jobs/{job_id}", "/jobs/{job_id}/why",
     "/jobs/{job_id}/checkpoints",
 )  # fmt: skip
 STOP, RESUME = "/market/stop", "/market/resume"
@@ -39,7 +39,7 @@ def buying_goes_on(console: RunningConsole) -> Iterator[None]:
     yield
     console.http.post(RESUME)
     # An answer of a moment ago may still be given.
-    assert wait_until(lambda: not console.get("/market/switch").json()["stopped"], 30.0)
+    assert wait_until(lambda: not console.get("/market/switch").json()["stopped"], 60.0)
 
 
 def test_every_operation_is_tried(console: RunningConsole) -> None:

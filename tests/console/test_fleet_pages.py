@@ -187,11 +187,29 @@ async def test_a_job_that_is_not_there(page: Page, here: RunningConsole):
     await expect(page.get_by_text("There is no such job")).to_be_visible()
 
 
+async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole, fleet: Fleet):
+    await page.goto(f"{here.url}/cycles")
+    table = page.get_by_role("table", name="Cycles by pool")
+    row = table.get_by_role("row", name=re.compile(fleet.pool))
+    await expect(row).to_contain_text("simulated")
+    await expect(page.get_by_text("Simulated GPUs")).to_be_visible()
+    await row.get_by_role("link", name=fleet.pool).click()
+    await expect(page).to_have_url(re.compile(f"/cycles\\?pool={fleet.pool}$"))
+    await expect(table.locator("tbody tr")).to_have_count(1)
+    [known] = here.get("/cycles", pool=fleet.pool, last=50).json()["pools"]
+    assert known["waiting"] == 1
+    assert known["placed"] == 2
+    single = page.get_by_role("table", name="The last cycles")
+    await expect(single.locator("tbody tr")).to_have_count(known["cycles"])
+    await page.goto(f"{here.url}/cycles?pool=nobody")
+    await expect(page.get_by_text("There is no such pool")).to_be_visible()
+
+
 async def test_narrow_windows_scroll_in_one_direction(
     page: Page, here: RunningConsole, fleet: Fleet
 ):
     await page.set_viewport_size(NARROW)  # pyright: ignore[reportArgumentType]
-    pages = ("nodes?pool=" + fleet.pool, "jobs?pool=" + fleet.pool)
+    pages = [f"{page}?pool={fleet.pool}" for page in ("nodes", "jobs", "cycles")]
     for path in (*pages, f"jobs/{fleet.wide}", f"jobs/{fleet.gang}"):
         await page.goto(f"{here.url}/{path}")
         await expect(page.locator("table tbody tr").first).to_be_visible()
@@ -207,7 +225,12 @@ async def test_pages_say_that_the_database_is_away_and_go_on(
         running_console(folder, database_url=database_url) as console,
     ):
         context = await browser.new_context(extra_http_headers=console.headers)
-        for path, said in (("nodes", "There are no nodes yet"), ("jobs", "No jobs now")):
+        nothing = {
+            "nodes": "There are no nodes yet",
+            "jobs": "No jobs now",
+            "cycles": "No pool yet",
+        }
+        for path, said in nothing.items():
             page = await context.new_page()
             await page.goto(f"{console.url}/{path}")
             await expect(page.get_by_text(said)).to_be_visible()

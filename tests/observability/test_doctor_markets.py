@@ -42,6 +42,15 @@ async def test_each_market_says_who_we_are_and_that_it_is_simulated():
     assert all(each.says.endswith("the balance is $10,000.00") for each in found)
 
 
+async def test_a_real_market_without_an_image_says_that_nothing_is_bought_there():
+    with running_market() as market:
+        prime, sfcompute = await look(market.settings(), market="real")
+    assert (prime.level, sfcompute.level) == (Level.WARN, Level.WARN)
+    assert "nothing is bought there" in prime.says
+    assert prime.mend.startswith("Set LONGSHORE_PRIME_TEMPLATE to a template")
+    assert sfcompute.mend.startswith("Set LONGSHORE_SFCOMPUTE_IMAGE to an image")
+
+
 async def test_a_wrong_token_is_a_mistake_and_is_not_shown():
     with running_market() as market:
         found = await look(market.settings(), prime_token=SecretStr("of-nobody"))

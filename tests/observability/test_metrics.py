@@ -42,33 +42,47 @@ async def test_the_control_worker_measures_queue_cycles_and_ends(
     assert series['longshore_placements_total{pool="watched"}'] == 2
     assert series['longshore_gpus{pool="watched",state="READY"}'] == 4
     assert series['longshore_wait_seconds_count{pool="watched"}'] == 2
-    assert series['longshore_wait_seconds_sum{pool="watched"}'] < 20
+    assert series['longshore_wait_seconds_sum{pool="watched"}'] < 240
     assert series['longshore_cycle_jobs_total{pool="watched"}'] >= 3
     assert series['longshore_rejections_total{code="not-enough-gpus",pool="watched"}'] >= 1
     ends = 'longshore_job_ends_total{failure="%s",pool="watched",state="%s"}'
     assert series[ends % ("none", "SUCCEEDED")] == 1
     assert series[ends % ("user", "FAILED")] == 1
     assert series['longshore_cycle_seconds_bucket{pool="watched",le="10"}'] >= 1
+    for part in ("read", "plan", "commit", "explain"):
+        name = 'longshore_cycle_part_seconds_bucket{part="%s",pool="watched",le="10"}'
+        assert series[name % part] >= 1
 
 
 async def test_the_agent_measures_processes_and_heartbeats(plant: Plant, jobs: dict[str, str]):
-    series = await eventually(lambda: metrics(plant.agent_metrics))
-    assert series["longshore_processes"] == 0
-    assert series["longshore_heartbeat_seconds_count"] >= 1
-    assert any(name.startswith("temporal_num_pollers") for name in series)
+    def measured() -> bool:
+        series = metrics(plant.agent_metrics)
+        assert series.get("longshore_processes") == 0
+        assert series.get("longshore_heartbeat_seconds_count", 0) >= 1
+        return any(name.startswith("temporal_num_pollers") for name in series)
+
+    await eventually(measured)
 
 
 @pytest.mark.parametrize("process", ["control", "agent"])
-def test_what_is_served_is_what_is_listed(plant: Plant, jobs: dict[str, str], process: str):
+async def test_what_is_served_is_what_is_listed(plant: Plant, jobs: dict[str, str], process: str):
     address = plant.control_metrics if process == "control" else plant.agent_metrics
-    series = metrics(address)
+
+    def complete() -> dict[str, float]:
+        """Some of it is measured now and then."""
+        series = metrics(address)
+        for metric in CATALOGUE:
+            if metric.by == process and metric.name not in _RARE:
+                assert found(series, metric), f"{metric.full_name} is missing"
+        return series
+
+    series = await eventually(complete)
     ours = {re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", name) for name in series}
     listed = {metric.full_name for metric in CATALOGUE if metric.by == process}
     assert {name for name in ours if name.startswith("longshore_")} <= listed
     for metric in CATALOGUE:
         if metric.by == process and metric.name not in _RARE:
             labels = found(series, metric)
-            assert labels, f"{metric.full_name} is missing"
             assert set(labels) - {""} == set(metric.labels), metric.full_name
     text = " ".join(name for name in series if name.startswith("longshore_"))
     assert not any(job_id in text for job_id in jobs.values())

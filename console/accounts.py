@@ -1,0 +1,23 @@
+"""What was paid and what became of it, as every page shows it: one label is one number."""
+
+from html import escape
+
+from console.parts import amount
+from models.spending import Account
+
+
+def money(account: Account) -> tuple[tuple[str, str], ...]:
+    """Return each part of the sum with its label."""
+    return (
+        ("Paid", amount(account.paid_micro_usd)),
+        ("Resold", amount(account.resold_micro_usd)),
+        ("Fees", amount(account.fees_micro_usd)),
+        ("Used", amount(account.used_micro_usd)),
+        ("Idle", amount(account.idle_micro_usd)),
+        ("Open", amount(account.open_micro_usd)),
+    )
+
+
+def account_html(account: Account) -> str:
+    """Return the sum as it adds up, exact."""
+    return f'<p class="reason account">{escape(account.sum_in_words)}</p>'
