@@ -174,12 +174,6 @@ def image_box(images: None, make_box: MakeBox, tmp_path: Path) -> LocalNode:
     )
 
 
-@pytest.fixture(scope="module")
-def settings(settings: Settings) -> Settings:
-    """Nodes are lost within 4 s."""
-    return settings.model_copy(update={"node_lost_after": timedelta(seconds=4)})
-
-
 @pytest.fixture
 def longshore(longshore: Longshore, control: Database) -> Longshore:
     """A client whose jobs a control worker takes."""

@@ -271,7 +271,10 @@ async def test_a_watch_of_another_registration_is_refused(served: Served, box: L
 
 
 def _watch() -> WatchRequest:
-    return WatchRequest(node_id="box", epoch=1, liveness=Liveness.within(timedelta(seconds=2)))
+    often = Liveness.within(timedelta(seconds=2))
+    # This process may stand still for longer than such an agent may be silent.
+    patient = often.model_copy(update={"heartbeat_timeout": timedelta(seconds=60)})
+    return WatchRequest(node_id="box", epoch=1, liveness=patient)
 
 
 def _deliveries(box: LocalNode, request: RunProcessRequest) -> int:

@@ -106,7 +106,7 @@ async def test_a_stop_reaches_every_process_and_waits_for_all(box: LocalNode) ->
     key: PlacementKey = run.record.key
     await eventually(lambda: box.output(key).count("up") == 2)
     await box.processes.stop(
-        StopProcessRequest(key=key, grace=5, reason="enough")  # pyright: ignore[reportArgumentType]
+        StopProcessRequest(key=key, grace=60, reason="enough")  # pyright: ignore[reportArgumentType]
     )
     report = await run.done
     assert report.stopped_for == "enough"

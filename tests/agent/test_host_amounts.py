@@ -62,7 +62,7 @@ def test_an_amount_that_is_too_large_is_refused_before_the_agent_starts() -> Non
 def _agent(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "client.cli", "agent", *options],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=180, check=False,
         env={**os.environ, "LONGSHORE_AGENT_TOKEN": "a token of no use"},
     )  # fmt: skip
 

@@ -134,8 +134,9 @@ async def test_a_full_store_never_hurts_the_job(
     tmp_path: Path, make_box: MakeBox, full_disk: type[FullDisk]
 ) -> None:
     box = make_box(tmp_path, logs="fulldisk://logs")
-    run = box.start("echo out; sleep 0.6")
+    run = box.start("echo out; until [ -e go ]; do sleep 0.02; done", job="job-a")
     await eventually(lambda: "No space left" in run.progress().log_error)
+    (box.folder / "jobs" / "job-a" / "work" / "go").touch()
     report = await run.done
     assert (report.exit_code, report.failure) == (0, None)
     assert "No space left" in report.log_error
@@ -146,9 +147,10 @@ async def test_logs_arrive_once_the_store_has_room_again(
     tmp_path: Path, make_box: MakeBox, full_disk: type[FullDisk]
 ) -> None:
     box = make_box(tmp_path, logs="fulldisk://logs")
-    run = box.start("echo out; sleep 0.6")
+    run = box.start("echo out; until [ -e go ]; do sleep 0.02; done", job="job-a")
     await eventually(lambda: run.progress().log_error)
     full_disk.full = False
+    (box.folder / "jobs" / "job-a" / "work" / "go").touch()
     report = await run.done
     assert report.log_error == ""
     assert box.logs.read(run.record.job_id).data == b"out\n"

@@ -47,7 +47,7 @@ async def test_queued_and_running_jobs_survive_the_end_of_every_process(home: Ho
     assert {part["name"] for part in after["parts"]} == {part["name"] for part in before["parts"]}
     assert not pids(after) & pids(before)
     longshore = await Longshore.connect(Settings(state_dir=home.folder))
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(150):
         results = await asyncio.gather(*(longshore.wait(job) for job in jobs))
     assert {result.state for result in results} == {JobState.SUCCEEDED}
     assert max(result.attempts for result in results) == 2

@@ -60,7 +60,7 @@ class AgentProcess:
     def kill(self) -> None:
         """End it at once, as a crash does, and wait until it has gone."""
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
     def supervisors(self) -> list[psutil.Process]:
         return supervisors_of(self.process.pid)

@@ -11,7 +11,7 @@ FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-expect.set_options(timeout=20_000)  # milliseconds: on a busy machine a page takes its time
+expect.set_options(timeout=60_000)  # milliseconds: on a busy machine a page takes its time
 
 
 @asynccontextmanager

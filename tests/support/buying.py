@@ -57,13 +57,18 @@ def exchange(
     )
 
 
-def cloud(*offers: tuple[str, int], startup: timedelta | None = None, **fields: Any) -> MarketView:
-    """Return a market with offers of H100: dollars per GPU-hour, and GPUs."""
+def cloud(
+    *offers: tuple[str, int],
+    startup: timedelta | None = None,
+    kind: str = "H100-80GB",
+    **fields: Any,
+) -> MarketView:
+    """Return a market with offers of H100, or another kind: dollars per GPU-hour, and GPUs."""
     return MarketView(
         provider="cloud", capabilities=CLOUD, observed_at=NOW,
         offers=tuple(
             Offer(
-                provider="cloud", id=f"o{number}", instance_type=f"{gpus}xH100-80GB", gpus=gpus,
+                provider="cloud", id=f"o{number}", instance_type=f"{gpus}x{kind}", gpus=gpus,
                 price=micro_of(price), startup=startup, **fields,
             )
             for number, (price, gpus) in enumerate(offers)

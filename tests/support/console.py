@@ -63,7 +63,7 @@ def running_console(
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        assert wait_until(lambda: answers(url) or process.poll() is not None, 60.0, 0.1)
+        assert wait_until(lambda: answers(url) or process.poll() is not None, 180.0, 0.1)
         assert process.poll() is None, log.read_text()
         token = (folder / "console-token").read_text().strip()
         console = RunningConsole(url, token, log, process)
@@ -77,6 +77,6 @@ def running_console(
 def answers(url: str) -> bool:
     """Return whether a console is well."""
     try:
-        return httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
+        return httpx.get(f"{url}/healthz", trust_env=False, timeout=30).status_code == 200
     except httpx.HTTPError:
         return False

@@ -43,7 +43,7 @@ _LOOKS = tuple(
     )
 )  # fmt: skip
 """Commands that change nothing: what they show may take a moment to come true."""
-_LOOK_FOR = 20.0
+_LOOK_FOR = 60.0
 _SHOWN = 40
 """Lines of a command's output that a failure shows."""
 

@@ -15,6 +15,14 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process is no more, or only waits to be reaped."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def running(word: str) -> list[psutil.Process]:
     """Return the processes that have this among their arguments."""
     found: list[psutil.Process] = []

@@ -41,7 +41,6 @@ class Plant:
         """What a command needs to use this installation."""
         return os.environ | {
             "LONGSHORE_STATE_DIR": str(self.stack.folder),
-            "LONGSHORE_NODE_LOST_AFTER": "6s",
             "LONGSHORE_OTLP_ENDPOINT": self.collector_url,
             "LONGSHORE_LOG_FORMAT": "json",
             "LONGSHORE_CONSOLE_ADDRESS": "off",
@@ -72,17 +71,17 @@ class Plant:
         """Ask the control worker to stop; return its exit code."""
         assert self._control
         self._control.send_signal(signal.SIGTERM)
-        return self._control.wait(30)
+        return self._control.wait(90)
 
     def end(self) -> None:
         self.agent.end()
         if self._control and self._control.poll() is None:
             self._control.kill()
-            self._control.wait(30)
+            self._control.wait(60)
 
     def longshore(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [PROGRAM, *args], env=self.env | env, capture_output=True, text=True, timeout=60,
+            [PROGRAM, *args], env=self.env | env, capture_output=True, text=True, timeout=180,
             check=False,
         )  # fmt: skip
 
@@ -90,7 +89,7 @@ class Plant:
 def health(address: str) -> tuple[int, dict[str, Any]]:
     """Return the status and the JSON of /healthz; 0 where nobody listens."""
     try:
-        with urllib.request.urlopen(f"http://{address}/healthz", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}/healthz", timeout=30) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -101,7 +100,7 @@ def health(address: str) -> tuple[int, dict[str, Any]]:
 def metrics(address: str) -> dict[str, float]:
     """Return each series and its value, as ``name{label="value"}``; empty where nobody listens."""
     try:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
     except OSError:
         return {}

@@ -84,7 +84,7 @@ sys.exit(os.waitstatus_to_exitcode(ended[1]))
 def podman(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", _REAPING, "podman", *words],
-        capture_output=True, text=True, timeout=60, check=check, cwd=ROOT,
+        capture_output=True, text=True, timeout=180, check=check, cwd=ROOT,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ SECONDS = {
     "tests/faults/test_chaos.py": 60,
     "tests/faults/test_clocks.py": 20,
     "tests/faults/test_demo_purchase.py": 30,
+    "tests/faults/test_faulty_trade.py": 1200,
     "tests/faults/test_full_disk.py": 50,
     "tests/faults/test_hung_agent.py": 20,
     "tests/faults/test_kills.py": 350,

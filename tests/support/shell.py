@@ -113,7 +113,7 @@ class Shell:
             self._bash.wait(5)
         except subprocess.TimeoutExpired:  # a command hangs
             os.killpg(self._bash.pid, signal.SIGKILL)
-            self._bash.wait(5)
+            self._bash.wait(60)
 
     def _end(self, background: Background, number: signal.Signals) -> bool:
         """Signal the command itself: the shell's child may be a shell that waits for it."""
@@ -121,7 +121,7 @@ class Shell:
             process = background.process
             for each in process.children() or [process]:
                 each.send_signal(number)
-            ends = time.monotonic() + 30
+            ends = time.monotonic() + 60
             while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                 if time.monotonic() > ends:
                     return False

@@ -6,28 +6,38 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from temporalio.service import RPCError
+
+from client.errors import as_ours
+from models.errors import UnavailableError
+
 T = TypeVar("T")
 
 
 async def eventually(
-    ask: Callable[[], T | Awaitable[T]], timeout: float = 60.0, interval: float = 0.02
+    ask: Callable[[], T | Awaitable[T]], timeout: float = 120.0, interval: float = 0.02
 ) -> T:
     """Call `ask` until it returns something true, and return that.
 
     At first each `interval` seconds, then ever less often: what takes long may be seen a tenth
     later, and the machine does not spend itself on asking.
 
-    An AssertionError inside `ask` counts as "not yet". After `timeout` seconds (many times what a
-    loaded machine takes) it is raised, or one that shows the last value.
+    An AssertionError inside `ask` counts as "not yet", and so does a server that did not answer in
+    its time, be it asked directly. After `timeout` seconds (many times what a loaded machine
+    takes) it is raised, or one that shows the last value.
     """
     began = time.monotonic()
     while True:
-        last_error: AssertionError | None = None
+        last_error: Exception | None = None
         value: T | None = None
         try:
             answer = ask()
             value = await answer if inspect.isawaitable(answer) else answer
-        except AssertionError as error:
+        except (AssertionError, UnavailableError) as error:
+            last_error = error
+        except RPCError as error:
+            if not isinstance(as_ours(error, "what is waited for"), UnavailableError):
+                raise
             last_error = error
         if value:
             return value

@@ -107,7 +107,7 @@ class Place:
         """Run `longshore` with these words, to its end."""
         return await asyncio.to_thread(
             subprocess.run, (*PYTHON, "client.cli", *argv), env=self.env | env, cwd=self.folder,
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=180, check=False,
         )  # fmt: skip
 
 
@@ -125,14 +125,15 @@ async def own_place(stack: Stack, database_url: str, folder: Path) -> AsyncItera
             namespace=namespace, workflow_execution_retention_period=retention
         )
     )
-    await eventually(lambda: _is_known(temporal))
+    await eventually(lambda: is_known(temporal))
     cli = TemporalCLI("--address", stack.temporal.address, "--namespace", namespace)
     await asyncio.to_thread(cli.ensure_search_attributes, SEARCH_ATTRIBUTES)
     yield Place(stack, temporal, database_url, folder)
 
 
-async def _is_known(temporal: Client) -> bool:
-    """A server learns of a new namespace after some seconds."""
+async def is_known(temporal: Client) -> bool:
+    """Return whether the server knows the client's namespace: of a new one it learns after some
+    seconds."""
     try:
         await temporal.count_workflows("WorkflowType = 'none'")
     except RPCError:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from models.spending import Account
 from tests.support.home import Home, new_home
 from workers.demo.market import MARKET
 from workers.demo.state import StateFile
@@ -45,8 +46,8 @@ def test_it_cancels_kills_recovers_and_finds_all_as_it_should_be(home: Home) -> 
     assert report["gang"].startswith("all 2 ranks met: 16 GPUs on demo-")
     assert 0 < report["utilization"] <= 1
     bought = report["bought"]
-    assert bought["market_says"] == bought["spent"] > 0
-    assert bought["used"] + bought["idle"] + bought["resold"] == bought["spent"]
+    assert bought["market_says_micro_usd"] == bought["paid_micro_usd"] > 0
+    assert Account.model_validate(bought).adds_up
     assert bought["job"].startswith(f"ran on {bought['nodes'][0]} with GPUs")
     assert not home.stack.settings.market_file.exists(), "its market goes on"
     assert local_nodes(home.stack) == ()

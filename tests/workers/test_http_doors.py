@@ -7,6 +7,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.http_client import http_client
 from workers.local import WEB_UI, start_web_ui
 from workers.stack import Stack
 from workers.temporal_server import NAME
@@ -60,16 +61,17 @@ def web_ui(stack: Stack) -> Iterator[str]:
 
 
 def test_the_web_ui_answers_to_the_names_of_this_machine_alone(stack: Stack, web_ui: str):
-    page = httpx.get(f"{web_ui}/namespaces/default/workflows", trust_env=False)
-    assert page.status_code == 200
-    assert "text/html" in page.headers["content-type"]
-    api = f"{web_ui}/api/v1/namespaces/default"
-    assert httpx.get(api, trust_env=False).json()["namespaceInfo"]["name"] == "default"
     port = web_ui.rpartition(":")[2]
-    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[::1]"):
-        answer = httpx.get(api, headers={"Host": host}, trust_env=False)
-        assert answer.status_code == 400, host
-    assert httpx.get(api, headers={"Host": f"localhost:{port}"}, trust_env=False).is_success
+    api = "/api/v1/namespaces/default"
+    with http_client(web_ui) as http:
+        page = http.get("/namespaces/default/workflows")
+        assert page.status_code == 200
+        assert "text/html" in page.headers["content-type"]
+        assert http.get(api).json()["namespaceInfo"]["name"] == "default"
+        others = ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[::1]")
+        for host in others:
+            assert http.get(api, headers={"Host": host}).status_code == 400, host
+        assert http.get(api, headers={"Host": f"localhost:{port}"}).is_success
 
 
 def test_the_ui_itself_is_at_no_address_that_a_page_would_ask(stack: Stack, web_ui: str):

@@ -53,7 +53,7 @@ def test_one_name_runs_once(processes: Processes):
 def test_who_does_not_stop_is_asked_once_and_then_killed(processes: Processes):
     processes.spawn("stubborn", STUBBORN)
     assert is_up(processes, "stubborn")
-    assert processes.stop("stubborn", grace=0.5) == ("stubborn",)
+    assert processes.stop("stubborn", grace=5.0) == ("stubborn",)
     assert processes.log("stubborn").read_text() == "up\nasked\n"
 
 
