@@ -54,8 +54,8 @@ test-fast: $(STAMP) ## Run the tests of what needs no server: in less than a min
 bench-test: $(STAMP) ## Run the tests of the benchmarks
 	@$(BIN)/python -m pytest $(PARALLEL) $(ORDER) tests/benchmarks -m "benchmark" $(PYTEST)
 
-faults: $(STAMP) ## Kill every process at every step, and at random; SHARE=1/8 for an eighth of it
-	@$(BIN)/python -m pytest $(PARALLEL) $(ORDER) tests -m "exhaustive" --share $(SHARE) $(PYTEST)
+faults: $(STAMP) ## Kill every process at every step, and at random; SHARE=1/8 for an eighth of it, SEED=n to repeat
+	@$(if $(SEED),LONGSHORE_SEED=$(SEED)) $(BIN)/python -m pytest $(PARALLEL) $(ORDER) tests -m "exhaustive" --share $(SHARE) $(PYTEST)
 	@$(if $(filter 1/1,$(SHARE)),$(SEARCH))
 
 # Twelve times the cases of `make test`, and others each time.
