@@ -19,8 +19,9 @@ SHARE ?= 1/1
 NODES ?=
 MINUTES ?= 10
 SEED ?=
-# Tests wait more than they compute: five workers on two cores. Each has servers of its own.
-WORKERS ?= $(shell echo $$(((5 * $$(getconf _NPROCESSORS_ONLN) + 1) / 2)))
+# Two workers for a core, each with servers of its own. More fill the cores no better, and what a
+# test does then comes late: the SDK takes a workflow that has no core for two seconds for stuck.
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # A module stays on one worker, and the longest begin (tests/support/spread.py).
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests in a random order, the same for the same seed.

@@ -8,6 +8,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
 
+from client.late_answers import AskAgain
 from client.tracing import tracing
 from models.errors import UnavailableError
 from models.settings import Settings
@@ -29,7 +30,7 @@ async def connect(
             **config,
             data_converter=pydantic_data_converter,
             runtime=runtime,
-            interceptors=tracing(settings, service),
+            interceptors=[AskAgain(), *tracing(settings, service)],
         )
     except RuntimeError as error:
         raise UnavailableError(

@@ -14,6 +14,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from activities.database import Database
 from activities.migrations import upgrade
 from client.api import Longshore
+from client.late_answers import AskAgain
 from client.process import leave
 from models.settings import Settings, StackInfo
 from tests.support.clearing import end_everything
@@ -73,7 +74,11 @@ async def settings(stack: Stack, temporal: Client) -> AsyncIterator[Settings]:
 @pytest.fixture(scope="session")
 async def temporal(stack: Stack) -> Client:
     """A client of the stack's Temporal, in the namespace `default`."""
-    return await Client.connect(stack.temporal.address, data_converter=pydantic_data_converter)
+    return await Client.connect(
+        stack.temporal.address,
+        data_converter=pydantic_data_converter,
+        interceptors=[AskAgain()],
+    )
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
+from client.late_answers import AskAgain
 from models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE
 from models.search import SEARCH_ATTRIBUTES
 from tests.support.local_stack import ROOT
@@ -116,7 +117,10 @@ async def own_place(stack: Stack, database_url: str, folder: Path) -> AsyncItera
     """Yield a new namespace of the stack's server, with the search attributes of jobs."""
     namespace = f"test-{uuid.uuid4().hex[:8]}"
     temporal = await Client.connect(
-        stack.temporal.address, namespace=namespace, data_converter=pydantic_data_converter
+        stack.temporal.address,
+        namespace=namespace,
+        data_converter=pydantic_data_converter,
+        interceptors=[AskAgain()],
     )
     retention = Duration()
     retention.FromTimedelta(timedelta(days=1))

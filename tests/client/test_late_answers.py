@@ -1,0 +1,64 @@
+"""A query whose worker did not come to it is asked again, by every client that Longshore makes.
+
+The refusals are those that the SDK makes: a worker that is made to stop for two seconds cannot be
+ended afterwards, so none is made to.
+"""
+
+from typing import Any
+
+import pytest
+from temporalio.client import OutboundInterceptor, QueryWorkflowInput, WorkflowQueryFailedError
+from temporalio.service import RPCError
+
+from client import late_answers
+from client.errors import as_ours
+from client.late_answers import AskAgain
+from models.errors import UnavailableError
+
+LATE = WorkflowQueryFailedError(
+    "[TMPRL1101] Potential deadlock detected: workflow didn't yield within 2 second(s)."
+)
+WRONG = WorkflowQueryFailedError("Query handler for 'state' expected but not found")
+
+
+class Server(OutboundInterceptor):
+    """Answers each question with the next of `answers`."""
+
+    def __init__(self, *answers: str | Exception) -> None:  # it has none behind it
+        self.answers = list(answers)
+
+    async def query_workflow(self, input: QueryWorkflowInput) -> Any:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture(autouse=True)
+def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_answers, "_PAUSES", (0.01, 0.01))
+
+
+async def test_a_question_that_the_worker_did_not_come_to_is_asked_again():
+    assert await _ask(Server(LATE, "here")) == "here"
+
+
+async def test_a_worker_that_never_comes_to_it_is_named():
+    with pytest.raises(RPCError) as told:
+        await _ask(Server(LATE, LATE, "here"))
+    ours = as_ours(told.value, "job a")
+    assert isinstance(ours, UnavailableError)
+    assert "the control worker is too busy to answer for job-a" in str(ours)
+
+
+async def test_a_question_that_is_wrong_is_not_asked_again():
+    with pytest.raises(WorkflowQueryFailedError, match="expected but not found"):
+        await _ask(Server(WRONG, "here"))
+
+
+async def _ask(server: Server) -> object:
+    question = QueryWorkflowInput(
+        id="job-a", run_id=None, query="status", args=[], reject_condition=None, headers={},
+        ret_type=None, rpc_metadata={}, rpc_timeout=None,
+    )  # fmt: skip
+    return await AskAgain().intercept_client(server).query_workflow(question)
