@@ -45,7 +45,7 @@ def test_no_port_of_the_server_takes_what_any_web_page_can_send(stack: Stack, ho
         try:
             answer = httpx.post(
                 f"http://127.0.0.1:{port}{WORKFLOW}", content=json.dumps(START), headers=headers,
-                timeout=5, trust_env=False,
+                timeout=30, trust_env=False,
             )  # fmt: skip
         except httpx.HTTPError:
             continue  # it speaks another protocol

@@ -71,7 +71,7 @@ def test_no_port_of_it_takes_what_a_web_page_can_send(home: Home):
         }  # fmt: skip
         try:
             answer = httpx.request(
-                method, f"http://127.0.0.1:{port}{path}", headers=headers, timeout=5,
+                method, f"http://127.0.0.1:{port}{path}", headers=headers, timeout=30,
                 content=body if method == "POST" else None, trust_env=False,
             )  # fmt: skip
         except httpx.HTTPError:

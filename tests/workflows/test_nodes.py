@@ -176,7 +176,7 @@ async def test_an_agent_that_takes_calls_and_answers_none_is_lost_in_time(
     temporal: Client, settings: Settings, control: Database, pool: str
 ):
     queue = f"hasty-{uuid.uuid4().hex[:8]}"
-    hasty = Settings(state_dir=settings.state_dir, node_lost_after=timedelta(seconds=4))
+    hasty = Settings(state_dir=settings.state_dir, node_lost_after=timedelta(seconds=8))
     longshore = Longshore(on_task_queue(temporal, queue), settings)
     node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), task_queue=queue)
     async with serving_control(temporal, hasty, task_queue=queue), node.serving():
@@ -210,7 +210,7 @@ async def test_a_silent_node_is_lost_in_time_and_its_jobs_run_elsewhere(
     temporal: Client, settings: Settings, control: Database, pool: str
 ):
     queue = f"hasty-{uuid.uuid4().hex[:8]}"
-    hasty = Settings(state_dir=settings.state_dir, node_lost_after=timedelta(seconds=6))
+    hasty = Settings(state_dir=settings.state_dir, node_lost_after=timedelta(seconds=9))
     longshore = Longshore(on_task_queue(temporal, queue), settings)
     token = settings.resolve_agent_token()
     async with serving_control(temporal, hasty, task_queue=queue):
@@ -230,7 +230,7 @@ async def test_a_silent_node_is_lost_in_time_and_its_jobs_run_elsewhere(
     assert (result.state, result.attempts) == (JobState.SUCCEEDED, 2)
     assert (lost.state, lost.state_reason) == (NodeState.LOST, "its agent is silent")
     silent_for = request.placement.placed_at - lost.registered_at
-    assert timedelta(seconds=6) <= silent_for < timedelta(seconds=60)
+    assert timedelta(seconds=9) <= silent_for < timedelta(seconds=60)
     await longshore.close()
 
 
