@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from client.process import run
@@ -23,6 +24,9 @@ T = TypeVar("T")
 _NOT_OURS_YET = {"42P01", "42703", "3F000"}
 """PostgreSQL's codes for a table, column or schema that is not there."""
 _ENQUEUE_PATIENCE = 3.0
+"""Seconds that a job may take to be in the queue."""
+_BUSY_PATIENCE = 30.0
+"""The same, where a control worker asks for work, and has not come to it yet."""
 
 
 def call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
@@ -43,17 +47,38 @@ async def known_job(api: "Longshore", ref: str) -> "JobView":
     except NotFoundError:
         if not await api.exists(ref):
             raise
-    deadline = asyncio.get_running_loop().time() + _ENQUEUE_PATIENCE
+    job = await _queued_within(api, ref, _ENQUEUE_PATIENCE)
+    if job is None and await _has_control_worker(api):
+        job = await _queued_within(api, ref, _BUSY_PATIENCE - _ENQUEUE_PATIENCE)
+    if job is None:
+        raise UnavailableError(
+            f"job {ref} is submitted, but no control worker has taken it up yet. Is one running? "
+            "`longshore up` starts one, or `longshore worker`; `longshore doctor` looks for one."
+        )
+    return job
+
+
+async def _queued_within(api: "Longshore", ref: str, seconds: float) -> "JobView | None":
+    deadline = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < deadline:
         await asyncio.sleep(0.1)
         try:
             return await api.job(ref)
         except NotFoundError:
             continue
-    raise UnavailableError(
-        f"job {ref} is submitted, but no control worker has taken it up yet. Is one running? "
-        "`longshore up` starts one, or `longshore worker`."
-    )
+    return None
+
+
+async def _has_control_worker(api: "Longshore") -> bool:
+    from temporalio.service import RPCError
+
+    from activities.polls import is_polled
+    from models.messages import CONTROL_TASK_QUEUE
+
+    try:
+        return await is_polled(api.temporal, CONTROL_TASK_QUEUE, datetime.now(UTC), workflows=True)
+    except RPCError:
+        return False
 
 
 async def known_pool(api: "Longshore", name: str) -> "PoolView":

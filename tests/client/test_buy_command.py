@@ -147,8 +147,14 @@ async def test_what_is_assumed_of_a_job_without_a_duration_is_said_where_a_pool_
     said = f"what pool {pool} buys for it lasts for 1h, as is assumed (`expected_duration`)"
     silent = await longshore("submit", "--pool", pool, "--gpus", "8", "--", "true")
     assert said in " ".join(silent.err.split())
-    ran = await longshore("buy", "--dry-run", "--pool", pool)
-    assert "for 1 job of 1h (1h is assumed where a job does not say)" in " ".join(ran.out.split())
+
+    async def is_decided() -> bool:  # once the job is in the queue
+        ran = await longshore("buy", "--dry-run", "--pool", pool)
+        return "for 1 job of 1h (1h is assumed where a job does not say)" in " ".join(
+            ran.out.split()
+        )
+
+    await eventually(is_decided)
     stated = ("--expected-duration", "2h")
     told = await longshore("submit", "--pool", pool, *stated, "--gpus", "8", "--", "true")
     assert "as is assumed" not in told.err

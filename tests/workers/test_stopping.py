@@ -47,6 +47,19 @@ async def test_a_worker_whose_database_says_nothing_ends_within_its_grace_and_a_
         assert "with work under way" in worker.log
 
 
+async def test_a_job_that_no_worker_takes_up_is_told_of_and_waited_for_where_one_polls(
+    place: Place,
+):
+    job_id = (await place.run("submit", "--gpus", "1", "--", "true")).stdout.split()[-1]
+    told = await place.run("job", job_id)
+    assert told.returncode != 0
+    assert "no control worker has taken it up yet" in " ".join(told.stderr.split())
+    with place.worker() as worker:
+        await worker.says("takes work from task queue")
+        shown = await place.run("job", job_id)
+        assert shown.returncode == 0, shown.stderr
+
+
 async def test_a_second_signal_ends_a_worker_at_once(
     place: Place, settings: Settings, database_url: str
 ):
