@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from datetime import timedelta
 from functools import partial
+from typing import Self
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -52,8 +53,14 @@ class JobWorkflow:
     Continues as new after `max_attempts_per_run` attempts.
     """
 
+    def __new__(cls, *inputs: object) -> Self:
+        # Before __init__, which would fail the workflow's task again and again, and end nothing.
+        if len(inputs) > 1:
+            raise SpecError("input", (f"give one input, not {len(inputs)}",))
+        return super().__new__(cls)
+
     @workflow.init
-    def __init__(self, job: JobInput | None = None) -> None:
+    def __init__(self, job: JobInput | None = None) -> None:  # pyright: ignore[reportInconsistentConstructor]
         if job is None:
             raise SpecError("input", ('give an input: {"spec": {...}}, with a job file as spec',))
         self._job = job

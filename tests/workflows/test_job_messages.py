@@ -205,6 +205,8 @@ async def test_an_id_that_names_no_folder_is_refused_and_nothing_is_held(
     [
         ((), 'give an input: {"spec": {...}}'),
         ((None,), 'give an input: {"spec": {...}}'),
+        (({"spec": {"name": "x", "command": "x"}}, {"more": 1}), "give one input, not 2"),
+        (("x", "y", "z"), "give one input, not 3"),
         (({},), "spec: is required"),
         ((["spec"],), "input: must be a mapping"),
         (({"spec": {"name": "x"}},), "give a command to run, an image, or both"),
