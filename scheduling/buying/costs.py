@@ -259,22 +259,6 @@ def hoped_price(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> int:
     return int(policy.flex_price * (1 + policy.flex_rise * min(max(waited, 0.0), 1.0)))
 
 
-def warm_target(wanted: int, policy: BuyingPolicy, usual: float = 0.0) -> int:
-    """Return how many FAST GPUs there should be when so many are queued and used.
-
-    `usual` is what was wanted of late on average: it counts where a pool buys ahead.
-    """
-    if policy.fast_safety_factor > 1:
-        wanted = max(wanted, int(usual))
-    return max(int(wanted * policy.fast_safety_factor), policy.fast_warm_gpus)
-
-
-def wants_warm(gpu_type: str | None, policy: BuyingPolicy) -> bool:
-    """Return whether a GPU of a type counts for the warm target, or a job that may have any."""
-    named = policy.fast_warm_type
-    return named is None or gpu_type is None or gpu_type.casefold() == named.casefold()
-
-
 def usual_demand(samples: Sequence[DemandSample], tier: Tier, now: datetime) -> float:
     """Return the GPUs that were wanted on average, by time; 0 where nothing is known."""
     known = [sample for sample in samples if sample.tier is tier and sample.at <= now]

@@ -85,7 +85,12 @@ class Fleet:
     @property
     def coming(self) -> frozenset[str]:
         """The nodes that are not there yet."""
-        return frozenset(job.node_id for job in self.running if job.job_id == _COMING)
+        return frozenset(self.comes_at)
+
+    @property
+    def comes_at(self) -> dict[str, datetime]:
+        """When each of these nodes comes."""
+        return {job.node_id: job.expected_end for job in self.running if job.job_id == _COMING}
 
     def of_tier(self, tier: Tier) -> "Fleet":
         """Return what can take work of a tier, and what is held there."""
@@ -122,8 +127,7 @@ class Fleet:
 
     def outlook(self, jobs: Iterable[JobRequest], now: datetime) -> Outlook:
         """Return when each job starts if nothing more is bought, by the pool's own packing."""
-        ready = {job.node_id: job.expected_end for job in self.running if job.job_id == _COMING}
-        ground = Ground(self.nodes, self.running, ready, self.packing, self.recent)
+        ground = Ground(self.nodes, self.running, self.comes_at, self.packing, self.recent)
         return look_ahead(jobs, ground, now)
 
 

@@ -13,6 +13,7 @@ from models.units import format_duration
 from scheduling.buying.leaving import is_kept_warm
 from scheduling.buying.moving import cost_of_moving, priced
 from scheduling.buying.prices import whole_quarters
+from scheduling.buying.warm import counts_until
 from scheduling.buying.words import about
 
 _WARM_AHEAD = timedelta(minutes=2)
@@ -81,7 +82,7 @@ def thinks_from(
     before it holds the warm target of its pool no longer, or another would be bought for that."""
     due = ends_at - min(2 * policy.startup_limit, (ends_at - starts_at) / 2)
     if tier is Tier.FAST and policy.keeps_warm:
-        due = min(due, ends_at - policy.startup_limit - policy.safety_margin - _WARM_AHEAD)
+        due = min(due, counts_until(ends_at, policy, policy) - _WARM_AHEAD)
     return due
 
 

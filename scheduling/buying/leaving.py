@@ -8,15 +8,18 @@ are decided about at one moment do not both leave where one would do.
 from models.block_end import BlockScene
 from models.job import Tier
 from models.node import Node, NodeState
-from scheduling.buying.costs import wants_warm, warm_target
 from scheduling.buying.fleet import Fleet, fleet_of, shape_of
+from scheduling.buying.warm import counts, spare, wanted_of, wants_warm, warm_target
 
 MOST_QUEUED = 256
 """Jobs of the queue that are looked at."""
 
 
 def may_leave(scene: BlockScene) -> list[str]:
-    """Return the block's nodes that nothing uses, is to use, or that the warm target wants."""
+    """Return the block's nodes that nothing uses, is to use, or that the warm target wants.
+
+    It wants one that is too near its end to count for it until another is there in its place.
+    """
     fleet = fleet_of_scene(scene)
     mine = {machine.name for machine in scene.machines if machine.takes_work}
     held = {job.node_id for job in scene.jobs}
@@ -26,10 +29,12 @@ def may_leave(scene: BlockScene) -> list[str]:
         others = node.id not in mine
         if others and node.id not in scene.billed:
             continue  # whose paid time is sold first is settled where sales are stored
-        if wants_warm(node.gpu_type, scene.policy):
+        if _counts(scene, node):
             if len(node.gpus) > room:
                 continue
             room -= len(node.gpus)
+        elif _stands_in(scene, fleet, node):
+            continue
         if not others and node.id not in held:
             leaving.append(node.id)
     return leaving
@@ -59,8 +64,12 @@ def is_kept_warm(scene: BlockScene) -> bool:
     """Return whether the block has idle nodes, and the warm target wants every one of them."""
     fleet = fleet_of_scene(scene)
     idle = {node.id for node in _idle(scene, fleet)}
-    there = any(machine.takes_work and machine.name in idle for machine in scene.machines)
-    return there and _warm_wants(scene, fleet) and not may_leave(scene)
+    mine = {machine.name for machine in scene.machines if machine.takes_work} & idle
+    if not mine or may_leave(scene):
+        return False
+    # What it would go on for may be on its way already.
+    counting = any(node.id in mine and _counts(scene, node) for node in fleet.nodes)
+    return _warm_wants(scene, fleet) if counting else _is_short(scene, fleet)
 
 
 def kept_for(scene: BlockScene) -> str:
@@ -72,6 +81,9 @@ def kept_for(scene: BlockScene) -> str:
     free = {node.id for node in _idle(scene, fleet)}
     if not any(machine.takes_work and machine.name in free for machine in scene.machines):
         return "a job is to start there"
+    mine = {machine.name for machine in scene.machines}
+    if any(node.id in mine and _stands_in(scene, fleet, node) for node in fleet.nodes):
+        return "the pool's warm target wants it until another is there in its place"
     if _warm_wants(scene, fleet):
         return "the pool's warm target wants it"
     return "the pool's warm target wants it: another idle machine, which costs more, goes first"
@@ -108,20 +120,39 @@ def _order(scene: BlockScene, node: Node) -> tuple[bool, int, str]:
 
 def _warm_wants(scene: BlockScene, fleet: Fleet) -> bool:
     shape = shape_of(scene.block.instance_type)
-    counts = shape is None or wants_warm(shape.gpu_type, scene.policy)
-    return counts and _beyond_warm(scene, fleet) < scene.block.gpus_per_node
+    of_type = shape is None or wants_warm(shape.gpu_type, scene.policy)
+    return of_type and _beyond_warm(scene, fleet) < scene.block.gpus_per_node
 
 
 def _beyond_warm(scene: BlockScene, fleet: Fleet) -> int:
-    """Return how many GPUs of the pool's READY nodes are beyond its warm target, of its type."""
+    """Return how many GPUs of nodes that count for the warm target are beyond it."""
     tier, policy = scene.block.tier, scene.policy
     if tier is not Tier.FAST:
         return fleet.gpus_of(tier)
-    fleet = fleet.of_type(policy.fast_warm_type)
-    there = fleet.gpus_of(tier)
-    queued = sum(
-        job.request.gpus for job in scene.queue
-        if job.request.tier is tier and wants_warm(job.request.gpu_type, policy)
-    )  # fmt: skip
-    target = warm_target(queued + fleet.used_of(tier), scene.policy, scene.demand)
+    queued = [job.request for job in scene.queue]
+    of_type = fleet.of_type(policy.fast_warm_type)
+    target = warm_target(wanted_of(queued, fleet, policy), policy, scene.demand)
+    there = of_type.used_of(tier) + spare(fleet, policy, scene.packing, scene.now)
     return max(there - target, 0)
+
+
+def _is_short(scene: BlockScene, fleet: Fleet, *, coming: bool = True) -> bool:
+    """Return whether what counts for the warm target, beside what jobs want, is less than it."""
+    if scene.block.tier is not Tier.FAST:
+        return False
+    wanted = wanted_of([job.request for job in scene.queue], fleet, scene.policy)
+    beside = warm_target(wanted, scene.policy, scene.demand) - wanted
+    return spare(fleet, scene.policy, scene.packing, scene.now, coming=coming) < beside
+
+
+def _counts(scene: BlockScene, node: Node) -> bool:
+    """Return whether a node that is there counts for the warm target; all do of other tiers."""
+    if scene.block.tier is not Tier.FAST:
+        return wants_warm(node.gpu_type, scene.policy)
+    return counts(node, scene.policy, scene.packing, scene.now)
+
+
+def _stands_in(scene: BlockScene, fleet: Fleet, node: Node) -> bool:
+    """Return whether a node too near its end is all that there is until another has come."""
+    near_end = wants_warm(node.gpu_type, scene.policy) and not _counts(scene, node)
+    return near_end and _is_short(scene, fleet, coming=False)

@@ -23,8 +23,7 @@ from models.buying import (
     UnmetJob,
 )
 from models.job import Tier
-from models.placement import JobRequest, PackingPolicy
-from models.spending import WARM
+from models.placement import PackingPolicy
 from scheduling.buying.again import bought_before, not_again
 from scheduling.buying.coming import MOST_JOBS, on_their_way
 from scheduling.buying.costs import (
@@ -34,8 +33,6 @@ from scheduling.buying.costs import (
     costed,
     usual_demand,
     waiting,
-    wants_warm,
-    warm_target,
 )
 from scheduling.buying.ending import lasting_of
 from scheduling.buying.fleet import Fleet, fleet_of, holds
@@ -57,6 +54,7 @@ from scheduling.buying.promises import not_promised, unpromised
 from scheduling.buying.seed_rule import seed_options, shortfall
 from scheduling.buying.shorter import shortened
 from scheduling.buying.too_large import too_large
+from scheduling.buying.warm import warm_jobs
 from scheduling.buying.words import cost_of_difference, nothing_lacks, sentence
 from scheduling.order import queue_order
 
@@ -188,32 +186,10 @@ def _scene(
     )
     if policy.rule is not BuyingRule.LEAST_COST:
         return scene
-    return replace(scene, jobs=(*scene.jobs, *_warm(scene, ordered)))
-
-
-def _warm(scene: Scene, queued: Sequence[UnmetJob]) -> tuple[UnmetJob, ...]:
-    """Return the warm target beyond the demand of now as jobs: idle nodes can hold them."""
-    if scene.tier is not Tier.FAST:
-        return ()
-    policy = scene.policy
-    fleet = scene.fleet.of_type(policy.fast_warm_type)
-    wanted = fleet.used_of(Tier.FAST) + sum(
-        job.request.gpus for job in queued if wants_warm(job.request.gpu_type, policy)
-    )
-    beyond = max(warm_target(wanted, scene.policy, scene.usual_demand) - wanted, 0)
-    sizes = [8] * (beyond // 8) + [beyond % 8] * (beyond % 8 > 0)
-    # By then what is bought when it ends is there.
-    last = policy.startup_limit
-    return tuple(
-        UnmetJob(
-            request=JobRequest(
-                id=f"{WARM} {number})", tier=Tier.FAST, priority=0, gpus=gpus,
-                gpu_type=policy.fast_warm_type, expected_duration=last, submitted_at=scene.now,
-            ),
-            start_by=scene.now,
-        )
-        for number, gpus in enumerate(sizes[:MOST_JOBS], 1)
-    )  # fmt: skip
+    if tier is not Tier.FAST:
+        return scene
+    queued = [job.request for job in ordered]
+    return replace(scene, jobs=(*scene.jobs, *warm_jobs(queued, fleet, policy, demand, now)))
 
 
 def _lacking(scene: Scene) -> list[UnmetJob]:

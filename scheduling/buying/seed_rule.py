@@ -18,7 +18,6 @@ from scheduling.buying.costs import (
     costed,
     over_a_cap,
     waiting,
-    warm_target,
 )
 from scheduling.buying.instead import with_instead
 from scheduling.buying.prices import (
@@ -28,6 +27,7 @@ from scheduling.buying.prices import (
     pod_sources,
     window_from,
 )
+from scheduling.buying.warm import warm_target
 
 WHOLE_NODE = 8
 """GPUs."""
