@@ -183,17 +183,18 @@ def _request(
     tenants = [job.tenant for job in served] or ["default"]
     # A gang that would have to span the nodes of several orders might get none of its domains.
     whole = any(job.request.gang is not None for job in served)
-    option = option_of(plan, decision.at).model_copy(
-        update={
-            "partial": not whole, "for_gang": whole, "fast_fabric": whole and plan.fast_fabric,
-        }
-    )  # fmt: skip
-    instead = [
-        option_of(each, decision.at).model_copy(update={"instead": True}) for each in plan.instead
-    ]
+    options = [
+        option_of(each, decision.at).model_copy(
+            update={
+                "partial": not whole, "for_gang": whole,
+                "fast_fabric": whole and each.fast_fabric, "instead": number > 0,
+            }
+        )
+        for number, each in enumerate((plan, *plan.instead))
+    ]  # fmt: skip
     return PurchaseRequest(
         pool=spec.name, tenant=max(sorted(set(tenants)), key=tenants.count), tier=plan.tier,
-        nodes=plan.nodes, options=(option, *instead),
+        nodes=plan.nodes, options=tuple(options),
         ready_within=_ready_within(spec.buying, plan),
         decision=_record(decision, plan.serves),
     )  # fmt: skip

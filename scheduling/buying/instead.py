@@ -1,17 +1,20 @@
-"""Which offers may be taken in place of one that its seller turns out to refuse.
+"""What may be taken in place of an offer, or of node time, that its seller turns out to refuse.
 
-They are decided with it, so that one purchase tries them in turn: like it in what counts, of other
-sellers, within the same caps, and so cheap that its option still costs no more than the next best.
+It is decided with it, so that one purchase tries all in turn, within the same caps. In place of
+an offer: offers like it in what counts, of other sellers, so cheap that its option still costs no
+more than the next best. In place of node time: the next best option itself, of another market.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 
-from models.buying import Option, PurchasePlan
+from models.buying import Option, OptionKind, PurchasePlan
 from models.market import Offer
 from scheduling.buying.costs import Scene, over_a_cap
 from scheduling.buying.prices import PodSource
 
 MOST_INSTEAD = 2
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def with_instead(
@@ -21,8 +24,11 @@ def with_instead(
 
     `options` are those that it was compared with, `pods` the offers that may be taken, cheapest
     first. What it may cost more than it does is spread evenly over its offers; nothing of that is
-    left where it has node time, whose limits use it (`limits.py`).
+    left where it has node time, whose limits use it (`limits.py`). One order of node time is
+    replaced by what would have been chosen without it.
     """
+    if len(best.plans) == 1 and best.plans[0].window is not None:
+        return _with_next_best(scene, best, options, pods)
     others = [option.total for option in options if option is not best and not option.lost]
     machines = [plan for plan in best.plans if plan.offer is not None]
     room = (min(others) - best.total) // max(len(machines), 1) if others else None
@@ -40,6 +46,49 @@ def with_instead(
                 break
             found = wider
     return found
+
+
+def _with_next_best(
+    scene: Scene, best: Option, options: Iterable[Option], pods: Sequence[PodSource]
+) -> Option:
+    """Return an option of one order of node time with what would be chosen without its market."""
+    (plan,) = best.plans
+    rest = [
+        option for option in options
+        if not option.lost and plan.provider not in {each.provider for each in option.plans}
+    ]  # fmt: skip
+    for option in sorted(rest, key=lambda each: each.total):
+        if option.kind is OptionKind.WAIT:
+            break  # what costs more than to wait is not bought
+        if not _is_like(scene, option, best):
+            continue
+        beside = [each for each in rest if each is not option]
+        (other,) = with_instead(scene, option, beside, pods).plans
+        found = best
+        for each in (other.model_copy(update={"instead": ()}), *other.instead):
+            instead = found.plans[0].instead
+            wider = _replaced(found, 0, (*instead, each))
+            if len(instead) == MOST_INSTEAD or over_a_cap(scene, wider):
+                break
+            found = wider
+        if found is not best:
+            return found
+    return best
+
+
+def _is_like(scene: Scene, option: Option, best: Option) -> bool:
+    """Return whether an option is one order for the same jobs and as many nodes, and starts each
+    job as early or within the start-up limit."""
+    (plan,), others = best.plans, option.plans
+    if len(others) != 1 or others[0].nodes != plan.nodes:
+        return False
+    soon = scene.now + scene.policy.startup_limit
+    starts, first = (
+        {served.job_id: served.start or _NEVER for served in each.starts}
+        for each in (option, best)
+    )
+    same = set(others[0].serves) == set(plan.serves)
+    return same and all(starts[name] <= max(first[name], soon) for name in plan.serves)
 
 
 def _replaced(option: Option, number: int, instead: tuple[PurchasePlan, ...]) -> Option:

@@ -121,3 +121,25 @@ async def test_what_is_refused_for_the_account_is_no_fault_of_the_seller(
         with pytest.raises(InvalidOrderError) as raised:
             await provider.order(request)
     assert type(raised.value) is kind
+
+
+async def test_an_order_that_the_exchange_refuses_whole_is_followed_by_the_next_option(
+    buyer: Buyer, longshore: Longshore
+):
+    buyer.market.book({"side": "sell", "dollars_per_gpu_hour": "0.10", "nodes": 8})
+    buyer.market.fault("order_rejected", -1)
+    await longshore.set_pool(PoolSpec(name=buyer.pool, buying=BuyingPolicy(enabled=True)))
+    wanted = {"gpu_type": "H100", "expected_duration": "1h"}
+    job = await longshore.submit(a_spec(buyer.pool, gpus=8, **wanted))
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    (purchase,) = await bought(buyer)
+    orders = await buyer.rows(
+        "SELECT provider, nodes, spent, refused FROM purchase_orders WHERE purchase_id = :id"
+        " ORDER BY number",
+        id=purchase["id"],
+    )
+    assert {order["provider"] for order in orders[:-1]} == {"sfcompute"}
+    assert [order["nodes"] for order in orders[:-1]] == [0] * (len(orders) - 1)
+    assert (orders[-1]["provider"], orders[-1]["nodes"]) == ("prime", 1)
+    await buyer.let_all_go()
+    await buyer.agrees()

@@ -104,6 +104,40 @@ def test_the_seeds_rule_tries_what_it_might_have_taken():
     assert instead_of(plan) == ["nebius", "massed"]
 
 
-def test_node_time_has_nothing_instead():
-    (plan,) = decided([a_job(gpus=8)], exchange(("2.00", 8), ("2.20", 8))).plans
+NODE = exchange(("2.00", 8), ("2.20", 8))
+
+
+def test_in_place_of_node_time_the_next_best_option_of_another_market_is_tried():
+    others = sellers("3.00", "2.90", "2.95", gpus=8)
+    decision = decided([a_job(gpus=8)], NODE, others)
+    (plan,) = decision.plans
+    assert plan.provider == "exchange"
+    assert instead_of(plan) == ["massed", "lambda"]  # the next best, and what is in its place
+    assert [each.limit for each in plan.instead] == [micro_of("2.90"), micro_of("2.95")]
+    assert all((each.serves, each.instead) == (plan.serves, ()) for each in plan.instead)
+    (chosen,) = [option for option in decision.options if option.chosen]
+    assert chosen.max_total == plan.most >= max(each.max_total for each in plan.instead)
+
+
+@pytest.mark.parametrize(
+    ("market", "fields"),
+    [
+        (cloud(("3.00", 4)), {}),
+        (cloud(("3.00", 8)), {"caps": CapsLeft(day=micro_of("22.00"))}),
+        (cloud(("3.00", 8)), {"max_price": {"FAST": "$2.50"}}),
+        (cloud(("30.00", 8)), {"fast_patience": "15m", "flex_price": "$4.00"}),
+    ],
+    ids=["too small", "over a cap", "too dear", "dearer than to wait"],
+)
+def test_what_would_not_have_been_chosen_is_not_tried_in_place_of_node_time(
+    market: MarketView, fields: dict[str, Any]
+):
+    (plan,) = decided([a_job(gpus=8)], NODE, market, **fields).plans
+    assert (plan.provider, plan.instead) == ("exchange", ())
+
+
+def test_what_serves_only_some_of_the_jobs_is_not_tried_in_place_of_node_time():
+    jobs = [a_job("a", 4), a_job("b", 4)]
+    (plan,) = decided(jobs, NODE, cloud(("2.90", 4))).plans
+    assert plan.serves == ("a", "b")
     assert plan.instead == ()
