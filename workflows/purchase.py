@@ -267,6 +267,8 @@ class PurchaseWorkflow:
     async def _settle(self) -> None:
         """Buy no more. What brought no node has been let go by now."""
         state = PurchaseState.READY if self._nodes else PurchaseState.COMPENSATING
+        if not self._missing:
+            self._reason = ""  # what was refused on the way is told by its orders and machines
         reason = self._stop or self._reason
         await steps.settle_purchase(StateChange(purchase_id=self._id, state=state, reason=reason))
         self._enter(state if self._nodes else PurchaseState.ENDED, reason)

@@ -258,6 +258,13 @@ async def enter(
     )  # fmt: skip
 
 
+async def forget_reason(connection: AsyncConnection, purchase_id: str) -> None:
+    """Leave what kept a purchase up to its orders and machines, which tell it in its timeline."""
+    await connection.execute(
+        text("UPDATE purchases SET reason = '' WHERE id = :id"), {"id": purchase_id}
+    )
+
+
 async def recount(connection: AsyncConnection, purchase_id: str) -> None:
     """Bring what a purchase has cost, and may cost yet, to what its orders say.
 

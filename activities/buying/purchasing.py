@@ -211,7 +211,10 @@ class PurchasingActivities:
     @activity.defn
     @reports_errors
     async def settle_purchase(self, change: StateChange) -> None:
-        """No more orders: what was planned and not committed is free again."""
+        """No more orders: what was planned and not committed is free again.
+
+        Of one that has all that it wanted, what was refused before is no reason any more.
+        """
         async with self._database.transaction() as connection:
             await rows.lock_purchase(connection, change.purchase_id)
             await connection.execute(
@@ -219,6 +222,8 @@ class PurchasingActivities:
                 {"id": change.purchase_id},
             )
             await rows.enter(connection, change.purchase_id, change.state, change.reason)
+            if change.state is PurchaseState.READY and not change.reason:
+                await rows.forget_reason(connection, change.purchase_id)
             await rows.end_if_over(connection, change.purchase_id)
         await failpoint("settle_purchase.after-commit")
 

@@ -42,6 +42,7 @@ async def test_a_start_that_is_refused_is_tried_again_in_the_same_window(buyer: 
     assert len(bought.orders) == 1
     (machine,) = await machines_of(buyer)
     assert (machine["state"], machine["tries"]) == ("READY", 2)
+    assert (bought.reason, (await buyer.purchase())["reason"]) == ("", "")
     await buyer.let_go(bought.orders[0])
     await buyer.agrees()
 

@@ -10,6 +10,7 @@ import pytest
 
 from activities.buying.inputs import look_at
 from activities.buying.market_refusals import refused_offers
+from activities.buying.purchase_details import PurchaseDetails
 from activities.buying.switch import BuyingSwitch
 from activities.providers import registry
 from client.api import Longshore
@@ -46,6 +47,9 @@ async def test_one_purchase_goes_on_to_the_next_seller_and_later_ones_leave_the_
     assert (refused["seller"], refused["refused_finally"]) == (first.seller, True)
     assert "is not supported by the provider" in refused["refused"]
     assert (taken["seller"] != first.seller, taken["nodes"]) == (True, 1)
+    detail = await PurchaseDetails(buyer.database).purchase(purchase["id"])
+    assert detail.reason == ""  # it has what it wanted; that it was refused first is past
+    assert any("is not supported by the provider" in each.text for each in detail.timeline)
 
     again = await longshore.submit(a_spec(buyer.pool, gpus=2, **wanted))
     assert (await longshore.wait(again.job_id)).state is JobState.SUCCEEDED
