@@ -57,9 +57,10 @@ def table(
     )
 
 
-def number(html: str) -> str:
-    """Return a cell with a number."""
-    return f"<td{_NUMBER}>{html}</td>"
+def number(html: str, head: str = "") -> str:
+    """Return a cell with a number; it names its column where that may stand above each cell."""
+    named = f' data-head="{escape(head)}"' if head else ""
+    return f"<td{_NUMBER}{named}>{html}</td>"
 
 
 def empty(head: str, *sentences: str) -> str:

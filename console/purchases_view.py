@@ -179,10 +179,11 @@ def _row(each: PurchaseView) -> str:
     return (
         f"<tr><td>{chip(each.state.value)}</td>"
         f"<td>{link(each.id)}<small>{when(each.created_at)}</small></td>"
-        f"<td>{_what(each)}</td>"
-        f"<td>{escape(each.pool)}<small>{escape(each.tenant)}, {escape(each.tier)}</small></td>"
-        f"{number(amount(each.committed_micro_usd))}{number(amount(each.paid_micro_usd))}"
-        f'<td>{nodes}</td><td class="fold">{escape(each.reason)}</td></tr>'
+        f'<td data-head="What">{_what(each)}</td><td data-head="For">{escape(each.pool)}'
+        f"<small>{escape(each.tenant)}, {escape(each.tier)}</small></td>"
+        f"{number(amount(each.committed_micro_usd), 'Committed')}"
+        f"{number(amount(each.paid_micro_usd), 'Paid')}"
+        f'<td data-head="Nodes">{nodes}</td><td class="fold">{escape(each.reason)}</td></tr>'
     )
 
 

@@ -2,12 +2,17 @@
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 
 import pytest
 from playwright.async_api import Browser, Page, expect
+from sqlalchemy import text
 
+from activities.buying.purchase_rows import insert_purchase
 from activities.buying.switch import BuyingSwitch
 from activities.database import Database
+from activities.queue import ensure_pool
+from models.purchase import PurchaseOption, PurchaseRequest
 from tests.support.console import RunningConsole, running_console
 from tests.support.databases import own_database
 from tests.support.local_stack import temporary_folder
@@ -56,6 +61,34 @@ async def test_where_nothing_was_bought_it_is_said_what_to_do(page: Page, fresh:
     for path, said in (("purchases", "no such purchase"), ("blocks", "no such block")):
         await page.goto(f"{fresh.url}/{path}/p-nothing")
         await expect(page.get_by_text(said)).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390, 700])
+async def test_narrow_windows_show_all_columns_of_the_purchases(
+    page: Page, fresh_database: str, width: int
+):
+    database, purchase_id = Database(fresh_database), f"p-0123456789ab-{width}"
+    option = PurchaseOption(
+        provider="sfcompute", instance_type="8xH100-80GB-SXM5", gpus_per_node=8, limit=2_500_000,
+        length=timedelta(hours=4),
+    )  # fmt: skip
+    why = "the pool has committed $96.00 today, and may commit $100.00 a day: buying would pass it"
+    async with database.transaction() as connection:
+        await ensure_pool(connection, "research-team")
+        request = PurchaseRequest(pool="research-team", options=(option,))
+        await insert_purchase(connection, purchase_id, request, refused=why)
+    await page.set_viewport_size({"width": width, "height": 844})
+    row = page.get_by_role("table", name="Purchases").locator("tbody tr").first
+    await expect(row).to_contain_text(purchase_id)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    for cell in await row.locator("td").all():
+        box = await cell.bounding_box()
+        assert box is not None
+        assert 0 <= box["x"] < box["x"] + box["width"] <= width, await cell.inner_text()
+    await expect(row).to_contain_text(why)
+    async with database.transaction() as connection:
+        await connection.execute(text("DELETE FROM purchases"))
+    await database.close()
 
 
 async def test_a_stop_shows_on_the_page(page: Page, fresh: RunningConsole):
