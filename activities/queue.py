@@ -48,7 +48,7 @@ class QueueActivities:
         try:
             async with self._database.transaction() as connection:
                 refusal = await why_never(connection, request.job_id, spec)
-                refusal = await _insert(connection, request, refusal)
+                refusal = await put_into_queue(connection, request, refusal)
                 if refusal:
                     return EnqueueReply(queued=False, refusal=refusal)
                 poke = not request.held and await mark_poked(connection, spec.pool)
@@ -124,7 +124,9 @@ class QueueActivities:
             await self._signals.poke_pool(pool)
 
 
-async def _insert(connection: AsyncConnection, request: EnqueueRequest, refusal: str) -> str:
+async def put_into_queue(
+    connection: AsyncConnection, request: EnqueueRequest, refusal: str = ""
+) -> str:
     """Record the job, and queue it unless it is refused; return why it is."""
     spec = request.spec
     job = JobRequest.of(request.job_id, spec, request.submitted_at, request.attempt)

@@ -34,6 +34,19 @@ def test_a_live_preemption_is_measured_step_by_step():
     assert row["start"] > row["beside_the_save"] > 0
 
 
+def test_growth_stands_beside_the_empty_queue_of_the_same_run():
+    rows = _run("benchmarks.growth", "--waiting", "0,60", "--jobs", "3")["results"]
+    assert [row["waiting"] for row in rows] == [0, 60]
+    assert (rows[0]["time_ratio"], rows[0]["rate_ratio"]) == (1, 1)
+    for row in rows:
+        assert 0 < row["done_p50_ms"] <= row["done_p95_ms"]
+        assert row["time_ratio"] == pytest.approx(row["done_p50_ms"] / rows[0]["done_p50_ms"])
+        assert row["rate_ratio"] == pytest.approx(row["jobs_per_s"] / rows[0]["jobs_per_s"])
+        parts = row["cycle_ms"]
+        assert 0 < sum(parts[part] for part in ("read", "plan", "commit")) < parts["took"]
+        assert row["cycles"] > 0 < row["wal_kb"]
+
+
 def test_a_soak_says_what_grew():
     report = _run("benchmarks.soak", "--minutes", "0.1", "--rate", "2", "--keep-runs", "2")
     assert report["verdict"]
