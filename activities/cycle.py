@@ -2,9 +2,8 @@
 
 import asyncio
 import itertools
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -18,6 +17,7 @@ from activities.checkpoints.watch import CheckpointWatches
 from activities.committing import commit
 from activities.database import Database, clock
 from activities.departures import NodeLooks
+from activities.explaining import explain_waiting
 from activities.failpoints import failpoint
 from activities.kept import KeptPools
 from activities.locality import forget_data, load_locality, note_data
@@ -31,32 +31,29 @@ from activities.signals import Signals
 from activities.snapshot import QueueEntry, load_pool, load_recent, read_queue
 from activities.warming import Warming
 from models.margins import DEFAULT_MARGINS, Margins
-from models.messages import CycleReply, CycleRequest, LeaseEnd, Waiting
+from models.messages import CycleReply, CycleRequest, LeaseEnd
 from models.node import Node
 from models.placement import (
     CyclePlan,
     JobRequest,
     Placement,
     PlacementKey,
-    PlacementKind,
     RecentJobs,
 )
 from models.pool import PoolSpec
 from scheduling.cycle import plan_kept
+from scheduling.saying import Stored
 from scheduling.setting_aside import plan_without, set_aside_unread
 
 _IDLE = timedelta(minutes=10)
 _WARM = timedelta(minutes=1)
 """A pool that keeps capacity warm looks so often whether it has it."""
-_TELL_EVERY = timedelta(seconds=30)
 _KEEP_CYCLES = 1000
 """Of each pool, the latest; older ones are kept where they placed a job."""
 _FORGET_EVERY = 100
 """Cycles."""
 _RECENT_FOR = 20.0
 """Seconds that the jobs placed lately are kept: what to expect changes slowly."""
-_TELL_AT_MOST = 50
-"""Jobs that hear of their reason in one cycle; the others read it in the database."""
 Outcome = tuple[CycleReply, tuple[Placement, ...]]
 """What a cycle did, and the placements that its jobs are to hear of."""
 
@@ -147,7 +144,7 @@ class CycleActivities:
             asked = [entry.request for entry in made.entries]
             await note_data(connection, asked, made.plan, placed)
             explains = time.perf_counter()
-            told = await _explain_waiting(connection, made.plan, made.now)
+            told = await explain_waiting(connection, made.plan, made.stored, made.now)
             took = Took(*made.took, explains - commits, time.perf_counter() - explains)
             await connection.execute(
                 text(_DONE),
@@ -186,9 +183,8 @@ class CycleActivities:
                 self._kept.keep(pool_name, kept)
                 now = await clock(connection)
                 took = (time.perf_counter() - began, 0.0)
-                return _Decided(
-                    pool, entries, queue, (), CyclePlan(decisions=aside), now, gpus, took
-                )
+                plan = CyclePlan(decisions=aside)
+                return _Decided(pool, entries, queue, read.stored, (), plan, now, gpus, took)
             recent = await self._recent_jobs(connection, pool)
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
             now = await clock(connection)
@@ -207,7 +203,9 @@ class CycleActivities:
         nodes = kept.nodes.named(used)
         self._kept.keep(pool_name, kept)
         took = (plans - began, time.perf_counter() - plans)
-        return _Decided(pool, entries, queue, nodes, decided, now, gpus, took, seconds)
+        return _Decided(
+            pool, entries, queue, read.stored, nodes, decided, now, gpus, took, seconds
+        )
 
     async def _recent_jobs(
         self, connection: AsyncConnection, pool: PoolSpec
@@ -249,6 +247,8 @@ class _Decided(NamedTuple):
     entries: list[QueueEntry]
     queue: list[JobRequest]
     """Their jobs, with the checkpoints that they go on from."""
+    stored: Mapping[str, Stored]
+    """What the queue said of each job of the plan before it."""
     nodes: tuple[Node, ...]
     """Those that the plan uses."""
     plan: CyclePlan
@@ -301,32 +301,6 @@ async def _placements(connection: AsyncConnection, cycle_id: str) -> tuple[Place
     return tuple(placement_of(list(group)) for _, group in by_job)
 
 
-async def _explain_waiting(
-    connection: AsyncConnection, decided: CyclePlan, now: datetime
-) -> list[tuple[str, Waiting]]:
-    """Store why each other job waits, where that has changed; return those that are to hear of it.
-
-    A job hears of its first reason, and of later ones at most every 30 seconds: a signal is a
-    billed action and an event in its history.
-    """
-    waiting = [
-        {"job_id": decision.job_id, "decision": decision.model_dump(mode="json")}
-        for decision in decided.decisions
-        if decision.kind is not PlacementKind.EXISTING_NODE
-    ]
-    if not waiting:
-        return []
-    await connection.execute(text(_EXPLAIN), {"rows": json.dumps(waiting), "now": now})
-    told = await connection.execute(
-        text(_TELL), {"now": now, "before": now - _TELL_EVERY, "limit": _TELL_AT_MOST,
-                      "ids": [row["job_id"] for row in waiting]},
-    )  # fmt: skip
-    return [
-        (row["job_id"], Waiting(attempt=row["attempt"], reason=row["reason"]))
-        for row in told.mappings()
-    ]
-
-
 def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
     waiting = queued - placed
     return CycleReply(
@@ -345,27 +319,6 @@ _DONE = """
            explain_ms = :explain
      WHERE id = :id
 """
-
-_EXPLAIN = """
-    UPDATE queue q SET decision = w.decision, decided_at = :now
-      FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (job_id text, decision jsonb)
-     WHERE q.job_id = w.job_id
-       AND (q.decision IS DISTINCT FROM w.decision OR w.decision->>'kind' = 'SET_ASIDE')
-"""
-"""A job that is set aside once more rests once more."""
-
-_TELL = """
-    UPDATE queue q SET told_at = :now, told_reason = q.decision->>'reason'
-     WHERE q.job_id IN (
-           SELECT job_id
-             FROM unnest(CAST(:ids AS text[])) WITH ORDINALITY AS planned (job_id, place)
-             JOIN queue USING (job_id)
-            WHERE (told_at IS NULL OR told_at < :before)
-              AND told_reason IS DISTINCT FROM decision->>'reason'
-            ORDER BY told_at NULLS FIRST, place LIMIT :limit)
-    RETURNING q.job_id, q.attempt, q.told_reason AS reason
-"""
-"""Of those that heard nothing yet the first of the plan's order."""
 
 _FORGET = """
     DELETE FROM cycles c

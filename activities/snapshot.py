@@ -12,6 +12,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import clock
+from activities.explaining import STORED_COLUMNS, stored_of
 from models.base import Wire
 from models.errors import StoredError
 from models.job import Tier
@@ -23,6 +24,7 @@ from models.pool import PoolSpec, no_such_pool
 from models.problems import describe_all
 from models.topology import NodeTopology
 from scheduling.order import QueuedJob, queue_order
+from scheduling.saying import Stored
 
 _PLACEMENTS = 400
 """That say what jobs to expect."""
@@ -100,6 +102,8 @@ class PoolQueue(NamedTuple):
     """In no order: `scheduling.order` puts them into one."""
     unreadable: dict[str, ValidationError]
     """Jobs that cannot be read, with the mistake: another version took them."""
+    stored: dict[str, Stored]
+    """What is stored of why each waits."""
 
 
 async def load_queue(connection: AsyncConnection, pool: str) -> tuple[QueueEntry, ...]:
@@ -114,7 +118,9 @@ async def read_queue(connection: AsyncConnection, pool: str) -> PoolQueue:
     )
     entries: list[QueueEntry] = []
     unreadable: dict[str, ValidationError] = {}
+    stored: dict[str, Stored] = {}
     for row in rows.mappings():
+        stored[row["job_id"]] = stored_of(row)
         try:
             asked = {**row["request"], "waits_since": row["waits_since"]}
             request = JobRequest.model_validate(asked)
@@ -122,7 +128,7 @@ async def read_queue(connection: AsyncConnection, pool: str) -> PoolQueue:
             unreadable[row["job_id"]] = error
             continue
         entries.append(QueueEntry(request=request, held=row["held"], queued_at=row["queued_at"]))
-    return PoolQueue(tuple(entries), unreadable)
+    return PoolQueue(tuple(entries), unreadable, stored)
 
 
 async def load_place(
@@ -238,7 +244,8 @@ _WAITS_SINCE = "CASE WHEN held THEN clock_timestamp() ELSE queued_at END - waite
 """Of a row of the queue. A job that is held does not wait."""
 
 _QUEUE = f"""
-    SELECT job_id, request, held, queued_at, {_WAITS_SINCE} AS waits_since FROM queue
+    SELECT job_id, request, held, queued_at, {_WAITS_SINCE} AS waits_since, {STORED_COLUMNS}
+      FROM queue
      WHERE pool = :pool
        AND (decision->>'kind' IS DISTINCT FROM :aside
             OR decided_at < clock_timestamp() - CAST(:rest AS interval))
