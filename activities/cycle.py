@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -20,6 +20,7 @@ from activities.departures import NodeLooks
 from activities.explaining import explain_waiting
 from activities.failpoints import failpoint
 from activities.kept import KeptPools
+from activities.kept_queue import WaitingJobs, trim_left
 from activities.locality import forget_data, load_locality, note_data
 from activities.measuring import Took, measure_cycle
 from activities.metrics import SILENT, Metrics
@@ -28,7 +29,7 @@ from activities.preempting import Preempting
 from activities.queue import end_attempt
 from activities.retrying import reports_errors
 from activities.signals import Signals
-from activities.snapshot import QueueEntry, load_pool, load_recent, read_queue
+from activities.snapshot import load_pool, load_recent
 from activities.warming import Warming
 from models.margins import DEFAULT_MARGINS, Margins
 from models.messages import CycleReply, CycleRequest, LeaseEnd
@@ -42,7 +43,6 @@ from models.placement import (
 )
 from models.pool import PoolSpec
 from scheduling.cycle import plan_kept
-from scheduling.saying import Stored
 from scheduling.setting_aside import plan_without, set_aside_unread
 
 _IDLE = timedelta(minutes=10)
@@ -81,7 +81,7 @@ class CycleActivities:
         self._signals = signals
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
         """Jobs placed lately in each pool, with when they were read."""
-        self._kept = KeptPools()
+        self._kept = KeptPools(metrics)
         self._warming = Warming()
         self._blocks = BlockWaking(database, signals)
         self._margins = margins
@@ -141,10 +141,10 @@ class CycleActivities:
         async with self._database.transaction() as connection:
             commits = time.perf_counter()
             placed = await commit(connection, request, made.plan, made.queue, made.nodes)
-            asked = [entry.request for entry in made.entries]
+            asked = [made.waiting.entries[job_id].request for job_id in placed]
             await note_data(connection, asked, made.plan, placed)
             explains = time.perf_counter()
-            told = await explain_waiting(connection, made.plan, made.stored, made.now)
+            told = await explain_waiting(connection, made.plan, made.waiting.stored, made.now)
             took = Took(*made.took, explains - commits, time.perf_counter() - explains)
             await connection.execute(
                 text(_DONE),
@@ -162,7 +162,14 @@ class CycleActivities:
         self._warming.after(made.seconds)
         pool = made.pool
         measure_cycle(
-            self._metrics, pool.name, made.entries, made.plan, placed, made.now, seconds, took
+            self._metrics,
+            pool.name,
+            made.waiting.entries,
+            made.plan,
+            placed,
+            made.now,
+            seconds,
+            took,
         )
         await self._signals.tell_jobs("waiting", told)
         free = made.gpus.free - _newly_taken(made.nodes, placements)
@@ -173,21 +180,19 @@ class CycleActivities:
         began = time.perf_counter()
         async with self._database.snapshot() as connection:
             pool = await load_pool(connection, pool_name, self._margins)
-            read = await read_queue(connection, pool_name)
-            aside = tuple(set_aside_unread(*each) for each in read.unreadable.items())
-            entries = [entry for entry in read.entries if not entry.held]
-            queue = [entry.request for entry in entries]
             kept = await self._kept.take(connection, pool_name)
+            now = await clock(connection)
+            waiting = kept.queue.waiting(now)
+            aside = tuple(set_aside_unread(*each) for each in waiting.unreadable.items())
+            queue = [entry.request for entry in waiting.entries.values()]
             gpus = _GPUs(kept.nodes.gpus, kept.nodes.free_gpus)
             if not queue:
                 self._kept.keep(pool_name, kept)
-                now = await clock(connection)
                 took = (time.perf_counter() - began, 0.0)
                 plan = CyclePlan(decisions=aside)
-                return _Decided(pool, entries, queue, read.stored, (), plan, now, gpus, took)
+                return _Decided(pool, waiting, queue, (), plan, now, gpus, took)
             recent = await self._recent_jobs(connection, pool)
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
-            now = await clock(connection)
         kept.nodes.hold_data(data)
         plans = time.perf_counter()
         # In a thread: a long plan must not keep this process from its other work.
@@ -203,9 +208,7 @@ class CycleActivities:
         nodes = kept.nodes.named(used)
         self._kept.keep(pool_name, kept)
         took = (plans - began, time.perf_counter() - plans)
-        return _Decided(
-            pool, entries, queue, read.stored, nodes, decided, now, gpus, took, seconds
-        )
+        return _Decided(pool, waiting, queue, nodes, decided, now, gpus, took, seconds)
 
     async def _recent_jobs(
         self, connection: AsyncConnection, pool: PoolSpec
@@ -222,6 +225,7 @@ class CycleActivities:
     async def _forget_idle_cycles(self, pool: str) -> None:
         async with self._database.transaction() as connection:
             await forget_data(connection, pool)
+            await trim_left(connection, pool)
             await connection.execute(
                 text(_FORGET), {"pool": pool, "keep": _KEEP_CYCLES, "some": 2 * _FORGET_EVERY}
             )
@@ -244,11 +248,9 @@ class _Decided(NamedTuple):
     """A plan, and what it was made from."""
 
     pool: PoolSpec
-    entries: list[QueueEntry]
+    waiting: WaitingJobs
     queue: list[JobRequest]
-    """Their jobs, with the checkpoints that they go on from."""
-    stored: Mapping[str, Stored]
-    """What the queue said of each job of the plan before it."""
+    """Its jobs, with the checkpoints that they go on from."""
     nodes: tuple[Node, ...]
     """Those that the plan uses."""
     plan: CyclePlan

@@ -1,24 +1,34 @@
-"""The nodes of pools as this process read them last: the next cycle reads what changed since.
+"""Pools as this process read them last: the next cycle reads what changed since.
 
 Whoever changes a node, its GPUs or who holds them leaves its transaction's number with the node
 (`nodes.changed_in`, by trigger). What is kept was read in one snapshot, and of the transactions
 that this snapshot did not see none has a number below `pg_snapshot_xmin`: so all that is new to it
-carries this number or a higher one, in whatever order transactions commit.
+carries this number or a higher one, in whatever order transactions commit. The queue is kept by
+the same marks (`activities.kept_queue`).
 
 Nothing depends on what is kept but time: a process that has nothing, or any doubt, reads all.
 """
 
+import logging
 import time
 from dataclasses import dataclass
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from activities import kept_queue
+from activities.kept_queue import KeptQueue
+from activities.metrics import KEPT_DIFFERENCES, SILENT, Metrics
 from activities.snapshot import load_nodes, load_running
 from scheduling.kept import KeptNodes
 
 _KEPT_FOR = 600.0
 """Seconds; then all is read again, and pools that sleep are forgotten."""
+CHECKED_EVERY = 100
+"""Takes; then the queue is held against what the database has."""
+_NAMED = 5
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -26,18 +36,22 @@ class KeptPool:
     """A pool as one snapshot of the database showed it."""
 
     nodes: KeptNodes
+    queue: KeptQueue
     since: int
     """Transactions with lower numbers had all ended."""
     server: str
     """The run of the server and the database in it: of another, numbers say nothing."""
     read_at: float
     """When all of it was read last, by the clock since boot."""
+    takes: int = 0
+    """Times that what changed was read since then."""
 
 
 class KeptPools:
     """What each pool's last cycle read, in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics = SILENT) -> None:
+        self._metrics = metrics
         self._pools: dict[str, KeptPool] = {}
 
     @property
@@ -55,18 +69,34 @@ class KeptPools:
         self._pools = {
             name: kept for name, kept in self._pools.items() if now - kept.read_at < _KEPT_FOR
         }
-        mark = (await connection.execute(text(_MARK))).one()
+        mark = (await connection.execute(text(_MARK), {"pool": pool})).one()
         kept = self._pools.pop(pool, None)
         if kept is None or kept.server != mark.server or mark.since < kept.since:
-            nodes, read_at = await _read_all(connection, pool), now
-        else:
-            nodes, read_at = kept.nodes, kept.read_at
-            await _read_changed(connection, pool, nodes, kept.since)
-        return KeptPool(nodes, mark.since, mark.server, read_at)
+            nodes = await _read_all(connection, pool)
+            queue = await kept_queue.read_all(connection, pool)
+            return KeptPool(nodes, queue, mark.since, mark.server, now)
+        await _read_changed(connection, pool, kept.nodes, kept.since)
+        queue, takes = kept.queue, kept.takes + 1
+        if kept.since > mark.trimmed:
+            await kept_queue.read_changed(connection, pool, queue, kept.since)
+        if kept.since <= mark.trimmed or (
+            takes % CHECKED_EVERY == 0 and await self._differs(connection, pool, queue)
+        ):
+            queue = await kept_queue.read_all(connection, pool)
+        return KeptPool(kept.nodes, queue, mark.since, mark.server, kept.read_at, takes)
 
     def keep(self, pool: str, kept: KeptPool) -> None:
         """Give back what `take` returned."""
         self._pools[pool] = kept
+
+    async def _differs(self, connection: AsyncConnection, pool: str, queue: KeptQueue) -> bool:
+        """Return whether the queue is not what the database has: that is a fault of ours."""
+        found = await kept_queue.differences(connection, pool, queue)
+        if found:
+            some = ", ".join(sorted(found)[:_NAMED])
+            _log.error("pool %s: %s of its queue were kept wrong: %s", pool, len(found), some)
+            self._metrics.add(KEPT_DIFFERENCES, len(found), pool=pool)
+        return bool(found)
 
 
 async def _read_all(connection: AsyncConnection, pool: str) -> KeptNodes:
@@ -88,6 +118,7 @@ async def _read_changed(
 
 _MARK = """
     SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS since,
+           coalesce((SELECT left_trimmed FROM pools WHERE name = :pool), 0) AS trimmed,
            concat(pg_postmaster_start_time(), ' ',
                   (SELECT oid FROM pg_database WHERE datname = current_database())) AS server
 """

@@ -1,7 +1,7 @@
 """What a cycle adds to the metrics."""
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Set
 from datetime import datetime
 from typing import NamedTuple
 
@@ -35,24 +35,26 @@ class Took(NamedTuple):
 def measure_cycle(
     metrics: Metrics,
     pool: str,
-    entries: Sequence[QueueEntry],
+    entries: Mapping[str, QueueEntry],
     decided: CyclePlan,
     placed: Set[str],
     now: datetime,
     seconds: float,
     took: Took,
 ) -> None:
-    """Count one cycle that was decided at `now`. `placed` are the jobs whose placement held."""
+    """Count one cycle that was decided at `now`.
+
+    `entries` are its jobs by id, `placed` are those whose placement held.
+    """
     metrics.observe(CYCLE_SECONDS, seconds, pool=pool)
     for part, of_it in took._asdict().items():
         metrics.observe(CYCLE_PART_SECONDS, of_it, pool=pool, part=part)
     metrics.add(CYCLE_JOBS, len(entries), pool=pool)
     metrics.add(PLACEMENTS, len(placed), pool=pool)
     metrics.add(PLACEMENTS_REFUSED, len(decided.placements) - len(placed), pool=pool)
-    for entry in entries:
-        if entry.request.id in placed:
-            waited = (now - entry.queued_at).total_seconds()
-            metrics.observe(WAIT_SECONDS, waited, pool=pool)
+    for job_id in placed:
+        waited = (now - entries[job_id].queued_at).total_seconds()
+        metrics.observe(WAIT_SECONDS, waited, pool=pool)
     rejections: Counter[RejectionCode] = Counter()
     for decision in decided.decisions:
         if decision.kind is not PlacementKind.EXISTING_NODE:

@@ -68,6 +68,10 @@ CYCLE_PART_SECONDS = Metric(
 CYCLE_JOBS = Metric(
     "cycle_jobs", Kind.COUNTER, "control", ("pool",), "Jobs that cycles looked at.",
 )  # fmt: skip
+KEPT_DIFFERENCES = Metric(
+    "kept_differences", Kind.COUNTER, "control", ("pool",),
+    "Rows of queues that a worker kept otherwise than the database had them: a fault of ours.",
+)  # fmt: skip
 PLACEMENTS = Metric(
     "placements", Kind.COUNTER, "control", ("pool",), "Placements that were committed.",
 )  # fmt: skip

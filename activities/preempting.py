@@ -87,7 +87,7 @@ class Preempting:
         store_away = await self._why_store_is_away(pool)
         async with self._database.snapshot() as connection:
             kept = await self._kept.take(connection, pool)
-            seen = await read_inputs(connection, pool, store_away, kept.nodes, self._margins)
+            seen = await read_inputs(connection, pool, store_away, kept, self._margins)
             under_way = await _under_way(connection, seen)
             prices = await _prices(connection) if seen.spec.buying.enabled else ()
             now = await clock(connection)

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from activities.database import clock
+from activities.kept import KeptPool
 from activities.locality import with_locality
 from activities.snapshot import load_nodes, load_pool, load_queue, load_recent, load_running
 from models.base import Frozen
@@ -16,7 +18,6 @@ from models.node import Node
 from models.placement import JobRequest, RecentJobs, RunningJob
 from models.pool import PoolSpec
 from models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
-from scheduling.kept import KeptNodes
 
 
 class PreemptionInputs(Frozen):
@@ -32,22 +33,24 @@ class PreemptionInputs(Frozen):
 
 
 async def read_inputs(
-    connection: AsyncConnection, pool: str, store_away: str = "", kept: KeptNodes | None = None,
+    connection: AsyncConnection, pool: str, store_away: str = "", kept: KeptPool | None = None,
     margins: Margins = DEFAULT_MARGINS,
 ) -> PreemptionInputs:  # fmt: skip
     """Return what is to be decided on.
 
-    `kept` are the pool's nodes in the snapshot of `connection`, where they are known. `store_away`
-    says why the checkpoint store is away, empty where it is there. Saves count as far as they have
-    been observed (`activities.checkpoints.rows`): nobody is stopped in the hope of one.
+    `kept` is the pool in the snapshot of `connection`, where it is known. `store_away` says why
+    the checkpoint store is away, empty where it is there. Saves count as far as they have been
+    observed (`activities.checkpoints.rows`): nobody is stopped in the hope of one.
     """
     spec = await load_pool(connection, pool, margins)
-    waiting = [entry.request for entry in await load_queue(connection, pool) if not entry.held]
     if kept is None:
+        waiting = [entry.request for entry in await load_queue(connection, pool) if not entry.held]
         nodes = await load_nodes(connection, pool)
         shares = await load_running(connection, pool)
     else:
-        nodes, shares = kept.nodes, kept.running
+        entries = kept.queue.waiting(await clock(connection)).entries
+        waiting = [entry.request for entry in entries.values()]
+        nodes, shares = kept.nodes.nodes, kept.nodes.running
     queue, nodes = await with_locality(connection, pool, spec.packing, waiting, nodes)
     return PreemptionInputs(
         spec=spec,

@@ -2,17 +2,16 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import clock
-from activities.explaining import STORED_COLUMNS, stored_of
 from models.base import Wire
 from models.errors import StoredError
 from models.job import Tier
@@ -24,11 +23,10 @@ from models.pool import PoolSpec, no_such_pool
 from models.problems import describe_all
 from models.topology import NodeTopology
 from scheduling.order import QueuedJob, queue_order
-from scheduling.saying import Stored
 
 _PLACEMENTS = 400
 """That say what jobs to expect."""
-_REST = timedelta(minutes=10)
+REST = timedelta(minutes=10)
 """So long is a job left alone that was set aside; then it is tried again, as a newer version may
 plan it."""
 
@@ -102,8 +100,6 @@ class PoolQueue(NamedTuple):
     """In no order: `scheduling.order` puts them into one."""
     unreadable: dict[str, ValidationError]
     """Jobs that cannot be read, with the mistake: another version took them."""
-    stored: dict[str, Stored]
-    """What is stored of why each waits."""
 
 
 async def load_queue(connection: AsyncConnection, pool: str) -> tuple[QueueEntry, ...]:
@@ -114,21 +110,26 @@ async def load_queue(connection: AsyncConnection, pool: str) -> tuple[QueueEntry
 async def read_queue(connection: AsyncConnection, pool: str) -> PoolQueue:
     """Return the pool's queue, without jobs that were set aside lately."""
     rows = await connection.execute(
-        text(_QUEUE), {"pool": pool, "aside": PlacementKind.SET_ASIDE.value, "rest": _REST}
+        text(_QUEUE), {"pool": pool, "aside": PlacementKind.SET_ASIDE.value, "rest": REST}
     )
     entries: list[QueueEntry] = []
     unreadable: dict[str, ValidationError] = {}
-    stored: dict[str, Stored] = {}
     for row in rows.mappings():
-        stored[row["job_id"]] = stored_of(row)
         try:
-            asked = {**row["request"], "waits_since": row["waits_since"]}
-            request = JobRequest.model_validate(asked)
+            entries.append(entry_of(row))
         except ValidationError as error:
             unreadable[row["job_id"]] = error
-            continue
-        entries.append(QueueEntry(request=request, held=row["held"], queued_at=row["queued_at"]))
-    return PoolQueue(tuple(entries), unreadable, stored)
+    return PoolQueue(tuple(entries), unreadable)
+
+
+def entry_of(row: Mapping[Any, Any]) -> QueueEntry:
+    """Return a job that waits, from its row with `WAITS_SINCE`.
+
+    Raises ValidationError for one that cannot be read.
+    """
+    asked = {**row["request"], "waits_since": row["waits_since"]}
+    request = JobRequest.model_validate(asked)
+    return QueueEntry(request=request, held=row["held"], queued_at=row["queued_at"])
 
 
 async def load_place(
@@ -240,19 +241,18 @@ def _thousandth(amount: int | None) -> float | None:
     return None if amount is None else amount / 1000
 
 
-_WAITS_SINCE = "CASE WHEN held THEN clock_timestamp() ELSE queued_at END - waited"
-"""Of a row of the queue. A job that is held does not wait."""
+WAITS_SINCE = "CASE WHEN held THEN clock_timestamp() ELSE queued_at END - waited"
+"""Of a row of the queue. A job that is held does not wait; of others it never changes."""
 
 _QUEUE = f"""
-    SELECT job_id, request, held, queued_at, {_WAITS_SINCE} AS waits_since, {STORED_COLUMNS}
-      FROM queue
+    SELECT job_id, request, held, queued_at, {WAITS_SINCE} AS waits_since FROM queue
      WHERE pool = :pool
        AND (decision->>'kind' IS DISTINCT FROM :aside
             OR decided_at < clock_timestamp() - CAST(:rest AS interval))
 """
 
 _PLACES = f"""
-    SELECT job_id, attempt, priority, submitted_at, {_WAITS_SINCE} AS waits_since FROM queue
+    SELECT job_id, attempt, priority, submitted_at, {WAITS_SINCE} AS waits_since FROM queue
      WHERE pool = :pool
 """
 

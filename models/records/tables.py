@@ -51,6 +51,10 @@ class PoolRow(SQLModel, table=True):
     """Somebody has signalled the pool's workflow since its last cycle began."""
     buying_decision: dict[str, Any] | None = Field(default=None, sa_column=_json(nullable=True))
     """What was decided last about buying for it."""
+    left_trimmed: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    """The highest transaction of a row of `queue_left` that is there no more."""
     created_at: datetime = Field(sa_column=_time(default=True))
 
 
@@ -227,7 +231,10 @@ class QueueRow(SQLModel, table=True):
     """A job that waits for a placement; gone once it has one."""
 
     __tablename__: ClassVar[str] = "queue"  # pyright: ignore[reportIncompatibleVariableOverride]
-    __table_args__ = (Index("queue_order", "pool", text("priority DESC"), "submitted_at"),)
+    __table_args__ = (
+        Index("queue_order", "pool", text("priority DESC"), "submitted_at"),
+        Index("queue_by_change", "pool", "written_in"),
+    )
 
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
     attempt: int
@@ -247,6 +254,30 @@ class QueueRow(SQLModel, table=True):
     told_reason: str | None = Field(default=None, sa_type=Text)
     spared: list[dict[str, Any]] | None = Field(sa_column=_json(nullable=True))
     """Running jobs that may not be stopped for it yet, and from when on each may."""
+    changed_in: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    """The transaction that last changed what a cycle plans with; kept by trigger."""
+    written_in: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    """The one that last wrote anything of it; kept by trigger."""
+
+
+class QueueLeftRow(SQLModel, table=True):
+    """A job that left a queue a short while ago; written by trigger."""
+
+    __tablename__: ClassVar[str] = "queue_left"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (Index("queue_left_by_change", "pool", "changed_in"),)
+
+    id: int | None = Field(
+        default=None, sa_column=Column(BigInteger, Identity(), primary_key=True)
+    )
+    job_id: str = Field(sa_type=Text)
+    pool: str = Field(sa_type=Text)
+    changed_in: int = Field(sa_type=BigInteger)
+    """The transaction that removed it."""
+    left_at: datetime = Field(sa_column=_time(default=True))
 
 
 class CycleRow(SQLModel, table=True):

@@ -15,13 +15,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import clock
 from activities.kept import KeptPool, KeptPools
-from activities.preemption_inputs import read_inputs
+from activities.kept_queue import differences
+from activities.preemption_inputs import PreemptionInputs, read_inputs
 from activities.queue import ensure_pool
 from activities.snapshot import load_nodes, load_queue, load_running
 from models.messages import DrainRequest, LeaseEnd, NodeEnd
 from models.node import NodeState
 from models.packing import PackingPolicy, PackingRule
-from models.placement import PlacementKey
+from models.placement import JobRequest, PlacementKey
 from models.swap import SwapRequest
 from scheduling.cycle import plan, plan_kept
 from tests.scheduling.test_kept import assert_same_columns
@@ -133,12 +134,18 @@ async def look(ledger: Ledger, pools: KeptPools, chance: random.Random) -> KeptP
         kept = await pools.take(connection, ledger.pool)
         nodes = await load_nodes(connection, ledger.pool)
         running = await load_running(connection, ledger.pool)
-        queue = [entry.request for entry in await load_queue(connection, ledger.pool)]
+        entries = await load_queue(connection, ledger.pool)
+        queue = [entry.request for entry in entries if not entry.held]
         now = await clock(connection) + timedelta(minutes=chance.choice([0, 0, 40]))
         nothing = await KeptPools().take(connection, ledger.pool)
         inputs = await read_inputs(connection, ledger.pool)
-        assert await read_inputs(connection, ledger.pool, kept=kept.nodes) == inputs
+        assert _ordered(await read_inputs(connection, ledger.pool, kept=kept)) == _ordered(inputs)
+        assert await differences(connection, ledger.pool, kept.queue) == frozenset()
     assert kept.nodes.nodes == nodes
+    assert kept.queue.waiting(now) == nothing.queue.waiting(now)
+    assert kept.queue.versions == nothing.queue.versions
+    waiting = [entry.request for entry in kept.queue.waiting(now).entries.values()]
+    assert sorted(waiting, key=_by_id) == sorted(queue, key=_by_id)
     assert sorted(kept.nodes.running, key=lambda job: (job.job_id, job.node_id)) == sorted(
         running, key=lambda job: (job.job_id, job.node_id)
     )
@@ -149,6 +156,15 @@ async def look(ledger: Ledger, pools: KeptPools, chance: random.Random) -> KeptP
     assert_same_columns(kept.nodes.columns(now), nothing.nodes.columns(now))
     pools.keep(ledger.pool, kept)
     return kept
+
+
+def _ordered(inputs: PreemptionInputs) -> PreemptionInputs:
+    queue = tuple(sorted(inputs.queue, key=_by_id))
+    return inputs.model_copy(update={"queue": queue})
+
+
+def _by_id(job: JobRequest) -> str:
+    return job.id
 
 
 @pytest.fixture

@@ -1,0 +1,161 @@
+"""The queue of a pool as this process read it last: the next cycle reads what changed since.
+
+By the same marks as the nodes (`activities.kept`): a row carries the transaction that wrote it
+last, and of one that was removed `queue_left` has the number. What is read of a row whose request
+did not change is what is stored of why it waits: other cycles write that, also of other workers.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from activities.explaining import STORED_COLUMNS, stored_of
+from activities.snapshot import REST, WAITS_SINCE, QueueEntry, entry_of
+from models.placement import PlacementKind
+from scheduling.saying import Stored
+
+
+class WaitingJobs(NamedTuple):
+    """What is to be planned, by job."""
+
+    entries: dict[str, QueueEntry]
+    """Without jobs that are held, and without those that were set aside lately."""
+    unreadable: dict[str, ValidationError]
+    """Jobs that cannot be read, with the mistake: another version took them."""
+    stored: dict[str, Stored]
+    """What is stored of why each waits; of all that are in the queue."""
+
+
+class KeptQueue:
+    """The rows of one pool's queue, changed a few at a time."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, QueueEntry] = {}
+        self._unreadable: dict[str, ValidationError] = {}
+        self._stored: dict[str, Stored] = {}
+        self._aside: set[str] = set()
+        self._versions: dict[str, int] = {}
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """Of each row, the transaction whose version of it this is."""
+        return self._versions
+
+    def waiting(self, now: datetime) -> WaitingJobs:
+        """Return what is to be planned at `now`: it stays as it is when this changes."""
+        entries, unreadable = dict(self._entries), dict(self._unreadable)
+        for job_id in self._aside:
+            at = self._stored[job_id].at
+            if at is not None and at >= now - REST:
+                entries.pop(job_id, None)
+                unreadable.pop(job_id, None)
+        return WaitingJobs(entries, unreadable, dict(self._stored))
+
+    def remove(self, job_ids: Iterable[str]) -> None:
+        """Forget these jobs, where they are known."""
+        for job_id in job_ids:
+            self._forget_request(job_id)
+            self._stored.pop(job_id, None)
+            self._versions.pop(job_id, None)
+            self._aside.discard(job_id)
+
+    def put(self, row: Mapping[Any, Any]) -> None:
+        """Take in a row as it is now; one without a request keeps what is known of it."""
+        job_id = row["job_id"]
+        stored = self._stored[job_id] = stored_of(row)
+        self._versions[job_id] = row["version"]
+        if stored.kind is PlacementKind.SET_ASIDE:
+            self._aside.add(job_id)
+        else:
+            self._aside.discard(job_id)
+        if row["request"] is None:
+            return
+        self._forget_request(job_id)
+        if row["held"]:  # nobody plans it
+            return
+        try:
+            self._entries[job_id] = entry_of(row)
+        except ValidationError as error:
+            self._unreadable[job_id] = error
+
+    def _forget_request(self, job_id: str) -> None:
+        self._entries.pop(job_id, None)
+        self._unreadable.pop(job_id, None)
+
+
+async def read_all(connection: AsyncConnection, pool: str) -> KeptQueue:
+    """Return the pool's queue as the snapshot of `connection` shows it."""
+    kept = KeptQueue()
+    for row in (await connection.execute(text(_ALL), {"pool": pool})).mappings():
+        kept.put(row)
+    return kept
+
+
+async def read_changed(
+    connection: AsyncConnection, pool: str, kept: KeptQueue, since: int
+) -> None:
+    """Bring `kept` to what the snapshot of `connection` shows.
+
+    In the snapshot that it shows yet, all transactions with numbers below `since` had ended.
+    """
+    values: dict[str, object] = {"pool": pool, "since": since}
+    left = set(await connection.scalars(text(_LEFT), values))
+    # A job that left may have come again: what is there now is read anew, in full.
+    kept.remove(left)
+    values["left"] = list(left)
+    for row in (await connection.execute(text(_CHANGED), values)).mappings():
+        kept.put(row)
+
+
+async def differences(connection: AsyncConnection, pool: str, kept: KeptQueue) -> frozenset[str]:
+    """Return the jobs of which `kept` has another version than the snapshot of `connection`.
+
+    By the version of each row, which no trigger of ours has a hand in.
+    """
+    rows = await connection.execute(text(_VERSIONS), {"pool": pool})
+    there = {(job_id, version) for job_id, version in rows}
+    return frozenset(job_id for job_id, _ in there ^ kept.versions.items())
+
+
+async def trim_left(connection: AsyncConnection, pool: str) -> None:
+    """Forget which jobs left a while ago, and note that: whoever has not read it reads all."""
+    await connection.execute(text(_TRIM), {"pool": pool})
+
+
+_VERSION = "CAST(CAST(xmin AS text) AS bigint) AS version"
+
+_COLUMNS = f"job_id, held, queued_at, {WAITS_SINCE} AS waits_since, {_VERSION}, {STORED_COLUMNS}"
+
+_ALL = f"SELECT {_COLUMNS}, request FROM queue WHERE pool = :pool"
+
+_LEFT = "SELECT job_id FROM queue_left WHERE pool = :pool AND changed_in >= :since"
+
+_CHANGED = f"""
+    SELECT {_COLUMNS}, CASE WHEN changed_in >= :since OR job_id = ANY(:left) THEN request END
+           AS request
+      FROM queue
+     WHERE pool = :pool AND written_in >= :since
+     UNION ALL
+    SELECT {_COLUMNS}, request
+      FROM queue
+     WHERE pool = :pool AND written_in < :since AND job_id = ANY(:left)
+"""
+
+_VERSIONS = f"SELECT job_id, {_VERSION} FROM queue WHERE pool = :pool"
+
+_TRIM = """
+    WITH trimmed AS (
+        DELETE FROM queue_left
+         WHERE pool = :pool AND left_at < clock_timestamp() - interval '15 minutes'
+           AND changed_in < CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)
+        RETURNING changed_in
+    )
+    UPDATE pools SET left_trimmed = greatest(left_trimmed, highest)
+      FROM (SELECT max(changed_in) AS highest FROM trimmed) AS t
+     WHERE name = :pool AND highest IS NOT NULL
+"""
+"""What is kept is read anew after ten minutes: of these hardly anybody has use."""
