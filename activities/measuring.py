@@ -56,8 +56,13 @@ def measure_cycle(
         waited = (now - entries[job_id].queued_at).total_seconds()
         metrics.observe(WAIT_SECONDS, waited, pool=pool)
     rejections: Counter[RejectionCode] = Counter()
+    alike: dict[tuple[tuple[RejectionCode, int], ...], int] = {}
     for decision in decided.decisions:
         if decision.kind is not PlacementKind.EXISTING_NODE:
-            rejections.update(decision.rejected)
+            counts = tuple(decision.rejected.items())
+            alike[counts] = alike.get(counts, 0) + 1
+    for counts, times in alike.items():
+        for code, count in counts:
+            rejections[code] += count * times
     for code, count in rejections.items():
         metrics.add(REJECTIONS, count, pool=pool, code=code.value)

@@ -6,7 +6,7 @@ not starved by narrow ones, and a job that nothing can ever hold blocks nobody.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple
@@ -38,6 +38,7 @@ from scheduling.packer import (
     placing,
     rejections_of,
     waiting,
+    waits_as,
 )
 from scheduling.placement.columns import Columns
 from scheduling.placement.gpus import Chosen, mask_of
@@ -91,8 +92,9 @@ def plan_kept(
         nodes = kept.nodes_with_data
         return plan(queue, nodes, kept.running, policy, now, recent, compiled=compiled)
     ordered = queue_order(queue, policy, now)
-    mix = mix_of(ordered, recent, kept.running_count, policy)
-    return _planned(_Cycle(kept.columns(now), policy, mix), ordered, compiled)
+    need_of = kept.needs.under(policy, len(ordered))
+    mix = mix_of(ordered, recent, kept.running_count, policy, need_of)
+    return _planned(_Cycle(kept.columns(now), policy, mix, need_of), ordered, compiled)
 
 
 class Foresight(NamedTuple):
@@ -142,8 +144,16 @@ def foresee(
 class _Cycle:
     """The state of one plan while it is made."""
 
-    def __init__(self, columns: Columns, policy: PackingPolicy, mix: Mix) -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        policy: PackingPolicy,
+        mix: Mix,
+        need_of: Callable[[JobRequest], Need] | None = None,
+    ) -> None:
+        """`need_of` is what says `Need.of` of a job, where that is known."""
         self.policy = policy
+        self._known_need = need_of
         self.now = columns.now
         self.columns = columns
         self.reservations: list[Reservation] = []
@@ -153,6 +163,9 @@ class _Cycle:
         """Needs that can start at no known time: a plan takes, and never gives back."""
         self._holders: dict[Need, int] = {}
         """Nodes that could hold jobs with these needs, which wait."""
+        self._waits: dict[Need, tuple[int, Decision]] = {}
+        """What a job with these needs was told that waits and keeps nothing, and the version of
+        the columns that it saw: on the same nodes the next one is told the same."""
 
     @cached_property
     def _position(self) -> dict[str, int]:
@@ -186,13 +199,18 @@ class _Cycle:
         return self._decide_gang(job, explain) if job.gang else self._decide_one(job, explain)
 
     def _decide_one(self, job: JobRequest, explain: bool) -> Decision:
-        need = Need.of(job, self.policy)
+        need = self._known_need(job) if self._known_need else Need.of(job, self.policy)
+        told = self._waits.get(need)
+        if told and told[0] == self.columns.version and not explain:
+            return waits_as(job, told[1])
         scan = self._scanner.scan(need)
         best = scan.best(1 + ALTERNATIVES)
         if not best:
             # Before a start is kept: its own reservation is no reason against it.
             refused = {"rejections": rejections_of(scan)} if explain else None
             deferred = self._defer(job, scan)
+            if deferred.estimated_start is None:
+                self._waits[need] = self.columns.version, deferred
             return deferred.model_copy(update=refused) if refused else deferred
         decision = placing(job, scan, best)
         if explain:

@@ -14,6 +14,7 @@ import numpy as np
 
 from models.node import Node, NodeState
 from models.placement import RunningJob
+from scheduling.needs import KnownNeeds
 from scheduling.placement.classes import (
     Arranged,
     Layout,
@@ -46,6 +47,8 @@ class KeptNodes:
         self._by_id = _ByPosition(())
         self._complete = True
         """Whether `_by_id` has all nodes, and no other."""
+        self.needs = KnownNeeds()
+        """Those of the jobs that were planned on these nodes."""
         self.running_count = 0
         """Jobs that run, by node."""
         self.gpus = self.free_gpus = 0

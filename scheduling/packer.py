@@ -148,6 +148,11 @@ def waits(
     )
 
 
+def waits_as(job: JobRequest, other: Decision) -> Decision:
+    """Return for a job what another was told that needs the same and waits without an estimate."""
+    return Decision.trusted(**{**other.__dict__, "job_id": job.id})
+
+
 def behind_reservations(job: JobRequest, policy: PackingPolicy) -> str:
     """Return what a job is told that comes after as many reservations as there may be."""
     ahead = f"{policy.max_reservations} {job.tier} jobs before it have reservations"

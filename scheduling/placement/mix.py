@@ -1,7 +1,7 @@
 """What jobs a pool is asked for, in kinds: learnt from its queue and what it placed lately."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -50,21 +50,33 @@ def mix_of(
     recent: Iterable[RecentJobs],
     running: int,
     policy: PackingPolicy,
+    need_of: Callable[[JobRequest], Need] | None = None,
 ) -> Mix:
     """Return the mix of the jobs that wait and of those placed lately, in whatever order;
     an empty one for a rule that does not look at it.
 
     `running` is how many run now. Gangs are left out: they choose their nodes by other rules.
+    `need_of` is what says `Need.of` for the jobs of the queue, where that is known.
     """
     if not policy.rule.learns:
         return NO_MIX
     groups: dict[tuple[object, ...], list[tuple[int, Need]]] = {}
+    members_of: dict[int, list[tuple[int, Need]]] = {}
+    """By need, the object: all that came stay in `groups`."""
     recent = tuple(recent)
-    seen = [(1, job) for job in queue] + [(jobs.count, jobs.request) for jobs in recent]
-    for count, job in seen:
+
+    def add(count: int, need: Need) -> None:
+        members = members_of.get(id(need))
+        if members is None:
+            members = members_of[id(need)] = groups.setdefault(_group(need), [])
+        members.append((count, need))
+
+    for job in queue:
         if job.gang is None:
-            need = Need.of(job, policy)
-            groups.setdefault(_group(need), []).append((count, need))
+            add(1, need_of(job) if need_of else Need.of(job, policy))
+    for jobs in recent:
+        if jobs.request.gang is None:
+            add(jobs.count, Need.of(jobs.request, policy))
     if not groups:
         return NO_MIX
     jobs = sum(count for members in groups.values() for count, _ in members)
