@@ -1,15 +1,16 @@
-"""Jobs that come and go without a queue: how much GPU time each policy refuses.
+"""Jobs that come and go without a queue: how much GPU time the live cycle refuses by each rule.
 
     python -m benchmarks.churn --data FOLDER [--workload NAME,...] [--mode share|whole]
-                               [--loads 0.9,1.0] [--seeds 0-19] [--nodes 128] [--json]
-    python -m benchmarks.churn --trace FILE [--nodes 64] [--seeds 0-4] [--json]
+                               [--loads 0.9,1.0] [--seeds 0-19] [--nodes 128] [--rules NAME,...]
+                               [--json]
+    python -m benchmarks.churn --trace FILE [--nodes 64] [--seeds 0-4] [--rules NAME,...]
+                               [--json]
 
-The first draws pods of a list, at random moments and for exponential times, on nodes drawn anew
-for each seed. The second replays a trace of jobs (submit_s, duration_s, num_gpu) on equal nodes of
-8 GPUs; seed 0 is the trace itself, others move its submit times a little. Differences are to
-`tight` with the same jobs. `keep-room` is played three times: without knowing how long jobs stay,
-with estimates that are off by a factor (lognormal, sigma 1), and with exact ones. Without
-arguments the small sample in examples/trace/packing is played.
+The first draws pods of a list that want GPUs, at random moments and for exponential times, on
+nodes drawn anew for each seed. The second replays a trace of jobs (submit_s, duration_s, num_gpu)
+on equal nodes of 8 GPUs; seed 0 is the trace itself, others move its submit times a little. Every
+job is a cycle of its own. Differences are to `tight` with the same jobs. Without arguments the
+small sample in examples/trace/packing is played.
 """
 
 import argparse
@@ -20,26 +21,17 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.churn_streams import (
-    Refusals,
-    Stream,
-    estimates_of,
-    pod_stream,
-    refusals,
-    trace_stream,
-)
+from benchmarks.churn_streams import Refusals, Stream, pod_stream, refusals, trace_stream
 from benchmarks.packing_lists import SAMPLE, Pod, parse_seeds, read_nodes, read_pods, workloads_in
-from scheduling.packing.policies import POLICIES
+from models.placement import PackingRule
 
-OURS, RIVAL = "keep-room", "tight"
-TOLD = {f"{OURS}, rough": "rough", f"{OURS}, exact": "exact"}
-"""Rows where jobs say how long they stay; no other policy looks at that."""
+RIVAL = PackingRule.TIGHT.value
 CHURN_MODES = ("share", "whole")
 
 
 @dataclass(frozen=True)
 class Result:
-    """One policy on one stream, means over seeds, in per cent."""
+    """One rule on one stream, means over seeds, in per cent."""
 
     stream: str
     policy: str
@@ -59,30 +51,35 @@ class Result:
 def main() -> None:
     arguments = _parse()
     seeds = parse_seeds(arguments.seeds or ("0-4" if arguments.trace else "0-19"))
+    rules = [PackingRule(name) for name in arguments.rules.split(",")]
     results: list[Result] = []
     if arguments.trace:
         nodes = arguments.nodes or 64
         name = f"{arguments.trace.name}, {nodes} nodes"
-        results += compare(name, lambda seed: trace_stream(arguments.trace, nodes, seed), seeds)
+        results += compare(
+            name, lambda seed: trace_stream(arguments.trace, nodes, seed), seeds, rules
+        )
         if not arguments.json:
             _print(results)
     else:
-        results += _lists(arguments, seeds)
+        results += _lists(arguments, seeds, rules)
     if arguments.json:
-        ratio = float(np.mean([r.ratio for r in results if r.policy == OURS]))
-        print(json.dumps({"results": [asdict(r) for r in results], "ratio": ratio}, indent=2))
+        print(json.dumps({"results": [asdict(r) for r in results]}, indent=2))
 
 
-def compare(name: str, make: Callable[[int], Stream], seeds: Sequence[int]) -> list[Result]:
-    """Play the same streams by every policy."""
-    refused: dict[str, list[Refusals]] = {policy: [] for policy in (*POLICIES, *TOLD)}
+def compare(
+    name: str,
+    make: Callable[[int], Stream],
+    seeds: Sequence[int],
+    rules: Sequence[PackingRule],
+) -> list[Result]:
+    """Play the same streams by every rule."""
+    refused: dict[str, list[Refusals]] = {rule.value: [] for rule in rules}
     for seed in seeds:
         stream = make(seed)
-        for policy, rows in refused.items():
-            estimates = estimates_of(stream.seconds, TOLD.get(policy, "none"), seed)
-            made = POLICIES[OURS if policy in TOLD else policy](stream.requests)
-            rows.append(refusals(stream, made, estimates))
-    rival = np.array([row.gpu_time for row in refused[RIVAL]])
+        for rule in rules:
+            refused[rule.value].append(refusals(stream, rule))
+    rival = np.array([row.gpu_time for row in refused.get(RIVAL) or refused[rules[0].value]])
     results: list[Result] = []
     for policy, rows in refused.items():
         gpu_time = np.array([row.gpu_time for row in rows])
@@ -102,20 +99,22 @@ def compare(name: str, make: Callable[[int], Stream], seeds: Sequence[int]) -> l
     return results
 
 
-def _lists(arguments: argparse.Namespace, seeds: Sequence[int]) -> list[Result]:
+def _lists(
+    arguments: argparse.Namespace, seeds: Sequence[int], rules: Sequence[PackingRule]
+) -> list[Result]:
     folder: Path = arguments.data
     nodes = read_nodes(folder)
     size = arguments.nodes or min(128, len(nodes.sizes) // 2)
     names = arguments.workload.split(",") if arguments.workload else workloads_in(folder)
     results: list[Result] = []
     for name in names:
-        pods = read_pods(folder, name, nodes.models, arguments.mode)
+        pods = read_pods(folder, name, arguments.mode)
         for load in (float(part) for part in arguments.loads.split(",")):
 
             def make(seed: int, load: float = load, pods: Sequence[Pod] = pods) -> Stream:
                 return pod_stream(nodes, pods, load, seed, size)
 
-            measured = compare(f"{name} {arguments.mode} {load}", make, seeds)
+            measured = compare(f"{name} {arguments.mode} {load}", make, seeds, rules)
             if not arguments.json:
                 _print(measured)
             results += measured
@@ -131,6 +130,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--trace", type=Path, help="a trace of jobs, in place of lists")
     parser.add_argument("--nodes", type=int, help="128 drawn nodes, or 64 equal ones for a trace")
     parser.add_argument("--seeds", help="0-19, or 0-4 for a trace")
+    parser.add_argument("--rules", default=",".join(PackingRule), help="names of rules")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 

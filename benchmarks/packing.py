@@ -1,15 +1,19 @@
-"""Packing a public trace: how much of the GPUs each policy gets into use, side by side.
+"""Packing a public trace by the live cycle: how much of the GPUs each rule gets into use.
 
     python -m benchmarks.packing --data FOLDER [--workload NAME,...] [--mode share|whole|vram]
-                                 [--seeds 42-51] [--small] [--json] [--write FOLDER]
+                                 [--seeds 42-51] [--rules NAME,...] [--cycle 32] [--small] [--json]
+                                 [--write FOLDER]
 
 Pods come one by one and never leave; a pod that fits nowhere is dropped. `alloc@100` is the share
 of the GPUs in use when as many have been asked for as there are, `alloc@130` when 30 % more have.
-Without arguments the small sample in examples/trace/packing is measured.
+Every pod that wants GPUs is a job of `scheduling.cycle`, `--cycle` of them in one cycle, decided
+in the order that they came. Longshore has no jobs without GPUs: pods that want none take cores
+where the GPUs need them least, in the same way whatever the rule. Without arguments the small
+sample in examples/trace/packing is measured.
 
-`--small` draws clusters of 12 nodes (share) or 16 (otherwise) and also places the queue in batches
-of 50, each as a whole. `--write` writes the first workload and seed as nodes.csv and arrivals.csv,
-with placements-POLICY.csv, so that another program can check and score them.
+`--small` draws clusters of 12 nodes (share) or 16 (otherwise), and each number is of a queue that
+ends there. `--write` writes the first workload and seed as nodes.csv and arrivals.csv, with
+placements-RULE.csv, so that another program can check and score them.
 """
 
 import argparse
@@ -20,15 +24,20 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.live_pool import START, LivePool
 from benchmarks.packing_lists import (
     MODES,
     SAMPLE,
+    WHOLE,
     Nodes,
     Pod,
     arrivals,
+    job_of,
+    name_of,
     parse_seeds,
     placeable,
     read_nodes,
@@ -36,34 +45,44 @@ from benchmarks.packing_lists import (
     small_cluster,
     workloads_in,
 )
-from scheduling.packing.batch import place_batch
-from scheduling.packing.fleet import WHOLE, Choice, Fleet
-from scheduling.packing.outlook import OutlookKeeper
-from scheduling.packing.policies import POLICIES
-from scheduling.packing.shapes import typical
+from models.placement import PackingPolicy, PackingRule
+from scheduling.bulk import FEWEST
+from scheduling.bulk.warm import warm
 
-OURS, RIVAL = "keep-room", "fgd"
-BATCH = 50
+OURS, RIVAL = PackingRule.KEEP_ROOM.value, PackingRule.FGD.value
+CYCLE = 32
 SMALL_NODES = {"share": 12, "whole": 16, "vram": 16}
+
+
+class Place(NamedTuple):
+    """Where a pod went: the row of its node, and its GPUs there."""
+
+    node: int
+    gpus: tuple[int, ...]
+
+
+class Played(NamedTuple):
+    places: list[Place | None]
+    """Of each pod."""
+    milliseconds: float
+    """Of the processor for each pod that wants GPUs."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One policy on one list, means over seeds. All but the last are per cent."""
+    """One rule on one list, means over seeds. All but the last three are per cent."""
 
     workload: str
     mode: str
     policy: str
     alloc_100: float
     alloc_130: float
-    fragmented: float
-    """Share of the GPUs that is idle and that a typical pod cannot use, at the end."""
     first_failure: float
     """Asked for when the first pod that wants GPUs was dropped."""
     failed_8: float
     """Pods of 8 GPUs dropped until 100 % was asked for."""
-    us_per_decision: float
-    """Of the processor, median; the first decision of a process may have to compile."""
+    ms_per_job: float
+    """Of the processor: cycles, and what takes in what they placed."""
     versus_fgd: float = 0.0
     """alloc@100 less that of `fgd` with the same arrivals."""
     error: float = 0.0
@@ -74,157 +93,171 @@ def main() -> None:
     arguments = _parse()
     folder: Path = arguments.data
     names = arguments.workload.split(",") if arguments.workload else workloads_in(folder)
+    rules = [PackingRule(name) for name in arguments.rules.split(",")]
     seeds = parse_seeds(arguments.seeds)
     nodes = read_nodes(folder)
+    if arguments.cycle >= FEWEST:  # as a control worker has it once its plans take long
+        warm()
     results: list[Result] = []
     for name in names:
-        pods = read_pods(folder, name, nodes.models, arguments.mode)
-        measured = small(nodes, pods, arguments.mode, seeds) if arguments.small else full(
-            nodes, pods, seeds
-        )  # fmt: skip
+        pods = read_pods(folder, name, arguments.mode)
+        measured = measure(nodes, pods, rules, seeds, arguments)
         results.extend(_summary(name, arguments.mode, measured))
         if not arguments.json:
             _print(results[-len(measured) :])
     if arguments.write:
-        pods = read_pods(folder, names[0], nodes.models, arguments.mode)
-        write(arguments.write, nodes.shuffled(seeds[0]), pods, seeds[0])
+        pods = read_pods(folder, names[0], arguments.mode)
+        write(arguments.write, nodes.shuffled(seeds[0]), pods, rules, seeds[0], arguments)
     if arguments.json:
-        ours = [r for r in results if r.policy == OURS]
-        rival = [r for r in results if r.policy == RIVAL]
-        ratio = float(
-            np.mean([o.alloc_100 / r.alloc_100 for o, r in zip(ours, rival, strict=True)])
-        )
-        print(json.dumps({"results": [asdict(r) for r in results], "ratio": ratio}, indent=2))
+        print(json.dumps({"results": [asdict(r) for r in results]}, indent=2))
 
 
 Measured = dict[str, list[dict[str, float]]]
-"""By policy: what was measured, seed by seed."""
+"""By rule: what was measured, seed by seed."""
 
 
-def full(nodes: Nodes, pods: Sequence[Pod], seeds: Sequence[int]) -> Measured:
-    """Measure every policy on all nodes."""
+def measure(
+    nodes: Nodes,
+    pods: Sequence[Pod],
+    rules: Sequence[PackingRule],
+    seeds: Sequence[int],
+    arguments: argparse.Namespace,
+) -> Measured:
+    """Measure every rule on all nodes, or on small clusters."""
     measured: Measured = defaultdict(list)
     for seed in seeds:
-        queue = arrivals(pods, nodes.gpus, seed)
-        for policy in POLICIES:
-            fleet = nodes.shuffled(seed).fleet()
-            measured[policy].append(watch(fleet, pods, queue, policy)[0])
-    return measured
-
-
-def small(nodes: Nodes, pods: Sequence[Pod], mode: str, seeds: Sequence[int]) -> Measured:
-    """Measure every policy on small clusters, and the queue placed in batches."""
-    measured: Measured = defaultdict(list)
-    for seed in seeds:
-        drawn = small_cluster(nodes, seed, SMALL_NODES[mode])
-        possible = placeable(pods, drawn)
+        drawn, possible = nodes, pods
+        if arguments.small:
+            drawn = small_cluster(nodes, seed, SMALL_NODES[arguments.mode])
+            possible = placeable(pods, drawn)
         queue = arrivals(possible, drawn.gpus, seed)
-        asked = np.cumsum([pod.request.gpu_milli for pod in queue])
-        until_100 = queue[: int(np.searchsorted(asked, drawn.gpus * WHOLE, side="right"))]
-        for policy in POLICIES:
-            fleet = drawn.shuffled(seed).fleet()
-            row, _ = watch(fleet.copy(), possible, queue, policy)
-            row["alloc_100"] = _share_in_use(fleet, possible, until_100, policy)
-            row["alloc_130"] = _share_in_use(fleet, possible, queue, policy)
-            measured[policy].append(row)
-        row = {"alloc_100": batches(drawn.shuffled(seed).fleet(), until_100)}
-        measured[f"{OURS}, batches of {BATCH}"].append(
-            row | {"alloc_130": batches(drawn.shuffled(seed).fleet(), queue)}
-        )
+        order = drawn.shuffled(seed)
+        for rule in rules:
+            played = play(order, queue, rule, arguments.cycle, vram=arguments.mode == "vram")
+            measured[rule.value].append(_row(order, queue, played, small=arguments.small))
     return measured
 
 
-def watch(
-    fleet: Fleet, pods: Sequence[Pod], queue: Sequence[Pod], policy_name: str
-) -> tuple[dict[str, float], list[Choice | None]]:
-    """Place a queue one by one. Return what was measured, and the placements."""
-    policy = POLICIES[policy_name]([pod.request for pod in pods])
-    total, asked, used = fleet.total_milli, 0, 0
+def play(
+    nodes: Nodes, queue: Sequence[Pod], rule: PackingRule, cycle: int, *, vram: bool = False
+) -> Played:
+    """Place a queue in cycles of so many jobs. A pod without GPUs comes after the cycle of those
+    before it."""
+    policy = PackingPolicy(rule=rule, max_reservations=0)
+    pool = LivePool(nodes.idle(vram=vram), policy)
+    rest = Rest(nodes)
+    places: list[Place | None] = [None] * len(queue)
+    rows = {name_of(row): row for row in range(len(nodes.sizes))}
+    begin, jobs = time.process_time(), 0
+
+    def run(numbers: list[int]) -> None:
+        asked = [job_of(number, queue[number], vram=vram) for number in numbers]
+        for decision in pool.place(asked, START):
+            if decision.node_id is not None:
+                number, row = int(decision.job_id), rows[decision.node_id]
+                places[number] = Place(row, decision.gpu_indices)
+                rest.take(row, queue[number])
+        numbers.clear()
+
+    waiting: list[int] = []
+    for number, pod in enumerate(queue):
+        if pod.gpus:
+            waiting.append(number)
+            jobs += 1
+            if len(waiting) == cycle:
+                run(waiting)
+        elif (row := rest.spare(pod)) is not None:
+            places[number] = Place(row, ())
+            rest.take(row, pod)
+            node = pool.nodes[name_of(row)]
+            cpus, ram = node.cpus_used + pod.cpu / 1000, node.ram_used + pod.ram / 1024
+            pool.replace(node.model_copy(update={"cpus_used": cpus, "ram_used": ram}))
+    run(waiting)
+    spent = time.process_time() - begin
+    return Played(places, 1000 * spent / max(jobs, 1))
+
+
+class Rest:
+    """What is left of each node, counted for pods that want no GPU."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._cpu = np.array([size.cpu for size in nodes.sizes])
+        self._ram = np.array([size.ram for size in nodes.sizes])
+        self._milli = np.array([size.gpus * WHOLE for size in nodes.sizes])
+
+    def take(self, row: int, pod: Pod) -> None:
+        self._cpu[row] -= pod.cpu
+        self._ram[row] -= pod.ram
+        self._milli[row] -= pod.gpu_milli
+
+    def spare(self, pod: Pod) -> int | None:
+        """Return the node with the most free cores for each free GPU, the first among equals."""
+        fits = (self._cpu >= pod.cpu) & (self._ram >= pod.ram)
+        if not fits.any():
+            return None
+        return int(np.where(fits, self._cpu / (self._milli + 1), -1.0).argmax())
+
+
+def _row(nodes: Nodes, queue: Sequence[Pod], played: Played, *, small: bool) -> dict[str, float]:
+    total, asked, used = nodes.gpus * WHOLE, 0, 0
     in_use: dict[int, list[float]] = defaultdict(list)
-    first_failure = float("nan")
+    first_failure, at_100 = float("nan"), 0.0
     wide = [0, 0]
-    choices: list[Choice | None] = []
-    deciding: list[float] = []
-    for pod in queue:
-        request = pod.request
-        asked += request.gpu_milli
-        begin = time.process_time()
-        choice = policy.choose(fleet, request)
-        deciding.append(time.process_time() - begin)
-        choices.append(choice)
-        if choice is not None:
-            fleet.take(request, choice)
-            used += request.gpu_milli
-        elif request.gpus and np.isnan(first_failure):
+    for pod, place in zip(queue, played.places, strict=True):
+        asked += pod.gpu_milli
+        if place is not None:
+            used += pod.gpu_milli
+        elif pod.gpus and np.isnan(first_failure):
             first_failure = 100 * asked / total
-        if request.gpus == 8 and asked <= total:
-            wide[choice is None] += 1
+        if asked <= total:
+            at_100 = 100 * used / total
+            if pod.gpus == 8:
+                wide[place is None] += 1
         in_use[round(100 * asked / total)].append(100 * used / total)
-    row = {
-        "alloc_100": _near(in_use, 100),
-        "alloc_130": _near(in_use, 130),
-        "fragmented": fragmented(fleet, pods),
+    return {
+        "alloc_100": at_100 if small else _near(in_use, 100),
+        "alloc_130": 100 * used / total if small else _near(in_use, 130),
         "first_failure": first_failure,
         "failed_8": 100 * wide[1] / sum(wide) if sum(wide) else float("nan"),
-        "us_per_decision": 1e6 * float(np.median(deciding)) if deciding else 0.0,
+        "ms_per_job": played.milliseconds,
     }
-    return row, choices
 
 
-def batches(fleet: Fleet, queue: Sequence[Pod]) -> float:
-    """Return the share in use, in per cent, after placing a queue in batches."""
-    keeper = OutlookKeeper()
-    for begin in range(0, len(queue), BATCH):
-        requests = [pod.request for pod in queue[begin : begin + BATCH]]
-        for request, choice in zip(requests, place_batch(fleet, requests, keeper), strict=True):
-            if choice is not None:
-                fleet.take(request, choice)
-    return 100 * (1 - fleet.free_milli() / fleet.total_milli)
-
-
-def fragmented(fleet: Fleet, pods: Sequence[Pod]) -> float:
-    """Return the share of the GPUs, in per cent, that is idle and no use to a typical pod."""
-    from scheduling.packing.kernels import fragmentation
-
-    need, weight = typical(pod.request for pod in pods)
-    c = fleet.columns
-    lost = sum(
-        fragmentation(c.cpu[n], c.milli[n], c.gpus[n], c.model[n], need, weight)
-        for n in range(len(fleet))
-    )
-    return 100 * float(lost) / fleet.total_milli
-
-
-def write(folder: Path, nodes: Nodes, pods: Sequence[Pod], seed: int) -> None:
-    """Write one seed in files: the nodes in order, the arrivals, and what each policy did."""
+def write(
+    folder: Path,
+    nodes: Nodes,
+    pods: Sequence[Pod],
+    rules: Sequence[PackingRule],
+    seed: int,
+    arguments: argparse.Namespace,
+) -> None:
+    """Write one seed in files: the nodes in order, the arrivals, and what each rule did."""
     folder.mkdir(parents=True, exist_ok=True)
     queue = arrivals(pods, nodes.gpus, seed)
     _csv(
         folder / "nodes.csv",
         ("node", "cpu_milli", "memory_mib", "gpu", "model", "vram_mib"),
         [
-            (name, size.cpu, size.ram, size.gpus, nodes.models[size.model], size.vram)
+            (name, size.cpu, size.ram, size.gpus, size.model, size.vram)
             for name, size in zip(nodes.names, nodes.sizes, strict=True)
         ],
     )
     _csv(
         folder / "arrivals.csv",
-        ("k", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "requested_milli", "models",
-         "min_vram_mib"),
+        ("k", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "models", "min_vram_mib"),
         [
-            (k, r.cpu, r.ram, r.gpus, r.milli, pod.asked_milli, _allowed(nodes, r.models), r.vram)
+            (k, pod.cpu, pod.ram, pod.gpus, pod.milli, "|".join(pod.models), pod.vram)
             for k, pod in enumerate(queue)
-            for r in (pod.request,)
         ],
-    )  # fmt: skip
-    for policy in POLICIES:
-        _, choices = watch(nodes.fleet(), pods, queue, policy)
+    )
+    for rule in rules:
+        played = play(nodes, queue, rule, arguments.cycle, vram=arguments.mode == "vram")
         _csv(
-            folder / f"placements-{policy}.csv",
+            folder / f"placements-{rule}.csv",
             ("k", "node", "gpus"),
             [
-                (k, nodes.names[c.node], "-".join(map(str, c.gpus))) if c else (k, "", "")
-                for k, c in enumerate(choices)
+                (k, nodes.names[p.node], "-".join(map(str, p.gpus))) if p else (k, "", "")
+                for k, p in enumerate(played.places)
             ],
         )
 
@@ -235,20 +268,23 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--workload", help="names of lists, with commas; default: all")
     parser.add_argument("--mode", choices=MODES, default="share")
     parser.add_argument("--seeds", default="42-51", help="42-51 or 1,2,3")
-    parser.add_argument("--small", action="store_true", help="small clusters, and batches")
+    parser.add_argument("--rules", default=",".join(PackingRule), help="names of rules")
+    parser.add_argument("--cycle", type=int, default=CYCLE, help="jobs of one cycle")
+    parser.add_argument("--small", action="store_true", help="small clusters")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--write", type=Path, help="write files for another program into a folder")
     return parser.parse_args()
 
 
 def _summary(workload: str, mode: str, measured: Measured) -> list[Result]:
-    rival = np.array([row["alloc_100"] for row in measured[RIVAL]])
+    known = measured.get(RIVAL)
     results: list[Result] = []
     for policy, rows in measured.items():
-        ahead = np.array([row["alloc_100"] for row in rows]) - rival
-        means = {
-            key: _mean([row.get(key, float("nan")) for row in rows]) for key in measured[RIVAL][0]
-        }
+        rival = known or rows
+        ahead = np.array(
+            [row["alloc_100"] - other["alloc_100"] for row, other in zip(rows, rival, strict=True)]
+        )
+        means = {key: _mean([row[key] for row in rows]) for key in rows[0]}
         error = float(ahead.std(ddof=1) / len(ahead) ** 0.5) if len(ahead) > 1 else 0.0
         results.append(
             Result(workload, mode, policy, **means, versus_fgd=float(ahead.mean()), error=error)
@@ -258,22 +294,16 @@ def _summary(workload: str, mode: str, measured: Measured) -> list[Result]:
 
 def _print(results: Sequence[Result]) -> None:
     print(
-        f"{'workload':12} {'mode':6} {'policy':24} {'alloc@100':>9} {'@130':>6} {'to fgd':>14} "
-        f"{'fragm.':>6} {'first failure':>13} {'8-GPU failed':>12} {'us':>6}"
+        f"{'workload':12} {'mode':6} {'rule':14} {'alloc@100':>9} {'@130':>6} {'to fgd':>14} "
+        f"{'first failure':>13} {'8-GPU failed':>12} {'ms':>6}"
     )
     for r in results:
         print(
-            f"{r.workload:12} {r.mode:6} {r.policy:24} {r.alloc_100:9.2f} {r.alloc_130:6.2f} "
-            f"{r.versus_fgd:+7.2f} ± {r.error:4.2f} {r.fragmented:6.2f} {r.first_failure:13.2f} "
-            f"{r.failed_8:12.2f} {r.us_per_decision:6.0f}",
+            f"{r.workload:12} {r.mode:6} {r.policy:14} {r.alloc_100:9.2f} {r.alloc_130:6.2f} "
+            f"{r.versus_fgd:+7.2f} ± {r.error:4.2f} {r.first_failure:13.2f} "
+            f"{r.failed_8:12.2f} {r.ms_per_job:6.2f}",
             flush=True,
         )
-
-
-def _share_in_use(fleet: Fleet, pods: Sequence[Pod], queue: Sequence[Pod], policy: str) -> float:
-    work = fleet.copy()
-    watch(work, pods, queue, policy)
-    return 100 * (1 - work.free_milli() / work.total_milli)
 
 
 def _near(in_use: dict[int, list[float]], load: int) -> float:
@@ -284,11 +314,6 @@ def _near(in_use: dict[int, list[float]], load: int) -> float:
 def _mean(values: Sequence[float]) -> float:
     known = [value for value in values if not np.isnan(value)]
     return float(np.mean(known)) if known else float("nan")
-
-
-def _allowed(nodes: Nodes, mask: int) -> str:
-    names = [name for bit, name in enumerate(nodes.models) if mask >> bit & 1]
-    return "|".join(names) or ("none" if mask else "")
 
 
 def _csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

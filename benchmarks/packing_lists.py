@@ -1,4 +1,8 @@
-"""Lists of nodes and pods of a public trace, and the arrivals that the benchmarks make of them.
+"""Lists of nodes and pods of a public trace, as nodes and jobs of a pool, and their arrivals.
+
+A pod may name several models: the nodes say theirs as type and as fingerprint, and a pod names
+one as its type, several as the fingerprints that it allows. Where memory of GPUs is not looked at
+a GPU has 1 GB, and a part of it as much of that.
 
 The protocol is that of *Beware of Fragmentation* (USENIX ATC 2023): every pod of the list once, in
 random order, then pods drawn with replacement, until 130 % of the GPUs are asked for.
@@ -7,13 +11,15 @@ random order, then pods drawn with replacement, until 130 % of the GPUs are aske
 import csv
 import gzip
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.packing.fleet import WHOLE, Fleet, NodeSize, Request
+from models.node import GPU, Node
+from models.placement import JobRequest
+from models.topology import Conformance
 
 SAMPLE = Path(__file__).parents[1] / "examples" / "trace" / "packing"
 NODE_FILE = "openb_node_list_gpu_node.csv"
@@ -27,14 +33,40 @@ VRAM_MIB = {
 """MiB of each GPU, as published with the trace's simulator."""
 NO_FLOOR = 7000
 """MiB that a pod without a model constraint needs in mode `vram`."""
-ABSENT_MODEL = 1 << 40
+WHOLE = 1000
+"""Thousandths of one GPU."""
+HOUR = timedelta(hours=1)
+
+
+class NodeSize(NamedTuple):
+    """What an idle node has: milli-cores, MiB of RAM, GPUs, MiB of memory of each."""
+
+    cpu: int
+    ram: int
+    gpus: int
+    vram: int = 0
+    model: str = ""
+
+
+class Pod(NamedTuple):
+    """What a pod asks of one node. `milli` and `vram` are of each of its `gpus`."""
+
+    cpu: int
+    ram: int
+    gpus: int = 0
+    milli: int = 0
+    vram: int = 0
+    models: tuple[str, ...] = ()
+    """Those that it allows, in order; all when empty."""
+
+    @property
+    def gpu_milli(self) -> int:
+        return self.gpus * self.milli
 
 
 class Nodes(NamedTuple):
     names: tuple[str, ...]
     sizes: tuple[NodeSize, ...]
-    models: tuple[str, ...]
-    """Names of the model numbers."""
 
     @property
     def gpus(self) -> int:
@@ -43,55 +75,70 @@ class Nodes(NamedTuple):
     def picked(self, rows: Iterable[int]) -> "Nodes":
         chosen = [int(row) for row in rows]
         return Nodes(
-            tuple(self.names[row] for row in chosen),
-            tuple(self.sizes[row] for row in chosen),
-            self.models,
+            tuple(self.names[row] for row in chosen), tuple(self.sizes[row] for row in chosen)
         )
 
     def shuffled(self, seed: int) -> "Nodes":
         """Return the nodes in the order that breaks ties: one permutation a seed."""
         return self.picked(np.random.default_rng([seed, 7]).permutation(len(self.sizes)))
 
-    def fleet(self) -> Fleet:
-        return Fleet.of(self.sizes)
+    def idle(self, *, vram: bool = False) -> list[Node]:
+        """Return the nodes of a pool, named by their place in this order; `vram` with the memory
+        of their GPUs."""
+        return [
+            Node(
+                id=name_of(row), gpu_type=size.model, conformance=size.model or None,
+                gpus=tuple(GPU(index=i, vram=_gb(size.vram) if vram else 1.0)
+                           for i in range(size.gpus)),
+                cpus=size.cpu / 1000, ram=_gb(size.ram),
+            )
+            for row, size in enumerate(self.sizes)
+        ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Pod:
-    """What a pod takes, and the milli of each GPU that it really asked for."""
+def name_of(row: int) -> str:
+    return f"node-{row:05}"
 
-    request: Request
-    asked_milli: int
+
+def job_of(number: int, pod: Pod, expected: timedelta = HOUR, *, vram: bool = False) -> JobRequest:
+    """Return the job of a pod that wants GPUs; jobs are queued by number. `vram`: it asks for
+    memory of its GPUs."""
+    several = Conformance(allowed=pod.models) if len(pod.models) > 1 else None
+    return JobRequest(
+        id=f"{number:07}", gpus=pod.gpus, milli=pod.milli,
+        vram_per_gpu=_gb(pod.vram) if vram else pod.milli / WHOLE,
+        gpu_type=pod.models[0] if len(pod.models) == 1 else None, conformance=several,
+        cpus=pod.cpu / 1000, ram=_gb(pod.ram), expected_duration=expected,
+    )  # fmt: skip
 
 
 def read_nodes(folder: Path) -> Nodes:
     """Read the nodes of a folder, by name."""
     rows = sorted(_rows(folder / NODE_FILE), key=lambda row: row["sn"])
-    models = sorted({row["model"] for row in rows})
     sizes = tuple(
         NodeSize(
             cpu=int(row["cpu_milli"]),
             ram=int(row["memory_mib"]),
             gpus=int(row["gpu"]),
             vram=VRAM_MIB.get(row["model"], 0),
-            model=models.index(row["model"]),
+            model=row["model"],
         )
         for row in rows
     )
-    return Nodes(tuple(row["sn"] for row in rows), sizes, tuple(models))
+    return Nodes(tuple(row["sn"] for row in rows), sizes)
 
 
-def read_pods(folder: Path, workload: str, models: Sequence[str], mode: str) -> list[Pod]:
+def read_pods(folder: Path, workload: str, mode: str) -> list[Pod]:
     """Read a list of pods as a mode has them.
 
     share: parts of GPUs are shared. whole: only pods that want whole GPUs. vram: as whole, and a
     constraint on models becomes the VRAM that the smallest of them has.
     """
     rows = sorted(_rows(folder / POD_FILE.format(workload)), key=lambda row: row["name"])
-    pods = [_pod(row, models, mode) for row in rows]
+    pods = [_pod(row, mode) for row in rows]
     if mode == "share":
         return pods
-    return [pod for pod in pods if pod.request.gpus and pod.request.milli == WHOLE]
+    return [pod for pod in pods if pod.gpus and pod.milli == WHOLE]
 
 
 def arrivals(pods: Sequence[Pod], gpus: int, seed: int, ratio: float = 1.3) -> list[Pod]:
@@ -99,16 +146,16 @@ def arrivals(pods: Sequence[Pod], gpus: int, seed: int, ratio: float = 1.3) -> l
     chance = np.random.default_rng(seed)
     target = ratio * gpus * WHOLE
     order = [pods[int(i)] for i in chance.permutation(len(pods))]
-    asked = sum(pod.request.gpu_milli for pod in order)
+    asked = sum(pod.gpu_milli for pod in order)
     while asked > target:
-        asked -= order.pop(int(chance.integers(len(order)))).request.gpu_milli
+        asked -= order.pop(int(chance.integers(len(order)))).gpu_milli
     if len(order) < len(pods):
         return order
     while True:
         pod = pods[int(chance.integers(len(pods)))]
-        if asked + pod.request.milli > target:
+        if asked + pod.milli > target:
             return order
-        asked += pod.request.gpu_milli
+        asked += pod.gpu_milli
         order.append(pod)
 
 
@@ -121,16 +168,15 @@ def small_cluster(nodes: Nodes, seed: int, size: int) -> Nodes:
 def placeable(pods: Iterable[Pod], nodes: Nodes) -> list[Pod]:
     """Return the pods that some node of a cluster could take when idle."""
     kinds = set(nodes.sizes)
-    return [pod for pod in pods if any(could_take(kind, pod.request) for kind in kinds)]
+    return [pod for pod in pods if any(could_take(kind, pod) for kind in kinds)]
 
 
-def could_take(node: NodeSize, request: Request) -> bool:
-    if node.cpu < request.cpu or node.ram < request.ram or node.gpus < request.gpus:
+def could_take(node: NodeSize, pod: Pod) -> bool:
+    if node.cpu < pod.cpu or node.ram < pod.ram or node.gpus < pod.gpus:
         return False
-    if not request.gpus:
+    if not pod.gpus:
         return True
-    allowed = not request.models or bool(request.models >> node.model & 1)
-    return allowed and request.vram <= node.vram
+    return (not pod.models or node.model in pod.models) and pod.vram <= node.vram
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -149,19 +195,19 @@ def workloads_in(folder: Path) -> list[str]:
     return sorted(name.removeprefix(prefix).removesuffix(suffix) for name in names)
 
 
-def _pod(row: dict[str, str], models: Sequence[str], mode: str) -> Pod:
+def _pod(row: dict[str, str], mode: str) -> Pod:
     gpus = int(row["num_gpu"])
-    asked = min(WHOLE, int(row["gpu_milli"])) if gpus else 0
-    allowed = [name for name in (row.get("gpu_spec") or "").split("|") if name] if gpus else []
-    mask = sum(1 << models.index(name) for name in set(allowed) if name in models)
-    vram = 0
+    milli = min(WHOLE, int(row["gpu_milli"])) if gpus else 0
+    named = {name for name in (row.get("gpu_spec") or "").split("|") if name} if gpus else set()
+    models, vram = tuple(sorted(named)), 0
     if mode == "vram":
-        vram = min((VRAM_MIB[name] for name in allowed if name in VRAM_MIB), default=NO_FLOOR)
-        mask, allowed = 0, []
-    if allowed and not mask:
-        mask = ABSENT_MODEL
-    request = Request(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, asked, vram, mask)
-    return Pod(request, asked)
+        vram = min((VRAM_MIB[name] for name in models if name in VRAM_MIB), default=NO_FLOOR)
+        models = ()
+    return Pod(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli, vram, models)
+
+
+def _gb(mib: int) -> float:
+    return round(mib / 1024, 3)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
