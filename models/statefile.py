@@ -9,7 +9,7 @@ from models.base import Frozen, Instant
 from models.job import Tier
 from models.mig import SLICES, listed_models, positions_of, slices_gb
 from models.node import GPU, Block, GPUParts, Node, NodeState
-from models.placement import PackingPolicy
+from models.pool import PoolPacking
 from models.topology import LinkClass, NodeTopology
 from models.units import (
     GB,
@@ -244,7 +244,8 @@ class ClusterState(Frozen):
 
     now: Instant | None = None
     """The time to decide at; the clock's when left out."""
-    policy: PackingPolicy = PackingPolicy()
+    policy: PoolPacking = PoolPacking()
+    """As a pool that names none packs, where nothing is said."""
     blocks: tuple[Block, ...] = ()
     nodes: tuple[NodeEntry, ...] = ()
 

@@ -66,7 +66,7 @@ def search(rule, weights, host_codes, c, x, f, lay, n, r, k, counts, nodes, grou
             best[waiting] = cell
             waiting += 1
     if rule == KEEP_ROOM:
-        if bound_by_room(count, x, f, lay, n, r, k, waiting) != DONE:
+        if bound_by_room(weights, count, x, f, lay, n, r, k, waiting) != DONE:
             return 0, FULL
         found, stopped = look_by_room(
             rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, totals

@@ -103,7 +103,7 @@ class Sentences:
         self, j: int, slot: int, group: int, i: int, total: float, of: list[list[float]]
     ) -> ScoreTerms:
         used, gap, expiry, provider = of
-        beside = [] if i else self._beside(slot, group)
+        beside = [] if i else self._beside(slot, group, gap[i])
         in_full = not i and bool(self._names or beside)
         known = None if in_full else self._terms.get((slot, group, total))
         if known is None:
@@ -120,12 +120,15 @@ class Sentences:
                 self._terms[slot, group, total] = known
         return known
 
-    def _beside(self, slot: int, group: int) -> list[tuple[str, float]]:
-        """Return what data on the nodes of a class and links there add, as far as they do."""
+    def _beside(self, slot: int, group: int, gap: float) -> list[tuple[str, float]]:
+        """Return what data on the nodes of a class, links and gaps there add, as far as they do
+        and are no terms of their own."""
         tables = self._tables
         held = float(tables.f.held[tables.n.data[slot], tables.c.make[group]])
         links = self._policy.weights.links * tables.chosen(slot, group).link
         parts = [("data on the node", held), ("links between its GPUs", links)]
+        if self._names:
+            parts.append(("gaps between its GPUs", self._policy.weights.fragmentation * gap))
         return [part for part in parts if part[1]]
 
     def _parts(

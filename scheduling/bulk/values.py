@@ -68,7 +68,7 @@ def bound_by_score(weights, x, f, n, k, waiting):
 
 
 @inner
-def bound_by_room(count, x, f, lay, n, r, k, waiting):
+def bound_by_room(weights, count, x, f, lay, n, r, k, waiting):
     """Put the most that a node may be worth into `value`; return DONE or FULL.
 
     No node of a cell has more cores or RAM left, or fewer jobs, than its bounds say, and less
@@ -78,6 +78,9 @@ def bound_by_room(count, x, f, lay, n, r, k, waiting):
     most_expiry, most_provider = f.most_expiry[n.duration[k]], f.most_provider[n.provider[k]]
     most_held, most_link = f.most_held[n.data[k]], n.most_link[k]
     look_gpus, wanted, power, sizes = lay.look_gpus[n.wish[k]], n.wanted[k], f.power, f.size
+    if n.by_layout[k] and weights[1] > 0:  # how far apart its GPUs are is not known
+        value[:waiting] = np.inf
+        return DONE
     size, of_rest, jobs, left, bits = r.size, r.gpus, r.jobs, r.left, r.left_bits
     buckets, worth = r.buckets, r.worth
     most = AMOUNTS + wanted.shape[1]
@@ -157,7 +160,9 @@ def look_by_room(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, t
     """Do the same where room counts; FULL where the arrays are full."""
     count, wish, want = c.numbers, n.wish[k], n.wanted[k]
     codes, look_gpus, gpus_after = lay.code[wish], lay.look_gpus[wish], lay.gpus_after[wish]
-    links, linked = lay.link[wish], n.most_link[k] > 0
+    gaps, links = lay.gap[wish], lay.link[wish]
+    most_link, by_gaps = n.most_link[k], weights[1] > 0
+    apart = most_link > 0 or (n.by_layout[k] and not n.mig[k] and weights[1] != 0)
     expiries, providers = f.expiry[n.duration[k]], f.provider[n.provider[k]]
     held = f.held[n.data[k]]
     later, size, free, make_of, layout_of = c.later, c.size, c.free, c.make, c.layout
@@ -181,12 +186,10 @@ def look_by_room(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, t
         g = facts[cell, HEAD]
         while g >= 0:
             if size[g] > 0 and has_amounts(free, g, of_face):
-                after, layout, link = gpus, layout_of[g], 0.0
-                if gpus == VARIES or linked:
+                after, layout = gpus, layout_of[g]
+                if gpus == VARIES:
                     if codes[layout] == UNKNOWN:
                         return found, ask(count, ASK_LAYOUT, k, layout)
-                    link = links[layout]
-                if gpus == VARIES:
                     after = gpus_after[layout]
                 had, make = rest_of[g], make_of[g]
                 rest = find_rest(
@@ -195,10 +198,19 @@ def look_by_room(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, t
                 )  # fmt: skip
                 if rest == count[RESTS] and not learn_rest(count, r):
                     return found, FULL
+                beside = weights[2] * expiries[make] + weights[3] * providers[make] + held[make]
                 total = room_total(
                     worth, idle, of_rest, had, rest, free[g, 0] + EPSILON, free[g, 1] + EPSILON,
-                    weights[2] * expiries[make] + weights[3] * providers[make] + held[make] + link,
+                    beside + most_link,
                 )  # fmt: skip
+                # To ask for a layout costs more than a sum, and few classes are among the best.
+                if apart and (found < MOST_SHOWN or total >= totals[MOST_SHOWN - 1] or by_gaps):
+                    if codes[layout] == UNKNOWN:
+                        return found, ask(count, ASK_LAYOUT, k, layout)
+                    total = room_total(
+                        worth, idle, of_rest, had, rest, free[g, 0] + EPSILON,
+                        free[g, 1] + EPSILON, beside + (links[layout] + weights[1] * gaps[layout]),
+                    )  # fmt: skip
                 if found < MOST_SHOWN or total >= totals[MOST_SHOWN - 1]:
                     found = offer(
                         heap_at, size, pool, g, total, nodes, groups, totals, found, x.front
@@ -260,7 +272,7 @@ def value_of(rule, weights, c, f, lay, n, r, k, g, gap, link, added, gpus_after)
             return -np.inf
         return room_total(
             r.worth, r.idle, r.gpus, had, rest, c.free[g, 0] + EPSILON, c.free[g, 1] + EPSILON,
-            expiry + provider + held + link,
+            expiry + provider + held + (link + weights[1] * gap),
         )  # fmt: skip
     used = used_with(c, n, k, g, added)
     total = weights[0] * used + weights[1] * gap + expiry + provider + (held + link)

@@ -18,7 +18,7 @@ class Chosen(NamedTuple):
     indices: tuple[int, ...]
     """Ascending."""
     gap: float
-    """Average gap between neighbours: the fragmentation of the choice."""
+    """Average gap between neighbours: the fragmentation of the choice. 0 where `link` is known."""
     slices: int = 0
     """Of a MIG instance: its set of slices."""
     vram: float = 0.0

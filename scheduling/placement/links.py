@@ -36,12 +36,12 @@ def choose_linked(
     topology: NodeTopology | None, usable: int, free: int, count: int, choice: GPUChoice
 ) -> Chosen:
     """Return the same for a job on one node, with the speed of its slowest link: a single GPU is
-    chosen without regard to links."""
+    chosen without regard to links. Where that link is known no gap of indices counts."""
     if count < 2:
         return choose_gpus(None, usable, free, count, choice)
     chosen = choose_gpus(topology, usable, free, count, choice)
     slowest = slowest_link(topology, chosen.indices)
-    return chosen._replace(link=slowest.gb_per_second / _FASTEST) if slowest else chosen
+    return chosen._replace(gap=0.0, link=slowest.gb_per_second / _FASTEST) if slowest else chosen
 
 
 def slowest_link(topology: NodeTopology | None, indices: Sequence[int]) -> LinkClass | None:

@@ -2,7 +2,7 @@
 
 The filters say which nodes could; a rule only ranks them. Expiry and provider, with the weights of
 the pool, count in all rules: in `seed-score` beside use and gaps, in the others on the scale that
-each rule has (`keep-room` and `tight`: GPUs; the rest: 0 to 1).
+each rule has (`keep-room` and `tight`: GPUs; the rest: 0 to 1). Gaps count in `keep-room` too.
 """
 
 from abc import ABC, abstractmethod
@@ -284,14 +284,17 @@ class _KeepRoom(_Rule):
         cpus, ram = columns.host_to_be_had[:2, new]
         emptier = EMPTIER[0] * idle + EMPTIER[1] * cpus
         own = own + emptier + EMPTIER[2] * ram
-        return np.rint((-own / WHOLE + self.added(first, end)) * 1e9) / 1e9
+        apart = self.weights.fragmentation * self.facts.gaps[new]
+        return np.rint((-own / WHOLE + (self.added(first, end) + apart)) * 1e9) / 1e9
 
     def parts(self, number: int) -> list[ScoreTerm]:
         of = self.facts.columns.classes[number]
         emptier = EMPTIER[0] * float(self._idle(number, number + 1)[0])
         emptier += EMPTIER[1] * of.host_free.cpus + EMPTIER[2] * of.host_free.ram
         lost = [*self._lost.by_kind(number), ("what is free on the node", emptier)]
-        return self.with_added(number, [(name, -milli / WHOLE) for name, milli in lost])
+        gaps = self.weights.fragmentation * float(self.facts.gaps[number])
+        parts = [(name, -milli / WHOLE) for name, milli in lost]
+        return self.with_added(number, [*parts, ("gaps between its GPUs", gaps)])
 
     def _idle(self, first: int, end: int) -> Floats:
         keeper = self._keeper

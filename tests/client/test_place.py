@@ -1,6 +1,7 @@
 """`longshore place` on the example files, and how its answer looks."""
 
 import io
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from client.gang_view import slots
 from client.place import run_place
 from client.place_view import render_place
 from models.errors import SpecError
-from models.placement import Decision, RejectionCode
+from models.placement import Decision, PackingRule, RejectionCode
+from models.pool import PoolSpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -43,6 +45,19 @@ def test_the_example_goes_to_the_contiguous_gpus() -> None:
         ("expiring", RejectionCode.EXPIRY)
     ]
     assert Decision.model_validate_json(decision.model_dump_json()) == decision
+
+
+def test_a_state_that_names_no_rule_is_decided_as_a_pool_that_names_none(tmp_path: Path) -> None:
+    text = (EXAMPLES / "state.yaml").read_text()
+    assert "  rule: seed-score" in text
+    unnamed = re.sub(r"policy:\n  rule: seed-score.*\n", "", text)
+    (tmp_path / "state.yaml").write_text(unnamed)
+    state, _, decision = run_place(tmp_path / "state.yaml", EXAMPLES / "job.yaml", NOW)
+    assert state.policy == PoolSpec().packing
+    assert decision.terms is not None
+    assert decision.terms.rule is PackingRule.KEEP_ROOM
+    # The half-full node with a run of GPUs, not the one with 0, 2, 4 and 6.
+    assert (decision.node_id, decision.gpu_indices) == ("half-full", (4, 5, 6, 7))
 
 
 def test_the_clock_counts_where_the_state_names_no_time(tmp_path: Path) -> None:

@@ -107,6 +107,21 @@ def test_nodes_alike_but_for_their_links_are_told_apart():
     assert gpus == {"plain": ((1, 2, 3, 4), None), "linked": ((1, 3, 5, 7), NVLINK)}
 
 
+def test_where_links_are_known_they_count_in_place_of_gaps():
+    """The pair 3,5 is linked, and has a gap; the pair 2,3 has none, and a slow link."""
+    linked = islands((3, 5), (0, 1, 2, 4, 6, 7), within=NVLINK, between=PCIE4)
+    slow = islands((0, 1, 2), (3, 4, 5, 6, 7), within=NVLINK, between=PCIE4)
+    nodes = [
+        a_node("slow", busy={0, 1, 4, 5, 6, 7}, topology=slow),
+        a_node("linked", busy={0, 1, 2, 4, 6, 7}, topology=linked),
+    ]
+    for rule in (PackingRule.SEED_SCORE, PackingRule.KEEP_ROOM):
+        decision = decide(a_job(gpus=2), nodes, rule=rule)
+        assert (decision.node_id, decision.gpu_indices) == ("linked", (3, 5))
+        assert decision.terms is not None
+        assert decision.terms.fragmentation == 0
+
+
 @pytest.mark.parametrize("rule", PackingRule)
 @pytest.mark.parametrize("links", [0.1, 0.0])
 def test_of_nodes_alike_but_for_their_links_the_faster_one_goes_first(

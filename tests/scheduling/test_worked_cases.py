@@ -11,13 +11,16 @@ from models.placement import (
     GPUChoice,
     PackingPolicy,
     PlacementKind,
+    RecentJobs,
     RejectionCode,
     ScoreWeights,
 )
+from models.pool import PoolPacking
 from scheduling.packer import check, place
 from scheduling.placement.gpus import average_gap, indices_of
 from scheduling.placement.scoring import score
 from scheduling.state import view_node
+from scheduling.words import format_terms
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 
 WEIGHTS = ScoreWeights()
@@ -65,6 +68,15 @@ def test_s4_contiguous_gpus_win_over_fragmented_ones() -> None:
     decision = place(job, [fragmented, contiguous], POLICY, NOW)
     assert decision.node_id == "b"
     assert [c.terms.total for c in decision.candidates] == pytest.approx([0.5, 0.0])
+
+
+def test_s4_contiguous_gpus_win_by_the_rule_of_a_pool_that_names_none() -> None:
+    fragmented, contiguous = a_node("a", busy={1, 3, 5, 7}), a_node("b", busy={4, 5, 6, 7})
+    for lately in ([], [RecentJobs(request=a_job("r", gpus=n), count=9, ended=9) for n in (2, 8)]):
+        for job in (a_job(gpus=4, vram_per_gpu=0), a_job(gpus=2)):
+            decision = place(job, [fragmented, contiguous], PoolPacking(), NOW, recent=lately)
+            assert (decision.node_id, decision.terms and decision.terms.fragmentation) == ("b", 0)
+    assert "gaps between its GPUs -" in format_terms(decision.candidates[1].terms)
 
 
 def test_s5_the_fullest_of_three_nodes_wins_with_settled_scores() -> None:

@@ -17,6 +17,7 @@ from models.placement import (
     Decision,
     JobRequest,
     PackingPolicy,
+    PackingRule,
     PlacementKind,
     RejectionCode,
     Reservation,
@@ -239,6 +240,8 @@ def answer(
         total += policy.weights.locality * held(job, node)
         total += policy.weights.separation * together(job, machine)
         total += policy.weights.links * fast(gpus, node)
+        if policy.rule is PackingRule.KEEP_ROOM:
+            total += policy.weights.fragmentation * terms.fragmentation
         terms = terms.model_copy(update={"rule": policy.rule, "total": round(total, 9)})
     link = link_of(gpus, node.topology)
     return Candidate(node_id=node.id, gpu_indices=gpus, slices=slices, link=link, terms=terms)
@@ -253,7 +256,7 @@ def score(
         utilization = min((machine.vram_used + memory_of(machine, job, gpus, slices)) / vram, 1)
     else:
         utilization = min((len(node.gpus) - len(machine.idle) + job.gpus) / len(node.gpus), 1)
-    gap = average_gap(gpus)
+    gap = 0.0 if link_of(gpus, node.topology) else average_gap(gpus)
     expiry = 0.0
     if node.expires_at and job.expected_duration:
         left = (node.expires_at - machine.now) / (2 * job.expected_duration)
