@@ -10,7 +10,7 @@ from models.placement import JobRequest, PackingPolicy, RecentJobs
 from scheduling.placement.parts import WHOLE
 from scheduling.state import Need
 
-MOST_KINDS = 24
+MOST_KINDS = 64
 """Of the most demand; every node is asked about each of them."""
 SLICE_MILLI = WHOLE // 8
 """What a slice of a GPU in MIG mode counts."""
