@@ -177,8 +177,9 @@ async def load_recent(connection: AsyncConnection, pool: str) -> tuple[RecentJob
     rows = await connection.execute(text(_RECENT), {"pool": pool, "placements": _PLACEMENTS})
     recent: list[RecentJobs] = []
     for row in rows.mappings():
-        shape = {"id": "recent", "needs_container": row["container"], **row["shape"]}
-        with contextlib.suppress(ValidationError):  # of an older version: nothing to expect
+        # None where somebody has written into the row: nothing to expect, as of older versions.
+        shape = {"id": "recent", "needs_container": row["container"], **(row["shape"] or {})}
+        with contextlib.suppress(ValidationError):
             request = JobRequest.model_validate(shape)
             recent.append(RecentJobs(request=request, count=row["count"], ended=row["ended"]))
     return tuple(recent)

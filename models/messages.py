@@ -9,6 +9,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
+    NonNegativeInt,
     PrivateAttr,
     ValidationError,
     model_validator,
@@ -96,10 +97,14 @@ class JobHistory(Wire):
 
     submitted_at: Instant
     attempt: int = Field(ge=1, le=_MOST_ATTEMPTS)
-    retries: dict[FailureClass, int] = Field(default_factory=dict[FailureClass, int])
+    retries: dict[FailureClass, NonNegativeInt] = Field(
+        default_factory=dict[FailureClass, NonNegativeInt]
+    )
     attempts: tuple[AttemptRecord, ...] = ()
     hold_reason: Reason = ""
-    gave_way: dict[LeaseEnd, int] = Field(default_factory=dict[LeaseEnd, int])
+    gave_way: dict[LeaseEnd, NonNegativeInt] = Field(
+        default_factory=dict[LeaseEnd, NonNegativeInt]
+    )
     """How often it was preempted, moved or held while it ran."""
 
 
@@ -158,6 +163,8 @@ class JobInput(Wire):
             found._refused += tuple(f"{name}: no such field" for name in unknown)
         if len((found.key or "").encode()) > _MOST_KEY:
             found._refused += (f"key: must have at most {_MOST_KEY} bytes as UTF-8",)
+        if "\0" in (found.key or ""):
+            found._refused += ("key: must not hold a NUL character",)
         return found
 
 

@@ -63,6 +63,10 @@ class JobWorkflow:
     def __init__(self, job: JobInput | None = None) -> None:  # pyright: ignore[reportInconsistentConstructor]
         if job is None:
             raise SpecError("input", ('give an input: {"spec": {...}}, with a job file as spec',))
+        if not isinstance(job, JobInput):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpecError(
+                "input", ("must be JSON",)
+            )  # a payload of bytes is read without a type
         self._job = job
         self._spec = job.spec
         self._id = workflow.info().workflow_id.removeprefix("job-")

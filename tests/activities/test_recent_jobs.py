@@ -27,6 +27,20 @@ async def test_recent_jobs_are_counted_by_shape(ledger: Ledger):
     assert elsewhere == ()
 
 
+async def test_a_job_whose_row_somebody_has_written_into_says_nothing_of_what_comes(
+    ledger: Ledger,
+):
+    await ledger.register(gpus=2)
+    async with ledger.listening("a", "b"):
+        for job in ("a", "b"):
+            await ledger.enqueue(job)
+        await ledger.cycle("one")
+    await ledger.rows("UPDATE jobs SET spec = '{\"x\": 1}' WHERE id = 'a'")
+    async with ledger.database.transaction() as connection:
+        (recent,) = await load_recent(connection, ledger.pool)
+    assert recent.count == 1
+
+
 async def test_a_shape_keeps_what_it_asked_of_the_fingerprint(ledger: Ledger):
     await ledger.register("other", gpus=2)
     await ledger.register("seen", gpus=2)

@@ -34,8 +34,9 @@ from workers.doctor import agents as agent_checks
 from workers.doctor import machine as machine_checks
 from workers.doctor import pools as pool_checks
 from workers.doctor import temporal as temporal_checks
+from workers.doctor.commands import in_all
 from workers.doctor.database import clocks
-from workers.doctor.findings import Finding, Level
+from workers.doctor.findings import Finding, Level, fail, ok, warn
 
 
 def doctor(plant: Plant, **env: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
@@ -266,6 +267,13 @@ async def test_a_node_that_is_lost_is_named_with_the_reason(plant: Plant):
         (Level.WARN, "node hung-1 is lost: its agent hangs")
     ]
     assert "start it again" in said[0].mend
+
+
+def test_the_last_line_is_what_the_findings_come_to():
+    one, two, three = ok("x", "said"), warn("x", "said", "mend"), fail("x", "said", "mend")
+    assert in_all([one]) == "All is well."
+    assert in_all([one, two]) == "Nothing has failed; 1 warning."
+    assert in_all([two, three]) == "Something is wrong."
 
 
 def test_clocks_may_be_a_little_apart():

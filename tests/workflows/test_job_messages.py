@@ -219,6 +219,12 @@ async def test_an_id_that_names_no_folder_is_refused_and_nothing_is_held(
         (({"spec": {"name": "x", "command": "x"},
            "history": {"submitted_at": "0001-01-01T00:00:00Z", "attempt": -5}},),
          "history.attempt: must be at least 1"),
+        (({"spec": {"name": "x", "command": "x"},
+           "history": {"submitted_at": "2026-01-01T00:00:00Z", "attempt": 1,
+                       "retries": {"node": -5}}},), "history.retries.node: must be at least 0"),
+        (({"spec": {"name": "x", "command": "x"}, "key": "a\0b"},),
+         "key: must not hold a NUL character"),
+        ((b"spec",), "the input must be JSON"),
     ],
 )  # fmt: skip
 async def test_a_start_with_an_input_that_cannot_be_read_ends_with_a_sentence(

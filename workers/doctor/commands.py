@@ -31,9 +31,19 @@ def doctor(as_json: JSON = False) -> None:
     if as_json:
         print_json({"ok": not failed, "findings": findings})
     else:
-        typer.echo("\nSomething is wrong." if failed else "\nAll is well.")
+        typer.echo(f"\n{in_all(findings)}")
     if failed:
         raise typer.Exit(1)
+
+
+def in_all(findings: list[Finding]) -> str:
+    """Return the last line: what the findings come to."""
+    from client.words import count
+
+    if any(finding.level == "fail" for finding in findings):
+        return "Something is wrong."
+    warnings = sum(finding.level == "warn" for finding in findings)
+    return f"Nothing has failed; {count(warnings, 'warning')}." if warnings else "All is well."
 
 
 async def _examine(*, quiet: bool) -> list[Finding]:
