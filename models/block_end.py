@@ -145,6 +145,8 @@ class BlockScene(Frozen):
     """Every node of its pool, and what runs there."""
     billed: dict[str, int] = Field(default_factory=dict[str, int])
     """What an hour of each of these nodes costs that are billed as they run."""
+    unstarted: tuple[str, ...] = ()
+    """Machines of its paid time that its market does not start, and nobody waits for any more."""
     queue: tuple[UnmetJob, ...] = ()
     under_way: tuple[CapacityUnderWay, ...] = ()
     """What the pool has bought and is no node yet."""

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from activities.buying.demand import demand_of_late
 from activities.buying.inputs import read_need, under_way
 from activities.buying.purchase_rows import Row
+from activities.buying.unstarted import unstarted_machines
 from activities.providers import registry
 from activities.providers.base import Provider
 from activities.snapshot import load_pool
@@ -61,6 +62,7 @@ async def read_scene(
         jobs=tuple(_job(row, now, margins) for row in jobs.mappings()),
         pool=need.releases,
         billed={row.id: row.hourly for row in billed},
+        unstarted=tuple(await unstarted_machines(connection, block_id, now)),
         queue=need.unmet.jobs,
         under_way=await under_way(connection, spec),
         demand=usual_demand(samples, Tier(block["tier"]), now),

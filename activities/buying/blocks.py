@@ -19,6 +19,7 @@ from activities.buying.going_on import look_for_going_on
 from activities.buying.handing_over import hand_over, nodes_that_go_on
 from activities.buying.ledger import book_cost, book_use
 from activities.buying.machine_prices import above_limit
+from activities.buying.unstarted import unstarted_machines
 from activities.database import Database, clock
 from activities.draining import drain_node, give_notice
 from activities.failpoints import failpoint
@@ -321,12 +322,13 @@ async def _decides(
         return idle_at <= now
     if lost_its_jobs and policy.enabled:
         return True
-    if not policy.enabled or block["state"] != "OPEN":
+    unstarted = await unstarted_machines(connection, block["id"], now)
+    if not policy.enabled or not (block["state"] == "OPEN" or unstarted):
         return False
     found = (await connection.execute(text(_USE), {"id": block["id"]})).one()
     if found.is_machine:
         return False
-    spare = found.idle and resale_window(block["ends_at"], now) is not None
+    spare = (found.idle or unstarted) and resale_window(block["ends_at"], now) is not None
     ending = (found.busy or found.waiting) and now >= block["ends_at"] - 2 * policy.startup_limit
     return bool((policy.resell and spare) or (policy.renew and ending))
 

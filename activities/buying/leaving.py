@@ -14,7 +14,7 @@ from activities.database import clock
 from models.block_end import BlockOptionKind
 from models.errors import StaleError
 from models.margins import Margins
-from scheduling.buying.leaving import kept_for, leaves_whole, may_be_called_off, may_leave
+from scheduling.buying.leaving import kept_for, leaves_whole, may_be_called_off, may_be_sold
 
 
 async def check_leaves(
@@ -26,7 +26,7 @@ async def check_leaves(
     """
     await connection.execute(text(_ONE_AT_A_TIME), {"id": block_id})
     scene = await read_scene(connection, block_id, await clock(connection), margins)
-    if machine not in may_leave(scene):
+    if machine not in may_be_sold(scene):
         raise StaleError(f"node {machine} stays: {kept_for(scene)}")
 
 

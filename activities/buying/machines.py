@@ -13,6 +13,7 @@ from activities.buying import market_refusals
 from activities.buying import purchase_rows as rows
 from activities.buying.machine_prices import above_limit
 from activities.buying.node_startup import script_for
+from activities.buying.unstarted import may_start, nodes_left
 from activities.database import Database, clock
 from activities.failpoints import failpoint
 from activities.node.system import boot_clock
@@ -36,6 +37,8 @@ _LOOK_EVERY = timedelta(seconds=5)
 """At the market; at the capacity database ten times as often."""
 
 
+_WHILE_FOR_SALE = timedelta(seconds=30)
+"""Until a start is asked for again whose time finds no buyer."""
 _AT_ITS_END = ("DRAINING", "ENDED")
 _NEVER_READY = (MachineState.FAILED, MachineState.ENDING, MachineState.ENDED)
 
@@ -62,13 +65,20 @@ class MachineActivities:
                 block = await rows.block_to_start(connection, start.block_id, "FOR SHARE OF b")
                 if block["state"] in _AT_ITS_END:
                     return Refusal(reason=f"its block ends: {block['reason']}")
+                if not await may_start(connection, start.block_id, start.name):
+                    again = (
+                        _WHILE_FOR_SALE if await nodes_left(connection, start.block_id) else None
+                    )
+                    return Refusal(reason="its time is sold again", again=again)
                 await rows.insert_machine(connection, start.block_id, start.name)
                 machine = await connection.execute(
                     text("UPDATE machines SET asked_at = clock_timestamp()"
-                         " WHERE name = :name RETURNING machine_id, state"),
+                         " WHERE name = :name AND sale_key IS NULL RETURNING machine_id, state"),
                     {"name": start.name},
                 )  # fmt: skip
-                known = machine.mappings().one()
+                known = machine.mappings().first()
+                if known is None:  # it was put up for sale at this moment
+                    return Refusal(reason="its time is sold again", again=_WHILE_FOR_SALE)
                 await rows.enter(connection, block["purchase_id"], PurchaseState.STARTING)
             if known["machine_id"] is not None or known["state"] == "ENDED":
                 return Refusal()
@@ -206,7 +216,10 @@ class MachineActivities:
     async def _again(
         self, connection: rows.AsyncConnection, block: rows.Row, tries: int
     ) -> timedelta | None:
-        """Return when to start machines of a block again, if its paid time lasts for it."""
+        """Return when to start machines of a block again, if its paid time lasts for it, and is
+        not all sold."""
+        if not await nodes_left(connection, block["id"]):
+            return None
         policy = (await load_pool(connection, block["pool"], self._settings.margins)).purchasing
         least = policy.usual_startup + policy.safety_margin
         return start_again(tries, await clock(connection), block["ends_at"], least)
@@ -258,7 +271,8 @@ _FAIL = """
 """
 
 _REFUSED = """
-    UPDATE machines SET refused = :reason, tries = tries + 1 WHERE name = :name RETURNING tries
+    UPDATE machines SET refused = :reason, tries = tries + 1, refused_at = clock_timestamp()
+     WHERE name = :name RETURNING tries
 """
 
 _READY = """

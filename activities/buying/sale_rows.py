@@ -65,11 +65,11 @@ async def insert(connection: AsyncConnection, intent: SaleIntent) -> None:
         },
     )  # fmt: skip
     marked = await connection.execute(
-        text("UPDATE machines SET sale_key = :key WHERE name = :name AND block_id = :block"
-             " AND state = 'READY' RETURNING name"),
-        {"key": intent.key, "name": intent.machine, "block": intent.block_id},
+        text(_MARK),
+        {"key": intent.key, "name": intent.machine, "block": intent.block_id,
+         "state": "READY" if node is not None else "INTENT"},
     )  # fmt: skip
-    if marked.first() is None or node != "READY":
+    if marked.first() is None or node not in ("READY", None):
         raise StaleError(f"node {intent.machine} takes no work: its time is not sold")
     await connection.execute(
         text(_CORDON),
@@ -149,6 +149,14 @@ _INSERT = """
     VALUES (:key, :block, :number, :machine, :provider, :account, :starts, :ends,
             CAST(:request AS jsonb), :bps, :flat, :simulated)
 """
+
+_MARK = """
+    UPDATE machines SET sale_key = :key
+     WHERE name = :name AND block_id = :block AND state = :state
+       AND (state = 'READY' OR sale_key IS NULL AND refused_at > asked_at)
+    RETURNING name
+"""
+"""Of one that has never been up only while its market is not asked to start it."""
 
 _CORDON = """
     UPDATE nodes SET state = 'DRAINING', state_reason = :reason, drain_reason = :reason,

@@ -175,6 +175,8 @@ class MachineRow(SQLModel, table=True):
     """Why it was to be stopped, since before its market was asked: its node is gone, not lost."""
     tries: int = Field(default=0, sa_column_kwargs=_default("0"))
     """How often its market refused to start it."""
+    refused_at: datetime | None = Field(sa_column=_time(nullable=True))
+    """When it did so last."""
     refused: str | None = Field(default=None, sa_type=Text)
     """Why, the last time."""
     started_at: datetime | None = Field(sa_column=_time(nullable=True))

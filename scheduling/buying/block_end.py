@@ -30,7 +30,7 @@ from scheduling.buying.leaving import (
     kept_for,
     leaves_whole,
     may_be_called_off,
-    may_leave,
+    may_be_sold,
 )
 from scheduling.buying.moving import cost_of_moving
 from scheduling.buying.prices import BlockSource, round_up, whole_quarters
@@ -138,10 +138,10 @@ def _sales(scene: BlockScene) -> tuple[NodeSale, ...]:
     allowed = policy.enabled and policy.resell and block.resellable and not block.renewed
     if not allowed or window is None or _tried_of_late(scene):
         return ()
-    kept = _kept_value(scene, window)
     found: list[NodeSale] = []
-    free = may_leave(scene)[:MOST_SALES]
+    free = may_be_sold(scene)[:MOST_SALES]
     for machine, price in zip(free, _bids(scene, window), strict=False):
+        kept = _kept_value(scene, window, machine)
         proceeds = price * block.gpus_per_node * (window.length // timedelta(seconds=1)) // 3600
         fee = scene.terms.fee(proceeds, window.length)
         if proceeds - fee <= kept:
@@ -154,12 +154,12 @@ def _sales(scene: BlockScene) -> tuple[NodeSale, ...]:
 
 def _sale(scene: BlockScene, sales: Sequence[NodeSale]) -> BlockOption | None:
     if not sales:
-        return None
+        return _unsold(scene) if scene.unstarted else None
     window = sales[0].window
     terms = {
         "proceeds": sum(sale.proceeds for sale in sales),
         "fee": -sum(sale.fee for sale in sales),
-        "use by jobs to come": -_kept_value(scene, window) * len(sales),
+        "use by jobs to come": -sum(_kept_value(scene, window, sale.machine) for sale in sales),
     }
     return BlockOption(
         kind=BlockOptionKind.SELL,
@@ -168,6 +168,23 @@ def _sale(scene: BlockScene, sales: Sequence[NodeSale]) -> BlockOption | None:
         gain=sum(terms.values()),
         terms=terms,
     )
+
+
+def _unsold(scene: BlockScene) -> BlockOption:
+    """Return the sale of time on which nothing starts, with what it cost and why it is none."""
+    block, count = scene.block, len(scene.unstarted)
+    left = max(block.ends_at - scene.now, timedelta(0)) / _HOUR
+    paid = int(block.price * block.gpus_per_node * left) * count
+    if not block.resellable:
+        why = f"{block.provider} takes no time back from here"
+    elif not scene.policy.resell:
+        why = "the policy sells nothing (`resell`)"
+    elif resale_window(block.ends_at, scene.now) is None:
+        why = "it is less than markets trade"
+    else:
+        why = "nobody bids for it, or it was tried just now"
+    title = f"sell {_nodes(count)} on which nothing starts, {about(paid)} of paid time"
+    return BlockOption(kind=BlockOptionKind.SELL, title=title, lost=why)
 
 
 def _bids(scene: BlockScene, window: Window) -> list[int]:
@@ -189,8 +206,11 @@ def _holds(bid: Level, book: OrderBook, window: Window) -> bool:
     return starts and (bid.ends_at is None or bid.ends_at >= window.end)
 
 
-def _kept_value(scene: BlockScene, window: Window) -> int:
-    """Return what the rest of one node is worth to jobs to come, by the demand of late."""
+def _kept_value(scene: BlockScene, window: Window, machine: str) -> int:
+    """Return what the rest of one node is worth to jobs to come, by the demand of late: nothing
+    where its market does not start it."""
+    if machine in scene.unstarted:
+        return 0
     total = max(fleet_of_scene(scene).gpus_of(scene.block.tier), 1)
     likely = min(scene.demand / total, 1.0)
     whole = scene.block.price * scene.block.gpus_per_node * (window.length / _HOUR)

@@ -40,6 +40,11 @@ def may_leave(scene: BlockScene) -> list[str]:
     return leaving
 
 
+def may_be_sold(scene: BlockScene) -> list[str]:
+    """Return the block's machines whose time may be sold: of no use first, then the idle."""
+    return [*scene.unstarted, *may_leave(scene)]
+
+
 def leaves_whole(scene: BlockScene) -> bool:
     """Return whether all machines of the block may leave: a cluster ends as one.
 

@@ -223,3 +223,56 @@ async def _has_ended(buyer: Buyer, machine: str) -> bool:
                               name=machine)  # fmt: skip
     assert (row["state"], row["reason"]) == ("ENDED", "its time was sold")
     return True
+
+
+async def test_paid_time_on_which_nothing_may_be_started_is_sold(buyer: Buyer):
+    """A token that may order, and sell, and not start."""
+    buyer.market.fault("forbidden", times=-1, provider="sfcompute", route="POST /instances")
+    bids(buyer, "1.50")
+    await may_buy(buyer)
+    bought = await buyer.start(
+        buyer.request(block_option(length=LONG), ready_within=timedelta(seconds=5))
+    )
+    block = f"{buyer.purchases[-1]}.1"
+
+    async def sold() -> dict[str, Any]:
+        await buyer.wake(block)
+        (sale,) = await settled(buyer, block)
+        return sale
+
+    sale = await eventually(sold, 90, interval=1)
+    assert (sale["state"], sale["proceeds"] > 0) == ("SOLD", True)
+    over = await asyncio.wait_for(bought.result(), 90)
+    assert (over.state.value, over.nodes, len(over.orders)) == ("ENDED", (), 1)
+    assert "its time was sold" in over.reason
+    await buyer.agrees()
+    (machine,) = await buyer.rows("SELECT * FROM machines WHERE block_id = :id", id=block)
+    assert (machine["state"], machine["machine_id"]) == ("ENDED", None)
+
+
+async def test_of_two_nodes_that_may_not_be_started_the_one_without_a_buyer_is_tried_on(
+    buyer: Buyer,
+):
+    buyer.market.fault("forbidden", times=-1, provider="sfcompute", route="POST /instances")
+    bids(buyer, "1.50")
+    await may_buy(buyer)
+    bought = await buyer.start(
+        buyer.request(block_option(length=LONG), nodes=2, ready_within=timedelta(seconds=25))
+    )
+    block = f"{buyer.purchases[-1]}.1"
+
+    async def sold() -> dict[str, Any]:
+        await buyer.wake(block)
+        (sale,) = await settled(buyer, block)
+        return sale
+
+    sale = await eventually(sold, 90, interval=1)
+    buyer.market.clear_faults()
+    over = await asyncio.wait_for(bought.result(), 150)
+    assert (over.state.value, len(over.nodes), len(over.orders)) == ("READY", 1, 1)
+    machines = await buyer.rows("SELECT name, state FROM machines WHERE block_id = :id"
+                                " ORDER BY name", id=block)  # fmt: skip
+    states = {each["name"]: each["state"] for each in machines if each["state"] != "FAILED"}
+    assert states == {sale["machine"]: "ENDED", over.nodes[0]: "READY"}
+    await buyer.let_go(block)
+    await buyer.agrees()

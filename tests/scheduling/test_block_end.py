@@ -122,6 +122,31 @@ def test_a_node_that_waits_for_a_reserved_job_is_kept():
     assert decide_block(scene).sales == ()
 
 
+def test_time_on_which_no_machine_can_be_started_is_sold_first_and_is_worth_nothing_here():
+    low = quote(bids=(("0.90", 8), ("0.80", 8)))
+    decision = decide_block(a_scene(unstarted=("m3",), rest=low, demand=16.0))
+    assert decision.kind is BlockOptionKind.SELL
+    assert [sale.machine for sale in decision.sales] == ["m3"]  # the other two may yet be used
+    assert decision.sales[0].limit == micro_of("0.90")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"rest": quote()}, "nobody bids for it"),
+        ({"block": a_block(resellable=False)}, "exchange takes no time back"),
+        ({"policy": {"resell": False}}, "the policy sells nothing"),
+    ],
+)
+def test_time_on_which_nothing_starts_and_that_is_not_sold_is_told_in_dollars(
+    changes: dict[str, Any], why: str
+):
+    decision = decide_block(a_scene(unstarted=("m3",), **changes))
+    assert decision.kind is BlockOptionKind.KEEP
+    said = "not “sell 1 node on which nothing starts, $128.00 of paid time”: "
+    assert f"{said}{why}" in decision.reason
+
+
 def test_what_the_demand_of_late_would_use_is_worth_more_than_a_low_bid():
     low = quote(bids=(("0.90", 16),))
     assert decide_block(a_scene(rest=low)).kind is BlockOptionKind.SELL

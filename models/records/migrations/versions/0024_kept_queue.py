@@ -12,7 +12,7 @@ a reader would never hear of it.
 from alembic import op
 
 revision = "0024"
-down_revision = "0022"
+down_revision = "0023"
 
 
 def upgrade() -> None:
