@@ -34,12 +34,13 @@ from sqlalchemy import text
 
 from activities.database import Database
 from activities.queue import put_into_queue
-from benchmarks.installation import forget_environment, installed
+from benchmarks.installation import cpu_seconds, forget_environment, installed
 from client.api import Longshore
 from client.process import leave, run
 from models.job import JobSpec, JobState
 from models.messages import EnqueueRequest
 from models.settings import Settings
+from workers.stack import Stack
 
 UNDER_WAY = 8
 GPUS = UNDER_WAY + 1
@@ -73,6 +74,8 @@ class Row:
     """Cycles of the pool for one job."""
     wal_kb: float
     """What the database wrote to its log for one job."""
+    cpu_ms: dict[str, float]
+    """Processor time of each part for one job: where the machine has other work, look at this."""
 
 
 def main() -> None:
@@ -99,7 +102,7 @@ async def measure(counts: Sequence[int], jobs: int) -> list[Row]:
         api = await Longshore.connect(settings)
         database = Database(settings.resolve_database_url(), pool_size=2)
         try:
-            bench = _Bench(api, database)
+            bench = _Bench(stack, api, database)
             await bench.hold_a_gpu()
             rows: list[Row] = []
             for count in counts:
@@ -111,7 +114,8 @@ async def measure(counts: Sequence[int], jobs: int) -> list[Row]:
 
 
 class _Bench:
-    def __init__(self, api: Longshore, database: Database) -> None:
+    def __init__(self, stack: Stack, api: Longshore, database: Database) -> None:
+        self._stack = stack
         self._api = api
         self._database = database
         self._waiting = 0
@@ -127,12 +131,13 @@ class _Bench:
 
     async def row(self, waiting: int, jobs: int, first: Row | None) -> Row:
         await self._fill(waiting)
-        before = await self._written()
+        before, cpu = await self._written(), cpu_seconds(self._stack)
         one_by_one = [await self._one_job() for _ in range(jobs)]
         began = time.perf_counter()
         await self._eight_under_way(jobs)
         per_s = jobs / (time.perf_counter() - began)
         after = await self._written()
+        spent = cpu_seconds(self._stack).items()
         done = statistics.median(one_by_one)
         return Row(
             waiting=waiting,
@@ -145,6 +150,7 @@ class _Bench:
             cycle_ms=await self._cycle_ms(before["at"]),
             cycles=(after["cycles"] - before["cycles"]) / (2 * jobs),
             wal_kb=(after["wal"] - before["wal"]) / 1000 / (2 * jobs),
+            cpu_ms={part: round(1000 * (now - cpu[part]) / (2 * jobs), 1) for part, now in spent},
         )
 
     async def _fill(self, waiting: int) -> None:
@@ -224,6 +230,9 @@ def _print_table(rows: Iterable[Row]) -> None:
             f"{row.cycles:>7.2f} {row.wal_kb:>7.0f}                  "
             + " ".join(f"{row.cycle_ms[part]:>8.1f}" for part in (*PARTS, "took"))
         )
+    print("\nprocessor time, ms a job")
+    for row in rows:
+        print(f"{row.waiting:>8} " + ", ".join(f"{p} {ms:.1f}" for p, ms in row.cpu_ms.items()))
 
 
 _MARK_AS_TOLD = """

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 
 from benchmarks.decisions import KEEP_ROOM, NOW, SHIPPED, Scene, equal_scene
 from models.job import Tier
@@ -135,7 +136,8 @@ def answer(queue: list[JobRequest], nodes: list[Node], policy: PackingPolicy) ->
         jobs = queue_order(queue, policy, NOW)
         mix = mix_of(jobs, (), 0, policy)
         keeper = RoomKeeper(columns, mix) if policy.rule.learns else None
-        answered = bulk.run_of(jobs, columns, policy, keeper, NOW).forward()
+        need_of = partial(Need.of, policy=policy)
+        answered = bulk.run_of(jobs, columns, policy, keeper, NOW, need_of).forward()
         assert answered == len(jobs)
 
     return _seconds(run)

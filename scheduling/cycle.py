@@ -8,7 +8,7 @@ not starved by narrow ones, and a job that nothing can ever hold blocks nobody.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from models.domains import DomainLeft
@@ -153,7 +153,7 @@ class _Cycle:
     ) -> None:
         """`need_of` is what says `Need.of` of a job, where that is known."""
         self.policy = policy
-        self._known_need = need_of
+        self._need_of = need_of or partial(Need.of, policy=policy)
         self.now = columns.now
         self.columns = columns
         self.reservations: list[Reservation] = []
@@ -184,7 +184,9 @@ class _Cycle:
             return self._decide_compiled(jobs)
 
     def _decide_compiled(self, jobs: Sequence[JobRequest]) -> tuple[Decision, ...]:
-        run = bulk.run_of(jobs, self.columns, self.policy, self._scanner.keeper, self.now)
+        run = bulk.run_of(
+            jobs, self.columns, self.policy, self._scanner.keeper, self.now, self._need_of
+        )
         while (at := run.forward()) < len(jobs):
             job, need = jobs[at], run.needs[at]
             run.hand_over(self._take)
@@ -199,7 +201,7 @@ class _Cycle:
         return self._decide_gang(job, explain) if job.gang else self._decide_one(job, explain)
 
     def _decide_one(self, job: JobRequest, explain: bool) -> Decision:
-        need = self._known_need(job) if self._known_need else Need.of(job, self.policy)
+        need = self._need_of(job)
         told = self._waits.get(need)
         if told and told[0] == self.columns.version and not explain:
             return waits_as(job, told[1])

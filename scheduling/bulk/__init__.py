@@ -5,13 +5,14 @@ numba takes a second, and compiling on a fresh machine half a minute: so a proce
 queues calls `warm.warm` beside its work, as `activities.warming` does, and others go without.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from models.placement import JobRequest, PackingPolicy, PackingRule
 from scheduling.placement.columns import Columns
 from scheduling.placement.keep_room import RoomKeeper
+from scheduling.state import Need
 
 if TYPE_CHECKING:
     from scheduling.bulk.run import Run
@@ -58,8 +59,9 @@ def run_of(
     policy: PackingPolicy,
     keeper: RoomKeeper | None,
     now: datetime,
+    need_of: Callable[[JobRequest], Need],
 ) -> "Run":
-    """Return a pass over these jobs, in order."""
+    """Return a pass over these jobs, in order; `need_of` says what each needs."""
     from scheduling.bulk.run import Run  # loads numba
 
-    return Run(jobs, columns, policy, keeper, now)
+    return Run(jobs, columns, policy, keeper, now, need_of)

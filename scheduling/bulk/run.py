@@ -56,6 +56,7 @@ class Run:
         policy: PackingPolicy,
         keeper: RoomKeeper | None,
         now: datetime,
+        need_of: Callable[[JobRequest], Need],
     ) -> None:
         self.jobs = jobs
         self._columns = columns
@@ -67,7 +68,7 @@ class Run:
         self._weights = np.array(
             [weights.utilization, weights.fragmentation, weights.expiry, weights.provider]
         )
-        self.needs = [None if job.gang else Need.of(job, policy) for job in jobs]
+        self.needs = [None if job.gang else need_of(job) for job in jobs]
         distinct = {need for need in self.needs if need is not None}
         self.tables = Tables(columns, policy, keeper, distinct, len(jobs))
         self.slots = np.full(len(jobs), -1, np.int32)

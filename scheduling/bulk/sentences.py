@@ -15,7 +15,7 @@ from models.placement import (
 from scheduling.bulk.arrays import Answers, Ints
 from scheduling.bulk.questions import NEVER, NO_START, PLACED, RESERVED_ALL
 from scheduling.bulk.tables import Tables
-from scheduling.packer import NO_START_KNOWN, behind_reservations, placed_on, waits
+from scheduling.packer import NO_START_KNOWN, behind_reservations, placed_on, waits, waits_as
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.keep_room import RoomKeeper
 from scheduling.placement.layouts import CODES
@@ -50,10 +50,13 @@ class Sentences:
         self.chosen: dict[int, Chosen] = {}
         """By job that was placed, as far as decisions are made."""
         self._terms: dict[tuple[int, int, float], ScoreTerms] = {}
+        self._told: dict[tuple[int, int, tuple[int, ...]], Decision] = {}
+        """What a job with the need of a row was told that waits so, on nodes that answer so."""
 
     def explain(self, begin: int, end: int, decisions: list[Decision | None]) -> None:
         """Put the decisions of these jobs into the list, where the caller has not decided."""
         self._terms.clear()  # rows are of other needs now
+        self._told.clear()
         answers, slots = self._answers, self._slots[begin:end].tolist()
         kinds = answers.kind[begin:end].tolist()
         counts = answers.counts[begin:end].tolist()
@@ -144,12 +147,16 @@ class Sentences:
         )
 
     def _waits(self, job: JobRequest, kind: int, slot: int, counts: list[int]) -> Decision:
+        alike = slot, kind, tuple(counts)
+        if told := self._told.get(alike):
+            return waits_as(job, told)
         outlook = ""
         if kind == RESERVED_ALL:
             outlook = behind_reservations(job, self._policy)
         elif kind == NO_START:
             outlook = NO_START_KNOWN
-        return waits(job, rejected_of(counts), self.holders[slot], outlook)
+        told = self._told[alike] = waits(job, rejected_of(counts), self.holders[slot], outlook)
+        return told
 
 
 def rejected_of(counts: list[int]) -> dict[RejectionCode, int]:

@@ -45,6 +45,7 @@ def test_growth_stands_beside_the_empty_queue_of_the_same_run():
         parts = row["cycle_ms"]
         assert 0 < sum(parts[part] for part in ("read", "plan", "commit")) < parts["took"]
         assert row["cycles"] > 0 < row["wal_kb"]
+        assert {"temporal", "postgres", "control", "agents"} <= set(row["cpu_ms"])
 
 
 def test_a_soak_says_what_grew():
