@@ -34,7 +34,7 @@ from sqlalchemy import text
 
 from activities.database import Database
 from activities.queue import put_into_queue
-from benchmarks.installation import cpu_seconds, forget_environment, installed
+from benchmarks.installation import cpu_seconds, forget_environment, installed, processes_of
 from client.api import Longshore
 from client.process import leave, run
 from models.job import JobSpec, JobState
@@ -172,7 +172,16 @@ class _Bench:
         if unexplained := await self._value("SELECT count(*) FROM queue WHERE decision IS NULL"):
             sys.exit(f"{unexplained} jobs were not looked at")
         await self._value(_MARK_AS_TOLD)
+        await self._compiled()
         await self._eight_under_way(_WARM_UP)
+
+    async def _compiled(self) -> None:
+        """Wait for what the control worker compiles beside its work after a first long plan."""
+        deadline = time.monotonic() + 180
+        while any(worker.children() for worker in processes_of(self._stack)["control"]):
+            if time.monotonic() > deadline:
+                sys.exit("the control worker goes on compiling")
+            await asyncio.sleep(0.5)
 
     async def _eight_under_way(self, jobs: int) -> None:
         left = iter(range(jobs))

@@ -249,9 +249,11 @@ class _Counted(Metrics):
     """Counts differences."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.counted = 0
 
     def add(self, metric: Metric, count: int = 1, **labels: str) -> None:
+        super().add(metric, count, **labels)
         assert metric is KEPT_DIFFERENCES
         self.counted += count
 
