@@ -45,7 +45,9 @@ lately = st.lists(
 def expected_plan(scene: Scene, policy: PackingPolicy, recent: list[RecentJobs]) -> CyclePlan:
     mix = mix_of(scene.queue, recent, len(scene.running), policy)
     ranking = PlainRanking(policy.rule, mix)
-    return reference_plan(scene.queue, scene.nodes, scene.running, policy, NOW, ranking)
+    made = reference_plan(scene.queue, scene.nodes, scene.running, policy, NOW, ranking)
+    decisions = tuple(_rounded(decision) for decision in made.decisions)
+    return made.model_copy(update={"decisions": decisions})
 
 
 def plan_in_numbers(scene: Scene, policy: PackingPolicy, recent: list[RecentJobs]) -> CyclePlan:
@@ -62,7 +64,21 @@ def _in_numbers(decision: Decision) -> Decision:
     )
     terms = decision.terms and _without_parts(decision.terms)
     numbers = {"candidates": candidates, "terms": terms}
-    return without_words(decision).model_copy(update=numbers)
+    return _rounded(without_words(decision).model_copy(update=numbers))
+
+
+def _rounded(decision: Decision) -> Decision:
+    """To seven digits: in another order the sums over kinds of jobs differ in the last of nine."""
+
+    def rounded(terms: ScoreTerms) -> ScoreTerms:
+        return terms.model_copy(update={"total": round(terms.total, 7)})
+
+    candidates = tuple(
+        candidate.model_copy(update={"terms": rounded(candidate.terms)})
+        for candidate in decision.candidates
+    )
+    terms = decision.terms and rounded(decision.terms)
+    return decision.model_copy(update={"candidates": candidates, "terms": terms})
 
 
 def _without_parts(terms: ScoreTerms) -> ScoreTerms:
