@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 
 _RARE = {
     "placements_refused", "log_shipping_errors", "heartbeats_missed", "fences", "market_looks",
-    "market_lowest_ask", "market_differences", "preemptions",
+    "market_lowest_ask", "market_differences", "preemptions", "kept_differences",
 }  # fmt: skip
 """Nothing of this went wrong here, and there is no market."""
 
