@@ -64,9 +64,8 @@ class JobWorkflow:
         if job is None:
             raise SpecError("input", ('give an input: {"spec": {...}}, with a job file as spec',))
         if not isinstance(job, JobInput):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise SpecError(
-                "input", ("must be JSON",)
-            )  # a payload of bytes is read without a type
+            # Whatever its type, a payload of bytes is read as bytes.
+            raise SpecError("input", ("the input must be JSON",))
         self._job = job
         self._spec = job.spec
         self._id = workflow.info().workflow_id.removeprefix("job-")
