@@ -1,4 +1,4 @@
-"""A query whose worker did not come to it is asked again, by every client that Longshore makes.
+"""A query that got no answer is asked again, by every client that Longshore makes.
 
 The refusals are those that the SDK makes: a worker that is made to stop for two seconds cannot be
 ended afterwards, so none is made to.
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from temporalio.client import OutboundInterceptor, QueryWorkflowInput, WorkflowQueryFailedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from client import late_answers
 from client.errors import as_ours
@@ -18,6 +18,7 @@ from models.errors import UnavailableError
 LATE = WorkflowQueryFailedError(
     "[TMPRL1101] Potential deadlock detected: workflow didn't yield within 2 second(s)."
 )
+BROKEN = RPCError("h2 protocol error: http2 error", RPCStatusCode.CANCELLED, b"")
 WRONG = WorkflowQueryFailedError("Query handler for 'state' expected but not found")
 
 
@@ -49,6 +50,18 @@ async def test_a_worker_that_never_comes_to_it_is_named():
     ours = as_ours(told.value, "job a")
     assert isinstance(ours, UnavailableError)
     assert "the control worker is too busy to answer for job-a" in str(ours)
+
+
+async def test_a_question_whose_connection_broke_is_asked_again():
+    assert await _ask(Server(BROKEN, "here")) == "here"
+    with pytest.raises(RPCError, match="h2 protocol error"):
+        await _ask(Server(BROKEN, BROKEN, "here"))
+
+
+async def test_a_refusal_is_not_asked_again():
+    refused = RPCError("not for you", RPCStatusCode.PERMISSION_DENIED, b"")
+    with pytest.raises(RPCError, match="not for you"):
+        await _ask(Server(refused, "here"))
 
 
 async def test_a_question_that_is_wrong_is_not_asked_again():
