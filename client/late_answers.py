@@ -23,8 +23,8 @@ _PAUSES = (0.2, 0.5, 1.0, 2.0)
 
 
 class AskAgain(Interceptor):
-    """Asks a query again, four times within some seconds, whose worker did not come to it, or whose
-    connection broke."""
+    """Asks a query again, four times within some seconds: one whose worker did not come to it, or
+    whose connection broke."""
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
         return _AskAgain(next)

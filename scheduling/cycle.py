@@ -1,8 +1,10 @@
 """One cycle: the decisions for a whole queue, made in order on one state.
 
-Jobs that cannot start now get a reservation where they can start first, and jobs behind them
-fill what is left, as long as they delay no reservation (conservative backfill). So a wide job is
-not starved by narrow ones, and a job that nothing can ever hold blocks nobody.
+A job that finds no room starts where others of the plan can change their places for it
+(`scheduling.rearranging`). Jobs that cannot start now get a reservation where they can start
+first, and jobs behind them fill what is left, as long as they delay no reservation (conservative
+backfill). So a wide job is not starved by narrow ones, and a job that nothing can ever hold
+blocks nobody.
 """
 
 from collections import Counter
@@ -35,16 +37,18 @@ from scheduling.packer import (
     NO_START_KNOWN,
     behind_reservations,
     candidates_of,
+    moved_to,
     placing,
     rejections_of,
+    started_among,
     waiting,
     waits_as,
 )
 from scheduling.placement.columns import Columns
 from scheduling.placement.gpus import Chosen, mask_of
 from scheduling.placement.mix import Mix, mix_of
-from scheduling.placement.parts import Part
 from scheduling.placement.scan import Scan, Scanner
+from scheduling.rearranging import Rearranging, Taken, hold_of
 from scheduling.reservations import first_start, open_from
 from scheduling.state import Hold, Need, order_on_node, view_nodes
 from scheduling.topology import domains_with_rest
@@ -117,16 +121,21 @@ def foresee(
     now: datetime,
     recent: Iterable[RecentJobs] = (),
 ) -> Foresight:
-    """Return what `plan` would decide for `job`, were it in the queue too, in full."""
+    """Return what `plan` would decide for `job`, were it in the queue too, in full.
+
+    Jobs behind it are left out: in a plan they may give it another place, and never none.
+    """
     ordered = queue_order([*queue, job], policy, now)
     running = sorted(running, key=_running_order)
     mix = mix_of(ordered, recent, len(running), policy)
     cycle = _Cycle(_columns_of(nodes, running, policy, now), policy, mix)
     ahead = ordered[: ordered.index(job)]
-    decisions = noted([cycle.decide(one) for one in ahead], ahead, policy, now)
-    before = CyclePlan(decisions=decisions, reservations=tuple(cycle.reservations))
+    decided = [cycle.decide(one) for one in ahead]
+    reservations = tuple(cycle.reservations)
     free = domains_with_rest(cycle.columns.views)
     (decision,) = noted([cycle.decide(job, explain=True)], [job], policy, now)
+    decisions = noted(cycle.as_moved(decided), ahead, policy, now)
+    before = CyclePlan(decisions=decisions, reservations=reservations)
     left = {domain.key: domain.free for domain in domains_with_rest(cycle.columns.views)}
     domains = tuple(
         DomainLeft(
@@ -158,6 +167,11 @@ class _Cycle:
         self.columns = columns
         self.reservations: list[Reservation] = []
         self._scanner = Scanner(self.columns, policy, mix)
+        self._rearranging = Rearranging(
+            self.columns, policy, partial(self._scanner.scan, look=False)
+        )
+        self._moved: dict[str, Taken] = {}
+        """Where jobs are now that were placed elsewhere, or found no room, at first."""
         self._reserved_by_tier: Counter[Tier] = Counter()
         self._no_start: set[Need] = set()
         """Needs that can start at no known time: a plan takes, and never gives back."""
@@ -179,9 +193,18 @@ class _Cycle:
         if compiled is None:
             compiled = bulk.is_worth(len(jobs))
         if not compiled or not bulk.is_for(self.columns, self.policy):
-            return tuple(self.decide(job) for job in jobs)
+            return self.as_moved([self.decide(job) for job in jobs])
         with paused():
-            return self._decide_compiled(jobs)
+            return self.as_moved(self._decide_compiled(jobs))
+
+    def as_moved(self, decisions: Iterable[Decision]) -> tuple[Decision, ...]:
+        """Return the decisions with the places that jobs have now."""
+        return tuple(
+            moved_to(decision, taken.chosen, self.columns.views[taken.position].node.id, taken.job)
+            if (taken := self._moved.get(decision.job_id)) and taken.chosen
+            else decision
+            for decision in decisions
+        )
 
     def _decide_compiled(self, jobs: Sequence[JobRequest]) -> tuple[Decision, ...]:
         run = bulk.run_of(
@@ -194,6 +217,8 @@ class _Cycle:
             waits = need is not None and decision.node_id is None
             holders = self._holders[need] if need is not None and waits else None
             run.take_back(decision, holders, need in self._no_start, self._is_full)
+            if decision.job_id in self._moved:
+                run.ask_for_starts_again()
         return run.decisions()
 
     def decide(self, job: JobRequest, *, explain: bool = False) -> Decision:
@@ -208,12 +233,10 @@ class _Cycle:
         scan = self._scanner.scan(need)
         best = scan.best(1 + ALTERNATIVES)
         if not best:
-            # Before a start is kept: its own reservation is no reason against it.
+            # Before a place is made or a start kept: neither is a reason against the job.
             refused = {"rejections": rejections_of(scan)} if explain else None
-            deferred = self._defer(job, scan)
-            if deferred.estimated_start is None:
-                self._waits[need] = self.columns.version, deferred
-            return deferred.model_copy(update=refused) if refused else deferred
+            decision = self._start_among_others(job, scan) or self._defer_one(job, scan)
+            return decision.model_copy(update=refused) if refused else decision
         decision = placing(job, scan, best)
         if explain:
             everything = {"candidates": candidates_of(scan), "rejections": rejections_of(scan)}
@@ -223,8 +246,24 @@ class _Cycle:
 
     def _take(self, job: JobRequest, need: Need, position: int, chosen: Chosen) -> None:
         node = self.columns.views[position].node
-        hold = _hold_of(job, need, node, chosen, self.now)
-        self.columns.take(position, hold, chosen.vram if need.mig else need.vram)
+        hold = hold_of(job, need, node, chosen, self.now)
+        self._rearranging.take(Taken(job, need, position, hold, chosen))
+
+    def _start_among_others(self, job: JobRequest, scan: Scan) -> Decision | None:
+        """Start a job that finds no room where others of this plan make it, if a start would be
+        kept for it."""
+        if not len(scan.holders) or self._is_full(job.tier) or scan.need in self._no_start:
+            return None
+        rejected = scan.rejected
+        moved = self._rearranging.start(job, scan.need)
+        if moved is None:
+            return None
+        self._moved |= moved
+        self._no_start.clear()  # some nodes have less to wait for now
+        taken = moved[job.id]
+        assert taken.chosen is not None
+        node_id = self.columns.views[taken.position].node.id
+        return started_among(job, taken.chosen, node_id, rejected, len(moved) - 1)
 
     def _decide_gang(self, job: JobRequest, explain: bool) -> Decision:
         decision = place_gang(job, self.columns.views, self.policy, self.now, explain=explain)
@@ -235,7 +274,7 @@ class _Cycle:
             position = self._position[node_id]
             node = self.columns.views[position].node
             hold = _hold_of_share(job, need, node, gpu_indices, self.now)
-            self.columns.take(position, hold, need.vram)
+            self._rearranging.take(Taken(job, need, position, hold, None))
         return decision
 
     def _defer_gang(self, job: JobRequest, decision: Decision) -> Decision:
@@ -262,6 +301,12 @@ class _Cycle:
         return decision.model_copy(
             update={"reason": f"{decision.reason}; {until}", "estimated_start": start}
         )
+
+    def _defer_one(self, job: JobRequest, scan: Scan) -> Decision:
+        decision = self._defer(job, scan)
+        if decision.estimated_start is None:
+            self._waits[scan.need] = self.columns.version, decision
+        return decision
 
     def _defer(self, job: JobRequest, scan: Scan) -> Decision:
         self._holders[scan.need] = len(scan.holders)
@@ -300,7 +345,7 @@ class _Cycle:
         view = self.columns.views[position]
         chosen = open_from(view, need, start, self.policy.gpu_choice)
         assert chosen is not None  # that is how `start` was found
-        hold = _hold_of(job, need, view.node, chosen, start)
+        hold = hold_of(job, need, view.node, chosen, start)
         self.columns.reserve(position, hold)
         self._reserved_by_tier[job.tier] += 1
         reservation = Reservation(
@@ -328,15 +373,6 @@ def _planned(cycle: _Cycle, ordered: Sequence[JobRequest], compiled: bool | None
         decisions=noted(decisions, ordered, cycle.policy, cycle.now),
         reservations=tuple(cycle.reservations),
     )
-
-
-def _hold_of(job: JobRequest, need: Need, node: Node, chosen: Chosen, start: datetime) -> Hold:
-    part = None
-    if not need.whole:
-        milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
-        part = Part(chosen.indices[0], milli, vram, chosen.slices)
-    end = need.end_from(start)
-    return Hold(job.id, chosen.mask, need.host(node.gpu_power), start, end, part)
 
 
 def _hold_of_share(

@@ -20,6 +20,7 @@ from scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
 from scheduling.placement.columns import Columns
 from scheduling.placement.feasibility import could_ever_hold
 from scheduling.placement.feasibility import explain as explain_rejection
+from scheduling.placement.gpus import Chosen
 from scheduling.placement.mix import mix_of
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.placement.scoring import provider_for
@@ -117,6 +118,42 @@ def placed_on(
             f"{count(options, 'candidate')}{format_terms(chosen.terms)}"
         ),
     )
+
+
+def started_among(
+    job: JobRequest,
+    chosen: Chosen,
+    node_id: str,
+    rejected: dict[RejectionCode, int],
+    others: int,
+) -> Decision:
+    """Return the decision for a job that starts since others of its plan have other places."""
+    decision = Decision.trusted(
+        job_id=job.id, kind=PlacementKind.EXISTING_NODE, rejected=rejected, reason=""
+    )
+    why = f"{count(others, 'job')} of the same cycle placed elsewhere, so that it can start too"
+    return _at(decision, chosen, node_id, job, why)
+
+
+def moved_to(decision: Decision, chosen: Chosen, node_id: str, job: JobRequest) -> Decision:
+    """Return the decision for a job that has another place, so that others can start too."""
+    place = decision.node_id, decision.gpu_indices, decision.slices
+    if place == (node_id, chosen.indices, chosen.slices):
+        return decision
+    why = "placed there so that another job of the same cycle can start too"
+    return _at(decision, chosen, node_id, job, why)
+
+
+def _at(decision: Decision, chosen: Chosen, node_id: str, job: JobRequest, why: str) -> Decision:
+    where = format_gpus(chosen.indices)
+    if not job.whole:
+        where = format_part(job, chosen.indices[0], chosen.slices)
+    return decision.model_copy(
+        update={
+            "node_id": node_id, "gpu_indices": chosen.indices, "slices": chosen.slices,
+            "terms": None, "candidates": (), "reason": f"{node_id}, {where}: {why}",
+        }
+    )  # fmt: skip
 
 
 def waiting(

@@ -7,7 +7,7 @@ while a cycle plans and never leave it.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -140,6 +140,15 @@ class NodeView:
             self.parts = with_part(self.parts, hold.part)
         self.host_free = self.host_free.minus(hold.host)
         self.vram_used += vram_per_gpu * hold.mask.bit_count()
+
+    def copied(self) -> "NodeView":
+        """Return a view that takes jobs of its own; reservations are those of this one."""
+        return replace(self, holds=list(self.holds))
+
+    def become(self, other: "NodeView") -> None:
+        """Hold what another view of the same node holds."""
+        self.holds, self.free, self.parts = other.holds, other.free, other.parts
+        self.host_free, self.vram_used = other.host_free, other.vram_used
 
 
 def view_nodes(

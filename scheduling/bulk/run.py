@@ -153,6 +153,11 @@ class Run:
             kernel.move_to_known(self._rule, t.c, t.x, t.f, t.wishes.lay, t.r, columns.moved[move])
         self._seen = len(columns.moved)
 
+    def ask_for_starts_again(self) -> None:
+        """Ask the caller again for jobs that were to start at no known time."""
+        outlook = self.tables.n.outlook
+        outlook[outlook == NO_START] = MAY_START
+
     def decisions(self) -> tuple[Decision, ...]:
         """Return a decision for each job; all are answered."""
         self._explain(len(self.jobs))

@@ -100,7 +100,7 @@ class Makes:
 
 
 class Columns:
-    """All nodes of a plan. Changes go through `take` and `reserve`, and count up `version`.
+    """All nodes of a plan. `take`, `replace` and `reserve` change them, and count up `version`.
 
     `make`, `layout` and the columns after them have an entry for each class; those beyond
     `class_count` are spare.
@@ -168,6 +168,11 @@ class Columns:
     def take(self, position: int, hold: Hold, vram_per_gpu: float) -> None:
         """Give `hold` to its job from now on."""
         self.views[position].take(hold, vram_per_gpu)
+        self._changed(position)
+
+    def replace(self, position: int, view: NodeView) -> None:
+        """Have a node hold what a view of it holds."""
+        self.views[position].become(view)
         self._changed(position)
 
     def reserve(self, position: int, hold: Hold) -> None:

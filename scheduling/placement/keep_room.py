@@ -73,10 +73,11 @@ class RoomKeeper:
         """What room is for, in words; kinds that differ in cores or time share one."""
         self.name_of_kind = np.array([self.names.index(name) for name in names], np.intp)
 
-    def refresh(self) -> None:
-        """Take in what is new; make the outlook anew when an eighth of what was idle is taken."""
+    def refresh(self, *, look: bool = True) -> None:
+        """Take in what is new; make the outlook anew when an eighth of what was idle is taken,
+        unless it is to stay."""
         self._learn()
-        if self.columns.version < self._due:
+        if not look or self.columns.version < self._due:
             return
         columns, rests = self.columns, self.rest_of
         nodes = columns.size[: len(rests)] * columns.makes.ready[columns.make[: len(rests)]]

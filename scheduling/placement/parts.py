@@ -66,6 +66,19 @@ def with_part(parts: Parts, more: Part) -> Parts:
     return tuple(by_index[index] for index in sorted(by_index))
 
 
+def without_part(parts: Parts, less: Part) -> Parts:
+    """Return the parts without one that is in them."""
+    left: list[Part] = []
+    for part in parts:
+        if part.gpu == less.gpu:
+            milli, slices = part.milli - less.milli, part.slices & ~less.slices
+            if not milli and not slices:
+                continue
+            part = Part(part.gpu, milli, part.vram - less.vram, slices)
+        left.append(part)
+    return tuple(left)
+
+
 def left_of(index: int, room: float, milli: int, vram: float) -> Left:
     """Return what is left of a GPU with `room` GB, of which so much is in use."""
     return Left(WHOLE - milli, round(room - vram, _DIGITS), index)

@@ -42,10 +42,11 @@ class Scanner:
         self._scans: dict[Need, Scan] = {}
         self._layouts: dict[Wish, LayoutAnswers] = {}
 
-    def scan(self, need: Need) -> "Scan":
-        """Return the answers of all nodes as they are now."""
+    def scan(self, need: Need, *, look: bool = True) -> "Scan":
+        """Return the answers of all nodes as they are now; without `look` room is valued as it
+        was last."""
         if self.keeper is not None:
-            self.keeper.refresh()
+            self.keeper.refresh(look=look)
         scan = self._scans.get(need)
         if scan is None:
             if len(self._scans) >= MAX_SCANS:
@@ -156,6 +157,14 @@ class Scan:
         codes = self._codes[self.columns.class_of]
         positions = np.flatnonzero(codes != _NO_FAILURE)
         return [(int(position), CODES[codes[position]]) for position in positions]
+
+    def could_last(self, position: int) -> bool:
+        """Return whether the node fails in nothing that no placement changes."""
+        return self._lasting_codes[self.columns.make[self.columns.class_of[position]]] == FITS
+
+    def held(self, position: int) -> float:
+        """Return which part of the job's data the node holds, 0 to 1."""
+        return float(self.locality[self.columns.make[self.columns.class_of[position]]])
 
     def chosen(self, position: int) -> Chosen:
         """Return the job's GPUs on the node at `position`, which is an option."""

@@ -89,6 +89,11 @@ class Ground:
     def node(self, name: str) -> Node:
         return self._nodes[name]
 
+    def as_it_is(self) -> tuple[tuple[Node, ...], tuple[RunningJob, ...]]:
+        """Return the nodes, and what runs there."""
+        running = tuple(job for jobs in self._running.values() for job in jobs)
+        return tuple(self._nodes.values()), running
+
     def decide(self, job: JobRequest, out: Out = NOBODY) -> Decision:
         """Return the packer's decision on the nodes without these jobs: where a cycle would place
         the job, by the pool's rule."""

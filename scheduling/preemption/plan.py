@@ -7,6 +7,7 @@ finds; whether the job then fits, the packer says.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 
 from models.node import Node
 from models.placement import JobRequest, PackingPolicy, RecentJobs
@@ -20,6 +21,7 @@ from models.preemption import (
     Victim,
 )
 from models.topology import Gang
+from scheduling import cycle
 from scheduling.order import queue_order
 from scheduling.placement.mix import Mix, mix_of
 from scheduling.preemption.costs import Candidate, probable_end, victim_of, why_not
@@ -69,13 +71,15 @@ def plan_preemptions(
     none is stopped for a job that could not start beside those before it. `under_way` are the jobs
     for which others are being stopped already: they get no second plan, and their GPUs are taken.
     A job that fits goes where the next cycle places it, by the pool's rule and what was placed
-    lately (`recent`): elsewhere it might be in the way of one that then has others stopped.
+    lately (`recent`): elsewhere it might be in the way of one that then has others stopped. Nobody
+    is stopped for a job that the next cycle starts since others of it change their places.
     """
-    queue = tuple(queue)
+    queue, recent = tuple(queue), tuple(recent)
     mix = mix_of(queue, recent, len(running), packing)
     scene = _Scene(nodes, running, policy, packing, now, mix)
     scene.begin(under_way)
-    return scene.plan_all(queue, quotes or {}, sum(len(one.victims) for one in under_way))
+    stopping = sum(len(one.victims) for one in under_way)
+    return scene.plan_all(queue, quotes or {}, stopping, recent)
 
 
 class _Scene:
@@ -114,9 +118,22 @@ class _Scene:
             self.ground.hold(one.shares)
 
     def plan_all(
-        self, queue: Iterable[JobRequest], quotes: Mapping[str, BuyQuote], stopping: int
+        self,
+        queue: Sequence[JobRequest],
+        quotes: Mapping[str, BuyQuote],
+        stopping: int,
+        recent: Sequence[RecentJobs],
     ) -> tuple[PreemptionPlan, ...]:
         plans: list[PreemptionPlan] = []
+        waiting = [job for job in queue if job.id not in self._busy]
+        nodes, running = self.ground.as_it_is()
+
+        @cache
+        def start_next() -> frozenset[str]:
+            """Return the jobs that a cycle starts now."""
+            made = cycle.plan(waiting, nodes, running, self.ground.packing, self.now, recent)
+            return frozenset(decision.job_id for decision in made.placements)
+
         reserved = 0
         for job in queue_order(queue, self.ground.packing, self.now):
             if job.id in self._busy:
@@ -125,6 +142,8 @@ class _Scene:
                 self.ground.put(job, gains_of(self.ground.decide(job)))
                 continue
             plan = self.plan(job, quotes.get(job.id), self.policy.max_under_way - stopping)
+            if plan.preempts and job.id in start_next():
+                continue
             plans.append(plan)
             if plan.preempts:
                 stopping += len(plan.victims)

@@ -22,7 +22,7 @@ from models.topology import Gang, labels_of_bought
 from scheduling.bulk import faces, tables
 from scheduling.cycle import plan
 from tests.scheduling.test_reference import crowded, crowded_in_parts, without_words
-from tests.support.packing import NOW
+from tests.support.packing import NOW, one_by_one
 from tests.support.packing_scenes import Scene, requests, scenes
 from tests.support.reference_packer import reference_plan
 
@@ -96,7 +96,8 @@ def test_a_compiled_plan_is_the_same_with_few_needs_in_hand_and_wide_cells(
 @given(scenes(mixed=True, linked=True, gangs=True), st.sampled_from([0, 1, 8]))
 def test_a_compiled_plan_is_that_of_the_reference(scene: Scene, most: int) -> None:
     policy = PackingPolicy(max_reservations=most)
-    compiled, _ = both_ways(scene, policy, [])
+    with one_by_one():
+        compiled, _ = both_ways(scene, policy, [])
     expected = reference_plan(scene.queue, scene.nodes, scene.running, policy, NOW)
     wordless = tuple(without_words(decision) for decision in compiled.decisions)
     assert compiled.model_copy(update={"decisions": wordless}) == expected

@@ -163,7 +163,10 @@ def gpus_short(rejected: dict[RejectionCode, int]) -> dict[RejectionCode, int]:
 
 @given(scenes())
 def test_placed_and_reserved_jobs_fit_beside_each_other_at_every_moment(scene: Scene) -> None:
-    made = plan_of(scene)
+    check_every_moment(scene, plan_of(scene))
+
+
+def check_every_moment(scene: Scene, made: CyclePlan) -> None:
     jobs = {job.id: job for job in scene.queue}
     for node in scene.nodes:
         # One entry for each job that is known to hold something: GPUs, cores and so on, from, to.

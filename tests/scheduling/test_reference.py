@@ -25,7 +25,7 @@ from models.placement import (
 from models.topology import LinkClass
 from scheduling.cycle import plan
 from tests.support.gangs import islands
-from tests.support.packing import NOW, a_job
+from tests.support.packing import NOW, a_job, one_by_one
 from tests.support.packing_scenes import H100, PROFILES, Scene, scenes
 from tests.support.reference_packer import reference_plan
 
@@ -122,7 +122,8 @@ def test_long_queues_on_crowded_nodes_are_planned_as_by_the_reference() -> None:
 def plan_without_words(
     scene: Scene, policy: PackingPolicy, compiled: bool | None = None
 ) -> CyclePlan:
-    made = plan(scene.queue, scene.nodes, scene.running, policy, NOW, compiled=compiled)
+    with one_by_one():
+        made = plan(scene.queue, scene.nodes, scene.running, policy, NOW, compiled=compiled)
     wordless = tuple(without_words(decision) for decision in made.decisions)
     return made.model_copy(update={"decisions": wordless})
 

@@ -27,7 +27,7 @@ from scheduling.placement.mix import NO_MIX, mix_of
 from scheduling.placement.scan import Scanner
 from scheduling.state import Need, view_nodes
 from tests.scheduling.test_reference import crowded, crowded_in_parts, without_words
-from tests.support.packing import HOUR, NOW, a_job, a_node, running
+from tests.support.packing import HOUR, NOW, a_job, a_node, one_by_one, running
 from tests.support.packing_scenes import Scene, requests, scenes
 from tests.support.reference_packer import reference_plan
 from tests.support.reference_rules import PlainRanking
@@ -52,7 +52,8 @@ def expected_plan(scene: Scene, policy: PackingPolicy, recent: list[RecentJobs])
 
 def plan_in_numbers(scene: Scene, policy: PackingPolicy, recent: list[RecentJobs]) -> CyclePlan:
     """The plan without what is said in words, whose numbers must add up to the total."""
-    made = plan(scene.queue, scene.nodes, scene.running, policy, NOW, recent)
+    with one_by_one():
+        made = plan(scene.queue, scene.nodes, scene.running, policy, NOW, recent)
     decisions = tuple(_in_numbers(decision) for decision in made.decisions)
     return made.model_copy(update={"decisions": decisions})
 

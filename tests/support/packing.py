@@ -1,16 +1,28 @@
 """Small builders of nodes and jobs for packing tests: a test says only what matters to it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import pytest
 
 from models.job import Tier
 from models.node import GPU, Node
 from models.placement import JobRequest, PackingPolicy, RunningJob
+from scheduling import rearranging
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 POLICY = PackingPolicy()
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    """Have every job take what those before it left, and nobody change its place for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rearranging, "TRIES", 0)
+        yield
 
 
 def a_node(

@@ -1,0 +1,366 @@
+"""A start that others of the same plan make room for: a queue packed as a set.
+
+Jobs are decided in order, each where it leaves most room for others. What is left may be enough
+for a later job in all, and on no node. But nothing of the plan has begun: so what it has placed
+may change its place, as long as everything keeps one. What runs stays, and so do gangs. A job that
+moves finds all that it asked for, no slower links and no less of its data.
+
+The search is a chain of ejections (Glover, "Ejection chains, reference structures and alternating
+path methods", 1996), cut short: it takes the nodes where least has to go, and gives up after a
+number of tries, so that the same input gets the same plan.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import NamedTuple
+
+from models.host import HostAmounts
+from models.node import Node
+from models.placement import JobRequest, PackingPolicy
+from scheduling.placement.classes import Layout
+from scheduling.placement.columns import Columns
+from scheduling.placement.gpus import Chosen
+from scheduling.placement.layouts import Wish, found_in
+from scheduling.placement.mix import SLICE_MILLI
+from scheduling.placement.parts import Part, Parts, with_part, without_part
+from scheduling.placement.scan import Scan
+from scheduling.reservations import open_from
+from scheduling.state import EPSILON, Hold, Need, NodeView, Rooms
+
+TRIES = 5_000
+"""Nodes that one plan asks in a search, in all, and"""
+TRIES_FOR_ONE = 1_500
+"""those for one job: they bound a plan's time."""
+_NODES = 16, 6, 3
+"""Nodes that a search clears for a job, for one that had to go for it, and so on: a chain."""
+_OPTIONS = 6
+"""Nodes with room that it looks at for one that has to go."""
+_MOST_NODES = 128
+"""Nodes that are compared by what would have to go."""
+
+
+class Taken(NamedTuple):
+    """What a plan gave to a job on one node."""
+
+    job: JobRequest
+    need: Need
+    position: int
+    """Of the node."""
+    hold: Hold
+    chosen: Chosen | None
+    """None for a gang's share, which stays."""
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Its GPUs; none are named of a share that stays."""
+        return self.chosen.indices if self.chosen else ()
+
+    @property
+    def vram(self) -> float:
+        """GB of each of its GPUs."""
+        return self.chosen.vram if self.chosen and self.need.mig else self.need.vram
+
+    @property
+    def size(self) -> tuple[int, float, float]:
+        """Its GPUs in thousandths, cores and RAM: what is large is placed first."""
+        return self.need.milli * self.need.gpus, self.need.cpus, self.need.ram
+
+
+class _Place(NamedTuple):
+    """A node as it would be."""
+
+    takes: tuple[Taken, ...]
+    """What the plan would have there."""
+    free: int
+    parts: Parts
+    host: HostAmounts
+    """What nobody would have of it; parts are those of all jobs."""
+
+    def without(self, taken: Taken, rooms: Rooms) -> "_Place":
+        hold = taken.hold
+        takes = tuple(one for one in self.takes if one is not taken)
+        freed, parts = hold.mask & rooms.all_gpus, self.parts
+        if hold.part is not None:
+            parts = without_part(parts, hold.part)
+            if any(part.gpu == hold.part.gpu for part in parts):
+                freed = 0
+        return _Place(takes, self.free | freed, parts, self.host.plus(hold.host))
+
+    def beside(self, taken: Taken) -> "_Place":
+        hold = taken.hold
+        parts = self.parts if hold.part is None else with_part(self.parts, hold.part)
+        return _Place(
+            (*self.takes, taken), self.free & ~hold.mask, parts, self.host.minus(hold.host)
+        )
+
+
+_Trial = dict[int, _Place]
+"""By position: the nodes that a search would change."""
+
+
+class Rearranging:
+    """What one plan has placed, and the search for room among it."""
+
+    def __init__(
+        self, columns: Columns, policy: PackingPolicy, scan_of: Callable[[Need], Scan]
+    ) -> None:
+        """`scan_of` puts a need to the nodes as they are, with room valued as it was last."""
+        self._columns = columns
+        self._choice = policy.gpu_choice
+        self._scan_of = scan_of
+        self._base: dict[int, NodeView] = {}
+        """Nodes that the plan has placed something on, as they were before."""
+        self._takes: dict[int, list[Taken]] = {}
+        self._count = 0
+        """Jobs that were placed, and"""
+        self._failed_at: dict[Need, int] = {}
+        """how many there were when no room was found for these needs."""
+        self._costs: dict[Need, dict[int, int | None]] = {}
+        """What has to leave each node for these needs, as the nodes are."""
+        self._left = TRIES
+        self._limit = 0
+
+    def take(self, taken: Taken) -> None:
+        """Give a node's GPUs to a job of the plan."""
+        position = taken.position
+        if position not in self._base:
+            view = self._columns.views[position]
+            self._base[position] = view.copied()
+            self._takes[position] = []
+        self._takes[position].append(taken)
+        self._count += 1
+        self._costs.clear()
+        self._columns.take(position, taken.hold, taken.vram)
+
+    def start(self, job: JobRequest, need: Need) -> dict[str, Taken] | None:
+        """Start a job that finds no room, where others can change their places for it.
+
+        Returns the new place of each job that has one, `job` among them; None where no such places
+        were found, and then nothing has changed.
+        """
+        if not self._takes or self._left <= 0 or self._failed_at.get(need) == self._count:
+            return None
+        self._limit = max(self._left - TRIES_FOR_ONE, 0)
+        for depth in range(len(_NODES)):  # a short chain where there is one
+            found = self._clear_one(job, need, {}, frozenset(), frozenset(), depth)
+            if found is not None:
+                self._count += 1
+                return self._apply(found)
+        self._failed_at[need] = self._count
+        return None
+
+    def _apply(self, trial: _Trial) -> dict[str, Taken]:
+        self._costs.clear()
+        before = {
+            taken.job.id: (position, taken.chosen)
+            for position in trial
+            for taken in self._takes.get(position, ())
+        }
+        for position, place in trial.items():
+            self._base.setdefault(position, self._columns.views[position].copied())
+            self._takes[position] = list(place.takes)
+            self._columns.replace(position, self._view(position, place.takes))
+        return {
+            taken.job.id: taken
+            for place in trial.values()
+            for taken in place.takes
+            if before.get(taken.job.id) != (taken.position, taken.chosen)
+        }
+
+    def _clear_one(
+        self,
+        job: JobRequest,
+        need: Need,
+        trial: _Trial,
+        fixed: frozenset[str],
+        barred: frozenset[int],
+        depth: int,
+    ) -> _Trial | None:
+        """Place a job on a node that others have to leave; `fixed` are jobs that stay."""
+        for position in self._nodes_for(need, trial, fixed, barred)[: _NODES[len(barred)]]:
+            if self._left <= self._limit:
+                return None
+            cleared = self._clear(position, need, self._place(position, trial), fixed)
+            if cleared is None:
+                continue
+            staying, chosen, leaving = cleared
+            own = self._taken(job, need, position, chosen)
+            tried = {**trial, position: staying.beside(own)}
+            stay = fixed | {job.id}
+            for taken in sorted(leaving, key=lambda taken: taken.size, reverse=True):
+                found = self._put(taken, tried, stay, barred | {position}, depth)
+                if found is None:
+                    break
+                tried, stay = found, stay | {taken.job.id}
+            else:
+                return tried
+        return None
+
+    def _put(
+        self,
+        taken: Taken,
+        trial: _Trial,
+        fixed: frozenset[str],
+        barred: frozenset[int],
+        depth: int,
+    ) -> _Trial | None:
+        """Place a job that had to go."""
+        scan = self._scan_of(taken.need)
+        others = [position for position in scan.best(_OPTIONS) if position not in trial]
+        for position in (*trial, *others):
+            place = self._place(position, trial)
+            if not scan.could_last(position):
+                continue
+            chosen = self._open(position, place, taken.need)
+            if chosen and self._serves(taken, position, chosen, scan):
+                new = self._taken(taken.job, taken.need, position, chosen)
+                return {**trial, position: place.beside(new)}
+        if not depth:
+            return None
+        return self._clear_one(taken.job, taken.need, trial, fixed, barred, depth - 1)
+
+    def _serves(self, taken: Taken, position: int, chosen: Chosen, scan: Scan) -> bool:
+        """Whether a place has links as fast as a job's own, and as much of its data."""
+        assert taken.chosen is not None  # shares of gangs stay
+        if chosen.link < taken.chosen.link:
+            return False
+        return scan.held(position) >= scan.held(taken.position)
+
+    def _nodes_for(
+        self, need: Need, trial: _Trial, fixed: frozenset[str], barred: frozenset[int]
+    ) -> list[int]:
+        """Return the nodes to clear, those first that least has to leave."""
+        scan = self._scan_of(need)
+        if need not in self._costs:
+            suited = (position for position in self._takes if scan.could_last(position))
+            self._costs[need] = {
+                position: self._cost(position, need, {}, frozenset())
+                for position in islice(suited, _MOST_NODES)
+            }
+        changed = {
+            position: self._cost(position, need, trial, fixed)
+            for position in trial
+            if scan.could_last(position)
+        }
+        costs = {**self._costs[need], **changed}
+        ordered = sorted((cost, position) for position, cost in costs.items() if cost is not None)
+        return [position for _, position in ordered if position not in barred]
+
+    def _cost(self, position: int, need: Need, trial: _Trial, fixed: frozenset[str]) -> int | None:
+        place = self._place(position, trial)
+        movable = [taken for taken in place.takes if _may_go(taken, fixed)]
+        return _cost(self._columns.views[position].rooms, place, movable, need)
+
+    def _clear(
+        self, position: int, need: Need, place: _Place, fixed: frozenset[str]
+    ) -> tuple[_Place, Chosen, list[Taken]] | None:
+        """Return a node with what may stay, the GPUs that a job gets then, and what has to go."""
+        rooms = self._columns.views[position].rooms
+        movable = [taken for taken in place.takes if _may_go(taken, fixed)]
+        staying, leaving = place, list[Taken]()
+        chosen: Chosen | None = None
+        for taken in _order_to_go(movable, rooms, place, need):
+            leaving.append(taken)
+            staying = staying.without(taken, rooms)
+            chosen = self._open(position, staying, need)
+            if chosen:
+                break
+        if chosen is None:
+            return None
+        for taken in sorted(leaving[:-1], key=lambda taken: taken.size, reverse=True):
+            back = staying.beside(taken)
+            again = self._open(position, back, need)
+            if again:
+                staying, chosen = back, again
+                leaving.remove(taken)
+        return staying, chosen, leaving
+
+    def _open(self, position: int, place: _Place, need: Need) -> Chosen | None:
+        """Return the GPUs that a job would get of a node now."""
+        self._left -= 1
+        view = self._columns.views[position]
+        wanted = need.host(view.node.gpu_power)
+        for amount, free in zip(wanted, place.host, strict=True):
+            if amount > free + EPSILON:
+                return None
+        if view.reserved:
+            view = self._view(position, place.takes)
+            return open_from(view, need, self._columns.now, self._choice, free=view.free)
+        layout = Layout(view.rooms, place.free, place.parts, view.node.topology)
+        found = found_in(layout, Wish(need.gpus, need.vram, need.milli, need.mig), self._choice)
+        return found if isinstance(found, Chosen) else None
+
+    def _place(self, position: int, trial: _Trial) -> _Place:
+        if position in trial:
+            return trial[position]
+        view = self._columns.views[position]
+        takes = tuple(self._takes.get(position, ()))
+        return _Place(takes, view.free, view.parts, view.host_free)
+
+    def _view(self, position: int, takes: Sequence[Taken]) -> NodeView:
+        """Return a node as it is with these jobs in place of all that the plan placed there."""
+        own = self._columns.views[position]
+        view = self._base.get(position, own).copied()
+        view.reserved = own.reserved
+        for taken in takes:
+            view.take(taken.hold, taken.vram)
+        return view
+
+    def _taken(self, job: JobRequest, need: Need, position: int, chosen: Chosen) -> Taken:
+        columns = self._columns
+        node = columns.views[position].node
+        return Taken(job, need, position, hold_of(job, need, node, chosen, columns.now), chosen)
+
+
+def hold_of(job: JobRequest, need: Need, node: Node, chosen: Chosen, start: datetime) -> Hold:
+    """Return what a job has of a node that gives it these GPUs, or its part of one."""
+    part = None
+    if not need.whole:
+        milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
+        part = Part(chosen.indices[0], milli, vram, chosen.slices)
+    end = need.end_from(start)
+    return Hold(job.id, chosen.mask, need.host(node.gpu_power), start, end, part)
+
+
+def _may_go(taken: Taken, fixed: frozenset[str]) -> bool:
+    return taken.chosen is not None and taken.job.id not in fixed
+
+
+def _cost(rooms: Rooms, place: _Place, movable: Sequence[Taken], need: Need) -> int | None:
+    """Return about how many thousandths have to leave a node; None where that does not help."""
+    if not movable:
+        return None
+    loads = _loads(movable)
+    if not need.whole:
+        return min(loads.values())
+    roomy = rooms.roomy(need.vram)
+    missing = need.gpus - (place.free & roomy).bit_count()
+    others = {part.gpu: part.milli for part in place.parts}
+    costs = sorted(
+        load for gpu, load in loads.items() if roomy >> gpu & 1 and others.get(gpu, load) == load
+    )
+    return sum(costs[: max(missing, 0)]) if len(costs) >= missing else None
+
+
+def _order_to_go(movable: Sequence[Taken], rooms: Rooms, place: _Place, need: Need) -> list[Taken]:
+    """Return jobs in the order in which they leave: by the load of their GPUs, the least first;
+    where GPUs are not what is missing, who has most cores first."""
+    if need.whole and (place.free & rooms.roomy(need.vram)).bit_count() >= need.gpus:
+        return sorted(movable, key=lambda taken: (-taken.need.cpus, -taken.need.ram))
+    loads = _loads(movable)
+
+    def by_gpus(taken: Taken) -> tuple[int, int]:
+        return max(loads[gpu] for gpu in taken.indices), taken.size[0]
+
+    return sorted(movable, key=by_gpus)
+
+
+def _loads(movable: Sequence[Taken]) -> dict[int, int]:
+    """Return by GPU the thousandths that these jobs have of it."""
+    loads: dict[int, int] = {}
+    for taken in movable:
+        milli = SLICE_MILLI if taken.need.mig else taken.need.milli
+        for gpu in taken.indices:
+            loads[gpu] = loads.get(gpu, 0) + milli
+    return loads

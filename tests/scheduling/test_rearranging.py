@@ -1,0 +1,217 @@
+"""A queue packed as a set: a job starts where others of the same plan can change their places."""
+
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.node import Node
+from models.placement import (
+    CyclePlan,
+    JobRequest,
+    PackingPolicy,
+    PackingRule,
+    ScoreWeights,
+)
+from models.topology import Gang, LinkClass
+from scheduling import rearranging
+from scheduling.cycle import foresee, plan
+from tests.scheduling.test_packing_properties import check_every_moment
+from tests.scheduling.test_reference import crowded, crowded_in_parts
+from tests.support.gangs import islands
+from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, one_by_one, running
+from tests.support.packing_scenes import Scene, applied, scenes
+
+RULES = [PackingRule.SEED_SCORE, PackingRule.KEEP_ROOM]
+policies = st.builds(
+    PackingPolicy,
+    rule=st.sampled_from(PackingRule),
+    max_reservations=st.sampled_from([1, 8]),
+    weights=st.sampled_from([ScoreWeights(), ScoreWeights(locality=2)]),
+)
+
+
+def older(hours: int, name: str, gpus: int, cpus: float, **fields: Any) -> JobRequest:
+    return a_job(name, gpus, cpus=cpus, ram=0, submitted_at=NOW - hours * HOUR, **fields)
+
+
+def places(made: CyclePlan) -> dict[str, str]:
+    return {d.job_id: d.node_id for d in made.placements if d.node_id}
+
+
+def few_cores_and_few_gpus(**fields: Any) -> list[Node]:
+    """`few-gpus` is fuller with a small job on it, so that job goes there."""
+    return [
+        a_node("few-cores", gpus=4, cpus=24, **fields),
+        a_node("few-gpus", gpus=2, cpus=64, **fields),
+    ]
+
+
+SMALL, WIDE = older(2, "small", 1, 20), older(1, "wide", 2, 40)
+
+
+def test_a_job_starts_where_another_of_its_cycle_can_go_elsewhere() -> None:
+    nodes = few_cores_and_few_gpus()
+    with one_by_one():
+        assert places(plan([SMALL, WIDE], nodes, [], POLICY, NOW)) == {"small": "few-gpus"}
+    made = plan([SMALL, WIDE], nodes, [], POLICY, NOW)
+    assert places(made) == {"small": "few-cores", "wide": "few-gpus"}
+    assert made.reservations == ()
+    small, wide = made.decisions
+    assert small.reason == (
+        "few-cores, GPU 0: placed there so that another job of the same cycle can start too"
+    )
+    assert wide.reason == (
+        "few-gpus, GPUs 0-1: 1 job of the same cycle placed elsewhere, so that it can start too"
+    )
+
+
+def test_what_somebody_asks_about_says_the_same_and_why_no_node_was_free() -> None:
+    found = foresee(WIDE, [SMALL], few_cores_and_few_gpus(), [], POLICY, NOW)
+    assert found.decision.node_id == "few-gpus"
+    assert [rejection.node_id for rejection in found.decision.rejections] == [
+        "few-cores", "few-gpus",
+    ]  # fmt: skip
+    assert places(found.before) == {"small": "few-cores"}
+
+
+def test_a_job_that_had_to_go_has_another_go() -> None:
+    nodes = [*few_cores_and_few_gpus(), a_node("no-cores", gpus=8, cpus=9)]
+    nodes[0] = a_node("few-cores", gpus=1, cpus=24)
+    queue = [older(3, "tiny", 1, 8), SMALL, WIDE]
+    with one_by_one():
+        alone = places(plan(queue, nodes, [], POLICY, NOW))
+    assert alone == {"tiny": "few-cores", "small": "few-gpus"}
+    made = plan(queue, nodes, [], POLICY, NOW)
+    assert places(made) == {"tiny": "no-cores", "small": "few-cores", "wide": "few-gpus"}
+
+
+def test_what_runs_stays() -> None:
+    nodes = few_cores_and_few_gpus()
+    nodes[1] = a_node("few-gpus", gpus=2, cpus=64, cpus_used=20, busy=[0])
+    at_work = [running("on-few-gpus", "few-gpus", [0], HOUR, cpus=20)]
+    made = plan([WIDE], nodes, at_work, POLICY, NOW)
+    assert places(made) == {}
+    assert len(made.reservations) == 1
+
+
+def test_a_gang_stays() -> None:
+    gang = SMALL.model_copy(update={"gang": Gang(unlabelled_nodes=True)})
+    nodes = few_cores_and_few_gpus(data=())
+    made = plan([gang, WIDE], nodes[1:], [], POLICY, NOW)
+    assert places(made) == {"small": "few-gpus"}
+
+
+@pytest.mark.parametrize("between", [LinkClass.NVLINK, LinkClass.PCIE4])
+def test_a_job_that_moves_keeps_the_speed_of_its_links(between: LinkClass) -> None:
+    linked = islands((0, 1, 2, 3), within=LinkClass.NVLINK, between=LinkClass.NVLINK)
+    other = islands((0, 1, 2, 3), within=between, between=between)
+    nodes = [
+        a_node("few-cores", gpus=4, cpus=24, topology=other),
+        a_node("many-cores", gpus=4, cpus=64, topology=linked),
+    ]
+    queue = [older(2, "pair", 2, 20), older(1, "wide", 4, 50)]
+    policy = PackingPolicy(weights=ScoreWeights(expiry=0))
+    with one_by_one():
+        first = places(plan(queue, nodes[::-1], [], policy, NOW))
+    assert first == {"pair": "many-cores"}
+    made = places(plan(queue, nodes[::-1], [], policy, NOW))
+    kept = between is LinkClass.NVLINK
+    assert made == ({"pair": "few-cores", "wide": "many-cores"} if kept else first)
+
+
+def test_a_job_that_moves_keeps_its_data() -> None:
+    nodes = few_cores_and_few_gpus()
+    nodes[1] = nodes[1].model_copy(update={"data": ("weights",)})
+    queue = [SMALL.model_copy(update={"data": {"weights": 10.0}}), WIDE]
+    caring = PackingPolicy(weights=ScoreWeights(locality=1))
+    assert places(plan(queue, nodes, [], caring, NOW)) == {"small": "few-gpus"}
+    careless = PackingPolicy(weights=ScoreWeights(locality=0))
+    assert len(places(plan(queue, nodes, [], careless, NOW))) == 2
+
+
+def test_a_pool_that_keeps_no_starts_has_nobody_change_its_place() -> None:
+    policy = PackingPolicy(max_reservations=0)
+    made = plan([SMALL, WIDE], few_cores_and_few_gpus(), [], policy, NOW)
+    assert places(made) == {"small": "few-gpus"}
+
+
+def check_against_one_by_one(scene: Scene, policy: PackingPolicy) -> bool:
+    """Check what holds for every plan; return whether this one had a search that found room."""
+    arguments = scene.queue, scene.nodes, scene.running, policy, NOW
+    with one_by_one():
+        alone = plan(*arguments)
+    made = plan(*arguments)
+    assert plan(*arguments, compiled=True) == plan(*arguments, compiled=False) == made
+    assert [d.job_id for d in made.decisions] == [d.job_id for d in alone.decisions]
+    # The first job that one of the plans starts and the other does not is started as a set.
+    for together, by_itself in zip(made.decisions, alone.decisions, strict=True):
+        if (together.node_id is None) != (by_itself.node_id is None):
+            assert together.node_id is not None
+            break
+    applied(scene.nodes, scene.queue, made)
+    if all(job.whole and job.gang is None for job in scene.queue):
+        check_every_moment(scene, made)
+    found = any("so that" in decision.reason for decision in made.decisions)
+    if not found:
+        assert made == alone
+    return found
+
+
+@given(scenes(mixed=True, linked=True, gangs=True), policies)
+def test_as_a_set_the_first_that_differs_starts(scene: Scene, policy: PackingPolicy) -> None:
+    check_against_one_by_one(scene, policy)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_long_queues_on_crowded_nodes_are_packed_as_sets(rule: PackingRule) -> None:
+    found = 0
+    for seed in range(16):
+        rng = random.Random(seed)
+        scene = crowded_in_parts(rng) if seed % 2 else crowded(rng, linked=seed % 4 == 0)
+        found += check_against_one_by_one(scene, PackingPolicy(rule=rule))
+    assert found > 3
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_queues_that_fill_empty_nodes_are_packed_as_sets(rule: PackingRule) -> None:
+    found = 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        nodes = [
+            a_node(f"n{i}", gpus=rng.choice([2, 4, 8]), cpus=rng.choice([24, 64, 96]))
+            for i in range(6)
+        ]
+        queue = [
+            a_job(
+                f"j{i:02}", gpus := rng.choice([1, 1, 1, 2, 4, 8]),
+                milli=rng.choice([200, 350, 600, 1000]) if gpus == 1 else 1000,
+                vram_per_gpu=10, cpus=gpus * rng.choice([2, 6, 10]), ram=0,
+                expected_duration=rng.choice([1, 2, 5]) * HOUR,
+            )
+            for i in range(40)
+        ]  # fmt: skip
+        found += check_against_one_by_one(Scene(nodes, [], queue), PackingPolicy(rule=rule))
+    assert found >= 5
+
+
+def test_a_search_ends_after_so_many_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    found_in = rearranging.found_in
+
+    def counted(*arguments: object) -> object:
+        nonlocal asked
+        asked += 1
+        return found_in(*arguments)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(rearranging, "found_in", counted)
+    monkeypatch.setattr(rearranging, "TRIES", 40)
+    nodes = [a_node(f"n{i}", gpus=4, cpus=1000) for i in range(6)]
+    queue = [older(2, f"a{i:02}", 3, 1) for i in range(6)]
+    queue += [older(1, f"b{i:02}", 2, 1, expected_duration=timedelta(hours=i)) for i in range(9)]
+    made = plan(queue, nodes, [], POLICY, NOW)
+    assert len(made.placements) == 6
+    assert 0 < asked < 60
