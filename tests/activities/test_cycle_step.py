@@ -38,6 +38,23 @@ async def test_what_a_cycle_took_is_stored_in_its_parts(ledger: Ledger):
     assert sum(parts) <= row["took_ms"]
 
 
+async def test_a_job_starts_where_another_of_the_cycle_has_changed_its_place(ledger: Ledger):
+    await ledger.register("few-gpus", gpus=2, cpus=24)
+    await ledger.register("few-cores", gpus=4, cpus=8)
+    async with ledger.listening("a", "b", "c"):
+        for job, gpus, cpus in (("a", 2, 1), ("b", 3, 1), ("c", 2, 20)):
+            await ledger.enqueue(job, gpus=gpus, cpus=cpus, ram="1GB")
+        assert (await ledger.cycle("one")).placed == 2
+    placed = await ledger.rows("SELECT job_id, node_id, decision ->> 'reason' AS reason "
+                               "FROM placements ORDER BY job_id")  # fmt: skip
+    assert [(row["job_id"], row["node_id"]) for row in placed] == [
+        ("a", "few-gpus"), ("b", "few-cores"),
+    ]  # fmt: skip
+    assert "so that another job of the same cycle can start too" in placed[0]["reason"]
+    assert "1 job of the same cycle placed elsewhere" in placed[1]["reason"]
+    assert await ledger.drift() == []
+
+
 async def test_it_counts_the_gpus_that_are_free_once_it_has_placed(ledger: Ledger):
     reply = await ledger.cycle("none")
     assert (reply.gpus, reply.free_gpus) == (0, 0)

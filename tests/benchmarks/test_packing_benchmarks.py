@@ -53,6 +53,14 @@ def test_packing_measures_small_clusters():
     assert all(0 < row["alloc_100"] <= row["alloc_130"] <= 100 for row in rows.values())
 
 
+def test_small_clusters_are_packed_as_sets():
+    report = _run("benchmarks.small", "--seeds", "0-1", "--nodes", "6", "--seconds", "0")
+    (row,) = report["results"]
+    assert row["clusters"] == 2
+    assert 0 < row["one_by_one"] <= 100
+    assert row["as_a_set"] >= row["one_by_one"], "so it is on these clusters, not on all"
+
+
 def test_churn_compares_rules_on_the_sample():
     arguments = ("--seeds", "0", "--nodes", "6", "--loads", "0.9", "--rules", "tight,keep-room")
     report = _run("benchmarks.churn", *arguments)

@@ -227,7 +227,7 @@ def registration(
         expires_at=expires_at,
     )  # fmt: skip
     found = Inventory(
-        gpu_type="H100", cpus=16, ram=64, simulated=True, **inventory,
+        **{"gpu_type": "H100", "cpus": 16, "ram": 64, "simulated": True, **inventory},
         gpus=tuple(
             GPUInventory(
                 index=i, model="H100", vram=80, power=700,
