@@ -8,15 +8,16 @@ one; cores, RAM, GPUs and thousandths limit the sums.
 
 from collections import Counter
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
 from benchmarks.packing_lists import WHOLE, NodeSize, Pod, could_take
 
 try:
-    from ortools.sat.python import cp_model
+    cp_model: Any = import_module("ortools.sat.python.cp_model")
 except ImportError:
-    cp_model: Any = None
+    cp_model = None
 
 QUESTION_SECONDS = 2.0
 WORKERS = 2
