@@ -156,9 +156,12 @@ def _without_gpus(
 
 def _print(rows: Sequence[Row]) -> None:
     if len(rows) == 1:
-        print(f"{'list':14}" + "".join(f"{name:>14}" for name in NAMES))
+        print(f"{'list':14}" + "".join(f"{name:>16}" for name in NAMES))
     numbers = list(asdict(rows[-1]).values())[2:]
-    print(f"{rows[-1].workload:14}" + "".join(f"{n:14.2f}" for n in numbers), flush=True)
+    print(
+        f"{rows[-1].workload:14}" + "".join(f"{n:16.2f}" if n else f"{'-':>16}" for n in numbers),
+        flush=True,
+    )
 
 
 def _parse() -> argparse.Namespace:
