@@ -143,7 +143,7 @@ class Rearranging:
             return None
         self._limit = max(self._left - TRIES_FOR_ONE, 0)
         for depth in range(len(_NODES)):  # a short chain where there is one
-            found = self._clear_one(job, need, {}, frozenset(), frozenset(), depth)
+            found = self._clear_one(job, need, None, {}, frozenset(), frozenset(), depth)
             if found is not None:
                 self._count += 1
                 return self._apply(found)
@@ -172,12 +172,14 @@ class Rearranging:
         self,
         job: JobRequest,
         need: Need,
+        before: Taken | None,
         trial: _Trial,
         fixed: frozenset[str],
         barred: frozenset[int],
         depth: int,
     ) -> _Trial | None:
-        """Place a job on a node that others have to leave; `fixed` are jobs that stay."""
+        """Place a job on a node that others have to leave; `before` is what it had, `fixed` are
+        jobs that stay, `barred` the nodes that this chain has cleared."""
         for position in self._nodes_for(need, trial, fixed, barred)[: _NODES[len(barred)]]:
             if self._left <= self._limit:
                 return None
@@ -185,6 +187,8 @@ class Rearranging:
             if cleared is None:
                 continue
             staying, chosen, leaving = cleared
+            if before and not self._serves(before, position, chosen):
+                continue
             own = self._taken(job, need, position, chosen)
             tried = {**trial, position: staying.beside(own)}
             stay = fixed | {job.id}
@@ -213,18 +217,19 @@ class Rearranging:
             if not scan.could_last(position):
                 continue
             chosen = self._open(position, place, taken.need)
-            if chosen and self._serves(taken, position, chosen, scan):
+            if chosen and self._serves(taken, position, chosen):
                 new = self._taken(taken.job, taken.need, position, chosen)
                 return {**trial, position: place.beside(new)}
         if not depth:
             return None
-        return self._clear_one(taken.job, taken.need, trial, fixed, barred, depth - 1)
+        return self._clear_one(taken.job, taken.need, taken, trial, fixed, barred, depth - 1)
 
-    def _serves(self, taken: Taken, position: int, chosen: Chosen, scan: Scan) -> bool:
+    def _serves(self, taken: Taken, position: int, chosen: Chosen) -> bool:
         """Whether a place has links as fast as a job's own, and as much of its data."""
         assert taken.chosen is not None  # shares of gangs stay
         if chosen.link < taken.chosen.link:
             return False
+        scan = self._scan_of(taken.need)
         return scan.held(position) >= scan.held(taken.position)
 
     def _nodes_for(

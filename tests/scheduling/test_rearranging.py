@@ -123,6 +123,24 @@ def test_a_job_that_moves_keeps_the_speed_of_its_links(between: LinkClass) -> No
     assert made == ({"pair": "few-cores", "wide": "many-cores"} if kept else first)
 
 
+@pytest.mark.parametrize("between", [LinkClass.NVLINK, LinkClass.PCIE4])
+def test_a_job_for_which_another_goes_keeps_the_speed_of_its_links(between: LinkClass) -> None:
+    fast = islands((0, 1, 2, 3), within=LinkClass.NVLINK, between=LinkClass.NVLINK)
+    other = islands((0, 1), within=between, between=between)
+    nodes = [
+        a_node("few-cores", gpus=2, cpus=24, topology=other),
+        a_node("many-cores", gpus=4, cpus=64, topology=fast),
+        a_node("no-cores", gpus=8, cpus=9),
+    ]
+    queue = [older(3, "tiny", 1, 8), older(2, "pair", 2, 20), older(1, "wide", 4, 50)]
+    with one_by_one():
+        first = places(plan(queue, nodes, [], POLICY, NOW))
+    assert first == {"tiny": "few-cores", "pair": "many-cores"}
+    made = places(plan(queue, nodes, [], POLICY, NOW))
+    moved = {"tiny": "no-cores", "pair": "few-cores", "wide": "many-cores"}
+    assert made == (moved if between is LinkClass.NVLINK else first)
+
+
 def test_a_job_that_moves_keeps_its_data() -> None:
     nodes = few_cores_and_few_gpus()
     nodes[1] = nodes[1].model_copy(update={"data": ("weights",)})
