@@ -25,7 +25,7 @@ from models.placement import (
     Reservation,
     RunningJob,
 )
-from scheduling import bulk
+from scheduling import bulk, rearranging
 from scheduling.bulk.collector import paused
 from scheduling.gangs.decision import place_gang
 from scheduling.gangs.offers import need_of_share
@@ -64,6 +64,7 @@ def plan(
     recent: Iterable[RecentJobs] = (),
     *,
     compiled: bool | None = None,
+    as_a_set: bool = True,
 ) -> CyclePlan:
     """Return a decision for every job of `queue`, in queue order.
 
@@ -72,13 +73,15 @@ def plan(
     `recent` are the jobs placed lately: with the queue they say what to keep room for, where the
     policy's rule looks at that. The same arguments give the same plan, whatever the order of
     `queue`, `running` and `recent`. So does a `compiled` pass (`scheduling.bulk`), which is taken
-    where that is sooner, or as this says.
+    where that is sooner, or as this says. Not `as_a_set` nobody changes its place for another.
     """
     ordered = queue_order(queue, policy, now)
     running = sorted(running, key=_running_order)
     mix = mix_of(ordered, recent, len(running), policy)
     return _planned(
-        _Cycle(_columns_of(nodes, running, policy, now), policy, mix), ordered, compiled
+        _Cycle(_columns_of(nodes, running, policy, now), policy, mix, as_a_set=as_a_set),
+        ordered,
+        compiled,
     )
 
 
@@ -159,6 +162,8 @@ class _Cycle:
         policy: PackingPolicy,
         mix: Mix,
         need_of: Callable[[JobRequest], Need] | None = None,
+        *,
+        as_a_set: bool = True,
     ) -> None:
         """`need_of` is what says `Need.of` of a job, where that is known."""
         self.policy = policy
@@ -168,7 +173,10 @@ class _Cycle:
         self.reservations: list[Reservation] = []
         self._scanner = Scanner(self.columns, policy, mix)
         self._rearranging = Rearranging(
-            self.columns, policy, partial(self._scanner.scan, look=False)
+            self.columns,
+            policy,
+            partial(self._scanner.scan, look=False),
+            tries=rearranging.TRIES if as_a_set else 0,
         )
         self._moved: dict[str, Taken] = {}
         """Where jobs are now that were placed elsewhere, or found no room, at first."""

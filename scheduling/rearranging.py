@@ -24,14 +24,18 @@ from scheduling.placement.gpus import Chosen
 from scheduling.placement.layouts import Wish, found_in
 from scheduling.placement.mix import SLICE_MILLI
 from scheduling.placement.parts import Part, Parts, with_part, without_part
-from scheduling.placement.scan import Scan
+from scheduling.placement.scan import MAX_SCANS, Scan
 from scheduling.reservations import open_from
 from scheduling.state import EPSILON, Hold, Need, NodeView, Rooms
 
 TRIES = 5_000
 """Nodes that one plan asks in a search, in all, and"""
 TRIES_FOR_ONE = 1_500
-"""those for one job: they bound a plan's time."""
+"""those for one job: they bound a plan's time. What takes as long counts as so many:"""
+_CLASSES_A_TRY = 5
+"""classes of nodes that a need is put to for the first time, and"""
+_COSTS_A_TRY = 4
+"""nodes that are compared."""
 _NODES = 16, 6, 3
 """Nodes that a search clears for a job, for one that had to go for it, and so on: a chain."""
 _OPTIONS = 6
@@ -103,12 +107,18 @@ class Rearranging:
     """What one plan has placed, and the search for room among it."""
 
     def __init__(
-        self, columns: Columns, policy: PackingPolicy, scan_of: Callable[[Need], Scan]
+        self,
+        columns: Columns,
+        policy: PackingPolicy,
+        scan_of: Callable[[Need], Scan],
+        tries: int,
     ) -> None:
         """`scan_of` puts a need to the nodes as they are, with room valued as it was last."""
         self._columns = columns
         self._choice = policy.gpu_choice
-        self._scan_of = scan_of
+        self._ask = scan_of
+        self._asked: set[Need] = set()
+        """Needs that were put to the nodes lately."""
         self._base: dict[int, NodeView] = {}
         """Nodes that the plan has placed something on, as they were before."""
         self._takes: dict[int, list[Taken]] = {}
@@ -118,7 +128,7 @@ class Rearranging:
         """how many there were when no room was found for these needs."""
         self._costs: dict[Need, dict[int, int | None]] = {}
         """What has to leave each node for these needs, as the nodes are."""
-        self._left = TRIES
+        self._left = tries
         self._limit = 0
 
     def take(self, taken: Taken) -> None:
@@ -156,6 +166,7 @@ class Rearranging:
             taken.job.id: (position, taken.chosen)
             for position in trial
             for taken in self._takes.get(position, ())
+            if taken.chosen
         }
         for position, place in trial.items():
             self._base.setdefault(position, self._columns.views[position].copied())
@@ -165,7 +176,7 @@ class Rearranging:
             taken.job.id: taken
             for place in trial.values()
             for taken in place.takes
-            if before.get(taken.job.id) != (taken.position, taken.chosen)
+            if taken.chosen and before.get(taken.job.id) != (taken.position, taken.chosen)
         }
 
     def _clear_one(
@@ -238,10 +249,11 @@ class Rearranging:
         """Return the nodes to clear, those first that least has to leave."""
         scan = self._scan_of(need)
         if need not in self._costs:
-            suited = (position for position in self._takes if scan.could_last(position))
+            some = islice(self._takes, 8 * _MOST_NODES)
+            suited = [position for position in some if scan.could_last(position)][:_MOST_NODES]
+            self._left -= len(suited) // _COSTS_A_TRY
             self._costs[need] = {
-                position: self._cost(position, need, {}, frozenset())
-                for position in islice(suited, _MOST_NODES)
+                position: self._cost(position, need, {}, frozenset()) for position in suited
             }
         changed = {
             position: self._cost(position, need, trial, fixed)
@@ -266,6 +278,8 @@ class Rearranging:
         staying, leaving = place, list[Taken]()
         chosen: Chosen | None = None
         for taken in _order_to_go(movable, rooms, place, need):
+            if self._left <= self._limit:
+                return None
             leaving.append(taken)
             staying = staying.without(taken, rooms)
             chosen = self._open(position, staying, need)
@@ -280,6 +294,14 @@ class Rearranging:
                 staying, chosen = back, again
                 leaving.remove(taken)
         return staying, chosen, leaving
+
+    def _scan_of(self, need: Need) -> Scan:
+        if need not in self._asked:
+            if len(self._asked) >= MAX_SCANS:
+                self._asked.clear()
+            self._asked.add(need)
+            self._left -= self._columns.class_count // _CLASSES_A_TRY
+        return self._ask(need)
 
     def _open(self, position: int, place: _Place, need: Need) -> Chosen | None:
         """Return the GPUs that a job would get of a node now."""
@@ -349,14 +371,14 @@ def _cost(rooms: Rooms, place: _Place, movable: Sequence[Taken], need: Need) -> 
 
 
 def _order_to_go(movable: Sequence[Taken], rooms: Rooms, place: _Place, need: Need) -> list[Taken]:
-    """Return jobs in the order in which they leave: by the load of their GPUs, the least first;
-    where GPUs are not what is missing, who has most cores first."""
+    """Return jobs in the order in which they leave: GPU by GPU, the one with the least load first;
+    for a job that does not lack whole GPUs, who has most cores first."""
     if need.whole and (place.free & rooms.roomy(need.vram)).bit_count() >= need.gpus:
         return sorted(movable, key=lambda taken: (-taken.need.cpus, -taken.need.ram))
     loads = _loads(movable)
 
-    def by_gpus(taken: Taken) -> tuple[int, int]:
-        return max(loads[gpu] for gpu in taken.indices), taken.size[0]
+    def by_gpus(taken: Taken) -> tuple[tuple[int, int], int]:
+        return max((loads[gpu], gpu) for gpu in taken.indices), taken.size[0]
 
     return sorted(movable, key=by_gpus)
 

@@ -59,7 +59,9 @@ class Ground(NamedTuple):
 
     def plan(self, jobs: Iterable[JobRequest], now: datetime) -> CyclePlan:
         packing = self.packing.model_copy(update={"max_reservations": MOST_RESERVATIONS})
-        return plan(jobs, self.nodes, self.running, packing, now, self.recent)
+        # What a search could start, cycles have started. Nothing is bought on the hope for one.
+        nodes, running = self.nodes, self.running
+        return plan(jobs, nodes, running, packing, now, self.recent, as_a_set=False)
 
     def only(self, names: Collection[str]) -> "Ground":
         nodes = [node for node in self.nodes if node.id in names]

@@ -72,7 +72,8 @@ def plan_preemptions(
     for which others are being stopped already: they get no second plan, and their GPUs are taken.
     A job that fits goes where the next cycle places it, by the pool's rule and what was placed
     lately (`recent`): elsewhere it might be in the way of one that then has others stopped. Nobody
-    is stopped for a job that the next cycle starts since others of it change their places.
+    is stopped for a job that the next cycle starts since others of it change their places: that
+    job, and those behind it, get their plans after that cycle.
     """
     queue, recent = tuple(queue), tuple(recent)
     mix = mix_of(queue, recent, len(running), packing)
@@ -143,7 +144,7 @@ class _Scene:
                 continue
             plan = self.plan(job, quotes.get(job.id), self.policy.max_under_way - stopping)
             if plan.preempts and job.id in start_next():
-                continue
+                break
             plans.append(plan)
             if plan.preempts:
                 stopping += len(plan.victims)

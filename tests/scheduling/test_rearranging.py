@@ -173,6 +173,9 @@ def check_against_one_by_one(scene: Scene, policy: PackingPolicy) -> bool:
     applied(scene.nodes, scene.queue, made)
     if all(job.whole and job.gang is None for job in scene.queue):
         check_every_moment(scene, made)
+    gangs = {job.id for job in scene.queue if job.gang}
+    moved = [d.job_id for d in made.decisions if "so that another" in d.reason]
+    assert not gangs & set(moved)
     found = any("so that" in decision.reason for decision in made.decisions)
     if not found:
         assert made == alone
@@ -233,3 +236,19 @@ def test_a_search_ends_after_so_many_tries(monkeypatch: pytest.MonkeyPatch) -> N
     made = plan(queue, nodes, [], POLICY, NOW)
     assert len(made.placements) == 6
     assert 0 < asked < 60
+
+
+def test_a_need_that_is_new_to_many_kinds_of_nodes_counts_as_tries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crowd = [a_node(f"n{i:02}", gpus=1, cpus=1 + i / 100) for i in range(60)]
+    nodes = [*few_cores_and_few_gpus(), *crowd]
+    assert len(places(plan([SMALL, WIDE], nodes, [], POLICY, NOW))) == 2
+    monkeypatch.setattr(rearranging, "TRIES", len(nodes) // 5)
+    assert places(plan([SMALL, WIDE], nodes, [], POLICY, NOW)) == {"small": "few-gpus"}
+    assert len(places(plan([SMALL, WIDE], nodes[:2], [], POLICY, NOW))) == 2
+
+
+def test_a_plan_that_is_not_as_a_set_has_nobody_change_its_place() -> None:
+    made = plan([SMALL, WIDE], few_cores_and_few_gpus(), [], POLICY, NOW, as_a_set=False)
+    assert places(made) == {"small": "few-gpus"}
