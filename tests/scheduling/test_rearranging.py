@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.node import Node
+from models.job import Tier
+from models.node import Node, NodeState
 from models.placement import (
     CyclePlan,
     JobRequest,
@@ -19,6 +20,8 @@ from models.placement import (
 from models.topology import Gang, LinkClass
 from scheduling import rearranging
 from scheduling.cycle import foresee, plan
+from scheduling.packer import check
+from scheduling.state import EPSILON
 from tests.scheduling.test_packing_properties import check_every_moment
 from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.gangs import islands
@@ -42,12 +45,9 @@ def places(made: CyclePlan) -> dict[str, str]:
     return {d.job_id: d.node_id for d in made.placements if d.node_id}
 
 
-def few_cores_and_few_gpus(**fields: Any) -> list[Node]:
+def few_cores_and_few_gpus() -> list[Node]:
     """`few-gpus` is fuller with a small job on it, so that job goes there."""
-    return [
-        a_node("few-cores", gpus=4, cpus=24, **fields),
-        a_node("few-gpus", gpus=2, cpus=64, **fields),
-    ]
+    return [a_node("few-cores", gpus=4, cpus=24), a_node("few-gpus", gpus=2, cpus=64)]
 
 
 SMALL, WIDE = older(2, "small", 1, 20), older(1, "wide", 2, 40)
@@ -99,10 +99,13 @@ def test_what_runs_stays() -> None:
 
 
 def test_a_gang_stays() -> None:
+    nodes = [a_node("much-ram", gpus=4, cpus=24), a_node("many-cores", gpus=4, ram=64)]
     gang = SMALL.model_copy(update={"gang": Gang(unlabelled_nodes=True)})
-    nodes = few_cores_and_few_gpus(data=())
-    made = plan([gang, WIDE], nodes[1:], [], POLICY, NOW)
-    assert places(made) == {"small": "few-gpus"}
+    wide = a_job("wide", 4, cpus=4, ram=400)
+    with one_by_one():
+        assert places(plan([SMALL, wide], nodes, [], POLICY, NOW)) == {"small": "much-ram"}
+    assert len(places(plan([SMALL, wide], nodes, [], POLICY, NOW))) == 2
+    assert places(plan([gang, wide], nodes, [], POLICY, NOW)) == {"small": "much-ram"}
 
 
 @pytest.mark.parametrize("between", [LinkClass.NVLINK, LinkClass.PCIE4])
@@ -151,6 +154,25 @@ def test_a_job_that_moves_keeps_its_data() -> None:
     assert len(places(plan(queue, nodes, [], careless, NOW))) == 2
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"tier": Tier.FLEX},
+        {"gpu_type": "A100"},
+        {"expires_in": HOUR},
+        {"state": NodeState.DRAINING},
+    ],
+)
+def test_a_job_moves_only_where_it_may_run(other: dict[str, Any]) -> None:
+    nodes = few_cores_and_few_gpus()
+    small = SMALL.model_copy(update={"gpu_type": "H100"})
+    h100, usual = {"gpu_type": "H100"}, {"gpus": 4, "cpus": 24}
+    nodes = [node.model_copy(update=h100) for node in nodes]
+    assert len(places(plan([small, WIDE], nodes, [], POLICY, NOW))) == 2
+    nodes[0] = a_node("few-cores", **{**h100, **usual, **other})
+    assert places(plan([small, WIDE], nodes, [], POLICY, NOW)) == {"small": "few-gpus"}
+
+
 def test_a_pool_that_keeps_no_starts_has_nobody_change_its_place() -> None:
     policy = PackingPolicy(max_reservations=0)
     made = plan([SMALL, WIDE], few_cores_and_few_gpus(), [], policy, NOW)
@@ -170,7 +192,16 @@ def check_against_one_by_one(scene: Scene, policy: PackingPolicy) -> bool:
         if (together.node_id is None) != (by_itself.node_id is None):
             assert together.node_id is not None
             break
-    applied(scene.nodes, scene.queue, made)
+    before = {node.id: node for node in scene.nodes}
+    jobs = {job.id: job for job in scene.queue}
+    for decision in made.placements:
+        if decision.node_id and not decision.members:
+            node = before[decision.node_id]
+            assert check(node, jobs[decision.job_id], policy, NOW) is None
+    for node in applied(scene.nodes, scene.queue, made):
+        for used, size in zip(node.host_used, node.host, strict=True):
+            assert used <= size + EPSILON
+        assert all(gpu.vram_used <= gpu.vram + EPSILON for gpu in node.gpus)
     if all(job.whole and job.gang is None for job in scene.queue):
         check_every_moment(scene, made)
     gangs = {job.id for job in scene.queue if job.gang}
