@@ -6,8 +6,8 @@ may change its place, as long as everything keeps one. What runs stays, and so d
 moves finds all that it asked for, no slower links and no less of its data.
 
 The search is a chain of ejections (Glover, "Ejection chains, reference structures and alternating
-path methods for traveling salesman problems", 1996), cut short: it takes the nodes where least has to go, and gives up after a
-number of tries, so that the same input gets the same plan.
+path methods for traveling salesman problems", 1996), cut short: it takes the nodes where least has
+to go, and gives up after a number of tries, so that the same input gets the same plan.
 """
 
 from collections.abc import Callable, Sequence
