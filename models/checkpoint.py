@@ -164,6 +164,8 @@ class LocalCheckpoint(Wire):
         default_factory=dict[str, tuple[int, int, int]]
     )
     """By path: the rank that wrote it, bytes and time of change in ns when it was restored."""
+    ran: int = 0
+    """The newest attempt that went on from this folder, or began in it."""
 
     @property
     def order(self) -> tuple[int, int]:

@@ -93,6 +93,15 @@ def resume(local: LocalCheckpoint | None, stored: WholeCheckpoint | None, ranks:
     return Resume(keep_local=False, reason="the stored one is newer")
 
 
+def resumes_without_store(local: LocalCheckpoint | None, attempt: int, ranks: int) -> bool:
+    """Decide whether an attempt may go on from the folder on its node while the store is away.
+
+    It may where the attempt before it ran in that folder: no other node has saved since. Otherwise
+    the store may hold a newer checkpoint, which the first one of this attempt would displace.
+    """
+    return local is not None and ranks == 1 and max(local.ran, local.attempt) >= attempt - 1
+
+
 def belongs_to(origin: int, rank: int, ranks: int) -> bool:
     """Return whether an unchanged file, which rank `origin` wrote, is for `rank` to publish."""
     return origin % ranks == rank

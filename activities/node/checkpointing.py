@@ -27,7 +27,7 @@ from models.checkpoint import CheckpointInfo, LocalCheckpoint, Manifest, SavedLi
 from models.errors import DamagedError, RefusedError, StoreError, UnavailableError
 from models.job import CheckpointContract
 from models.messages import RunProcessRequest
-from scheduling.checkpoints import belongs_to, resume
+from scheduling.checkpoints import belongs_to, resume, resumes_without_store
 
 LOOK_EVERY = 0.2
 """Seconds between two looks for a line."""
@@ -94,6 +94,8 @@ class Keeper:
             await self._restore_patiently()
         if self._local is None:
             return {}
+        if self._local.ran != self._placement.attempt:
+            await asyncio.to_thread(self._mark, self._local)
         going_on = {"LONGSHORE_RESUME": "1"}
         if self._local.step is not None:
             going_on["LONGSHORE_CHECKPOINT_STEP"] = str(self._local.step)
@@ -183,8 +185,8 @@ class Keeper:
                 break
             except StoreError as error:
                 self._say(str(error))
-                if self._local is not None and self._ranks == 1:
-                    return  # its node has what it saved here
+                if resumes_without_store(self._local, self._placement.attempt, self._ranks):
+                    return
                 if boot_clock() >= deadline:
                     raise
             except DamagedError as error:
@@ -288,10 +290,14 @@ class Keeper:
         step: int | None,
         foreign: dict[str, tuple[int, int, int]],
     ) -> None:
-        self._local = LocalCheckpoint(
+        self._mark(LocalCheckpoint(
             folder=str(self._folder), attempt=attempt, number=number, step=step,
             rank=self._placement.rank, ranks=self._ranks, foreign=foreign,
-        )  # fmt: skip
+        ))  # fmt: skip
+
+    def _mark(self, local: LocalCheckpoint) -> None:
+        """Write down what the folder holds, and that this attempt runs in it."""
+        self._local = local.model_copy(update={"ran": self._placement.attempt})
         try:
             write_marker(self._marker, self._local)
         except OSError as error:

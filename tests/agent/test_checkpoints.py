@@ -1,9 +1,10 @@
 """Checkpoints of real processes: saved, published, restored on another node, asked for."""
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -149,6 +150,22 @@ async def test_a_job_that_moved_waits_for_the_store_and_is_the_nodes_fault_then(
     assert "the store nowhere://x cannot be opened" in report.message
 
 
+async def test_without_the_store_an_old_folder_is_not_gone_on_from(nodes: Nodes) -> None:
+    a, b = nodes.node("a"), nodes.node("b")
+    command = f"{COUNT} step=$((step + 1)); trap 'save; exit' TERM; {IDLE}"
+    await _stopped(a, _start(a, command))
+    with _away(nodes.folder / "store"):  # nobody else ran since
+        second = _start(a, command, attempt=2)
+        assert "begins at 1, resume 1, told 1" in await _output(a, second)
+    await _stopped(a, second)
+    await _stopped(b, _start(b, command, attempt=3))
+    with _away(nodes.folder / "store"):
+        run = _start(a, command, attempt=4)
+        await eventually(lambda: run.progress().checkpoint_error)
+        assert "begins at" not in a.output(run.record.key)
+    assert "begins at 3, resume 1, told 3" in await _output(a, run)
+
+
 async def test_a_job_that_waits_for_the_store_can_be_stopped(nodes: Nodes) -> None:
     a = nodes.node("a", "nowhere://x")
     run = _start(a, COUNT, attempt=2)
@@ -289,6 +306,16 @@ def _start(
         placement = request.placement.model_copy(update={"rank": rank, "ranks": ranks})
         request = request.model_copy(update={"placement": placement})
     return node.processes.start(request)
+
+
+@contextlib.contextmanager
+def _away(store: Path) -> Iterator[None]:
+    """Put a file where the store was, meanwhile."""
+    kept = store.rename(store.with_name("kept"))
+    store.write_text("no folder")
+    yield
+    store.unlink()
+    kept.rename(store)
 
 
 def _request(run: Run, within: float = 60) -> SaveRequest:

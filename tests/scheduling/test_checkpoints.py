@@ -4,7 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.checkpoint import LocalCheckpoint, ManifestName, SavedLine
-from scheduling.checkpoints import belongs_to, gathered, resume, surplus, whole
+from scheduling.checkpoints import (
+    belongs_to,
+    gathered,
+    resume,
+    resumes_without_store,
+    surplus,
+    whole,
+)
 
 RANKS = st.integers(1, 3)
 
@@ -72,6 +79,17 @@ def test_a_gang_goes_on_from_the_store_and_one_process_from_the_newer() -> None:
     assert not resume(None, newest, ranks=1).keep_local
     assert not resume(local, newest, ranks=2).keep_local
     assert resume(None, None, ranks=2).keep_local
+
+
+def test_without_the_store_only_who_ran_here_last_goes_on() -> None:
+    saved_here = LocalCheckpoint(folder="/f", attempt=1, number=2)
+    went_on_here = saved_here.model_copy(update={"ran": 3})
+    assert resumes_without_store(saved_here, attempt=2, ranks=1)
+    assert not resumes_without_store(saved_here, attempt=3, ranks=1)
+    assert resumes_without_store(went_on_here, attempt=4, ranks=1)
+    assert not resumes_without_store(went_on_here, attempt=5, ranks=1)
+    assert not resumes_without_store(went_on_here, attempt=4, ranks=2)
+    assert not resumes_without_store(None, attempt=2, ranks=1)
 
 
 @given(st.integers(0, 20), st.integers(1, 8))
