@@ -4,11 +4,11 @@ import os
 import re
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
 
 from client.late_answers import AskAgain
+from client.payloads import data_converter
 from client.tracing import tracing
 from models.errors import UnavailableError
 from models.settings import Settings
@@ -28,7 +28,7 @@ async def connect(
     try:
         return await Client.connect(
             **config,
-            data_converter=pydantic_data_converter,
+            data_converter=data_converter,
             runtime=runtime,
             interceptors=[AskAgain(), *tracing(settings, service)],
         )

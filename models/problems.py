@@ -70,6 +70,8 @@ def describe(mistake: ErrorDetails) -> str:
         return "must not be empty" if context["min_length"] == 1 else mistake["msg"] + got
     if kind == "string_too_long":
         return f"must have at most {context['max_length']} characters"
+    if kind == "json_invalid":
+        return f"is not JSON: {context['error']}"
     if kind == "value_error":
         return str(context["error"])
     return mistake["msg"][:1].lower() + mistake["msg"][1:]

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.database import Database
 from activities.migrations import upgrade
 from client.api import Longshore
 from client.late_answers import AskAgain
+from client.payloads import data_converter
 from client.process import leave
 from models.settings import Settings, StackInfo
 from tests.support.clearing import end_everything
@@ -76,7 +76,7 @@ async def temporal(stack: Stack) -> Client:
     """A client of the stack's Temporal, in the namespace `default`."""
     return await Client.connect(
         stack.temporal.address,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
         interceptors=[AskAgain()],
     )
 

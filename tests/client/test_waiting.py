@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.logstore import LogStore
 from client.api import Longshore
+from client.payloads import data_converter
 from client.submit_command import follow_with_logs
 from models.job import JobState, JobStatus
 from models.settings import Settings
@@ -23,7 +23,7 @@ async def test_who_waits_hears_once_that_the_server_is_away_and_once_that_it_is_
     away: list[str] = []
     back: list[bool] = []
     async with relay_to(settings.stack().temporal_address) as relay:
-        through = await Client.connect(relay.address, data_converter=pydantic_data_converter)
+        through = await Client.connect(relay.address, data_converter=data_converter)
         api = Longshore(through, settings, on_away=away.append, on_back=lambda: back.append(True))
         job_id = (await api.submit(a_spec(pool))).job_id
         await reaches(api, job_id, JobState.QUEUED)

@@ -18,13 +18,13 @@ from typing import Any
 
 from sqlalchemy import text
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
 from activities.buying.switch import BuyingSwitch
 from activities.database import Database
 from activities.migrations import upgrade
 from activities.views import set_pool
+from client.payloads import data_converter
 from client.process import leave
 from models.buying import BuyingPolicy
 from models.checkpointing import CheckpointPolicy
@@ -553,7 +553,7 @@ async def record(scenes: Sequence[str], *, anew: bool = False) -> list[str]:
     ):
         market.book(worked_example=True)
         temporal = await Client.connect(
-            stack.temporal.address, data_converter=pydantic_data_converter, identity="recorder"
+            stack.temporal.address, data_converter=data_converter, identity="recorder"
         )
         settings = market.settings(
             state_dir=folder, node_lost_after=LOST_AFTER, market_list_lag=_AT_ONCE

@@ -21,10 +21,10 @@ from temporalio.api.workflowservice.v1 import (
     PollWorkflowTaskQueueRequest,
 )
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.database import Database
 from activities.polls import last_polls
+from client.payloads import data_converter
 from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, POOL_WORKFLOW, PoolInput
 from models.settings import Settings
 from tests.support.plant import Plant
@@ -179,7 +179,7 @@ async def test_jobs_that_are_set_aside_are_named(plant: Plant):
 async def test_a_pool_whose_cycle_fails_is_named(plant: Plant):
     """The row of the pool is such that no version can read it."""
     url = plant.stack.postgres.url()
-    temporal = await Client.connect(_address(plant), data_converter=pydantic_data_converter)
+    temporal = await Client.connect(_address(plant), data_converter=data_converter)
     database = Database(url)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(

@@ -16,11 +16,11 @@ from temporalio.client import (
     ScheduleActionExecutionStartWorkflow,
     ScheduleOverlapPolicy,
 )
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.database import Database
 from activities.migrations import current_revision, newest_revision
 from client.api import Longshore
+from client.payloads import data_converter
 from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE
 from models.job import JobState
 from models.market_memory import MARKET_WATCH_SCHEDULE, MarketWatchReport
@@ -86,9 +86,7 @@ async def test_setup_prepares_bare_servers_and_says_what_it_did(bare: Settings):
     done = await _longshore(bare, "reconcile")
     assert done.returncode == 69
     assert "No control worker is running" in done.stderr
-    temporal = await Client.connect(
-        bare.stack().temporal_address, data_converter=pydantic_data_converter
-    )
+    temporal = await Client.connect(bare.stack().temporal_address, data_converter=data_converter)
     async with serving_control(temporal, bare):
         await _is_found_by_its_attributes(temporal, bare)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
 from client.late_answers import AskAgain
+from client.payloads import data_converter
 from models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE
 from models.search import SEARCH_ATTRIBUTES
 from tests.support.local_stack import ROOT
@@ -119,7 +119,7 @@ async def own_place(stack: Stack, database_url: str, folder: Path) -> AsyncItera
     temporal = await Client.connect(
         stack.temporal.address,
         namespace=namespace,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
         interceptors=[AskAgain()],
     )
     retention = Duration()

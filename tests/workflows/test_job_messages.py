@@ -5,12 +5,14 @@ import uuid
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import Payload
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
 )
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from activities.database import Database
@@ -200,6 +202,10 @@ async def test_an_id_that_names_no_folder_is_refused_and_nothing_is_held(
     assert await longshore.list(pool=pool) == ()
 
 
+def _raw(data: bytes, encoding: str) -> RawValue:
+    return RawValue(Payload(metadata={"encoding": encoding.encode()}, data=data))
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -225,6 +231,12 @@ async def test_an_id_that_names_no_folder_is_refused_and_nothing_is_held(
         (({"spec": {"name": "x", "command": "x"}, "key": "a\0b"},),
          "key: must not hold a NUL character"),
         ((b"spec",), "the input must be JSON"),
+        ((_raw(b"xyz", "binary/encrypted"),), "its encoding is binary/encrypted"),
+        ((_raw(b"{}", "json/protobuf"),), "its encoding is json/protobuf"),
+        ((_raw(b"xyz", ""),), "its encoding is none"),
+        ((_raw(b'{"spec": ', "json/plain"),), "is not JSON: EOF while parsing a value"),
+        ((_raw(b'{"spec": {"name": "\\ud800"}}', "json/plain"),),
+         "is not JSON: unexpected end of hex escape"),
     ],
 )  # fmt: skip
 async def test_a_start_with_an_input_that_cannot_be_read_ends_with_a_sentence(

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 import workflows.block
@@ -27,6 +26,7 @@ import workflows.node
 import workflows.pool
 import workflows.purchase
 import workflows.reconcile
+from client.payloads import data_converter
 from tests.support.local_stack import ROOT
 from workers.control import workflow_runner
 from workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
@@ -140,7 +140,7 @@ CHANGES = {
 async def test_a_recorded_history_replays(path: Path, classes: Sequence[type]):
     replayer = Replayer(
         workflows=classes,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
         workflow_runner=workflow_runner(strict=True),
     )
     await replayer.replay_workflow(_history(path))
@@ -156,7 +156,7 @@ async def test_a_job_that_an_earlier_version_took_beyond_the_bounds_replays():
     payload["data"] = base64.b64encode(json.dumps({**taken, "misspelt": 1}).encode()).decode()
     replayer = Replayer(
         workflows=WORKFLOWS,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
         workflow_runner=workflow_runner(strict=True),
     )
     await replayer.replay_workflow(WorkflowHistory.from_json("job-success", content))
@@ -183,7 +183,7 @@ async def test_a_changed_workflow_does_not_replay(name: str, tmp_path: Path):
     classes = [each for each in vars(changed).values() if _is_workflow(each)]
     replayer = Replayer(
         workflows=classes,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
         workflow_runner=UnsandboxedWorkflowRunner(),
     )
     with pytest.raises(workflow.NondeterminismError):
@@ -195,7 +195,7 @@ async def test_an_unchanged_copy_replays(tmp_path: Path):
         same = _changed_copy(module, before, "", tmp_path)
         replayer = Replayer(
             workflows=[each for each in vars(same).values() if _is_workflow(each)],
-            data_converter=pydantic_data_converter,
+            data_converter=data_converter,
             workflow_runner=UnsandboxedWorkflowRunner(),
         )
         await replayer.replay_workflow(_history(_path(name)))
