@@ -25,8 +25,8 @@ from tests.support.scripted_node import ScriptedNode
 from workers.stack import Stack
 
 pytest_plugins = (
-    "tests.support.chromium", "tests.support.leftovers", "tests.support.searches",
-    "tests.support.share", "tests.support.spread",
+    "tests.support.warm", "tests.support.chromium", "tests.support.leftovers",
+    "tests.support.searches", "tests.support.share", "tests.support.spread",
 )  # fmt: skip
 
 _seed = os.environ.get("LONGSHORE_SEED")

@@ -12,11 +12,6 @@ import psutil
 from models.settings import Settings
 from tests.support.local_stack import ROOT
 
-COMMAND = (
-    "import typer; from workers.agent_commands import register; "
-    "app = typer.Typer(); register(app); app(prog_name='longshore agent')"
-)
-
 
 class AgentProcess:
     """One agent; `start` it as often as you like, in the same work folder."""
@@ -42,7 +37,7 @@ class AgentProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND, *self._flags],
+                [sys.executable, "-m", "tests.support.agent_command", *self._flags],
                 cwd=ROOT,
                 env={**self._env, **env},
                 stdin=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.support.local_stack import ROOT
+from tests.support.warm import is_server
 
 MARK = "TESTS_RUN"
 """In the environment of this process, and so of all that come from it: who started them."""
@@ -114,7 +115,7 @@ class Leftovers:
                 continue  # ended meanwhile
 
     def _is_ours(self, process: psutil.Process) -> bool:
-        if process.pid == os.getpid():
+        if process.pid == os.getpid() or is_server(process.pid):
             return False
         try:
             if process.environ().get(MARK) == self._mark:

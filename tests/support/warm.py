@@ -1,0 +1,134 @@
+"""A plugin of the test suite: a program of Longshore starts in a tenth of the processor's time.
+
+Nearly all of a start is imports of other people's packages. So one process of each parallel worker
+imports those once, and turns a copy of itself into each program that a test starts
+(tests/support/warm_server.py). `TESTS_WARM=0` has every program started plainly, as are those
+that a program starts, and all where this cannot work.
+"""
+
+import json
+import os
+import platform
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.local_stack import ROOT
+from tests.support.warm_server import CLONE, PADDING
+
+VARIABLE = "TESTS_WARM"
+_SCRIPT = str(Path(sys.executable).parent / "longshore")
+_OWN = re.compile(r"(client|workers|tests\.faults|tests\.support)\.\w+")
+_STARTUP = re.compile(r"(PYTHON(?!PATH$)|LC_|LANG|LD_|MALLOC_)")
+"""Variables that are obeyed when an interpreter starts."""
+_PLAIN_OPTIONS = ("preexec_fn", "pass_fds", "executable", "shell", "gid", "gids", "uid")
+"""Options of subprocess.Popen with which a program is started plainly."""
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_NAMES = (
+    "args", "executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo",
+    "creationflags", "shell", *_PIPES, "restore_signals", "gid", "gids", "uid", "umask",
+    "start_new_session", "process_group",
+)  # fmt: skip
+"""What `Popen._execute_child` takes, in Python 3.11 to 3.14."""
+
+_Plain = subprocess.Popen[Any]
+
+
+class WarmPopen(_Plain):
+    """subprocess.Popen, but a program of Longshore is a copy of the process that has imported."""
+
+    def _execute_child(self, *given: Any) -> None:
+        values = dict(zip(_NAMES, given, strict=True))
+        call = _call(values)
+        if call is None:
+            super()._execute_child(*given)  # pyright: ignore
+            return
+        streams = [
+            own if values[name] == -1 else values[name]
+            for name, own in (("p2cread", 0), ("c2pwrite", 1), ("errwrite", 2))
+        ]
+        self.pid = _server.start(call, streams)
+        self._child_created = True
+        self._close_pipe_fds(*(values[name] for name in _PIPES))  # pyright: ignore
+
+
+class _Server:
+    """The process that has imported, started when it is needed first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self.process: subprocess.Popen[Any] | None = None
+
+    def start(self, call: Mapping[str, Any], streams: Sequence[int]) -> int:
+        """Have it turn a copy of itself, a child of this process, into a program; its id."""
+        text = json.dumps(call).encode()
+        with self._lock:
+            server = self._socket or self._begin()
+            socket.send_fds(server, [struct.pack("!I", len(text))], streams)
+            server.sendall(text)
+            (pid,) = struct.unpack("!i", server.recv(4, socket.MSG_WAITALL))
+            return pid
+
+    def _begin(self) -> socket.socket:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self.process = _Plain(
+                [sys.executable, "-m", "tests.support.warm_server", str(theirs.fileno()), PADDING],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT,
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "PADDING": PADDING},
+                start_new_session=True,
+            )  # fmt: skip
+        return self._socket
+
+
+_server = _Server()
+
+
+def is_server(pid: int) -> bool:
+    """Return whether this is the process from which programs come; it ends with this one."""
+    return _server.process is not None and _server.process.pid == pid
+
+
+def _call(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return how to become a program; None for one that is started plainly."""
+    if any(values[name] for name in _PLAIN_OPTIONS) or values["umask"] != -1:
+        return None
+    if isinstance(values["args"], str | bytes | os.PathLike):
+        return None
+    words = [os.fsdecode(word) for word in values["args"]]
+    env = dict(os.environ if values["env"] is None else values["env"])
+    startup = {n: v for n, v in env.items() if _STARTUP.match(n)}
+    if startup != {n: v for n, v in os.environ.items() if _STARTUP.match(n)}:
+        return None
+    how = _how(words)
+    return how and {
+        **how, "words": words, "env": env, "cwd": os.fspath(values["cwd"] or Path.cwd()),
+        "session": values["start_new_session"], "group": values["process_group"],
+    }  # fmt: skip
+
+
+def _how(words: Sequence[str]) -> dict[str, Any] | None:
+    if words[0] == _SCRIPT:
+        return {"script": _SCRIPT, "argv": words}
+    if words[0] != sys.executable:
+        return None
+    safe = words[1:2] == ["-P"]
+    rest = words[2:] if safe else words[1:]
+    if len(rest) < 2 or rest[0] != "-m" or not _OWN.fullmatch(rest[1]):
+        return None
+    return {"module": rest[1], "argv": rest[1:], "safe": safe}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start programs so from now on."""
+    if os.environ.get(VARIABLE) != "0" and sys.platform == "linux" and platform.machine() in CLONE:
+        subprocess.Popen = WarmPopen

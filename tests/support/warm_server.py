@@ -1,0 +1,128 @@
+"""A process that has imported what programs import, and becomes one as often as it is asked.
+
+The copy is a child of whoever asks (CLONE_PARENT), which waits for it and kills it as any other:
+it has the arguments, environment, folder, streams, session and signals that it would have had, and
+shows them in /proc. Run as `python -m tests.support.warm_server FD PADDING`, where the descriptor
+is a socket.
+"""
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import platform
+import runpy
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+CLONE = {"x86_64": 56, "aarch64": 220}
+"""The number of the system call, by machine."""
+_CLONE_PARENT = 0x8000
+PADDING = "x" * 30_000
+"""An argument and a variable of this process: a program writes its own over them."""
+_PACKAGES = (
+    "anyio", "fsspec", "google.protobuf.json_format", "httpx", "models.buying", "models.messages",
+    "models.settings", "models.views", "numpy", "psutil", "psycopg", "pydantic_settings", "pynvml",
+    "rich.console", "rich.table", "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.ext.asyncio", "sqlmodel", "temporalio.client", "temporalio.contrib.pydantic",
+    "temporalio.envconfig", "temporalio.runtime", "temporalio.worker",
+    "temporalio.worker.workflow_sandbox", "typer", "yaml",
+)  # fmt: skip
+"""Of Longshore itself the models alone: other modules look at the environment when imported."""
+
+_libc = ctypes.PyDLL(None)  # which keeps the lock of the interpreter
+_python = ctypes.pythonapi
+
+
+def main() -> None:
+    server = socket.socket(fileno=int(sys.argv[1]))
+    for package in _PACKAGES:
+        import_module(package)
+    gc.collect()
+    gc.freeze()  # a copy need not look through what it shares
+    threads = list(Path("/proc/self/task").iterdir())
+    assert len(threads) == 1, "a copy would have one of them"
+    while True:
+        head, streams, _, _ = socket.recv_fds(server, 4, 3)
+        if not head:
+            return
+        (size,) = struct.unpack("!I", head)
+        call = json.loads(server.recv(size, socket.MSG_WAITALL))
+        pid = _copy()
+        if pid == 0:
+            server.close()
+            _become(call, streams)
+            return
+        for stream in streams:
+            os.close(stream)
+        server.sendall(struct.pack("!i", pid))
+
+
+def _copy() -> int:
+    """Fork a child of the process that this one is a child of. Returns as fork does."""
+    _python.PyOS_BeforeFork()
+    pid: int = _libc.syscall(
+        ctypes.c_long(CLONE[platform.machine()]),
+        *map(ctypes.c_long, (_CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)),
+    )
+    if pid == 0:
+        _python.PyOS_AfterFork_Child()
+    else:
+        _python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError("this process cannot be copied")
+    return pid
+
+
+def _become(call: Mapping[str, Any], streams: list[int]) -> None:
+    if call["session"]:
+        os.setsid()
+    elif call["group"] != -1:
+        os.setpgid(0, call["group"])
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(call["cwd"])
+    os.environ.clear()
+    os.environ.update(call["env"])
+    _show(call["words"], call["env"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        line_buffered = name == "stderr" or stream.isatty()
+        stream.reconfigure(line_buffering=line_buffered)
+    sys.argv = list(call["argv"])
+    sys.path[0:1] = [] if call.get("safe") else [call["cwd"]]
+    sys.path[0:0] = filter(None, call["env"].get("PYTHONPATH", "").split(os.pathsep))
+    if script := call.get("script"):
+        sys.path[0:1] = [str(Path(script).parent)]
+        runpy.run_path(script, run_name="__main__")
+    else:
+        runpy.run_module(call["module"], run_name="__main__", alter_sys=True)
+
+
+def _show(words: list[str], env: Mapping[str, str]) -> None:
+    """Write the program's arguments and environment where /proc shows them."""
+    numbers = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    args, args_end, variables, end = map(int, numbers[45:49])
+    # Without a zero byte at its end the kernel shows the arguments up to the first one.
+    title = " ".join(words).encode()[: args_end - args - 2]
+    ctypes.memset(args, 0, args_end - args)
+    ctypes.memmove(args, title, len(title))
+    ctypes.memset(args_end - 1, ord("x"), 1)
+    text = b"\0".join(f"{name}={value}".encode() for name, value in env.items())
+    ctypes.memset(variables, 0, end - variables)
+    ctypes.memmove(variables, text[: end - variables - 1], min(len(text), end - variables - 1))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(Path(words[0]).name)
+
+
+if __name__ == "__main__":
+    main()
