@@ -10,30 +10,47 @@ from models.problems import describe_all
 Plan = Callable[[Sequence[JobRequest]], CyclePlan]
 _LONGEST = 300
 """Characters of a mistake that a reason holds."""
+_MOST_TOGETHER = 3
+"""Jobs that are set aside because they fail with others: more are not their fault."""
 
 
 def plan_without(plan: Plan, queue: Sequence[JobRequest]) -> CyclePlan:
     """Return the plan of `queue`, with a decision SET_ASIDE for each job on which `plan` fails.
 
-    Those jobs come last. Raises what `plan` raises where no single job is to blame.
+    Those jobs come last: each that fails alone, then a few that fail only with those before them.
+    Raises what `plan` raises where even without them it fails.
     """
     try:
         return plan(queue)
     except Exception:
-        aside = tuple(set_aside(job.id, error) for job, error in _to_blame(plan, queue))
-        if not aside:
-            raise
+        aside = [set_aside(job.id, error) for job, error in _to_blame(plan, queue)]
+    for _ in range(_MOST_TOGETHER):
+        left = _without(queue, aside)
+        try:
+            planned = plan(left)
+        except Exception as error:
+            job, why = _one_too_many(plan, left, error)
+            aside.append(set_aside(job.id, why, "beside the jobs before it "))
+        else:
+            return _and_aside(planned, aside)
+    return _and_aside(plan(_without(queue, aside)), aside)
+
+
+def _without(queue: Sequence[JobRequest], aside: Sequence[Decision]) -> list[JobRequest]:
     ids = {decision.job_id for decision in aside}
-    planned = plan([job for job in queue if job.id not in ids])
+    return [job for job in queue if job.id not in ids]
+
+
+def _and_aside(planned: CyclePlan, aside: Sequence[Decision]) -> CyclePlan:
     return planned.model_copy(update={"decisions": (*planned.decisions, *aside)})
 
 
-def set_aside(job_id: str, error: Exception) -> Decision:
-    """Return the decision for a job that cannot be planned."""
+def set_aside(job_id: str, error: Exception, where: str = "") -> Decision:
+    """Return the decision for a job that cannot be planned; `where` ends with a blank."""
     kind = "" if isinstance(error, ValidationError) else f"{type(error).__name__}: "
     return _aside(
         job_id,
-        f"it cannot be planned ({kind}{_in_one_line(error)}); "
+        f"it cannot be planned {where}({kind}{_in_one_line(error)}); "
         "cancel it, and submit it with other values",
     )
 
@@ -73,3 +90,22 @@ def _to_blame(plan: Plan, jobs: Sequence[JobRequest]) -> Iterator[tuple[JobReque
         half = len(jobs) // 2
         yield from _to_blame(plan, jobs[:half])
         yield from _to_blame(plan, jobs[half:])
+
+
+def _one_too_many(
+    plan: Plan, jobs: Sequence[JobRequest], found: Exception
+) -> tuple[JobRequest, Exception]:
+    """Return a job with which those before it cannot be planned, and without which they can.
+
+    `found` is what `plan` raised of all. Raises what it raises of no job at all.
+    """
+    plan([])
+    works, fails = 0, len(jobs)
+    while fails - works > 1:
+        middle = (works + fails) // 2
+        try:
+            plan(jobs[:middle])
+            works = middle
+        except Exception as error:
+            fails, found = middle, error
+    return jobs[fails - 1], found

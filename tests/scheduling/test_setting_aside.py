@@ -65,11 +65,33 @@ def test_a_good_queue_is_planned_once_and_a_bad_job_found_in_few_plans():
     assert bad.calls <= 2 + 2 * 8 + 1
 
 
-def test_what_is_no_single_jobs_fault_is_raised():
+@pytest.mark.parametrize("later", ["j150", "j255"])
+def test_of_two_that_fail_only_together_the_later_one_is_set_aside(later: str):
+    calls = 0
+
+    def odd(queue: Sequence[JobRequest]) -> CyclePlan:
+        nonlocal calls
+        calls += 1
+        if {"j7", later} <= {job.id for job in queue}:
+            raise KeyError("one name for two")
+        return plan(queue, [a_node()], [], POLICY, NOW)
+
+    queue = [a_job(f"j{number}", gpus=1) for number in range(256)]
+    made = plan_without(odd, queue)
+    assert calls <= 2 + 2 * 8 + 1 + 8 + 2
+    *planned, last = made.decisions
+    assert tuple(planned) == odd([job for job in queue if job.id != later]).decisions
+    assert (last.job_id, last.kind) == (later, PlacementKind.SET_ASIDE)
+    assert last.reason.startswith(
+        "set aside: it cannot be planned beside the jobs before it (KeyError: 'one name for two');"
+    )
+
+
+def test_what_is_no_few_jobs_fault_is_raised():
     def crowded(queue: Sequence[JobRequest]) -> CyclePlan:
         if len(queue) > 2:
             raise MemoryError("too many")
         return plan(queue, [a_node()], [], POLICY, NOW)
 
     with pytest.raises(MemoryError, match="too many"):
-        plan_without(crowded, [a_job("a"), a_job("b"), a_job("c")])
+        plan_without(crowded, [a_job(name) for name in "abcdefg"])

@@ -46,7 +46,7 @@ class WarmPopen(_Plain):
     """subprocess.Popen, but a program of Longshore is a copy of the process that has imported."""
 
     def _execute_child(self, *given: Any) -> None:
-        values = dict(zip(_NAMES, given, strict=True))
+        values: dict[str, Any] = dict(zip(_NAMES, given, strict=True))
         call = _call(values)
         if call is None:
             super()._execute_child(*given)  # pyright: ignore
