@@ -102,10 +102,10 @@ def _call(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return how to become a program; None for one that is started plainly."""
     if any(values[name] for name in _PLAIN_OPTIONS) or values["umask"] != -1:
         return None
-    if isinstance(values["args"], str | bytes | os.PathLike):
+    if isinstance(values["args"], str | bytes | os.PathLike) or not values["args"]:
         return None
-    words = [os.fsdecode(word) for word in values["args"]]
     env = dict(os.environ if values["env"] is None else values["env"])
+    words = _without_env([os.fsdecode(word) for word in values["args"]], env)
     startup = {n: v for n, v in env.items() if _STARTUP.match(n)}
     if startup != {n: v for n, v in os.environ.items() if _STARTUP.match(n)}:
         return None
@@ -116,7 +116,20 @@ def _call(values: Mapping[str, Any]) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def _without_env(words: Sequence[str], env: dict[str, str]) -> list[str]:
+    """Do what `env -u NAME ... program` would; return the rest."""
+    if words[0] != "env":
+        return list(words)
+    rest = list(words[1:])
+    while rest[:1] == ["-u"]:
+        env.pop(rest[1], None)
+        rest = rest[2:]
+    return rest
+
+
 def _how(words: Sequence[str]) -> dict[str, Any] | None:
+    if not words:
+        return None
     if words[0] == _SCRIPT:
         return {"script": _SCRIPT, "argv": words}
     if words[0] != sys.executable:

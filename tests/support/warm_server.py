@@ -113,11 +113,11 @@ def _show(words: list[str], env: Mapping[str, str]) -> None:
     numbers = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     args, args_end, variables, end = map(int, numbers[45:49])
     # Without a zero byte at its end the kernel shows the arguments up to the first one.
-    title = " ".join(words).encode()[: args_end - args - 2]
+    title = os.fsencode(" ".join(words))[: args_end - args - 2]
     ctypes.memset(args, 0, args_end - args)
     ctypes.memmove(args, title, len(title))
     ctypes.memset(args_end - 1, ord("x"), 1)
-    text = b"\0".join(f"{name}={value}".encode() for name, value in env.items())
+    text = b"\0".join(os.fsencode(f"{name}={value}") for name, value in env.items())
     ctypes.memset(variables, 0, end - variables)
     ctypes.memmove(variables, text[: end - variables - 1], min(len(text), end - variables - 1))
     with contextlib.suppress(OSError):
