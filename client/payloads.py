@@ -29,19 +29,19 @@ class PayloadConverter(PydanticPayloadConverter):
             if not _is_of_a_job(type_hints):
                 raise
             raise SpecError("input", describe_all(error, "input")) from None
-        except (KeyError, RuntimeError):
-            if not _is_of_a_job(type_hints):
+        except (KeyError, RuntimeError, UnicodeDecodeError):
+            encodings = [one.metadata.get("encoding", b"") for one in payloads]
+            if not _is_of_a_job(type_hints) or encodings == [b"json/plain"]:
                 raise
-            raise SpecError("input", (_not_json(payloads),)) from None
+            raise SpecError("input", (_not_json(encodings),)) from None
 
 
 def _is_of_a_job(type_hints: list[type] | None) -> bool:
     return type_hints == [JobInput | None]
 
 
-def _not_json(payloads: Sequence[Payload]) -> str:
-    encodings = [one.metadata.get("encoding", b"").decode(errors="replace") for one in payloads]
-    found = ", ".join(encoding or "none" for encoding in encodings)
+def _not_json(encodings: Sequence[bytes]) -> str:
+    found = ", ".join(one.decode(errors="replace") or "none" for one in encodings)
     return f"the input must be JSON, with the encoding json/plain; its encoding is {found}"
 
 

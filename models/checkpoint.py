@@ -165,7 +165,7 @@ class LocalCheckpoint(Wire):
     )
     """By path: the rank that wrote it, bytes and time of change in ns when it was restored."""
     ran: int = 0
-    """The newest attempt that went on from this folder, or began in it."""
+    """The newest attempt that was given this folder and what is in it."""
 
     @property
     def order(self) -> tuple[int, int]:

@@ -96,10 +96,13 @@ def resume(local: LocalCheckpoint | None, stored: WholeCheckpoint | None, ranks:
 def resumes_without_store(local: LocalCheckpoint | None, attempt: int, ranks: int) -> bool:
     """Decide whether an attempt may go on from the folder on its node while the store is away.
 
-    It may where the attempt before it ran in that folder: no other node has saved since. Otherwise
-    the store may hold a newer checkpoint, which the first one of this attempt would displace.
+    It may where the attempt before it was given that folder: no other node has saved since.
+    Otherwise the store may hold a newer checkpoint, which the first one of this attempt would
+    displace. Of a gang the folder holds one rank's part.
     """
-    return local is not None and ranks == 1 and max(local.ran, local.attempt) >= attempt - 1
+    if local is None or local.ranks > 1 or ranks > 1:
+        return False
+    return max(local.ran, local.attempt) >= attempt - 1
 
 
 def belongs_to(origin: int, rank: int, ranks: int) -> bool:

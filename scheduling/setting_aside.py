@@ -30,7 +30,7 @@ def plan_without(plan: Plan, queue: Sequence[JobRequest]) -> CyclePlan:
             planned = plan(left)
         except Exception as error:
             job, why = _one_too_many(plan, left, error)
-            aside.append(set_aside(job.id, why, "beside the jobs before it "))
+            aside.append(_beside_others(job.id, why))
         else:
             return _and_aside(planned, aside)
     return _and_aside(plan(_without(queue, aside)), aside)
@@ -45,13 +45,21 @@ def _and_aside(planned: CyclePlan, aside: Sequence[Decision]) -> CyclePlan:
     return planned.model_copy(update={"decisions": (*planned.decisions, *aside)})
 
 
-def set_aside(job_id: str, error: Exception, where: str = "") -> Decision:
-    """Return the decision for a job that cannot be planned; `where` ends with a blank."""
-    kind = "" if isinstance(error, ValidationError) else f"{type(error).__name__}: "
+def set_aside(job_id: str, error: Exception) -> Decision:
+    """Return the decision for a job that cannot be planned."""
     return _aside(
         job_id,
-        f"it cannot be planned {where}({kind}{_in_one_line(error)}); "
+        f"it cannot be planned ({_kind_and_words(error)}); "
         "cancel it, and submit it with other values",
+    )
+
+
+def _beside_others(job_id: str, error: Exception) -> Decision:
+    """Return the decision for a job that can be planned alone: another may be to blame."""
+    return _aside(
+        job_id,
+        f"it cannot be planned beside the jobs before it ({_kind_and_words(error)}); "
+        "it is looked at again in some minutes, when they may have started",
     )
 
 
@@ -71,6 +79,11 @@ def _aside(job_id: str, why: str) -> Decision:
     return Decision(
         job_id=job_id, kind=PlacementKind.SET_ASIDE, reason=f"set aside: {why}"
     )  # fmt: skip
+
+
+def _kind_and_words(error: Exception) -> str:
+    kind = "" if isinstance(error, ValidationError) else f"{type(error).__name__}: "
+    return f"{kind}{_in_one_line(error)}"
 
 
 def _in_one_line(error: Exception) -> str:

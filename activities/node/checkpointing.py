@@ -91,11 +91,15 @@ class Keeper:
         await asyncio.to_thread(self._tidy)
         self._local = read_marker(self._marker, self._folder)
         if self._contract.store and self._placement.attempt > 1:
-            await self._restore_patiently()
+            needs_no_store = resumes_without_store(
+                self._local, self._placement.attempt, self._ranks
+            )
+            if needs_no_store:  # also for the attempt after this one, should it end in the wait
+                await self._note_that_it_ran()
+            await self._restore_patiently(needs_no_store)
+            await self._note_that_it_ran()
         if self._local is None:
             return {}
-        if self._local.ran != self._placement.attempt:
-            await asyncio.to_thread(self._mark, self._local)
         going_on = {"LONGSHORE_RESUME": "1"}
         if self._local.step is not None:
             going_on["LONGSHORE_CHECKPOINT_STEP"] = str(self._local.step)
@@ -177,7 +181,11 @@ class Keeper:
         self._real = self._folder.resolve()
         self._marker = self._folder.parent.resolve() / self._marker.name
 
-    async def _restore_patiently(self) -> None:
+    async def _note_that_it_ran(self) -> None:
+        if self._local is not None and self._local.ran != self._placement.attempt:
+            await asyncio.to_thread(self._mark, self._local)
+
+    async def _restore_patiently(self, needs_no_store: bool) -> None:
         deadline, wait = boot_clock() + RESTORE_PATIENCE, FIRST_WAIT
         while True:
             try:
@@ -185,7 +193,7 @@ class Keeper:
                 break
             except StoreError as error:
                 self._say(str(error))
-                if resumes_without_store(self._local, self._placement.attempt, self._ranks):
+                if needs_no_store:
                     return
                 if boot_clock() >= deadline:
                     raise

@@ -166,6 +166,23 @@ async def test_without_the_store_an_old_folder_is_not_gone_on_from(nodes: Nodes)
     assert "begins at 3, resume 1, told 3" in await _output(a, run)
 
 
+async def test_without_the_store_a_job_stays_with_a_folder_that_it_went_on_from(
+    nodes: Nodes,
+) -> None:
+    a, b = nodes.node("a"), nodes.node("b")
+    saves, never = "step=1; trap 'save; exit' TERM", "trap '' TERM"
+    await _stopped(a, _start(a, f"{COUNT} {saves}; {IDLE}"))
+    await _stopped(b, _start(b, f"{COUNT} {saves}; {IDLE}", attempt=2))
+    for attempt in (3, 4):  # what the second one saved is restored, and then kept
+        run = _start(a, f"{COUNT} {never}; {IDLE}", attempt=attempt)
+        assert "begins at 1, resume 1, told 1" in await _output(a, run, "ready")
+        await _stop(a, run, grace=0.1)
+    with _away(nodes.folder / "store"):
+        run = _start(a, f"{COUNT} {never}; {IDLE}", attempt=5)
+        assert "begins at 1, resume 1, told 1" in await _output(a, run, "ready")
+        await _stop(a, run, grace=0.1)
+
+
 async def test_a_job_that_waits_for_the_store_can_be_stopped(nodes: Nodes) -> None:
     a = nodes.node("a", "nowhere://x")
     run = _start(a, COUNT, attempt=2)

@@ -89,6 +89,8 @@ def test_without_the_store_only_who_ran_here_last_goes_on() -> None:
     assert resumes_without_store(went_on_here, attempt=4, ranks=1)
     assert not resumes_without_store(went_on_here, attempt=5, ranks=1)
     assert not resumes_without_store(went_on_here, attempt=4, ranks=2)
+    part_of_a_gang = went_on_here.model_copy(update={"ranks": 2})
+    assert not resumes_without_store(part_of_a_gang, attempt=4, ranks=1)
     assert not resumes_without_store(None, attempt=2, ranks=1)
 
 

@@ -84,6 +84,7 @@ def test_of_two_that_fail_only_together_the_later_one_is_set_aside(later: str):
     assert (last.job_id, last.kind) == (later, PlacementKind.SET_ASIDE)
     assert last.reason.startswith(
         "set aside: it cannot be planned beside the jobs before it (KeyError: 'one name for two');"
+        " it is looked at again in some minutes"
     )
 
 

@@ -23,6 +23,7 @@ from tests.support.market import RunningMarket, running_market
 from tests.support.market_shop import HOUR, V1, V2, Shop, encoded, ok
 from tests.support.marks import marked
 from tests.support.waiting import eventually
+from tests.support.warm import VARIABLE as STARTS_COPIES
 from workers.processes import wait_until
 from workers.stack import Stack
 
@@ -191,6 +192,7 @@ def test_what_an_agent_is_told_comes_from_its_script_alone(
 ):
     monkeypatch.setenv("LONGSHORE_DATABASE_URL", "postgresql://secret@db/longshore")
     monkeypatch.setenv("TEMPORAL_NAMESPACE", "mine")
+    monkeypatch.setenv(STARTS_COPIES, "0")
     room.start("inst_2", NOWHERE.script(), "4xA100-80GB")
     (pid,) = room.running().values()
     agent = psutil.Process(pid)

@@ -2,8 +2,8 @@
 
 Nearly all of a start is imports of other people's packages. So one process of each parallel worker
 imports those once, and turns a copy of itself into each program that a test starts
-(tests/support/warm_server.py). `TESTS_WARM=0` has every program started plainly, as are those
-that a program starts, and all where this cannot work.
+(tests/support/warm_server.py). Plainly start those that a program starts, whatever has other
+options or variables than such a copy can have, and everything with `TESTS_WARM=0`.
 """
 
 import json
@@ -27,10 +27,13 @@ from tests.support.warm_server import CLONE, PADDING
 VARIABLE = "TESTS_WARM"
 _SCRIPT = str(Path(sys.executable).parent / "longshore")
 _OWN = re.compile(r"(client|workers|tests\.faults|tests\.support)\.\w+")
-_STARTUP = re.compile(r"(PYTHON(?!PATH$)|LC_|LANG|LD_|MALLOC_)")
+_STARTUP = re.compile(r"(PYTHON(?!PATH$)|LC_|LANG|LD_|MALLOC_|TZ$)")
 """Variables that are obeyed when an interpreter starts."""
-_PLAIN_OPTIONS = ("preexec_fn", "pass_fds", "executable", "shell", "gid", "gids", "uid")
-"""Options of subprocess.Popen with which a program is started plainly."""
+_NOT_GIVEN = {
+    "executable": None, "preexec_fn": None, "close_fds": True, "pass_fds": (), "shell": False,
+    "gid": None, "gids": None, "uid": None, "umask": -1,
+}  # fmt: skip
+"""With other values of these a program is started plainly."""
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _NAMES = (
     "args", "executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo",
@@ -55,9 +58,11 @@ class WarmPopen(_Plain):
             own if values[name] == -1 else values[name]
             for name, own in (("p2cread", 0), ("c2pwrite", 1), ("errwrite", 2))
         ]
-        self.pid = _server.start(call, streams)
-        self._child_created = True
-        self._close_pipe_fds(*(values[name] for name in _PIPES))  # pyright: ignore
+        try:
+            self.pid = _server.start(call, streams)
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*(values[name] for name in _PIPES))  # pyright: ignore
 
 
 class _Server:
@@ -67,24 +72,41 @@ class _Server:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self.process: subprocess.Popen[Any] | None = None
+        self.environment: dict[str, str] = {}
 
     def start(self, call: Mapping[str, Any], streams: Sequence[int]) -> int:
-        """Have it turn a copy of itself, a child of this process, into a program; its id."""
+        """Have it turn a copy of itself, a child of this process, into a program; its id.
+
+        Raises OSError for a folder that is not there, ConnectionError where the server has gone;
+        the next start has a new one.
+        """
         text = json.dumps(call).encode()
         with self._lock:
             server = self._socket or self._begin()
-            socket.send_fds(server, [struct.pack("!I", len(text))], streams)
-            server.sendall(text)
-            (pid,) = struct.unpack("!i", server.recv(4, socket.MSG_WAITALL))
-            return pid
+            try:
+                socket.send_fds(server, [struct.pack("!I", len(text))], streams)
+                server.sendall(text)
+                answer = server.recv(8, socket.MSG_WAITALL)
+                if len(answer) < 8:
+                    raise ConnectionError("the process of which programs are copies has gone")
+            except BaseException:
+                server.close()  # what it answers late is not to be taken for another answer
+                self._socket = None
+                raise
+        pid, error = struct.unpack("!ii", answer)
+        if error:
+            os.waitpid(pid, 0)
+            raise OSError(error, os.strerror(error), call["cwd"])
+        return pid
 
     def _begin(self) -> socket.socket:
         self._socket, theirs = socket.socketpair()
+        self.environment = dict(os.environ)
         with theirs:
             self.process = _Plain(
                 [sys.executable, "-m", "tests.support.warm_server", str(theirs.fileno()), PADDING],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT,
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "PADDING": PADDING},
+                env=self.environment | {"OPENBLAS_NUM_THREADS": "1", "PADDING": PADDING},
                 start_new_session=True,
             )  # fmt: skip
         return self._socket
@@ -100,20 +122,25 @@ def is_server(pid: int) -> bool:
 
 def _call(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return how to become a program; None for one that is started plainly."""
-    if any(values[name] for name in _PLAIN_OPTIONS) or values["umask"] != -1:
+    if os.environ.get(VARIABLE) == "0":
+        return None
+    if any(values[name] != usual for name, usual in _NOT_GIVEN.items()):
         return None
     if isinstance(values["args"], str | bytes | os.PathLike) or not values["args"]:
         return None
     env = dict(os.environ if values["env"] is None else values["env"])
     words = _without_env([os.fsdecode(word) for word in values["args"]], env)
-    startup = {n: v for n, v in env.items() if _STARTUP.match(n)}
-    if startup != {n: v for n, v in os.environ.items() if _STARTUP.match(n)}:
+    if _at_startup(env) != _at_startup(_server.environment or os.environ):
         return None
     how = _how(words)
     return how and {
-        **how, "words": words, "env": env, "cwd": os.fspath(values["cwd"] or Path.cwd()),
+        **how, "words": words, "env": env, "cwd": str(Path.cwd() / (values["cwd"] or "")),
         "session": values["start_new_session"], "group": values["process_group"],
     }  # fmt: skip
+
+
+def _at_startup(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if _STARTUP.match(name)}
 
 
 def _without_env(words: Sequence[str], env: dict[str, str]) -> list[str]:
@@ -121,7 +148,7 @@ def _without_env(words: Sequence[str], env: dict[str, str]) -> list[str]:
     if words[0] != "env":
         return list(words)
     rest = list(words[1:])
-    while rest[:1] == ["-u"]:
+    while len(rest) > 1 and rest[0] == "-u":
         env.pop(rest[1], None)
         rest = rest[2:]
     return rest
@@ -143,5 +170,5 @@ def _how(words: Sequence[str]) -> dict[str, Any] | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start programs so from now on."""
-    if os.environ.get(VARIABLE) != "0" and sys.platform == "linux" and platform.machine() in CLONE:
+    if sys.platform == "linux" and platform.machine() in CLONE:
         subprocess.Popen = WarmPopen

@@ -8,6 +8,7 @@ is a socket.
 
 import contextlib
 import ctypes
+import errno
 import gc
 import json
 import os
@@ -55,14 +56,12 @@ def main() -> None:
             return
         (size,) = struct.unpack("!I", head)
         call = json.loads(server.recv(size, socket.MSG_WAITALL))
-        pid = _copy()
-        if pid == 0:
-            server.close()
-            _become(call, streams)
+        if _copy() == 0:
+            _prepare(call, server)
+            _run(call, streams)
             return
         for stream in streams:
             os.close(stream)
-        server.sendall(struct.pack("!i", pid))
 
 
 def _copy() -> int:
@@ -81,28 +80,40 @@ def _copy() -> int:
     return pid
 
 
-def _become(call: Mapping[str, Any], streams: list[int]) -> None:
-    if call["session"]:
-        os.setsid()
-    elif call["group"] != -1:
-        os.setpgid(0, call["group"])
+def _prepare(call: Mapping[str, Any], server: socket.socket) -> None:
+    """Have session, folder and environment, and tell who asked, which waits for that."""
+    error = 0
+    try:
+        if call["session"]:
+            os.setsid()
+        elif call["group"] != -1:
+            os.setpgid(0, call["group"])
+        os.chdir(call["cwd"])
+        os.environ.clear()
+        os.environ.update(call["env"])
+        _show(call["words"], call["env"])
+    except OSError as mistake:
+        error = mistake.errno or errno.EIO
+    server.sendall(struct.pack("!ii", os.getpid(), error))
+    server.close()
+    if error:
+        os._exit(127)
+
+
+def _run(call: Mapping[str, Any], streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    os.chdir(call["cwd"])
-    os.environ.clear()
-    os.environ.update(call["env"])
-    _show(call["words"], call["env"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
-        line_buffered = name == "stderr" or stream.isatty()
-        stream.reconfigure(line_buffering=line_buffered)
+        stream.reconfigure(line_buffering=name == "stderr" or stream.isatty())
     sys.argv = list(call["argv"])
-    sys.path[0:1] = [] if call.get("safe") else [call["cwd"]]
-    sys.path[0:0] = filter(None, call["env"].get("PYTHONPATH", "").split(os.pathsep))
-    if script := call.get("script"):
-        sys.path[0:1] = [str(Path(script).parent)]
+    script = call.get("script")
+    folders = list(filter(None, call["env"].get("PYTHONPATH", "").split(os.pathsep)))
+    first = [str(Path(script).parent)] if script else [] if call["safe"] else [call["cwd"]]
+    sys.path[0:1] = [*first, *folders]
+    if script:
         runpy.run_path(script, run_name="__main__")
     else:
         runpy.run_module(call["module"], run_name="__main__", alter_sys=True)

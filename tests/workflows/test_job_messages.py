@@ -202,8 +202,9 @@ async def test_an_id_that_names_no_folder_is_refused_and_nothing_is_held(
     assert await longshore.list(pool=pool) == ()
 
 
-def _raw(data: bytes, encoding: str) -> RawValue:
-    return RawValue(Payload(metadata={"encoding": encoding.encode()}, data=data))
+def _raw(data: bytes, encoding: str | bytes) -> RawValue:
+    encoding = encoding.encode() if isinstance(encoding, str) else encoding
+    return RawValue(Payload(metadata={"encoding": encoding}, data=data))
 
 
 @pytest.mark.parametrize(
@@ -234,6 +235,7 @@ def _raw(data: bytes, encoding: str) -> RawValue:
         ((_raw(b"xyz", "binary/encrypted"),), "its encoding is binary/encrypted"),
         ((_raw(b"{}", "json/protobuf"),), "its encoding is json/protobuf"),
         ((_raw(b"xyz", ""),), "its encoding is none"),
+        ((_raw(b"xyz", b"\xff\xfe"),), "its encoding is \N{REPLACEMENT CHARACTER}"),
         ((_raw(b'{"spec": ', "json/plain"),), "is not JSON: EOF while parsing a value"),
         ((_raw(b'{"spec": {"name": "\\ud800"}}', "json/plain"),),
          "is not JSON: unexpected end of hex escape"),
