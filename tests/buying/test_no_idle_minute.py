@@ -4,9 +4,12 @@ bought, and those that nobody waits for are called off."""
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from client.api import Longshore
 from models.job import JobState
 from models.purchase import BlockState
+from scheduling.buying import again
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec, reaches
@@ -97,8 +100,11 @@ async def test_a_machine_on_its_way_is_kept_for_a_job_that_would_start_there(
     assert len([end for end in ends if "have gone" not in end["reason"]]) == 1
 
 
-async def test_a_late_machine_ends_before_another_is_bought(buyer: Buyer, longshore: Longshore):
+async def test_a_late_machine_ends_before_another_is_bought(
+    buyer: Buyer, longshore: Longshore, monkeypatch: pytest.MonkeyPatch
+):
     """At no time are two of them billed for one job."""
+    monkeypatch.setattr(again, "FIRST_PAUSE", timedelta(seconds=5))
     buyer.market.book()
     buyer.market.fault("machine_silent", times=1, provider="prime")
     await may_buy(buyer, startup_limit="20s", usual_startup="1s")
