@@ -31,7 +31,8 @@ class PayloadConverter(PydanticPayloadConverter):
             raise SpecError("input", describe_all(error, "input")) from None
         except (KeyError, RuntimeError, UnicodeDecodeError):
             encodings = [one.metadata.get("encoding", b"") for one in payloads]
-            if not _is_of_a_job(type_hints) or encodings == [b"json/plain"]:
+            several = type_hints is None and len(payloads) > 1  # which no workflow takes
+            if not (_is_of_a_job(type_hints) or several) or encodings == [b"json/plain"]:
                 raise
             raise SpecError("input", (_not_json(encodings),)) from None
 

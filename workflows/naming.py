@@ -8,6 +8,8 @@ from temporalio.exceptions import ApplicationError
 from models.errors import SpecError
 from models.messages import JOB_ID, JobInput, job_workflow_id
 
+_HISTORY = "history: is what a job carries over when its workflow continues as new; give none"
+
 
 def refuse_another_id(job_id: str) -> None:
     """Raise ApplicationError unless this workflow's id is that of the job.
@@ -29,6 +31,9 @@ def refuse_input(job: JobInput) -> None:
     """Fail a job whose input is wrong; one that an earlier version has taken goes on."""
     if job.refused and workflow.patched("input-bounds"):
         _refuse(str(SpecError("input", job.refused)))
+    first = workflow.info().continued_run_id is None
+    if first and job.history is not None and workflow.patched("history-is-its-own"):
+        _refuse(str(SpecError("input", (_HISTORY,))))
 
 
 def _refuse(why: str) -> NoReturn:

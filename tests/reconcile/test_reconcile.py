@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import text
+from temporalio import workflow
 from temporalio.client import Client, WorkflowHandle
+from temporalio.worker import Worker
 
 from activities.database import Database
 from client.api import Longshore
@@ -40,6 +42,15 @@ AFTER_A_WHILE = ReconcileRequest(
     second_look=timedelta(seconds=0.3),
 )
 """Longer than a busy machine takes for one step of a job."""
+
+
+@workflow.defn(sandboxed=False)
+class BeforeWorkflow:
+    """A run before that of a job: none that is the first may have a history."""
+
+    @workflow.run
+    async def run(self, job: JobInput) -> None:
+        workflow.continue_as_new(job, workflow=JobWorkflow.run, task_queue=CONTROL_TASK_QUEUE)
 
 
 async def test_a_job_whose_workflow_was_terminated_in_the_queue_is_recorded_as_failed(
@@ -173,12 +184,13 @@ async def test_a_placement_that_is_over_for_its_workflow_is_stopped_and_withdraw
     job_id = f"second-{uuid.uuid4().hex[:10]}"
     history = JobHistory(submitted_at=datetime.now(UTC), attempt=2)
     await temporal.start_workflow(
-        JobWorkflow.run,
+        BeforeWorkflow.run,
         JobInput(spec=a_spec(f"empty-{pool}"), history=history),
         id=job_workflow_id(job_id),
-        task_queue=CONTROL_TASK_QUEUE,
+        task_queue=f"before-{pool}",
     )
-    await eventually(lambda: is_queued(ledger.database, job_id))
+    async with Worker(temporal, task_queue=f"before-{pool}", workflows=[BeforeWorkflow]):
+        await eventually(lambda: is_queued(ledger.database, job_id))
     await ledger.place(job_id, node=node.id)
     await _mends(temporal, FindingKind.PLACEMENT_OUTDATED, f"job {job_id}")
     assert [stop.key.attempt for stop in node.stops] == [1]
