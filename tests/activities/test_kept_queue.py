@@ -30,7 +30,9 @@ _OPEN = tuple(f"open-{number}" for number in range(4))
 _UNREADABLE = 'request || \'{"expected_duration": "99999999h"}\''
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 9))]
+)
 async def test_what_is_kept_is_what_a_read_of_everything_says(ledger: Ledger, seed: int):
     chance = random.Random(seed)  # the same seed is the same sequence
     workers = [KeptPools(), KeptPools()]

@@ -116,7 +116,7 @@ class Pool:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("limit", [5, 15, 40])
+@pytest.mark.parametrize("limit", [5, 40])
 @pytest.mark.parametrize(
     ("first", "then", "refused"),
     [(WINDOW, POD, False), (WINDOW, WINDOW, False), (POD, POD, True), (POD, POD, False)],

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.node import Node
@@ -10,6 +10,7 @@ from models.placement import JobRequest, PackingPolicy, RunningJob
 from scheduling.cycle import plan
 from scheduling.state import with_job, without_job
 from tests.support.packing import NOW, POLICY, a_job, a_node
+from tests.support.searches import examples
 
 MINUTE = timedelta(minutes=1)
 
@@ -78,7 +79,7 @@ streams = st.lists(
 )
 
 
-@settings(max_examples=60)
+@examples(20)
 @given(streams, st.integers(1, 2), st.integers(2, 8))
 def test_a_wide_job_starts_when_it_was_promised_under_an_endless_stream(
     stream: list[tuple[int, int, int]], node_count: int, width: int

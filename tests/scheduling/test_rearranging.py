@@ -27,6 +27,7 @@ from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.gangs import islands
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, one_by_one, running
 from tests.support.packing_scenes import Scene, applied, scenes
+from tests.support.searches import seeds
 
 RULES = [PackingRule.SEED_SCORE, PackingRule.KEEP_ROOM]
 policies = st.builds(
@@ -184,8 +185,8 @@ def check_against_one_by_one(scene: Scene, policy: PackingPolicy) -> bool:
     arguments = scene.queue, scene.nodes, scene.running, policy, NOW
     with one_by_one():
         alone = plan(*arguments)
-    made = plan(*arguments)
-    assert plan(*arguments, compiled=True) == plan(*arguments, compiled=False) == made
+    made = plan(*arguments, compiled=True)
+    assert plan(*arguments, compiled=False) == made
     assert [d.job_id for d in made.decisions] == [d.job_id for d in alone.decisions]
     # The first job that one of the plans starts and the other does not is started as a set.
     for together, by_itself in zip(made.decisions, alone.decisions, strict=True):
@@ -221,17 +222,17 @@ def test_as_a_set_the_first_that_differs_starts(scene: Scene, policy: PackingPol
 @pytest.mark.parametrize("rule", RULES)
 def test_long_queues_on_crowded_nodes_are_packed_as_sets(rule: PackingRule) -> None:
     found = 0
-    for seed in range(16):
+    for seed in seeds(4):
         rng = random.Random(seed)
         scene = crowded_in_parts(rng) if seed % 2 else crowded(rng, linked=seed % 4 == 0)
         found += check_against_one_by_one(scene, PackingPolicy(rule=rule))
-    assert found > 3
+    assert found >= 1
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_queues_that_fill_empty_nodes_are_packed_as_sets(rule: PackingRule) -> None:
     found = 0
-    for seed in range(12):
+    for seed in seeds(4):
         rng = random.Random(seed)
         nodes = [
             a_node(f"n{i}", gpus=rng.choice([2, 4, 8]), cpus=rng.choice([24, 64, 96]))
@@ -247,7 +248,7 @@ def test_queues_that_fill_empty_nodes_are_packed_as_sets(rule: PackingRule) -> N
             for i in range(40)
         ]  # fmt: skip
         found += check_against_one_by_one(Scene(nodes, [], queue), PackingPolicy(rule=rule))
-    assert found >= 5
+    assert found >= 2
 
 
 def test_a_search_ends_after_so_many_tries(monkeypatch: pytest.MonkeyPatch) -> None:

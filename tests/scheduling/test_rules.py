@@ -31,6 +31,7 @@ from tests.support.packing import HOUR, NOW, a_job, a_node, one_by_one, running
 from tests.support.packing_scenes import Scene, requests, scenes
 from tests.support.reference_packer import reference_plan
 from tests.support.reference_rules import PlainRanking
+from tests.support.searches import seeds
 
 OTHERS = [rule for rule in PackingRule if rule is not PackingRule.SEED_SCORE]
 KEEP_ROOM = PackingPolicy(rule=PackingRule.KEEP_ROOM)
@@ -109,7 +110,7 @@ def test_long_queues_on_crowded_nodes_are_planned_by_a_rule_as_by_its_twin(
 ) -> None:
     chance = random.Random(7)
     placed: Counter[bool] = Counter()
-    for seed in range(2):
+    for seed in seeds(1):
         for make in (crowded, crowded_in_parts):
             scene = make(random.Random(seed))
             recent = [
