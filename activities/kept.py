@@ -20,7 +20,7 @@ from activities import kept_queue
 from activities.kept_queue import KeptQueue
 from activities.metrics import KEPT_DIFFERENCES, SILENT, Metrics
 from activities.snapshot import load_nodes, load_running
-from scheduling.kept import KeptNodes
+from scheduling.placement.kept import KeptNodes
 
 _KEPT_FOR = 600.0
 """Seconds; then all is read again, and pools that sleep are forgotten."""

@@ -33,7 +33,7 @@ from models.placement import (
     ScoreWeights,
 )
 from scheduling.cycle import plan
-from scheduling.state import with_job, without_job
+from scheduling.placement.state import with_job, without_job
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)

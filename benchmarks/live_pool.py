@@ -1,7 +1,7 @@
 """A pool without a database: every decision is one of `scheduling.cycle`, on nodes that are kept.
 
-What a control worker keeps between cycles is kept here too (`scheduling.kept`), and what was
-placed lately is remembered as it is there. Nothing is run; who places a job ends it.
+What a control worker keeps between cycles is kept here too (`scheduling.placement.kept`), and
+what was placed lately is remembered as it is there. Nothing is run; who places a job ends it.
 """
 
 from collections import Counter, deque
@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from models.node import Node
 from models.placement import Decision, JobRequest, PackingPolicy, RecentJobs, RunningJob
 from scheduling.cycle import plan_kept
-from scheduling.kept import KeptNodes
-from scheduling.state import running_job, with_job, without_job
+from scheduling.placement.kept import KeptNodes
+from scheduling.placement.state import running_job, with_job, without_job
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 RECENT = 400

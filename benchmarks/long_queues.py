@@ -37,7 +37,7 @@ from scheduling.order import queue_order
 from scheduling.placement.columns import Columns
 from scheduling.placement.keep_room import RoomKeeper
 from scheduling.placement.mix import mix_of
-from scheduling.state import Need, view_nodes
+from scheduling.placement.state import Need, view_nodes
 
 SIZES = ((100, 400), (1_000, 1_000), (10_000, 5_000), (100_000, 5_000))
 MOST_ONE_BY_ONE = 10_000

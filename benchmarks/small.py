@@ -6,7 +6,8 @@
 Clusters are drawn from a public list of nodes; the queue asks for 100 % of their GPUs and is
 given to one cycle, in the order of its rank. Numbers are the share of the GPUs that it gets.
 
-`one by one` is the live cycle without the search of scheduling.rearranging, `as a set` with it.
+`one by one` is the live cycle without the search of scheduling.placement.rearranging, and
+`as a set` with it.
 `program` is CP-SAT (ortools), free to leave out whom it likes: what it found in so many seconds,
 and its bound. `in rank` is CP-SAT asked for each job in turn whether it can start beside all that
 were started before it, 2 seconds for each question. Both need ortools, best in an environment of

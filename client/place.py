@@ -26,7 +26,7 @@ from models.settings import Settings
 from models.statefile import ClusterState
 from scheduling.cycle import foresee
 from scheduling.packer import place
-from scheduling.state import with_job
+from scheduling.placement.state import with_job
 
 
 def run_place(

@@ -1,10 +1,10 @@
 """One cycle: the decisions for a whole queue, made in order on one state.
 
 A job that finds no room starts where others of the plan can change their places for it
-(`scheduling.rearranging`). Jobs that cannot start now get a reservation where they can start
-first, and jobs behind them fill what is left, as long as they delay no reservation (conservative
-backfill). So a wide job is not starved by narrow ones, and a job that nothing can ever hold
-blocks nobody.
+(`scheduling.placement.rearranging`). Jobs that cannot start now get a reservation where they can
+start first, and jobs behind them fill what is left, as long as they delay no reservation
+(conservative backfill). So a wide job is not starved by narrow ones, and a job that nothing can
+ever hold blocks nobody.
 """
 
 from collections import Counter
@@ -25,12 +25,11 @@ from models.placement import (
     Reservation,
     RunningJob,
 )
-from scheduling import bulk, rearranging
+from scheduling import bulk
 from scheduling.bulk.collector import paused
 from scheduling.gangs.decision import place_gang
 from scheduling.gangs.offers import need_of_share
 from scheduling.gangs.start import first_gang_start
-from scheduling.kept import KeptNodes
 from scheduling.order import noted, queue_order
 from scheduling.packer import (
     ALTERNATIVES,
@@ -44,13 +43,15 @@ from scheduling.packer import (
     waiting,
     waits_as,
 )
+from scheduling.placement import rearranging
 from scheduling.placement.columns import Columns
 from scheduling.placement.gpus import Chosen, mask_of
+from scheduling.placement.kept import KeptNodes
 from scheduling.placement.mix import Mix, mix_of
+from scheduling.placement.rearranging import Rearranging, Taken, hold_of
+from scheduling.placement.reservations import first_start, open_from
 from scheduling.placement.scan import Scan, Scanner
-from scheduling.rearranging import Rearranging, Taken, hold_of
-from scheduling.reservations import first_start, open_from
-from scheduling.state import Hold, Need, order_on_node, view_nodes
+from scheduling.placement.state import Hold, Need, order_on_node, view_nodes
 from scheduling.topology import domains_with_rest
 from scheduling.words import format_gpus, format_part
 

@@ -24,7 +24,7 @@ from scheduling.placement.gpus import Chosen
 from scheduling.placement.mix import mix_of
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.placement.scoring import provider_for
-from scheduling.state import Need, view_nodes
+from scheduling.placement.state import Need, view_nodes
 from scheduling.words import (
     count,
     format_gpus,

@@ -14,7 +14,7 @@ from models.topology import (
     REGION_LABEL,
 )
 from scheduling.placement.links import slowest_link
-from scheduling.state import NodeView
+from scheduling.placement.state import NodeView
 
 
 class DomainKey(NamedTuple):
@@ -136,14 +136,6 @@ def missing_labels(node: Node) -> tuple[str, ...]:
 def flavor_of(node: Node) -> str:
     """Return the flavor of a node's GPUs in lower case: its label, or else its type of GPU."""
     return (node.labels.get(FLAVOR_LABEL) or node.gpu_type).casefold()
-
-
-def has_flavor(node: Node, gpu_type: str) -> bool:
-    """Return whether `gpu_type` (lower case, empty for any) names the node's GPUs.
-
-    It may be the coarse name, H100, or that of the label, H100-80GB.
-    """
-    return not gpu_type or gpu_type in (node.gpu_type.casefold(), flavor_of(node))
 
 
 def rack_of(node: Node) -> str:

@@ -11,7 +11,7 @@ from datetime import datetime
 from models.node import Node, NodeState
 from models.placement import Decision, JobRequest, PackingPolicy, Rejection, RejectionCode
 from scheduling.packer import place
-from scheduling.state import without_jobs
+from scheduling.placement.state import without_jobs
 from scheduling.words import format_rejected
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from models.placement import JobRequest, PackingPolicy, PackingRule
 from scheduling.placement.columns import Columns
 from scheduling.placement.keep_room import RoomKeeper
-from scheduling.state import Need
+from scheduling.placement.state import Need
 
 if TYPE_CHECKING:
     from scheduling.bulk.run import Run

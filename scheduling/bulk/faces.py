@@ -9,11 +9,12 @@ from models.placement import ScoreWeights
 from scheduling.bulk.arrays import RANKS, Faces, Floats, Ints, Longs, Needs
 from scheduling.bulk.questions import BY_CALLER
 from scheduling.placement.columns import Columns
+from scheduling.placement.filters import asked
 from scheduling.placement.keep_room import RoomKeeper
 from scheduling.placement.layouts import FITS
 from scheduling.placement.scan import lasting_codes
 from scheduling.placement.scoring import expiry_penalty, provider_bonus, provider_for
-from scheduling.state import Need
+from scheduling.placement.state import Need
 
 KEPT_AT_FIRST = 8
 """Nodes with reservations that there is room for at first."""
@@ -130,7 +131,7 @@ def steps_of(wanted: Floats) -> Floats:
 
 def _what_lasts(need: Need) -> Hashable:
     """Return what of a need no placement changes the answer to."""
-    return need.tier, need.gpu_type, need.container, need.known, need.allowed, need.must_last
+    return asked(need), need.must_last
 
 
 def _asked_once(

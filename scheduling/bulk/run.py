@@ -32,8 +32,8 @@ from scheduling.placement.columns import Columns
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.keep_room import RoomKeeper
 from scheduling.placement.layouts import CODE_NUMBER, FITS
-from scheduling.reservations import open_from
-from scheduling.state import Need
+from scheduling.placement.reservations import open_from
+from scheduling.placement.state import Need
 
 cells: Any = compiled_cells
 kernel: Any = compiled

@@ -30,7 +30,7 @@ from scheduling.placement.feasibility import HOST_CODES as CODES_OF_HOST
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.keep_room import RoomKeeper
 from scheduling.placement.layouts import CODE_NUMBER
-from scheduling.state import Need
+from scheduling.placement.state import Need
 
 HOST_CODES = np.array([CODE_NUMBER[code] for code in CODES_OF_HOST], np.uint8)
 """The constraint on each amount of a host."""

@@ -12,7 +12,7 @@ from scheduling.placement.columns import Columns
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.keep_room import RoomKeeper, layout_with
 from scheduling.placement.layouts import CODE_NUMBER, FITS, Wish, found_in
-from scheduling.state import Need, Rooms
+from scheduling.placement.state import Need, Rooms
 
 _MOST_AHEAD = 64
 """Wishes that are answered for a new look before they ask."""

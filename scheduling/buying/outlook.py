@@ -14,7 +14,7 @@ from typing import NamedTuple
 from models.node import Node
 from models.placement import CyclePlan, JobRequest, PackingPolicy, RecentJobs, RunningJob
 from scheduling.cycle import plan
-from scheduling.state import running_job
+from scheduling.placement.state import running_job
 
 MOST_RESERVATIONS = 1_000
 _MOST_MOMENTS = 8

@@ -19,7 +19,7 @@ from scheduling.gangs.offers import Offers, need_of_share
 from scheduling.gangs.plan import could_ever_hold, plan_gang
 from scheduling.placement.feasibility import explain as explain_rejection
 from scheduling.placement.scoring import provider_for
-from scheduling.state import Need, NodeView
+from scheduling.placement.state import Need, NodeView
 from scheduling.words import count, format_rejected
 
 _MOST_NAMED = 4

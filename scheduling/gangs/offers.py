@@ -13,12 +13,15 @@ from models.host import UNLIMITED, HostAmounts
 from models.node import NodeState
 from models.placement import JobRequest, PackingPolicy, RejectionCode
 from models.topology import Gang, SameConformance
-from scheduling.placement.feasibility import HOST_CODES, conformance_failure
-from scheduling.reservations import gpus_open_from
-from scheduling.state import EPSILON, Need, NodeView
-from scheduling.topology import DomainKey, domain_of, flavor_of, has_flavor
+from scheduling.placement.feasibility import HOST_CODES
+from scheduling.placement.filters import first_failure, kind_of
+from scheduling.placement.reservations import gpus_open_from
+from scheduling.placement.state import EPSILON, Need, NodeView
+from scheduling.topology import DomainKey, domain_of, flavor_of
 
 _UNLIMITED = 1 << 30
+_BEHIND_LABELS = (None, RejectionCode.CONFORMANCE, RejectionCode.NOT_ALLOWED)
+"""Failures, and none, before which a reason names that the node has no domain."""
 
 
 class Offer(NamedTuple):
@@ -116,22 +119,22 @@ def need_of_share(whole: Need, gpus: int) -> Need:
 def _unsuited(
     view: NodeView, whole: Need, gang: Gang, domain: DomainKey | None
 ) -> RejectionCode | None:
-    """Return the constraint on the make of the node that fails, in the order of the codes."""
+    """Return the constraint on the make of the node that fails, in the order of the codes.
+
+    To a gang a node's label may name its type of GPU too, and a node without a domain is none.
+    """
     node = view.node
     if node.state is not NodeState.READY:
         return RejectionCode.STATE
-    if node.tier is not whole.tier:
-        return RejectionCode.TIER
-    if not has_flavor(node, whole.gpu_type):
-        plain = flavor_of(node) == node.gpu_type.casefold()
-        return RejectionCode.GPU_TYPE if plain else RejectionCode.FLAVOR
-    if whole.container and node.container_runtime is None:
-        return RejectionCode.CONTAINER_RUNTIME
-    if domain is None:
+    kind = kind_of(node)
+    flavors = (*kind.gpu_types, flavor_of(node))
+    known = whole.known or gang.same_conformance is SameConformance.REQUIRE
+    code = first_failure(kind._replace(gpu_types=flavors), whole._replace(known=known))
+    if code is RejectionCode.GPU_TYPE and len(set(flavors)) > 1:
+        return RejectionCode.FLAVOR
+    if domain is None and code in _BEHIND_LABELS:
         return RejectionCode.LABELS
-    if gang.same_conformance is SameConformance.REQUIRE and node.conformance is None:
-        return RejectionCode.CONFORMANCE
-    return conformance_failure(node, whole)
+    return code
 
 
 def _no_time(view: NodeView, whole: Need, now: datetime) -> RejectionCode | None:

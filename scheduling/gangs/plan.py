@@ -16,7 +16,7 @@ from scheduling.gangs.offers import Offer, Offers, offers_from, offers_now, offe
 from scheduling.gangs.packing import Assigned, Shelf, assign, assign_with_spares
 from scheduling.gangs.words import refuse, without_spares
 from scheduling.placement.links import choose_gpus
-from scheduling.state import NodeView
+from scheduling.placement.state import NodeView
 from scheduling.topology import Domain, DomainKey, domains_of, rack_of
 
 Kind = tuple[str, str | None]

@@ -7,7 +7,7 @@ from datetime import datetime
 from models.gang import GangPlan
 from models.placement import JobRequest, PackingPolicy
 from scheduling.gangs.plan import plan_gang
-from scheduling.state import NodeView
+from scheduling.placement.state import NodeView
 
 Shares = tuple[tuple[str, tuple[int, ...]], ...]
 """Nodes, each once, with the GPUs there."""

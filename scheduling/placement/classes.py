@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.host import HostAmounts
-from models.job import Tier
 from models.node import NodeState
 from models.topology import NodeTopology
+from scheduling.placement.filters import Kind, kind_of
 from scheduling.placement.parts import Parts
-from scheduling.state import NodeView, Rooms
+from scheduling.placement.state import NodeView, Rooms
 
 Numbers = NDArray[np.intp]
 
@@ -32,10 +32,8 @@ class Make(NamedTuple):
     """What no placement changes of a node."""
 
     state: NodeState
-    tier: Tier
-    container: bool
-    gpu_type: str
-    """In lower case."""
+    kind: Kind
+    """What the filters look at."""
     provider: str
     host: HostAmounts
     """What it has beside its GPUs."""
@@ -44,8 +42,6 @@ class Make(NamedTuple):
     """GB of GPU memory; on a node that names no memory, GPUs."""
     unnamed: bool
     """Whether it names no memory."""
-    conformance: str
-    """Empty where it has not said."""
     gpu_power: float
     """Watts that one of its GPUs may draw."""
     data: frozenset[str]
@@ -98,9 +94,8 @@ def make_of(view: NodeView) -> Make:
     # Nothing is ever used of a node without GPUs.
     amount = view.vram_total or float(view.rooms.count) or np.inf
     return Make(
-        node.state, node.tier, node.container_runtime is not None, node.gpu_type.casefold(),
-        node.provider, view.host, node.expires_at, amount, not view.vram_total,
-        node.conformance or "", node.gpu_power, frozenset(node.data),
+        node.state, kind_of(node), node.provider, view.host, node.expires_at, amount,
+        not view.vram_total, node.gpu_power, frozenset(node.data),
     )  # fmt: skip
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.host import HostAmounts
-from models.job import Tier
 from models.node import NodeState
 from models.placement import RejectionCode
 from scheduling.placement.classes import (
@@ -30,7 +29,8 @@ from scheduling.placement.classes import (
     class_of_view,
     layout_of,
 )
-from scheduling.state import EPSILON, Hold, Need, NodeView
+from scheduling.placement.filters import FILTERS, Kind
+from scheduling.placement.state import EPSILON, Hold, Need, NodeView
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -63,10 +63,12 @@ class Makes:
         for number, held in enumerate(self._data):
             for name in held:
                 self._holders.setdefault(name, []).append(number)
-        self._fast = _bools([make.tier is Tier.FAST for make in makes])
-        self._container = _bools([make.container for make in makes])
-        self._gpu_types = _Names([make.gpu_type for make in makes])
-        self._conformances = _Names([make.conformance for make in makes])
+        numbers: dict[Kind, int] = {}
+        self._kind = np.array(
+            [numbers.setdefault(make.kind, len(numbers)) for make in makes], np.intp
+        )
+        """The number of each make's kind."""
+        self._kinds = tuple(numbers)
 
     def __len__(self) -> int:
         return len(self.left)
@@ -86,17 +88,11 @@ class Makes:
         return parts
 
     def mismatches(self, need: Need) -> Iterator[tuple[RejectionCode, Bools]]:
-        """Yield each constraint on the make of a node, with the makes where it fails."""
-        yield RejectionCode.TIER, ~self._fast if need.tier is Tier.FAST else self._fast
-        if need.gpu_type:
-            yield RejectionCode.GPU_TYPE, ~self._gpu_types.are(need.gpu_type)
-        if need.container:
-            yield RejectionCode.CONTAINER_RUNTIME, ~self._container
-        if need.known:
-            yield RejectionCode.CONFORMANCE, self._conformances.are("")
-        if need.allowed:
-            found = [self._conformances.are(fingerprint) for fingerprint in need.allowed]
-            yield RejectionCode.NOT_ALLOWED, ~np.logical_or.reduce(found)
+        """Yield each filter that fails anywhere, with the makes where it does."""
+        for each in FILTERS:
+            failed = [each.fails(kind, need) for kind in self._kinds]
+            if any(failed):
+                yield each.code, np.array(failed, np.bool_)[self._kind]
 
 
 class Columns:

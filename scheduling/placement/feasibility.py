@@ -8,8 +8,9 @@ from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
 from models.topology import FLAVOR_LABEL
 from models.units import format_duration, format_gb, format_gb_per_second, format_watts
 from scheduling.lasting import why_too_short
+from scheduling.placement.filters import WHY, first_failure, kind_of
 from scheduling.placement.parts import lefts_now
-from scheduling.state import EPSILON, Need, NodeView
+from scheduling.placement.state import EPSILON, Need, NodeView
 from scheduling.topology import missing_labels
 
 HOST_CODES = (RejectionCode.CPU, RejectionCode.RAM, RejectionCode.STORAGE, RejectionCode.POWER)
@@ -21,8 +22,6 @@ _FOR_GOOD = (
     RejectionCode.NOT_ALLOWED,
 )
 """What a node does not lose by becoming empty."""
-_MOST_ALLOWED = 3
-"""Fingerprints that a reason names."""
 
 
 def could_ever_hold(node: Node, job: JobRequest) -> bool:
@@ -34,22 +33,10 @@ def fits_when_empty(node: Node, need: Need) -> bool:
     """Return whether the node's totals suffice; a node that is gone holds nothing any more."""
     return (
         node.state is not NodeState.GONE
-        and node.tier is need.tier
-        and (not need.gpu_type or node.gpu_type.casefold() == need.gpu_type)
-        and (not need.container or node.container_runtime is not None)
-        and conformance_failure(node, need) is None
+        and first_failure(kind_of(node), need) is None
         and host_failure(node.host, need.host(node.gpu_power)) is None
         and _gpus_suffice(node, need)
     )
-
-
-def conformance_failure(node: Node, need: Need) -> RejectionCode | None:
-    """Return which wish for the node's fingerprint fails, None where it may serve."""
-    if need.known and node.conformance is None:
-        return RejectionCode.CONFORMANCE
-    if need.allowed and node.conformance not in need.allowed:
-        return RejectionCode.NOT_ALLOWED
-    return None
 
 
 def host_failure(left: HostAmounts, wanted: HostAmounts) -> RejectionCode | None:
@@ -82,22 +69,11 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
     match code:
         case RejectionCode.STATE:
             return "is cordoned" if node.cordoned else f"is {node.state.value.lower()}"
-        case RejectionCode.TIER:
-            return f"is a {node.tier} node, job is {need.tier}"
-        case RejectionCode.GPU_TYPE:
-            return f"has {node.gpu_type or 'unnamed'} GPUs, job wants {need.gpu_type.upper()}"
         case RejectionCode.FLAVOR:
             flavor = node.labels.get(FLAVOR_LABEL, "")
             return f"is of the flavor {flavor}, job wants {need.gpu_type.upper()}"
         case RejectionCode.LABELS:
             return f"does not name its {', '.join(missing_labels(node))}, a gang needs them"
-        case RejectionCode.CONFORMANCE:
-            who = "job" if need.known else "gang"
-            return f"has not said what driver and kernel parameters it has, the {who} requires it"
-        case RejectionCode.NOT_ALLOWED:
-            return _not_allowed_reason(node, need)
-        case RejectionCode.CONTAINER_RUNTIME:
-            return "has no container runtime, job runs an image"
         case RejectionCode.EXPIRY:
             return _expiry_reason(view, need, now)
         case RejectionCode.CPU | RejectionCode.RAM | RejectionCode.STORAGE | RejectionCode.POWER:
@@ -120,15 +96,8 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
             return _reserved_reason(view, need, now)
         case RejectionCode.DOMAIN:
             return "could take a part, but the domains cannot hold the whole gang"
-
-
-def _not_allowed_reason(node: Node, need: Need) -> str:
-    named = ", ".join(need.allowed[:_MOST_ALLOWED])
-    more = len(need.allowed) - _MOST_ALLOWED
-    return (
-        f"has the fingerprint {node.conformance}, job allows {named}"
-        f"{f' and {more} more' if more > 0 else ''}"
-    )
+        case _:
+            return WHY[code](node, need)
 
 
 def _expiry_reason(view: NodeView, need: Need, now: datetime) -> str:

@@ -16,7 +16,7 @@ from scheduling.placement.gpus import Chosen
 from scheduling.placement.mix import Kind, Mix
 from scheduling.placement.parts import Part, with_part
 from scheduling.placement.room import Rests, Room, RoomTable
-from scheduling.state import Need
+from scheduling.placement.state import Need
 
 EMPTIER = 0.02, 1e-3, 1e-6
 """Thousandths that each free thousandth, core and GB of RAM costs: of nearly equal nodes the

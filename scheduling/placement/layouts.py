@@ -11,7 +11,7 @@ from scheduling.placement.columns import Bools, Columns, Floats
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.links import choose_linked
 from scheduling.placement.parts import WHOLE, choose_instance, choose_share, lefts_now
-from scheduling.state import EPSILON
+from scheduling.placement.state import EPSILON
 
 Codes = NDArray[np.uint8]
 

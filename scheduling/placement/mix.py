@@ -8,7 +8,7 @@ from typing import NamedTuple
 from models.mig import profile_slices
 from models.placement import JobRequest, PackingPolicy, RecentJobs
 from scheduling.placement.parts import WHOLE
-from scheduling.state import Need
+from scheduling.placement.state import Need
 
 MOST_KINDS = 64
 """Of the most demand; every node is asked about each of them."""

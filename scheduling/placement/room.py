@@ -16,7 +16,7 @@ from scheduling.placement.columns import Bools, Floats, Makes, microseconds
 from scheduling.placement.layouts import Wish
 from scheduling.placement.mix import SLICE_MILLI, Kind
 from scheduling.placement.parts import WHOLE, MigGPU, free_positions, lefts_now
-from scheduling.state import EPSILON
+from scheduling.placement.state import EPSILON
 
 _AT_ONE_TIME = 4096
 """Rests that are measured together: bounds memory, not results."""

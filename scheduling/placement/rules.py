@@ -19,7 +19,7 @@ from scheduling.placement.mix import SLICE_MILLI
 from scheduling.placement.parts import WHOLE
 from scheduling.placement.room import idle_milli
 from scheduling.placement.scoring import ends_together, totals
-from scheduling.state import Need
+from scheduling.placement.state import Need
 
 _SMALLEST_PART = 0.001
 

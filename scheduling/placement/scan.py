@@ -19,10 +19,10 @@ from scheduling.placement.keep_room import RoomKeeper
 from scheduling.placement.layouts import CODE_NUMBER, CODES, FITS, Codes, LayoutAnswers, Wish
 from scheduling.placement.links import slowest_link
 from scheduling.placement.mix import Mix
+from scheduling.placement.reservations import open_from
 from scheduling.placement.rules import Rankers
 from scheduling.placement.scoring import expiry_penalty, provider_bonus, utilization
-from scheduling.reservations import open_from
-from scheduling.state import EPSILON, Need
+from scheduling.placement.state import EPSILON, Need
 
 MAX_SCANS = 64
 """Needs whose answers are kept at one time: bounds memory, not results."""

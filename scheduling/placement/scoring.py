@@ -17,7 +17,7 @@ from models.node import Node
 from models.placement import JobRequest, PackingPolicy, ScoreTerms, ScoreWeights
 from scheduling.placement.columns import Columns, Floats, microseconds
 from scheduling.placement.gpus import average_gap
-from scheduling.state import Need, view_node
+from scheduling.placement.state import Need, view_node
 
 LARGE_JOB_GPUS = 8
 """A job of this size fills a node of SFCompute; smaller ones suit Prime's exact sizes."""

@@ -28,10 +28,10 @@ from scheduling.placement.feasibility import fits_when_empty
 from scheduling.placement.gpus import mask_of
 from scheduling.placement.mix import NO_MIX, Mix
 from scheduling.placement.parts import Part
+from scheduling.placement.reservations import first_start, open_from
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.placement.slots import part_of
-from scheduling.reservations import first_start, open_from
-from scheduling.state import (
+from scheduling.placement.state import (
     Hold,
     Need,
     NodeView,

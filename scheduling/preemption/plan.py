@@ -24,11 +24,11 @@ from models.topology import Gang
 from scheduling import cycle
 from scheduling.order import queue_order
 from scheduling.placement.mix import Mix, mix_of
+from scheduling.placement.state import Need
 from scheduling.preemption.costs import Candidate, probable_end, victim_of, why_not
 from scheduling.preemption.ground import Ground, gains_of
 from scheduling.preemption.search import Best, search
 from scheduling.preemption.ways import refused, weigh
-from scheduling.state import Need
 from scheduling.topology import domain_of
 
 

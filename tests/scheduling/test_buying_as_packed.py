@@ -12,7 +12,7 @@ from models.placement import JobRequest, PackingPolicy, PackingRule, RunningJob
 from models.pool import PoolPacking, PoolSpec
 from scheduling.buying.fleet import Fleet, fleet_of
 from scheduling.cycle import plan
-from scheduling.state import running_job, without_job
+from scheduling.placement.state import running_job, without_job
 from tests.support.buying import NOW, a_job, a_release, cloud, decided, exchange
 from tests.support.searches import seeds
 

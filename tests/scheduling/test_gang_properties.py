@@ -21,7 +21,7 @@ from models.topology import (
     LinkClass,
     SameConformance,
 )
-from scheduling.state import with_job
+from scheduling.placement.state import with_job
 from tests.support.gangs import a_gang, decide, in_domain, islands, taken
 from tests.support.packing import NOW, POLICY
 from tests.support.reference_machine import ends_too_soon

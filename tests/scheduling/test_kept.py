@@ -17,9 +17,9 @@ from models.placement import (
 )
 from models.topology import Gang
 from scheduling.cycle import plan, plan_kept
-from scheduling.kept import KeptNodes
 from scheduling.placement.columns import Columns
-from scheduling.state import order_on_node, view_nodes
+from scheduling.placement.kept import KeptNodes
+from scheduling.placement.state import order_on_node, view_nodes
 from tests.support.packing import HOUR, NOW, a_job, a_node, running
 from tests.support.packing_scenes import Scene, scenes
 

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 from models.placement import PackingPolicy, PackingRule, RejectionCode
 from scheduling.cycle import plan, plan_kept
-from scheduling.kept import KeptNodes
-from scheduling.needs import KnownNeeds
-from scheduling.state import Need
+from scheduling.placement.kept import KeptNodes
+from scheduling.placement.needs import KnownNeeds
+from scheduling.placement.state import Need
 from tests.support.packing import NOW, a_job, a_node
 
 POLICY = PackingPolicy(rule=PackingRule.KEEP_ROOM)

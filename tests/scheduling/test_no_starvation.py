@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from models.node import Node
 from models.placement import JobRequest, PackingPolicy, RunningJob
 from scheduling.cycle import plan
-from scheduling.state import with_job, without_job
+from scheduling.placement.state import with_job, without_job
 from tests.support.packing import NOW, POLICY, a_job, a_node
 from tests.support.searches import examples
 

@@ -13,7 +13,7 @@ from models.topology import Gang
 from scheduling.gangs.decision import place_gang
 from scheduling.gangs.offers import offers_now
 from scheduling.gangs.plan import could_ever_hold, plan_gang
-from scheduling.state import Hold, NodeView, view_nodes
+from scheduling.placement.state import Hold, NodeView, view_nodes
 from scheduling.topology import domains_of
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node

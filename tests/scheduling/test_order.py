@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from models.packing import PackingPolicy
 from models.placement import JobRequest, PlacementKind
 from scheduling.cycle import foresee, plan, plan_kept
-from scheduling.kept import KeptNodes
 from scheduling.order import counted_as, queue_order
+from scheduling.placement.kept import KeptNodes
 from scheduling.preemption.plan import plan_preemptions
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
 from tests.support.preemption import RULES, a_work, nodes_with, saved

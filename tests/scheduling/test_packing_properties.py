@@ -22,7 +22,7 @@ from scheduling.cycle import plan
 from scheduling.order import queue_order
 from scheduling.packer import check, place
 from scheduling.placement.feasibility import could_ever_hold
-from scheduling.state import with_job
+from scheduling.placement.state import with_job
 from tests.support.packing import NOW, POLICY, a_job, a_node
 from tests.support.packing_scenes import Scene, applied, scenes
 

@@ -20,7 +20,7 @@ from models.placement import (
 from scheduling.cycle import plan
 from scheduling.packer import check, place
 from scheduling.placement.feasibility import could_ever_hold
-from scheduling.state import with_job, without_job
+from scheduling.placement.state import with_job, without_job
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
 from tests.support.packing_scenes import Scene, applied, running_job, scenes
 

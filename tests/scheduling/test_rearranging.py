@@ -18,10 +18,10 @@ from models.placement import (
     ScoreWeights,
 )
 from models.topology import Gang, LinkClass
-from scheduling import rearranging
 from scheduling.cycle import foresee, plan
 from scheduling.packer import check
-from scheduling.state import EPSILON
+from scheduling.placement import rearranging
+from scheduling.placement.state import EPSILON
 from tests.scheduling.test_packing_properties import check_every_moment
 from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.gangs import islands

@@ -25,7 +25,7 @@ from scheduling.packer import place
 from scheduling.placement.columns import Columns
 from scheduling.placement.mix import NO_MIX, mix_of
 from scheduling.placement.scan import Scanner
-from scheduling.state import Need, view_nodes
+from scheduling.placement.state import Need, view_nodes
 from tests.scheduling.test_reference import crowded, crowded_in_parts, without_words
 from tests.support.packing import HOUR, NOW, a_job, a_node, one_by_one, running
 from tests.support.packing_scenes import Scene, requests, scenes

@@ -19,7 +19,7 @@ from models.pool import PoolPacking
 from scheduling.packer import check, place
 from scheduling.placement.gpus import average_gap, indices_of
 from scheduling.placement.scoring import score
-from scheduling.state import view_node
+from scheduling.placement.state import view_node
 from scheduling.words import format_terms
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 

@@ -10,7 +10,7 @@ import pytest
 from models.job import Tier
 from models.node import GPU, Node
 from models.placement import JobRequest, PackingPolicy, RunningJob
-from scheduling import rearranging
+from scheduling.placement import rearranging
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

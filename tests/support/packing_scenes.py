@@ -25,7 +25,7 @@ from models.topology import (
     SameConformance,
 )
 from scheduling.cycle import plan
-from scheduling.state import with_job
+from scheduling.placement.state import with_job
 from tests.support.packing import NOW, POLICY, a_job
 
 MINUTE = timedelta(minutes=1)

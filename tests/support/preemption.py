@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from models.node import Node
 from models.placement import JobRequest, RunningJob
 from models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
-from scheduling.state import with_job, without_job
+from scheduling.placement.state import with_job, without_job
 from tests.support.packing import HOUR, NOW, a_job, a_node
 
 MINUTE = timedelta(minutes=1)

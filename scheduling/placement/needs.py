@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from models.packing import PackingPolicy
 from models.placement import JobRequest
-from scheduling.state import Need
+from scheduling.placement.state import Need
 
 _FEW = 1_000
 """Jobs that wait no more that are never too many."""

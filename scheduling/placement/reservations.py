@@ -9,7 +9,7 @@ from scheduling.placement.columns import Columns
 from scheduling.placement.gpus import Chosen, mask_of
 from scheduling.placement.links import choose_linked
 from scheduling.placement.parts import WHOLE, Left, Part, choose_instance, choose_share, left_of
-from scheduling.state import EPSILON, Hold, Need, NodeView
+from scheduling.placement.state import EPSILON, Hold, Need, NodeView
 
 
 def open_from(

@@ -24,9 +24,9 @@ from scheduling.placement.gpus import Chosen
 from scheduling.placement.layouts import Wish, found_in
 from scheduling.placement.mix import SLICE_MILLI
 from scheduling.placement.parts import Part, Parts, with_part, without_part
+from scheduling.placement.reservations import open_from
 from scheduling.placement.scan import MAX_SCANS, Scan
-from scheduling.reservations import open_from
-from scheduling.state import EPSILON, Hold, Need, NodeView, Rooms
+from scheduling.placement.state import EPSILON, Hold, Need, NodeView, Rooms
 
 TRIES = 5_000
 """Nodes that one plan asks in a search, in all, and"""

@@ -14,7 +14,6 @@ import numpy as np
 
 from models.node import Node, NodeState
 from models.placement import RunningJob
-from scheduling.needs import KnownNeeds
 from scheduling.placement.classes import (
     Arranged,
     Layout,
@@ -26,7 +25,8 @@ from scheduling.placement.classes import (
     make_of,
 )
 from scheduling.placement.columns import Columns
-from scheduling.state import NodeView, order_on_node, view_at, view_node
+from scheduling.placement.needs import KnownNeeds
+from scheduling.placement.state import NodeView, order_on_node, view_at, view_node
 
 Kind = TypeVar("Kind")
 _BEFORE_ALL = datetime.min.replace(tzinfo=UTC)

@@ -1,0 +1,115 @@
+"""The filters: what has to hold of a node before it may serve a job, whatever runs there.
+
+One list. The queue's cycle and its compiled pass ask it of all nodes at once, gangs and preemption
+of one node after the other, and buying plans as the cycle does. A filter looks at the kind of a
+node, which no placement changes; what is free there, and until when, is asked elsewhere.
+
+A new constraint is an entry of `FILTERS`, with what it looks at in `Kind`, `Need` and `asked`.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+from models.job import Tier
+from models.node import Node
+from models.placement import RejectionCode
+from scheduling.placement.state import Need
+
+_MOST_ALLOWED = 3
+"""Fingerprints that a reason names."""
+
+
+class Kind(NamedTuple):
+    """What the filters look at of a node."""
+
+    tier: Tier
+    gpu_types: tuple[str, ...]
+    """The names of its type of GPU, in lower case."""
+    container: bool
+    """Whether it runs images."""
+    conformance: str | None
+    """The fingerprint of its drivers, firmware and kernel parameters; None: it has not said."""
+
+
+class Filter(NamedTuple):
+    """One constraint."""
+
+    code: RejectionCode
+    fails: Callable[[Kind, Need], bool]
+    why: Callable[[Node, Need], str]
+    """Says what the node has and the job wants, where it fails: `node-a <this>`."""
+
+
+def kind_of(node: Node) -> Kind:
+    """Return what the filters look at of a node."""
+    return Kind(
+        node.tier, (node.gpu_type.casefold(),), node.container_runtime is not None,
+        node.conformance or None,
+    )  # fmt: skip
+
+
+def first_failure(kind: Kind, need: Need) -> RejectionCode | None:
+    """Return the first constraint of the list that fails; None where the node may serve."""
+    return next((each.code for each in FILTERS if each.fails(kind, need)), None)
+
+
+def asked(need: Need) -> Hashable:
+    """Return all that the filters look at of a need: equal ones get equal answers."""
+    return need.tier, need.gpu_type, need.container, need.known, need.allowed
+
+
+def _of_another_tier(kind: Kind, need: Need) -> bool:
+    return kind.tier is not need.tier
+
+
+def _why_another_tier(node: Node, need: Need) -> str:
+    return f"is a {node.tier} node, job is {need.tier}"
+
+
+def _of_another_gpu_type(kind: Kind, need: Need) -> bool:
+    return bool(need.gpu_type) and need.gpu_type not in kind.gpu_types
+
+
+def _why_another_gpu_type(node: Node, need: Need) -> str:
+    return f"has {node.gpu_type or 'unnamed'} GPUs, job wants {need.gpu_type.upper()}"
+
+
+def _without_runtime(kind: Kind, need: Need) -> bool:
+    return need.container and not kind.container
+
+
+def _why_no_runtime(node: Node, need: Need) -> str:
+    return "has no container runtime, job runs an image"
+
+
+def _not_known(kind: Kind, need: Need) -> bool:
+    return need.known and kind.conformance is None
+
+
+def _why_not_known(node: Node, need: Need) -> str:
+    who = "job" if need.known else "gang"
+    return f"has not said what driver and kernel parameters it has, the {who} requires it"
+
+
+def _not_allowed(kind: Kind, need: Need) -> bool:
+    return bool(need.allowed) and kind.conformance not in need.allowed
+
+
+def _why_not_allowed(node: Node, need: Need) -> str:
+    named = ", ".join(need.allowed[:_MOST_ALLOWED])
+    more = len(need.allowed) - _MOST_ALLOWED
+    return (
+        f"has the fingerprint {node.conformance}, job allows {named}"
+        f"{f' and {more} more' if more > 0 else ''}"
+    )
+
+
+FILTERS = (
+    Filter(RejectionCode.TIER, _of_another_tier, _why_another_tier),
+    Filter(RejectionCode.GPU_TYPE, _of_another_gpu_type, _why_another_gpu_type),
+    Filter(RejectionCode.CONTAINER_RUNTIME, _without_runtime, _why_no_runtime),
+    Filter(RejectionCode.CONFORMANCE, _not_known, _why_not_known),
+    Filter(RejectionCode.NOT_ALLOWED, _not_allowed, _why_not_allowed),
+)
+"""In the order in which a reason names them."""
+WHY = {each.code: each.why for each in FILTERS}

@@ -1,0 +1,59 @@
+"""The one list of filters: whoever asks about a node gets the answer of the same constraint."""
+
+from typing import Any
+
+import pytest
+
+from models.job import Tier
+from models.placement import RejectionCode
+from models.topology import Conformance
+from scheduling.cycle import plan
+from scheduling.packer import check
+from scheduling.placement.feasibility import could_ever_hold
+from scheduling.placement.filters import FILTERS
+from scheduling.preemption.ground import Ground
+from tests.support.gangs import a_gang, in_domain
+from tests.support.packing import NOW, POLICY, a_job
+
+FAILS: dict[RejectionCode, tuple[dict[str, Any], dict[str, Any]]] = {
+    RejectionCode.TIER: ({"tier": Tier.FLEX}, {}),
+    RejectionCode.GPU_TYPE: ({"gpu_type": "A100"}, {"gpu_type": "H100"}),
+    RejectionCode.CONTAINER_RUNTIME: ({}, {"needs_container": True}),
+    RejectionCode.CONFORMANCE: ({}, {"conformance": Conformance(known=True)}),
+    RejectionCode.NOT_ALLOWED: (
+        {"conformance": "old"}, {"conformance": Conformance(allowed=("new",))},
+    ),
+}  # fmt: skip
+"""What the node is, and what the job wants, so that this constraint alone fails."""
+
+
+@pytest.mark.parametrize("code", FAILS)
+def test_whoever_asks_is_told_the_same_constraint(code: RejectionCode) -> None:
+    is_, wants = FAILS[code]
+    node, job, gang = in_domain("d", "n", **is_), a_job(**wants), a_gang(2, **wants)
+    found = check(node, job, POLICY, NOW)
+    assert found is not None
+    assert (found.code, found.permanent) == (code, True)
+    for compiled in (False, True):
+        for each in (job, gang):
+            (decision,) = plan([each], [node], [], POLICY, NOW, compiled=compiled).decisions
+            assert decision.rejected == {code: 1}
+    assert not could_ever_hold(node, job)
+    ground = Ground([node], [], POLICY, NOW)
+    assert ground.nodes_for(job) == ground.nodes_for(gang) == []
+
+
+def test_a_node_on_which_none_fails_is_taken_and_every_filter_has_a_case() -> None:
+    assert [each.code for each in FILTERS] == list(FAILS)
+    node = in_domain("d", "n")
+    assert check(node, a_job(), POLICY, NOW) is None
+    assert Ground([node], [], POLICY, NOW).nodes_for(a_job()) == ["n"]
+
+
+def test_reasons_name_the_first_that_fails() -> None:
+    is_ = {name: value for node, _ in FAILS.values() for name, value in node.items()}
+    wants = {name: value for _, job in FAILS.values() for name, value in job.items()}
+    codes = [each.code for each in FILTERS]
+    found = check(in_domain("d", "n", **is_), a_job(**wants), POLICY, NOW)
+    assert found is not None
+    assert found.code == codes[0]
