@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -34,6 +35,7 @@ from activities.warming import Warming
 from models.margins import DEFAULT_MARGINS, Margins
 from models.messages import CycleReply, CycleRequest, LeaseEnd
 from models.node import Node
+from models.packing import PackingPolicy
 from models.placement import (
     CyclePlan,
     JobRequest,
@@ -42,7 +44,9 @@ from models.placement import (
     RecentJobs,
 )
 from models.pool import PoolSpec
-from scheduling.cycle import plan_kept
+from scheduling.cycle import mix_kept, plan_kept
+from scheduling.placement.kept import KeptNodes
+from scheduling.placement.mix import Mix
 from scheduling.setting_aside import plan_without, set_aside_unread
 
 _IDLE = timedelta(minutes=10)
@@ -52,6 +56,9 @@ _KEEP_CYCLES = 1000
 """Of each pool, the latest; older ones are kept where they placed a job."""
 _FORGET_EVERY = 100
 """Cycles."""
+_WHOLE_EVERY = 10.0
+"""Seconds after which a long queue is planned whole again: it is said anew why those wait that
+are behind many others that ask alike."""
 _RECENT_FOR = 20.0
 """Seconds that the jobs placed lately are kept: what to expect changes slowly."""
 Outcome = tuple[CycleReply, tuple[Placement, ...]]
@@ -81,6 +88,8 @@ class CycleActivities:
         self._signals = signals
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
         """Jobs placed lately in each pool, with when they were read."""
+        self._whole: dict[str, _Whole] = {}
+        """Of each pool, the last plan of its whole queue."""
         self._kept = KeptPools(metrics)
         self._warming = Warming()
         self._blocks = BlockWaking(database, signals)
@@ -149,7 +158,8 @@ class CycleActivities:
             await connection.execute(
                 text(_DONE),
                 {
-                    "id": request.cycle_id, "queued": len(made.queue), "placed": len(placed),
+                    "id": request.cycle_id, "queued": len(made.waiting.entries),
+                    "placed": len(placed),
                     "refused": len(made.plan.placements) - len(placed),
                     "looked_at": len(made.plan.decisions),
                     "took": (time.perf_counter() - began) * 1000, **took.in_ms(),
@@ -173,10 +183,11 @@ class CycleActivities:
         )
         await self._signals.tell_jobs("waiting", told)
         free = made.gpus.free - _newly_taken(made.nodes, placements)
-        reply = _reply(pool, len(made.queue), len(placed))
+        reply = _reply(pool, len(made.waiting.entries), len(placed))
         return reply.model_copy(update={"gpus": made.gpus.there, "free_gpus": free}), placements
 
-    async def _decide(self, pool_name: str) -> "_Decided":
+    async def _decide(self, pool_name: str, *, whole: bool = False) -> "_Decided":
+        """Plan the pool's queue: where it is long what a plan of the `whole` of it takes."""
         began = time.perf_counter()
         async with self._database.snapshot() as connection:
             pool = await load_pool(connection, pool_name, self._margins)
@@ -184,7 +195,9 @@ class CycleActivities:
             now = await clock(connection)
             waiting = kept.queue.waiting(now)
             aside = tuple(set_aside_unread(*each) for each in waiting.unreadable.items())
-            queue = [entry.request for entry in waiting.entries.values()]
+            last = None if whole else self._last_whole(pool)
+            part = last and kept.queue.to_plan(kept.nodes.open_gpus, pool.packing, now)
+            queue = part or [entry.request for entry in waiting.entries.values()]
             gpus = _GPUs(kept.nodes.gpus, kept.nodes.free_gpus)
             if not queue:
                 self._kept.keep(pool_name, kept)
@@ -195,13 +208,15 @@ class CycleActivities:
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
         kept.nodes.hold_data(data)
         plans = time.perf_counter()
+        mix = last.mix if part and last else None
+        planning = _Planning(kept.nodes, pool.packing, now, recent, mix)
         # In a thread: a long plan must not keep this process from its other work.
-        decided, seconds = await asyncio.to_thread(
-            _timed,
-            plan_without,
-            lambda jobs: plan_kept(jobs, kept.nodes, pool.packing, now, recent),
-            queue,
-        )
+        decided, seconds = await asyncio.to_thread(_timed, plan_without, planning, queue)
+        if part and decided.rearranged:
+            self._kept.keep(pool_name, kept)
+            return await self._decide(pool_name, whole=True)
+        if not part and planning.mix:
+            self._whole[pool_name] = _Whole(time.monotonic(), pool.packing, planning.mix)
         if aside:
             decided = decided.model_copy(update={"decisions": (*decided.decisions, *aside)})
         used = {node_id for decision in decided.placements for node_id, _ in decision.held}
@@ -209,6 +224,14 @@ class CycleActivities:
         self._kept.keep(pool_name, kept)
         took = (plans - began, time.perf_counter() - plans)
         return _Decided(pool, waiting, queue, nodes, decided, now, gpus, took, seconds)
+
+    def _last_whole(self, pool: PoolSpec) -> "_Whole | None":
+        """Return the last plan of a pool's whole queue, where that is not long ago."""
+        last = self._whole.get(pool.name)
+        if last is None or time.monotonic() - last.at >= _WHOLE_EVERY:
+            return None
+        alike = last.packing == pool.packing and not pool.packing.weights.separation
+        return last if alike else None
 
     async def _recent_jobs(
         self, connection: AsyncConnection, pool: PoolSpec
@@ -237,6 +260,31 @@ class CycleActivities:
             )
 
 
+class _Whole(NamedTuple):
+    """The last plan of a pool's whole queue."""
+
+    at: float
+    """By the clock since boot."""
+    packing: PackingPolicy
+    mix: Mix
+
+
+@dataclass
+class _Planning:
+    """Plans jobs on the nodes of a snapshot."""
+
+    nodes: KeptNodes
+    packing: PackingPolicy
+    now: datetime
+    recent: tuple[RecentJobs, ...]
+    mix: Mix | None
+    """What to expect; None: what the jobs that are planned say, which stands here then."""
+
+    def __call__(self, jobs: Sequence[JobRequest]) -> CyclePlan:
+        self.mix = self.mix or mix_kept(jobs, self.nodes, self.packing, self.recent)
+        return plan_kept(jobs, self.nodes, self.packing, self.now, self.recent, mix=self.mix)
+
+
 class _GPUs(NamedTuple):
     """Of a pool's nodes, before a plan."""
 
@@ -250,7 +298,7 @@ class _Decided(NamedTuple):
     pool: PoolSpec
     waiting: WaitingJobs
     queue: list[JobRequest]
-    """Its jobs, with the checkpoints that they go on from."""
+    """The jobs that it was made of, with the checkpoints that they go on from."""
     nodes: tuple[Node, ...]
     """Those that the plan uses."""
     plan: CyclePlan

@@ -15,8 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.explaining import STORED_COLUMNS, stored_of
 from activities.snapshot import REST, WAITS_SINCE, QueueEntry, entry_of
-from models.placement import PlacementKind
+from models.packing import PackingPolicy
+from models.placement import JobRequest, PlacementKind
+from scheduling.long_queue import LongQueue
 from scheduling.saying import Stored
+
+LONG = 500
+"""Jobs from which on a cycle need not plan all."""
 
 
 class WaitingJobs(NamedTuple):
@@ -38,6 +43,9 @@ class KeptQueue:
         self._unreadable: dict[str, ValidationError] = {}
         self._stored: dict[str, Stored] = {}
         self._aside: set[str] = set()
+        self._unanswered: set[str] = set()
+        """Jobs of which no cycle has said anything, or which have not heard it."""
+        self._long = LongQueue()
         self._versions: dict[str, int] = {}
 
     @property
@@ -48,12 +56,28 @@ class KeptQueue:
     def waiting(self, now: datetime) -> WaitingJobs:
         """Return what is to be planned at `now`: it stays as it is when this changes."""
         entries, unreadable = dict(self._entries), dict(self._unreadable)
-        for job_id in self._aside:
-            at = self._stored[job_id].at
-            if at is not None and at >= now - REST:
-                entries.pop(job_id, None)
-                unreadable.pop(job_id, None)
+        for job_id in self._resting(now):
+            entries.pop(job_id, None)
+            unreadable.pop(job_id, None)
         return WaitingJobs(entries, unreadable, dict(self._stored))
+
+    def to_plan(
+        self, open_gpus: int, policy: PackingPolicy, now: datetime
+    ) -> list[JobRequest] | None:
+        """Return the jobs of `waiting` without which a plan would be another one, and those that
+        have heard no answer yet; None where all are to be planned."""
+        if len(self._long) < LONG or self._long.has_risen(policy, now):
+            return None
+        resting = self._resting(now)
+        jobs = self._long.to_plan(open_gpus, policy, without=resting)
+        there = {job.id for job in jobs} | resting
+        more = (self._entries.get(job_id) for job_id in self._unanswered - there)
+        return [*jobs, *(entry.request for entry in more if entry)]
+
+    def _resting(self, now: datetime) -> set[str]:
+        """Return the jobs that were set aside lately."""
+        at = {job_id: self._stored[job_id].at for job_id in self._aside}
+        return {job_id for job_id, then in at.items() if then is not None and then >= now - REST}
 
     def remove(self, job_ids: Iterable[str]) -> None:
         """Forget these jobs, where they are known."""
@@ -62,6 +86,7 @@ class KeptQueue:
             self._stored.pop(job_id, None)
             self._versions.pop(job_id, None)
             self._aside.discard(job_id)
+            self._unanswered.discard(job_id)
 
     def put(self, row: Mapping[Any, Any]) -> None:
         """Take in a row as it is now; one without a request keeps what is known of it."""
@@ -72,19 +97,25 @@ class KeptQueue:
             self._aside.add(job_id)
         else:
             self._aside.discard(job_id)
+        if stored.kind is None or stored.told_at is None:
+            self._unanswered.add(job_id)
+        else:
+            self._unanswered.discard(job_id)
         if row["request"] is None:
             return
         self._forget_request(job_id)
         if row["held"]:  # nobody plans it
             return
         try:
-            self._entries[job_id] = entry_of(row)
+            entry = self._entries[job_id] = entry_of(row)
+            self._long.put(entry.request)
         except ValidationError as error:
             self._unreadable[job_id] = error
 
     def _forget_request(self, job_id: str) -> None:
         self._entries.pop(job_id, None)
         self._unreadable.pop(job_id, None)
+        self._long.remove(job_id)
 
 
 async def read_all(connection: AsyncConnection, pool: str) -> KeptQueue:

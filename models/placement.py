@@ -325,6 +325,8 @@ class CyclePlan(Frozen):
     """One for each job, in queue order."""
     reservations: tuple[Reservation, ...] = ()
     """What is kept for deferred jobs, in queue order."""
+    rearranged: bool = False
+    """Whether jobs have another place than at first, so that others find room."""
 
     @property
     def placements(self) -> tuple[Decision, ...]:

@@ -8,7 +8,7 @@ ever hold blocks nobody.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -93,16 +93,31 @@ def plan_kept(
     now: datetime,
     recent: Iterable[RecentJobs] = (),
     *,
+    mix: Mix | None = None,
     compiled: bool | None = None,
 ) -> CyclePlan:
-    """Return what `plan` returns for the same nodes and what runs there; `kept` stays as it is."""
+    """Return what `plan` returns for the same nodes and what runs there; `kept` stays as it is.
+
+    A `mix` is taken in place of that of `queue` and `recent`, which may be a part of all then.
+    """
     if policy.weights.separation:  # looks at ends, which move on while a job is overdue
         nodes = kept.nodes_with_data
         return plan(queue, nodes, kept.running, policy, now, recent, compiled=compiled)
     ordered = queue_order(queue, policy, now)
-    need_of = kept.needs.under(policy, len(ordered))
-    mix = mix_of(ordered, recent, kept.running_count, policy, need_of)
+    mix = mix or mix_kept(ordered, kept, policy, recent)
+    need_of = kept.needs.under(policy)
     return _planned(_Cycle(kept.columns(now), policy, mix, need_of), ordered, compiled)
+
+
+def mix_kept(
+    queue: Collection[JobRequest],
+    kept: KeptNodes,
+    policy: PackingPolicy,
+    recent: Iterable[RecentJobs],
+) -> Mix:
+    """Return what `plan_kept` expects to be asked for, by its queue and what was placed lately."""
+    need_of = kept.needs.under(policy, len(queue))
+    return mix_of(queue, recent, kept.running_count, policy, need_of)
 
 
 class Foresight(NamedTuple):
@@ -179,7 +194,7 @@ class _Cycle:
             partial(self._scanner.scan, look=False),
             tries=rearranging.TRIES if as_a_set else 0,
         )
-        self._moved: dict[str, Taken] = {}
+        self.moved: dict[str, Taken] = {}
         """Where jobs are now that were placed elsewhere, or found no room, at first."""
         self._reserved_by_tier: Counter[Tier] = Counter()
         self._no_start: set[Need] = set()
@@ -210,7 +225,7 @@ class _Cycle:
         """Return the decisions with the places that jobs have now."""
         return tuple(
             moved_to(decision, taken.chosen, self.columns.views[taken.position].node.id, taken.job)
-            if (taken := self._moved.get(decision.job_id)) and taken.chosen
+            if (taken := self.moved.get(decision.job_id)) and taken.chosen
             else decision
             for decision in decisions
         )
@@ -226,7 +241,7 @@ class _Cycle:
             waits = need is not None and decision.node_id is None
             holders = self._holders[need] if need is not None and waits else None
             run.take_back(decision, holders, need in self._no_start, self._is_full)
-            if decision.job_id in self._moved:
+            if decision.job_id in self.moved:
                 run.ask_for_starts_again()
         return run.decisions()
 
@@ -267,7 +282,7 @@ class _Cycle:
         moved = self._rearranging.start(job, scan.need)
         if moved is None:
             return None
-        self._moved |= moved
+        self.moved |= moved
         self._no_start.clear()  # some nodes have less to wait for now
         taken = moved[job.id]
         assert taken.chosen is not None
@@ -381,6 +396,7 @@ def _planned(cycle: _Cycle, ordered: Sequence[JobRequest], compiled: bool | None
     return CyclePlan.trusted(
         decisions=noted(decisions, ordered, cycle.policy, cycle.now),
         reservations=tuple(cycle.reservations),
+        rearranged=bool(cycle.moved),
     )
 
 

@@ -53,6 +53,8 @@ class KeptNodes:
         """Jobs that run, by node."""
         self.gpus = self.free_gpus = 0
         """Of nodes that take jobs; free are those that nobody has a part of."""
+        self.open_gpus = 0
+        """Of these those that nobody has whole."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -140,6 +142,7 @@ class KeptNodes:
         if node.state is NodeState.READY:
             self.gpus += times * len(node.gpus)
             self.free_gpus += times * sum(gpu.is_free for gpu in node.gpus)
+            self.open_gpus += times * sum(gpu.job_id is None for gpu in node.gpus)
 
     def _ordered(self) -> "_ByPosition":
         if not self._complete:

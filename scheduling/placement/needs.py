@@ -28,9 +28,13 @@ class KnownNeeds:
         """Jobs that are known."""
         return len(self._known)
 
-    def under(self, policy: PackingPolicy, jobs: int) -> Callable[[JobRequest], Need]:
-        """Return what says what a job needs, for a plan of so many jobs by this policy."""
-        if policy != self._policy or len(self._known) > 2 * jobs + _FEW:
+    def under(
+        self, policy: PackingPolicy, jobs: int | None = None
+    ) -> Callable[[JobRequest], Need]:
+        """Return what says what a job needs by this policy, for a plan of so many jobs: the whole
+        queue, or a part of it where left out."""
+        too_many = jobs is not None and len(self._known) > 2 * jobs + _FEW
+        if policy != self._policy or too_many:
             self._known.clear()
             self._alike.clear()
         self._policy = policy

@@ -1,0 +1,104 @@
+"""Which jobs of a long queue a cycle has to plan: of those that ask alike, the first few.
+
+A plan gives GPUs to no more jobs than there are GPUs open, and keeps starts for a given number of
+those that wait. So of jobs that ask alike it is enough to plan as many as could start, and as many
+more as starts are kept: by then no start is left for a job behind them, and there is no room for
+it, as there was none for one like it before. A plan of these alone places and keeps the same as
+one of the whole queue, unless jobs change their places for others in it (`CyclePlan.rearranged`):
+that can make room for a job of which an earlier one like it found none.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Hashable
+from datetime import datetime
+from operator import attrgetter
+from typing import NamedTuple
+
+from models.mig import profile_slices
+from models.packing import PackingPolicy
+from models.placement import JobRequest
+from scheduling.placement.mix import SLICE_MILLI
+
+_ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "data"}
+_asked = attrgetter(*(name for name in JobRequest.model_fields if name not in _ITS_OWN))
+
+Order = tuple[bool, float, str, int]
+
+
+class _Queued(NamedTuple):
+    """Sorts as a queue of one class does (`scheduling.order`); no two have the same id."""
+
+    order: Order
+    job: JobRequest
+
+
+class LongQueue:
+    """The jobs that wait in a pool, by what they ask, changed a few at a time."""
+
+    def __init__(self) -> None:
+        self._alike: dict[Hashable, list[_Queued]] = {}
+        self._key_of: dict[str, tuple[Hashable, _Queued]] = {}
+        self._waits_since: list[datetime] = []
+
+    def __len__(self) -> int:
+        return len(self._key_of)
+
+    def put(self, job: JobRequest) -> None:
+        """Take in a job as it is now."""
+        self.remove(job.id)
+        key = _asked(job), tuple(sorted(job.data.items()))
+        queued = _Queued(_order(job), job)
+        insort(self._alike.setdefault(key, []), queued)
+        self._key_of[job.id] = key, queued
+        if (since := _since(job)) is not None:
+            insort(self._waits_since, since)
+
+    def remove(self, job_id: str) -> None:
+        """Forget a job, where it is known."""
+        if (known := self._key_of.pop(job_id, None)) is None:
+            return
+        key, queued = known
+        alike = self._alike[key]
+        del alike[bisect_left(alike, queued)]
+        if not alike:
+            del self._alike[key]
+        if (since := _since(queued.job)) is not None:
+            del self._waits_since[bisect_left(self._waits_since, since)]
+
+    def has_risen(self, policy: PackingPolicy, now: datetime) -> bool:
+        """Return whether a job may count as more than its own class: then jobs that ask alike are
+        not in the order that is kept here."""
+        every = policy.class_rises_every
+        return bool(every and self._waits_since) and now - self._waits_since[0] >= every
+
+    def to_plan(
+        self, open_gpus: int, policy: PackingPolicy, without: Collection[str] = ()
+    ) -> list[JobRequest]:
+        """Return the jobs that a plan has to have, in no order.
+
+        `open_gpus` are those of nodes that take jobs which nobody holds whole. Those `without` are
+        as good as not there.
+        """
+        found: list[JobRequest] = []
+        for alike in self._alike.values():
+            most = open_gpus * 1000 // _milli(alike[0].job) + policy.max_reservations + 1
+            if without:
+                jobs = [queued.job for queued in alike if queued.job.id not in without]
+                found += jobs[:most]
+            else:
+                found += [queued.job for queued in alike[:most]]
+        return found
+
+
+def _order(job: JobRequest) -> Order:
+    submitted = job.submitted_at.timestamp() if job.submitted_at else 0.0
+    return job.submitted_at is None, submitted, job.id, job.attempt
+
+
+def _since(job: JobRequest) -> datetime | None:
+    return job.waits_since or job.submitted_at
+
+
+def _milli(job: JobRequest) -> int:
+    """Return the thousandths of GPUs that it takes at least, counting an eighth for a slice."""
+    return SLICE_MILLI * profile_slices(job.mig) if job.mig else job.gpus * job.milli

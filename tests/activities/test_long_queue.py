@@ -1,0 +1,78 @@
+"""Cycles of a long queue plan a part of it: the same jobs start, and each is told why it waits."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from activities import cycle, kept_queue
+from tests.support.ledger import Ledger
+
+JOBS = tuple(f"job-{number:02}" for number in range(40))
+KEPT = 8
+"""Starts that a pool keeps by default."""
+_CYCLE = "SELECT queued, placed, looked_at FROM cycles WHERE id = :id"
+
+
+@pytest.fixture
+async def full(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ledger]:
+    """A node of two GPUs with a job, and 39 others that want both, told why they wait; 0.5 s."""
+    monkeypatch.setattr(kept_queue, "LONG", 10)
+    await ledger.register("node-a", gpus=2)
+    for job in JOBS:
+        await ledger.enqueue(job, gpus=2)
+    async with ledger.listening(*JOBS[:2]):
+        assert await _cycle(ledger, "first") == (40, 1, 40)
+        assert await ledger.value("SELECT count(*) FROM queue WHERE told_at IS NULL") == 0
+        yield ledger
+
+
+async def test_of_those_that_ask_alike_a_few_are_planned(full: Ledger):
+    assert await _cycle(full, "again") == (39, 0, KEPT + 1)
+    await full.finish(JOBS[0])
+    assert await _cycle(full, "free") == (39, 1, 2 + KEPT)
+    placed = await full.rows("SELECT job_id FROM placements WHERE ended_at IS NULL")
+    assert [row["job_id"] for row in placed] == [JOBS[1]]
+
+
+async def test_a_job_that_comes_is_told_why_it_waits_by_the_next_cycle(full: Ledger):
+    await full.enqueue("of-its-own", gpus=1)
+    await full.enqueue("one-more", gpus=2)
+    assert await _cycle(full, "again") == (41, 0, KEPT + 3)
+    for job in ("of-its-own", "one-more"):
+        said = "SELECT decision->>'reason' FROM queue WHERE job_id = :job AND told_at IS NOT NULL"
+        assert "gpus-busy" in await full.value(said, job=job)
+    assert await _cycle(full, "once more") == (41, 0, KEPT + 2)
+
+
+async def test_jobs_that_leave_and_that_are_set_aside_make_room_for_others_like_them(full: Ledger):
+    for job in JOBS[1:30]:
+        await full.rows("DELETE FROM queue WHERE job_id = :job", job=job)
+    assert await _cycle(full, "fewer") == (10, 0, KEPT + 1)
+    await full.rows(
+        "UPDATE queue SET decided_at = now(), decision = jsonb_build_object('kind', 'SET_ASIDE',"
+        " 'reason', 'no') WHERE job_id < :job", job=JOBS[33],
+    )  # fmt: skip
+    await full.enqueue("more-1", gpus=2)
+    await full.enqueue("more-2", gpus=2)
+    await full.enqueue("more-3", gpus=2)
+    assert await _cycle(full, "aside") == (10, 0, 10)
+
+
+async def test_all_are_planned_after_a_while_and_by_another_policy(
+    full: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    await full.rows(
+        "UPDATE pools SET spec = jsonb_set(spec, '{packing,max_reservations}', '2')"
+        " WHERE name = :pool", pool=full.pool,
+    )  # fmt: skip
+    assert await _cycle(full, "policy") == (39, 0, 39)
+    assert await _cycle(full, "again") == (39, 0, 3)
+    monkeypatch.setattr(cycle, "_WHOLE_EVERY", 0.0)
+    assert await _cycle(full, "later") == (39, 0, 39)
+
+
+async def _cycle(ledger: Ledger, name: str) -> tuple[int, int, int]:
+    """Run a cycle; return how many were queued, placed and looked at."""
+    await ledger.cycle(name)
+    (row,) = await ledger.rows(_CYCLE, id=name)
+    return row["queued"], row["placed"], row["looked_at"]

@@ -1,0 +1,160 @@
+"""A part of a long queue is planned as the whole of it is."""
+
+import random
+from datetime import timedelta
+
+import pytest
+
+from models.placement import CyclePlan, JobRequest, PackingPolicy, PackingRule
+from models.topology import Gang
+from scheduling.cycle import mix_kept, plan_kept
+from scheduling.long_queue import LongQueue
+from scheduling.placement.kept import KeptNodes
+from tests.scheduling.test_reference import crowded, crowded_in_parts
+from tests.support.packing import HOUR, NOW, a_job, a_node, one_by_one
+from tests.support.packing_scenes import Scene
+from tests.support.searches import seeds
+
+DAY = timedelta(days=1)
+JOBS = 400
+
+
+def long_scene(chance: random.Random) -> Scene:
+    """Return 4 nodes with jobs on most GPUs, and a queue of 400 jobs that ask in 10 ways."""
+    scene = crowded_in_parts(chance) if chance.random() < 0.5 else crowded(chance)
+    nodes = scene.nodes[:4]
+    names = {node.id for node in nodes}
+    shapes = scene.queue[:10]
+    shapes[0] = shapes[0].model_copy(
+        update={"gang": Gang(unlabelled_nodes=True), "mig": None, "milli": 1000, "gpus": 10}
+    )
+    queue = [
+        chance.choice(shapes).model_copy(
+            update={"id": f"q{number:03}", "submitted_at": NOW - chance.randrange(600) * HOUR / 60}
+        )
+        for number in range(JOBS)
+    ]
+    return Scene(nodes, [job for job in scene.running if job.node_id in names], queue)
+
+
+def kept_of(scene: Scene) -> KeptNodes:
+    kept = KeptNodes()
+    kept.update({node.id for node in scene.nodes}, scene.nodes, scene.running)
+    return kept
+
+
+def queued(jobs: list[JobRequest]) -> LongQueue:
+    queue = LongQueue()
+    for job in jobs:
+        queue.put(job)
+    return queue
+
+
+def both(scene: Scene, policy: PackingPolicy) -> tuple[CyclePlan, CyclePlan, int]:
+    """Return the plan of the whole queue, that of a part, and of how many jobs it is."""
+    kept = kept_of(scene)
+    mix = mix_kept(scene.queue, kept, policy, ())
+    whole = plan_kept(scene.queue, kept, policy, NOW, mix=mix)
+    part = queued(scene.queue).to_plan(kept.open_gpus, policy)
+    return whole, plan_kept(part, kept, policy, NOW, mix=mix), len(part)
+
+
+@pytest.mark.parametrize("rule", [PackingRule.KEEP_ROOM, PackingRule.SEED_SCORE])
+def test_a_part_is_planned_as_the_whole_is(rule: PackingRule) -> None:
+    placed = kept = compared = 0
+    for seed in seeds(8):
+        chance = random.Random(seed)
+        scene = long_scene(chance)
+        policy = PackingPolicy(rule=rule, max_reservations=chance.choice([0, 1, 3]))
+        whole, part, planned = both(scene, policy)
+        assert planned < JOBS
+        if part.rearranged:
+            continue  # who places it plans the whole then
+        compared += 1
+        assert not whole.rearranged
+        assert part.placements == whole.placements
+        assert part.reservations == whole.reservations
+        ids = {decision.job_id for decision in part.decisions}
+        assert part.decisions == tuple(each for each in whole.decisions if each.job_id in ids)
+        placed += len(part.placements)
+        kept += len(part.reservations)
+    # The comparison means something only where all of these happen.
+    assert compared * 2 > len(seeds(8))
+    assert placed > 10
+    assert kept > 5
+
+
+def test_jobs_change_their_places_in_the_part_or_not_in_the_whole() -> None:
+    changed = 0
+    for seed in seeds(8):
+        chance = random.Random(seed)
+        nodes = [
+            a_node(f"n{i}", gpus=chance.choice([2, 4, 8]), cpus=chance.choice([24, 64, 96]))
+            for i in range(6)
+        ]
+        queue = [
+            a_job(
+                f"j{i:03}", gpus := chance.choice([1, 2, 4]), vram_per_gpu=10, ram=0,
+                cpus=gpus * chance.choice([2, 6, 10]), expected_duration=HOUR,
+            )
+            for i in range(JOBS)
+        ]  # fmt: skip
+        whole, part, _ = both(Scene(nodes, [], queue), PackingPolicy())
+        assert part.rearranged == whole.rearranged
+        changed += part.rearranged
+    assert changed > 0
+
+
+def test_the_part_is_small_where_little_is_open() -> None:
+    nodes = [a_node("full", busy=range(8)), a_node("half", busy=range(4))]
+    jobs = [a_job(f"j{number:04}", gpus=1 + number % 2) for number in range(5_000)]
+    kept = kept_of(Scene(nodes, [], jobs))
+    part = queued(jobs).to_plan(kept.open_gpus, PackingPolicy(max_reservations=8))
+    assert kept.open_gpus == 4
+    assert len(part) == (4 + 9) + (2 + 9)
+    assert {job.id for job in part} == {f"j{n:04}" for n in range(26)} - {"j0023", "j0025"}
+
+
+def test_it_is_the_same_whatever_came_and_went() -> None:
+    chance = random.Random(1)
+    jobs = {job.id: job for job in long_scene(chance).queue}
+    queue, there = LongQueue(), dict[str, JobRequest]()
+    for _ in range(3_000):
+        job = chance.choice(list(jobs.values()))
+        if chance.random() < 0.4:
+            queue.remove(job.id)
+            there.pop(job.id, None)
+        else:
+            job = job.model_copy(update={"attempt": chance.randrange(1, 4)})
+            queue.put(job)
+            there[job.id] = job
+    assert len(queue) == len(there)
+    new = queued(list(there.values()))
+    for open_gpus in (0, 3, 400):
+        found = queue.to_plan(open_gpus, PackingPolicy(max_reservations=2))
+        assert sorted(found, key=lambda job: job.id) == sorted(
+            new.to_plan(open_gpus, PackingPolicy(max_reservations=2)), key=lambda job: job.id
+        )
+    without = set(list(there)[::2])
+    left = queue.to_plan(1_000, PackingPolicy(), without=without)
+    assert {job.id for job in left} == there.keys() - without
+
+
+def test_a_job_that_may_count_as_more_is_seen() -> None:
+    policy = PackingPolicy(class_rises_every=30 * DAY)
+    queue = queued([a_job("young", submitted_at=NOW - DAY)])
+    assert not queue.has_risen(policy, NOW)
+    assert queue.has_risen(policy, NOW + 29 * DAY)
+    queue.put(a_job("old", submitted_at=NOW, waits_since=NOW - 31 * DAY))
+    assert queue.has_risen(policy, NOW)
+    assert not queue.has_risen(PackingPolicy(class_rises_every=timedelta(0)), NOW)
+    queue.remove("old")
+    assert not queue.has_risen(policy, NOW)
+
+
+def test_whoever_is_behind_one_that_waits_alike_has_no_room_either() -> None:
+    """Without the search, which is what makes the difference above."""
+    with one_by_one():
+        for seed in seeds(4):
+            whole, part, _ = both(long_scene(random.Random(seed)), PackingPolicy())
+            assert part.placements == whole.placements
