@@ -262,8 +262,10 @@ class Scan:
             self._rank_all()
 
     def _value(self, first: int, end: int) -> None:
-        values = self._ranker.values(first, end)
-        self._totals[first:end] = np.where(self.fits(first, end), values, _RULED_OUT)
+        fits = self.fits(first, end)
+        # Most needs of a queue that waits fit nowhere: nothing is to be compared.
+        values = self._ranker.values(first, end) if fits.any() else _RULED_OUT
+        self._totals[first:end] = np.where(fits, values, _RULED_OUT)
 
     def _rank_all(self) -> None:
         lived_in = self.columns.size[: self.columns.class_count] > 0
