@@ -21,9 +21,13 @@ MINUTES ?= 10
 SEED ?=
 # Two workers for a core, each with servers of its own. More fill the cores no better, and what a
 # test does then comes late: the SDK takes a workflow that has no core for two seconds for stuck.
-WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+WORKERS ?= $(shell echo $$((2 * $(CORES))))
+CORES = $(shell getconf _NPROCESSORS_ONLN)
 # A module stays on one worker, and the longest begin (tests/support/spread.py).
-PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+SPREAD = --dist loadfile --no-loadscope-reorder
+PARALLEL = -n $(WORKERS) $(SPREAD)
+# Tests that wait for nothing: a worker for each core.
+COMPUTING = -n $(CORES) $(SPREAD)
 # Tests in a random order, the same for the same seed.
 ORDER = $(if $(SEED),-p randomly --randomly-seed=$(SEED))
 PURE = tests/models tests/scheduling tests/checkpoints
@@ -49,11 +53,11 @@ down: $(STAMP) ## Stop the local stack
 test: $(STAMP) ## Run the tests; FOLDER=tests/client for some, SEED=7 for a random order
 	@$(BIN)/python -m pytest $(PARALLEL) $(ORDER) $(FOLDER) $(PYTEST)
 
-test-fast: $(STAMP) ## Run the tests of what needs no server: in less than a minute
-	@$(BIN)/python -m pytest -q $(PARALLEL) $(ORDER) $(PURE) $(PYTEST)
+test-fast: $(STAMP) ## Run the tests of what needs no server: in about a minute
+	@$(BIN)/python -m pytest -q $(COMPUTING) $(ORDER) $(PURE) $(PYTEST)
 
 bench-test: $(STAMP) ## Run the tests of the benchmarks
-	@$(BIN)/python -m pytest $(PARALLEL) $(ORDER) tests/benchmarks -m "benchmark" $(PYTEST)
+	@$(BIN)/python -m pytest $(COMPUTING) $(ORDER) tests/benchmarks -m "benchmark" $(PYTEST)
 
 faults: $(STAMP) ## Kill every process at every step, and at random; SHARE=1/8 for an eighth of it, SEED=n to repeat
 	@$(if $(SEED),LONGSHORE_SEED=$(SEED)) $(BIN)/python -m pytest $(PARALLEL) $(ORDER) tests -m "exhaustive" --share $(SHARE) $(PYTEST)
@@ -61,7 +65,7 @@ faults: $(STAMP) ## Kill every process at every step, and at random; SHARE=1/8 f
 
 # Twelve times the cases of `make test`, and others each time.
 SEARCH = echo "Now each property on 300 random cases: about 5 minutes on two cores" && \
-  HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q $(PARALLEL) $(ORDER) $(PURE) $(PYTEST)
+  HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q $(COMPUTING) $(ORDER) $(PURE) $(PYTEST)
 
 chaos: $(STAMP) ## Random faults under load, then count what was lost; MINUTES=10 SEED=n to repeat a run
 	@$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
