@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -26,6 +25,7 @@ from activities.locality import forget_data, load_locality, note_data
 from activities.measuring import Took, measure_cycle
 from activities.metrics import SILENT, Metrics
 from activities.placements import placement_of
+from activities.planning import Planning, WholePlan
 from activities.preempting import Preempting
 from activities.queue import end_attempt
 from activities.retrying import reports_errors
@@ -35,7 +35,6 @@ from activities.warming import Warming
 from models.margins import DEFAULT_MARGINS, Margins
 from models.messages import CycleReply, CycleRequest, LeaseEnd
 from models.node import Node
-from models.packing import PackingPolicy
 from models.placement import (
     CyclePlan,
     JobRequest,
@@ -44,9 +43,6 @@ from models.placement import (
     RecentJobs,
 )
 from models.pool import PoolSpec
-from scheduling.cycle import mix_kept, plan_kept
-from scheduling.placement.kept import KeptNodes
-from scheduling.placement.mix import Mix
 from scheduling.setting_aside import plan_without, set_aside_unread
 
 _IDLE = timedelta(minutes=10)
@@ -88,8 +84,10 @@ class CycleActivities:
         self._signals = signals
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
         """Jobs placed lately in each pool, with when they were read."""
-        self._whole: dict[str, _Whole] = {}
+        self._whole: dict[str, WholePlan] = {}
         """Of each pool, the last plan of its whole queue."""
+        self._moves: dict[str, float] = {}
+        """When jobs changed their places in the plan of a part of a pool's queue, since boot."""
         self._kept = KeptPools(metrics)
         self._warming = Warming()
         self._blocks = BlockWaking(database, signals)
@@ -186,8 +184,13 @@ class CycleActivities:
         reply = _reply(pool, len(made.waiting.entries), len(placed))
         return reply.model_copy(update={"gpus": made.gpus.there, "free_gpus": free}), placements
 
-    async def _decide(self, pool_name: str, *, whole: bool = False) -> "_Decided":
-        """Plan the pool's queue: where it is long what a plan of the `whole` of it takes."""
+    async def _decide(
+        self, pool_name: str, *, whole: bool = False, planned: float = 0.0
+    ) -> "_Decided":
+        """Plan the pool's queue: where it is long what a plan of the `whole` of it takes.
+
+        `planned` are the seconds of a plan before, of a part, in which jobs changed their places.
+        """
         began = time.perf_counter()
         async with self._database.snapshot() as connection:
             pool = await load_pool(connection, pool_name, self._margins)
@@ -209,26 +212,29 @@ class CycleActivities:
         kept.nodes.hold_data(data)
         plans = time.perf_counter()
         mix = last.mix if part and last else None
-        planning = _Planning(kept.nodes, pool.packing, now, recent, mix)
+        planning = Planning(kept.nodes, pool.packing, now, recent, mix)
         # In a thread: a long plan must not keep this process from its other work.
         decided, seconds = await asyncio.to_thread(_timed, plan_without, planning, queue)
         if part and decided.rearranged:
             self._kept.keep(pool_name, kept)
-            return await self._decide(pool_name, whole=True)
+            self._moves[pool_name] = time.monotonic()
+            planned = time.perf_counter() - plans
+            return await self._decide(pool_name, whole=True, planned=planned)
         if not part and planning.mix:
-            self._whole[pool_name] = _Whole(time.monotonic(), pool.packing, planning.mix)
+            self._whole[pool_name] = WholePlan(time.monotonic(), pool.packing, planning.mix)
         if aside:
             decided = decided.model_copy(update={"decisions": (*decided.decisions, *aside)})
         used = {node_id for decision in decided.placements for node_id, _ in decision.held}
         nodes = kept.nodes.named(used)
         self._kept.keep(pool_name, kept)
-        took = (plans - began, time.perf_counter() - plans)
+        took = (plans - began, planned + time.perf_counter() - plans)
         return _Decided(pool, waiting, queue, nodes, decided, now, gpus, took, seconds)
 
-    def _last_whole(self, pool: PoolSpec) -> "_Whole | None":
-        """Return the last plan of a pool's whole queue, where that is not long ago."""
-        last = self._whole.get(pool.name)
-        if last is None or time.monotonic() - last.at >= _WHOLE_EVERY:
+    def _last_whole(self, pool: PoolSpec) -> WholePlan | None:
+        """Return the last plan of a pool's whole queue, where that is not long ago, and where no
+        plan of a part was in vain lately."""
+        last, then = self._whole.get(pool.name), time.monotonic() - _WHOLE_EVERY
+        if last is None or last.at <= then or self._moves.get(pool.name, then) > then:
             return None
         alike = last.packing == pool.packing and not pool.packing.weights.separation
         return last if alike else None
@@ -258,31 +264,6 @@ class CycleActivities:
             await end_attempt(
                 connection, key, LeaseEnd.WITHDRAWN.value, "its workflow had ended already"
             )
-
-
-class _Whole(NamedTuple):
-    """The last plan of a pool's whole queue."""
-
-    at: float
-    """By the clock since boot."""
-    packing: PackingPolicy
-    mix: Mix
-
-
-@dataclass
-class _Planning:
-    """Plans jobs on the nodes of a snapshot."""
-
-    nodes: KeptNodes
-    packing: PackingPolicy
-    now: datetime
-    recent: tuple[RecentJobs, ...]
-    mix: Mix | None
-    """What to expect; None: what the jobs that are planned say, which stands here then."""
-
-    def __call__(self, jobs: Sequence[JobRequest]) -> CyclePlan:
-        self.mix = self.mix or mix_kept(jobs, self.nodes, self.packing, self.recent)
-        return plan_kept(jobs, self.nodes, self.packing, self.now, self.recent, mix=self.mix)
 
 
 class _GPUs(NamedTuple):

@@ -5,6 +5,7 @@ last, and of one that was removed `queue_left` has the number. What is read of a
 did not change is what is stored of why it waits: other cycles write that, also of other workers.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from activities.snapshot import REST, WAITS_SINCE, QueueEntry, entry_of
 from models.packing import PackingPolicy
 from models.placement import JobRequest, PlacementKind
 from scheduling.long_queue import LongQueue
-from scheduling.saying import Stored
+from scheduling.saying import TELL_AT_MOST, Stored, has_to_hear
 
 LONG = 500
 """Jobs from which on a cycle need not plan all."""
@@ -44,7 +45,9 @@ class KeptQueue:
         self._stored: dict[str, Stored] = {}
         self._aside: set[str] = set()
         self._unanswered: set[str] = set()
-        """Jobs of which no cycle has said anything, or which have not heard it."""
+        """Jobs of which no cycle has said anything."""
+        self._untold: dict[str, None] = {}
+        """Jobs that have not heard what was said of them, in the order of that."""
         self._long = LongQueue()
         self._versions: dict[str, int] = {}
 
@@ -64,15 +67,18 @@ class KeptQueue:
     def to_plan(
         self, open_gpus: int, policy: PackingPolicy, now: datetime
     ) -> list[JobRequest] | None:
-        """Return the jobs of `waiting` without which a plan would be another one, and those that
-        have heard no answer yet; None where all are to be planned."""
+        """Return the jobs of `waiting` without which a plan would be another one, those that have
+        no answer yet, and some that have not heard theirs; None where all are to be planned."""
         if len(self._long) < LONG or self._long.has_risen(policy, now):
             return None
         resting = self._resting(now)
-        jobs = self._long.to_plan(open_gpus, policy, without=resting)
-        there = {job.id for job in jobs} | resting
-        more = (self._entries.get(job_id) for job_id in self._unanswered - there)
-        return [*jobs, *(entry.request for entry in more if entry)]
+        found = {job.id: job for job in self._long.to_plan(open_gpus, policy, without=resting)}
+        to_hear = (job for job in self._untold if has_to_hear(self._stored[job], now))
+        told = itertools.islice((job for job in to_hear if job in self._entries), TELL_AT_MOST)
+        for job_id in (*self._unanswered, *told):
+            if job_id not in resting and (entry := self._entries.get(job_id)):
+                found[job_id] = entry.request
+        return list(found.values()) if 2 * len(found) < len(self._entries) else None
 
     def _resting(self, now: datetime) -> set[str]:
         """Return the jobs that were set aside lately."""
@@ -87,6 +93,7 @@ class KeptQueue:
             self._versions.pop(job_id, None)
             self._aside.discard(job_id)
             self._unanswered.discard(job_id)
+            self._untold.pop(job_id, None)
 
     def put(self, row: Mapping[Any, Any]) -> None:
         """Take in a row as it is now; one without a request keeps what is known of it."""
@@ -97,10 +104,14 @@ class KeptQueue:
             self._aside.add(job_id)
         else:
             self._aside.discard(job_id)
-        if stored.kind is None or stored.told_at is None:
+        if stored.kind is None:
             self._unanswered.add(job_id)
         else:
             self._unanswered.discard(job_id)
+        if stored.kind is not None and stored.told != stored.words:
+            self._untold[job_id] = None
+        else:
+            self._untold.pop(job_id, None)
         if row["request"] is None:
             return
         self._forget_request(job_id)

@@ -85,7 +85,8 @@ PREEMPTIONS = Metric(
 )  # fmt: skip
 REJECTIONS = Metric(
     "rejections", Kind.COUNTER, "control", ("pool", "code"),
-    "Nodes ruled out for a job that had to wait, by the constraint; once in every cycle.",
+    "Nodes ruled out for a job that has to wait, by the constraint; for each job that a cycle "
+    "looked at.",
 )  # fmt: skip
 WAIT_SECONDS = Metric(
     "wait_seconds", Kind.HISTOGRAM, "control", ("pool",),

@@ -16,7 +16,8 @@ schedule that would find them without workflows does not come up. What is left o
 cost that each job has once.
 
 Of each row besides: what the pool's cycles took by part, how often it planned for one no-op job,
-and what PostgreSQL wrote for it.
+what PostgreSQL wrote for it, and how long a person waits who submits one job more that waits,
+lists jobs (100), asks why it waits, and cancels it (to its end).
 """
 
 import argparse
@@ -25,10 +26,10 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import text
 
@@ -42,14 +43,19 @@ from models.messages import EnqueueRequest
 from models.settings import Settings
 from workers.stack import Stack
 
+T = TypeVar("T")
 UNDER_WAY = 8
 GPUS = UNDER_WAY + 1
 SHAPES = 12
+CALLS = ("submit", "list", "why", "cancel")
 PARTS = ("read", "plan", "commit", "explain")
 SPEC = JobSpec(name="noop", command=("true",), expected_duration=timedelta(minutes=1))
 HOLDER = JobSpec(
     name="holder", command=("sleep", "36000"), priority=9, expected_duration=timedelta(hours=10)
 )
+WAITS = JobSpec(name="one-more", command=("true",), priority=0, gpus=GPUS)
+_CALLS = 7
+"""Times that each call is made."""
 _AT_ONCE = 1000
 """Jobs that are queued in one transaction."""
 _WARM_UP = 4
@@ -74,6 +80,8 @@ class Row:
     """Cycles of the pool for one job."""
     wal_kb: float
     """What the database wrote to its log for one job."""
+    calls_ms: dict[str, float]
+    """Medians of calls of the client."""
     cpu_ms: dict[str, float]
     """Processor time of each part for one job: where the machine has other work, look at this."""
 
@@ -139,6 +147,7 @@ class _Bench:
         after = await self._written()
         spent = cpu_seconds(self._stack).items()
         done = statistics.median(one_by_one)
+        calls = await self._calls()
         return Row(
             waiting=waiting,
             jobs=jobs,
@@ -150,6 +159,7 @@ class _Bench:
             cycle_ms=await self._cycle_ms(before["at"]),
             cycles=(after["cycles"] - before["cycles"]) / (2 * jobs),
             wal_kb=(after["wal"] - before["wal"]) / 1000 / (2 * jobs),
+            calls_ms=calls,
             cpu_ms={part: round(1000 * (now - cpu[part]) / (2 * jobs), 1) for part, now in spent},
         )
 
@@ -201,6 +211,32 @@ class _Bench:
             sys.exit(f"{job_id} ended as {result.state}: {result.message}")
         return time.perf_counter() - began
 
+    async def _calls(self) -> dict[str, float]:
+        """Return what calls about a job that waits take."""
+        took: dict[str, list[float]] = {name: [] for name in CALLS}
+
+        async def timed(name: str, call: Awaitable[T]) -> T:
+            began = time.perf_counter()
+            made = await call
+            took[name].append(1000 * (time.perf_counter() - began))
+            return made
+
+        for _ in range(_CALLS):
+            job_id = (await timed("submit", self._api.submit(WAITS))).job_id
+            deadline = time.monotonic() + 60
+            while not (await self._api.job(job_id)).reason:
+                if time.monotonic() > deadline:
+                    sys.exit(f"nobody says why {job_id} waits")
+                await asyncio.sleep(0.1)
+            await timed("list", self._api.list())
+            await timed("why", self._api.explain(job_id))
+            await timed("cancel", self._cancel(job_id))
+        return {name: round(statistics.median(each), 1) for name, each in took.items()}
+
+    async def _cancel(self, job_id: str) -> None:
+        await self._api.cancel(job_id)
+        await self._api.wait(job_id)
+
     async def _written(self) -> dict[str, Any]:
         async with self._database.transaction() as connection:
             return dict((await connection.execute(text(_WRITTEN))).mappings().one())
@@ -239,6 +275,9 @@ def _print_table(rows: Iterable[Row]) -> None:
             f"{row.cycles:>7.2f} {row.wal_kb:>7.0f}                  "
             + " ".join(f"{row.cycle_ms[part]:>8.1f}" for part in (*PARTS, "took"))
         )
+    print("\ncalls, ms")
+    for row in rows:
+        print(f"{row.waiting:>8} " + ", ".join(f"{n} {ms:.0f}" for n, ms in row.calls_ms.items()))
     print("\nprocessor time, ms a job")
     for row in rows:
         print(f"{row.waiting:>8} " + ", ".join(f"{p} {ms:.1f}" for p, ms in row.cpu_ms.items()))

@@ -319,10 +319,10 @@ class Reservation(Frozen):
 
 
 class CyclePlan(Frozen):
-    """What one cycle decides for a whole queue."""
+    """What one cycle decides for a queue, or for a part of it."""
 
     decisions: tuple[Decision, ...]
-    """One for each job, in queue order."""
+    """One for each job that was planned, in queue order."""
     reservations: tuple[Reservation, ...] = ()
     """What is kept for deferred jobs, in queue order."""
     rearranged: bool = False

@@ -5,7 +5,8 @@ those that wait. So of jobs that ask alike it is enough to plan as many as could
 more as starts are kept: by then no start is left for a job behind them, and there is no room for
 it, as there was none for one like it before. A plan of these alone places and keeps the same as
 one of the whole queue, unless jobs change their places for others in it (`CyclePlan.rearranged`):
-that can make room for a job of which an earlier one like it found none.
+that can make room for a job of which an earlier one like it found none. Gangs are all planned:
+their starts are looked for at some moments, so a later one may have one and the first none.
 """
 
 from bisect import bisect_left, insort
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from models.mig import profile_slices
 from models.packing import PackingPolicy
 from models.placement import JobRequest
+from scheduling.order import HIGHEST
 from scheduling.placement.mix import SLICE_MILLI
 
 _ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "data"}
@@ -50,7 +52,7 @@ class LongQueue:
         queued = _Queued(_order(job), job)
         insort(self._alike.setdefault(key, []), queued)
         self._key_of[job.id] = key, queued
-        if (since := _since(job)) is not None:
+        if (since := _may_rise_from(job)) is not None:
             insort(self._waits_since, since)
 
     def remove(self, job_id: str) -> None:
@@ -62,7 +64,7 @@ class LongQueue:
         del alike[bisect_left(alike, queued)]
         if not alike:
             del self._alike[key]
-        if (since := _since(queued.job)) is not None:
+        if (since := _may_rise_from(queued.job)) is not None:
             del self._waits_since[bisect_left(self._waits_since, since)]
 
     def has_risen(self, policy: PackingPolicy, now: datetime) -> bool:
@@ -81,7 +83,9 @@ class LongQueue:
         """
         found: list[JobRequest] = []
         for alike in self._alike.values():
-            most = open_gpus * 1000 // _milli(alike[0].job) + policy.max_reservations + 1
+            first = alike[0].job
+            starts = open_gpus * 1000 // _milli(first)
+            most = None if first.gang else starts + policy.max_reservations + 1
             if without:
                 jobs = [queued.job for queued in alike if queued.job.id not in without]
                 found += jobs[:most]
@@ -95,8 +99,9 @@ def _order(job: JobRequest) -> Order:
     return job.submitted_at is None, submitted, job.id, job.attempt
 
 
-def _since(job: JobRequest) -> datetime | None:
-    return job.waits_since or job.submitted_at
+def _may_rise_from(job: JobRequest) -> datetime | None:
+    """Return since when its wait counts; None where its class is the highest anyway."""
+    return None if job.priority >= HIGHEST else job.waits_since or job.submitted_at
 
 
 def _milli(job: JobRequest) -> int:

@@ -18,7 +18,7 @@ _WORDS_LAST = timedelta(seconds=10)
 _WORDS_AT_MOST = 50
 """Jobs of which mere words are written anew in one cycle: those that were written first."""
 _TELL_EVERY = timedelta(seconds=30)
-_TELL_AT_MOST = 50
+TELL_AT_MOST = 50
 """Jobs that hear of their reason in one cycle; the others read it in the database."""
 _BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 
@@ -95,7 +95,13 @@ def to_tell(
         says = decision.reason if decision.job_id in news else before.words
         if before.told != says:
             found.append((told_at, place, decision.job_id))
-    return [job_id for *_, job_id in heapq.nsmallest(_TELL_AT_MOST, found)]
+    return [job_id for *_, job_id in heapq.nsmallest(TELL_AT_MOST, found)]
+
+
+def has_to_hear(stored: Stored, now: datetime) -> bool:
+    """Return whether a job is to hear of what is stored of it (`to_tell`)."""
+    heard = stored.kind is None or stored.told == stored.words
+    return not heard and (stored.told_at or _BEFORE_ALL) < now - _TELL_EVERY
 
 
 def _is_news(decision: Decision, before: Stored, now: datetime) -> bool:

@@ -1,10 +1,12 @@
 """Cycles of a long queue plan a part of it: the same jobs start, and each is told why it waits."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from activities import cycle, kept_queue
+from activities import cycle, kept_queue, planning
+from models.placement import CyclePlan
 from tests.support.ledger import Ledger
 
 JOBS = tuple(f"job-{number:02}" for number in range(40))
@@ -45,17 +47,57 @@ async def test_a_job_that_comes_is_told_why_it_waits_by_the_next_cycle(full: Led
 
 
 async def test_jobs_that_leave_and_that_are_set_aside_make_room_for_others_like_them(full: Ledger):
-    for job in JOBS[1:30]:
+    for job in JOBS[1:10]:
         await full.rows("DELETE FROM queue WHERE job_id = :job", job=job)
-    assert await _cycle(full, "fewer") == (10, 0, KEPT + 1)
+    assert await _cycle(full, "fewer") == (30, 0, KEPT + 1)
     await full.rows(
         "UPDATE queue SET decided_at = now(), decision = jsonb_build_object('kind', 'SET_ASIDE',"
-        " 'reason', 'no') WHERE job_id < :job", job=JOBS[33],
+        " 'reason', 'no') WHERE job_id < :job", job=JOBS[13],
     )  # fmt: skip
     await full.enqueue("more-1", gpus=2)
     await full.enqueue("more-2", gpus=2)
     await full.enqueue("more-3", gpus=2)
-    assert await _cycle(full, "aside") == (10, 0, 10)
+    assert await _cycle(full, "aside") == (30, 0, KEPT + 1 + 3)
+    looked_at = await full.rows("SELECT job_id FROM queue WHERE decision->'rejected' IS NOT NULL"
+                                " AND job_id < :job", job=JOBS[13])  # fmt: skip
+    assert looked_at == []
+
+
+async def test_many_that_come_at_once_are_planned_with_all_that_wait(full: Ledger):
+    await full.finish(JOBS[0])
+    for number in range(40):
+        await full.enqueue(f"more-{number:02}", gpus=2)
+    assert await _cycle(full, "burst") == (79, 1, 79)
+
+
+async def test_those_that_have_not_heard_are_told_a_few_at_a_time(
+    full: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kept_queue, "TELL_AT_MOST", 5)
+    await full.rows("UPDATE queue SET told_reason = 'another', told_at = now() - interval '1 h'")
+    await _cycle(full, "one")
+    unheard = "SELECT count(*) FROM queue WHERE told_reason = 'another'"
+    before = await full.value(unheard)
+    assert KEPT + 1 <= 39 - before <= KEPT + 1 + 5
+    await _cycle(full, "two")
+    assert before - await full.value(unheard) == 5
+
+
+async def test_the_whole_is_planned_while_jobs_change_their_places_in_the_part(
+    full: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    plan = planning.plan_kept
+    rearranged = [True, False, False, False]
+
+    def moving(*args: Any, **more: Any) -> CyclePlan:
+        return plan(*args, **more).model_copy(update={"rearranged": rearranged.pop(0)})
+
+    monkeypatch.setattr(planning, "plan_kept", moving)
+    assert await _cycle(full, "moved") == (39, 0, 39)
+    assert await _cycle(full, "again") == (39, 0, 39)
+    monkeypatch.setattr(full.cycles, "_moves", {})
+    assert await _cycle(full, "later") == (39, 0, KEPT + 1)
+    assert rearranged == []
 
 
 async def test_all_are_planned_after_a_while_and_by_another_policy(

@@ -140,6 +140,14 @@ def test_it_is_the_same_whatever_came_and_went() -> None:
     assert {job.id for job in left} == there.keys() - without
 
 
+def test_of_gangs_all_are_planned() -> None:
+    gangs = [a_job(f"g{n}", gpus=4, gang=Gang(unlabelled_nodes=True)) for n in range(40)]
+    others = [a_job(f"j{n}", gpus=4) for n in range(40)]
+    part = queued([*gangs, *others]).to_plan(0, PackingPolicy(max_reservations=2))
+    assert sum(job.gang is not None for job in part) == 40
+    assert sum(job.gang is None for job in part) == 3
+
+
 def test_a_job_that_may_count_as_more_is_seen() -> None:
     policy = PackingPolicy(class_rises_every=30 * DAY)
     queue = queued([a_job("young", submitted_at=NOW - DAY)])
@@ -149,6 +157,7 @@ def test_a_job_that_may_count_as_more_is_seen() -> None:
     assert queue.has_risen(policy, NOW)
     assert not queue.has_risen(PackingPolicy(class_rises_every=timedelta(0)), NOW)
     queue.remove("old")
+    queue.put(a_job("highest", submitted_at=NOW - 99 * DAY, priority=10))
     assert not queue.has_risen(policy, NOW)
 
 
