@@ -23,7 +23,6 @@ def test_end_to_end_compares_jobs_with_a_bare_workflow():
         # A job that is placed at once: start, enqueue, placed, its state, run_process, finish.
         assert (row["actions"], row["bare_actions"]) == (6, 5)
         assert {"temporal", "postgres", "control", "agents"} <= set(row["cpu_ms"])
-        assert min(row["calls_ms"][call] for call in ("submit", "list", "why", "cancel")) > 0
 
 
 def test_a_live_preemption_is_measured_step_by_step():
@@ -47,6 +46,7 @@ def test_growth_stands_beside_the_empty_queue_of_the_same_run():
         assert 0 < sum(parts[part] for part in ("read", "plan", "commit")) < parts["took"]
         assert row["cycles"] > 0 < row["wal_kb"]
         assert {"temporal", "postgres", "control", "agents"} <= set(row["cpu_ms"])
+        assert min(row["calls_ms"][call] for call in ("submit", "list", "why", "cancel")) > 0
 
 
 def test_a_soak_says_what_grew():
