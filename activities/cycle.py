@@ -25,7 +25,7 @@ from activities.locality import forget_data, load_locality, note_data
 from activities.measuring import Took, measure_cycle
 from activities.metrics import SILENT, Metrics
 from activities.placements import placement_of
-from activities.planning import Planning, WholePlan
+from activities.planning import Planning, WholePlans
 from activities.preempting import Preempting
 from activities.queue import end_attempt
 from activities.retrying import reports_errors
@@ -52,9 +52,6 @@ _KEEP_CYCLES = 1000
 """Of each pool, the latest; older ones are kept where they placed a job."""
 _FORGET_EVERY = 100
 """Cycles."""
-_WHOLE_EVERY = 10.0
-"""Seconds after which a long queue is planned whole again: it is said anew why those wait that
-are behind many others that ask alike."""
 _RECENT_FOR = 20.0
 """Seconds that the jobs placed lately are kept: what to expect changes slowly."""
 Outcome = tuple[CycleReply, tuple[Placement, ...]]
@@ -84,10 +81,7 @@ class CycleActivities:
         self._signals = signals
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
         """Jobs placed lately in each pool, with when they were read."""
-        self._whole: dict[str, WholePlan] = {}
-        """Of each pool, the last plan of its whole queue."""
-        self._moves: dict[str, float] = {}
-        """When jobs changed their places in the plan of a part of a pool's queue, since boot."""
+        self._whole = WholePlans()
         self._kept = KeptPools(metrics)
         self._warming = Warming()
         self._blocks = BlockWaking(database, signals)
@@ -198,8 +192,8 @@ class CycleActivities:
             now = await clock(connection)
             waiting = kept.queue.waiting(now)
             aside = tuple(set_aside_unread(*each) for each in waiting.unreadable.items())
-            last = None if whole else self._last_whole(pool)
-            part = last and kept.queue.to_plan(kept.nodes.open_gpus, pool.packing, now)
+            mix = None if whole else self._whole.mix_of_part(pool)
+            part = mix and kept.queue.to_plan(kept.nodes.open_gpus, pool.packing, now)
             queue = part or [entry.request for entry in waiting.entries.values()]
             gpus = _GPUs(kept.nodes.gpus, kept.nodes.free_gpus)
             if not queue:
@@ -211,17 +205,16 @@ class CycleActivities:
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
         kept.nodes.hold_data(data)
         plans = time.perf_counter()
-        mix = last.mix if part and last else None
-        planning = Planning(kept.nodes, pool.packing, now, recent, mix)
+        planning = Planning(kept.nodes, pool.packing, now, recent, mix if part else None)
         # In a thread: a long plan must not keep this process from its other work.
         decided, seconds = await asyncio.to_thread(_timed, plan_without, planning, queue)
         if part and decided.rearranged:
             self._kept.keep(pool_name, kept)
-            self._moves[pool_name] = time.monotonic()
+            self._whole.note_in_vain(pool)
             planned = time.perf_counter() - plans
             return await self._decide(pool_name, whole=True, planned=planned)
         if not part and planning.mix:
-            self._whole[pool_name] = WholePlan(time.monotonic(), pool.packing, planning.mix)
+            self._whole.note(pool, planning.mix)
         if aside:
             decided = decided.model_copy(update={"decisions": (*decided.decisions, *aside)})
         used = {node_id for decision in decided.placements for node_id, _ in decision.held}
@@ -229,15 +222,6 @@ class CycleActivities:
         self._kept.keep(pool_name, kept)
         took = (plans - began, planned + time.perf_counter() - plans)
         return _Decided(pool, waiting, queue, nodes, decided, now, gpus, took, seconds)
-
-    def _last_whole(self, pool: PoolSpec) -> WholePlan | None:
-        """Return the last plan of a pool's whole queue, where that is not long ago, and where no
-        plan of a part was in vain lately."""
-        last, then = self._whole.get(pool.name), time.monotonic() - _WHOLE_EVERY
-        if last is None or last.at <= then or self._moves.get(pool.name, then) > then:
-            return None
-        alike = last.packing == pool.packing and not pool.packing.weights.separation
-        return last if alike else None
 
     async def _recent_jobs(
         self, connection: AsyncConnection, pool: PoolSpec

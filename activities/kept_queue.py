@@ -21,9 +21,6 @@ from models.placement import JobRequest, PlacementKind
 from scheduling.long_queue import LongQueue
 from scheduling.saying import TELL_AT_MOST, Stored, has_to_hear
 
-LONG = 500
-"""Jobs from which on a cycle need not plan all."""
-
 
 class WaitingJobs(NamedTuple):
     """What is to be planned, by job."""
@@ -69,16 +66,13 @@ class KeptQueue:
     ) -> list[JobRequest] | None:
         """Return the jobs of `waiting` without which a plan would be another one, those that have
         no answer yet, and some that have not heard theirs; None where all are to be planned."""
-        if len(self._long) < LONG or self._long.has_risen(policy, now):
-            return None
-        resting = self._resting(now)
-        found = {job.id: job for job in self._long.to_plan(open_gpus, policy, without=resting)}
         to_hear = (job for job in self._untold if has_to_hear(self._stored[job], now))
         told = itertools.islice((job for job in to_hear if job in self._entries), TELL_AT_MOST)
-        for job_id in (*self._unanswered, *told):
-            if job_id not in resting and (entry := self._entries.get(job_id)):
-                found[job_id] = entry.request
-        return list(found.values()) if 2 * len(found) < len(self._entries) else None
+        beside = (self._entries.get(job_id) for job_id in (*self._unanswered, *told))
+        return self._long.to_plan(
+            open_gpus, policy, now, without=self._resting(now),
+            beside=(entry.request for entry in beside if entry),
+        )  # fmt: skip
 
     def _resting(self, now: datetime) -> set[str]:
         """Return the jobs that were set aside lately."""

@@ -9,8 +9,9 @@ that can make room for a job of which an earlier one like it found none. Gangs a
 their starts are looked for at some moments, so a later one may have one and the first none.
 """
 
+import itertools
 from bisect import bisect_left, insort
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterable
 from datetime import datetime
 from operator import attrgetter
 from typing import NamedTuple
@@ -18,19 +19,20 @@ from typing import NamedTuple
 from models.mig import profile_slices
 from models.packing import PackingPolicy
 from models.placement import JobRequest
-from scheduling.order import HIGHEST
+from scheduling.order import HIGHEST, order_in_class
 from scheduling.placement.mix import SLICE_MILLI
 
 _ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "data"}
 _asked = attrgetter(*(name for name in JobRequest.model_fields if name not in _ITS_OWN))
 
-Order = tuple[bool, float, str, int]
+LONG = 500
+"""Jobs from which on a cycle need not plan all."""
 
 
 class _Queued(NamedTuple):
-    """Sorts as a queue of one class does (`scheduling.order`); no two have the same id."""
+    """Sorts as a queue of one class does; no two have the same id."""
 
-    order: Order
+    order: tuple[bool, float, str, int]
     job: JobRequest
 
 
@@ -49,7 +51,7 @@ class LongQueue:
         """Take in a job as it is now."""
         self.remove(job.id)
         key = _asked(job), tuple(sorted(job.data.items()))
-        queued = _Queued(_order(job), job)
+        queued = _Queued(order_in_class(job), job)
         insort(self._alike.setdefault(key, []), queued)
         self._key_of[job.id] = key, queued
         if (since := _may_rise_from(job)) is not None:
@@ -67,36 +69,45 @@ class LongQueue:
         if (since := _may_rise_from(queued.job)) is not None:
             del self._waits_since[bisect_left(self._waits_since, since)]
 
-    def has_risen(self, policy: PackingPolicy, now: datetime) -> bool:
-        """Return whether a job may count as more than its own class: then jobs that ask alike are
-        not in the order that is kept here."""
-        every = policy.class_rises_every
-        return bool(every and self._waits_since) and now - self._waits_since[0] >= every
-
     def to_plan(
-        self, open_gpus: int, policy: PackingPolicy, without: Collection[str] = ()
-    ) -> list[JobRequest]:
-        """Return the jobs that a plan has to have, in no order.
+        self,
+        open_gpus: int,
+        policy: PackingPolicy,
+        now: datetime,
+        *,
+        without: Collection[str] = (),
+        beside: Iterable[JobRequest] = (),
+    ) -> list[JobRequest] | None:
+        """Return the jobs that a plan has to have, and those `beside`, in no order; None where
+        that should be all: the queue is short, they are half of it, or its order is another one.
 
         `open_gpus` are those of nodes that take jobs which nobody holds whole. Those `without` are
         as good as not there.
         """
+        if len(self) < LONG or self._has_risen(policy, now):
+            return None
+        found = {job.id: job for job in self.first_alike(open_gpus, policy, without)}
+        found.update((job.id, job) for job in beside if job.id not in without)
+        return list(found.values()) if 2 * len(found) < len(self) else None
+
+    def first_alike(
+        self, open_gpus: int, policy: PackingPolicy, without: Collection[str] = ()
+    ) -> list[JobRequest]:
+        """Return of those that ask alike the first ones, as many as a plan has to have."""
         found: list[JobRequest] = []
         for alike in self._alike.values():
             first = alike[0].job
             starts = open_gpus * 1000 // _milli(first)
             most = None if first.gang else starts + policy.max_reservations + 1
-            if without:
-                jobs = [queued.job for queued in alike if queued.job.id not in without]
-                found += jobs[:most]
-            else:
-                found += [queued.job for queued in alike[:most]]
+            there = (queued.job for queued in alike if queued.job.id not in without)
+            found += itertools.islice(there, most)
         return found
 
-
-def _order(job: JobRequest) -> Order:
-    submitted = job.submitted_at.timestamp() if job.submitted_at else 0.0
-    return job.submitted_at is None, submitted, job.id, job.attempt
+    def _has_risen(self, policy: PackingPolicy, now: datetime) -> bool:
+        """Return whether a job may count as more than its own class: then jobs that ask alike are
+        not in the order that is kept here."""
+        every = policy.class_rises_every
+        return bool(every and self._waits_since) and now - self._waits_since[0] >= every
 
 
 def _may_rise_from(job: JobRequest) -> datetime | None:

@@ -43,12 +43,13 @@ def queue_order(queue: Iterable[Job], policy: PackingPolicy, now: datetime) -> l
     """Return the jobs by the class that each counts as, highest first, then time of submission,
     then id."""
     counted = _counting(policy, now)
+    return sorted(queue, key=lambda job: (-counted(job), *order_in_class(job)))
 
-    def key(job: Job) -> tuple[int, bool, float, str, int]:
-        submitted = job.submitted_at.timestamp() if job.submitted_at else 0.0
-        return -counted(job), job.submitted_at is None, submitted, job.id, job.attempt
 
-    return sorted(queue, key=key)
+def order_in_class(job: Waits) -> tuple[bool, float, str, int]:
+    """Return what puts jobs that count as one class into order."""
+    submitted = job.submitted_at.timestamp() if job.submitted_at else 0.0
+    return job.submitted_at is None, submitted, job.id, job.attempt
 
 
 def counted_as(job: Waits, policy: PackingPolicy, now: datetime) -> int:

@@ -14,7 +14,7 @@ from models.node import NodeState
 from models.placement import JobRequest, PackingPolicy, RejectionCode
 from models.topology import Gang, SameConformance
 from scheduling.placement.feasibility import HOST_CODES
-from scheduling.placement.filters import first_failure, kind_of
+from scheduling.placement.filters import attributes_of, first_failure
 from scheduling.placement.reservations import gpus_open_from
 from scheduling.placement.state import EPSILON, Need, NodeView
 from scheduling.topology import DomainKey, domain_of, flavor_of
@@ -126,10 +126,10 @@ def _unsuited(
     node = view.node
     if node.state is not NodeState.READY:
         return RejectionCode.STATE
-    kind = kind_of(node)
-    flavors = (*kind.gpu_types, flavor_of(node))
+    attributes = attributes_of(node)
+    flavors = (*attributes.gpu_types, flavor_of(node))
     known = whole.known or gang.same_conformance is SameConformance.REQUIRE
-    code = first_failure(kind._replace(gpu_types=flavors), whole._replace(known=known))
+    code = first_failure(attributes._replace(gpu_types=flavors), whole._replace(known=known))
     if code is RejectionCode.GPU_TYPE and len(set(flavors)) > 1:
         return RejectionCode.FLAVOR
     if domain is None and code in _BEHIND_LABELS:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from models.host import HostAmounts
 from models.node import NodeState
 from models.topology import NodeTopology
-from scheduling.placement.filters import Kind, kind_of
+from scheduling.placement.filters import Attributes, attributes_of
 from scheduling.placement.parts import Parts
 from scheduling.placement.state import NodeView, Rooms
 
@@ -32,7 +32,7 @@ class Make(NamedTuple):
     """What no placement changes of a node."""
 
     state: NodeState
-    kind: Kind
+    attributes: Attributes
     """What the filters look at."""
     provider: str
     host: HostAmounts
@@ -94,7 +94,7 @@ def make_of(view: NodeView) -> Make:
     # Nothing is ever used of a node without GPUs.
     amount = view.vram_total or float(view.rooms.count) or np.inf
     return Make(
-        node.state, kind_of(node), node.provider, view.host, node.expires_at, amount,
+        node.state, attributes_of(node), node.provider, view.host, node.expires_at, amount,
         not view.vram_total, node.gpu_power, frozenset(node.data),
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ from scheduling.placement.classes import (
     class_of_view,
     layout_of,
 )
-from scheduling.placement.filters import FILTERS, Kind
+from scheduling.placement.filters import FILTERS, Attributes
 from scheduling.placement.state import EPSILON, Hold, Need, NodeView
 
 Floats = NDArray[np.float64]
@@ -63,12 +63,12 @@ class Makes:
         for number, held in enumerate(self._data):
             for name in held:
                 self._holders.setdefault(name, []).append(number)
-        numbers: dict[Kind, int] = {}
-        self._kind = np.array(
-            [numbers.setdefault(make.kind, len(numbers)) for make in makes], np.intp
+        numbers: dict[Attributes, int] = {}
+        self._attributes_of = np.array(
+            [numbers.setdefault(make.attributes, len(numbers)) for make in makes], np.intp
         )
-        """The number of each make's kind."""
-        self._kinds = tuple(numbers)
+        """Of each make, the number of its attributes: most makes differ in other things."""
+        self._attributes = tuple(numbers)
 
     def __len__(self) -> int:
         return len(self.left)
@@ -90,9 +90,9 @@ class Makes:
     def mismatches(self, need: Need) -> Iterator[tuple[RejectionCode, Bools]]:
         """Yield each filter that fails anywhere, with the makes where it does."""
         for each in FILTERS:
-            failed = [each.fails(kind, need) for kind in self._kinds]
+            failed = [each.fails(of, need) for of in self._attributes]
             if any(failed):
-                yield each.code, np.array(failed, np.bool_)[self._kind]
+                yield each.code, np.array(failed, np.bool_)[self._attributes_of]
 
 
 class Columns:

@@ -8,7 +8,7 @@ from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
 from models.topology import FLAVOR_LABEL
 from models.units import format_duration, format_gb, format_gb_per_second, format_watts
 from scheduling.lasting import why_too_short
-from scheduling.placement.filters import WHY, first_failure, kind_of
+from scheduling.placement.filters import WHY, attributes_of, first_failure
 from scheduling.placement.parts import lefts_now
 from scheduling.placement.state import EPSILON, Need, NodeView
 from scheduling.topology import missing_labels
@@ -33,7 +33,7 @@ def fits_when_empty(node: Node, need: Need) -> bool:
     """Return whether the node's totals suffice; a node that is gone holds nothing any more."""
     return (
         node.state is not NodeState.GONE
-        and first_failure(kind_of(node), need) is None
+        and first_failure(attributes_of(node), need) is None
         and host_failure(node.host, need.host(node.gpu_power)) is None
         and _gpus_suffice(node, need)
     )

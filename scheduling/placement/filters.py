@@ -1,10 +1,11 @@
 """The filters: what has to hold of a node before it may serve a job, whatever runs there.
 
 One list. The queue's cycle and its compiled pass ask it of all nodes at once, gangs and preemption
-of one node after the other, and buying plans as the cycle does. A filter looks at the kind of a
-node, which no placement changes; what is free there, and until when, is asked elsewhere.
+of one node after the other, and buying plans as the cycle does. A filter looks at attributes of a
+node that no placement changes; what is free there, and until when, is asked elsewhere.
 
-A new constraint is an entry of `FILTERS`, with what it looks at in `Kind`, `Need` and `asked`.
+A new constraint is an entry of `FILTERS`, with what it looks at in `Attributes`, `Need` and
+`asked`.
 """
 
 from collections.abc import Callable, Hashable
@@ -19,7 +20,7 @@ _MOST_ALLOWED = 3
 """Fingerprints that a reason names."""
 
 
-class Kind(NamedTuple):
+class Attributes(NamedTuple):
     """What the filters look at of a node."""
 
     tier: Tier
@@ -35,22 +36,22 @@ class Filter(NamedTuple):
     """One constraint."""
 
     code: RejectionCode
-    fails: Callable[[Kind, Need], bool]
+    fails: Callable[[Attributes, Need], bool]
     why: Callable[[Node, Need], str]
     """Says what the node has and the job wants, where it fails: `node-a <this>`."""
 
 
-def kind_of(node: Node) -> Kind:
+def attributes_of(node: Node) -> Attributes:
     """Return what the filters look at of a node."""
-    return Kind(
+    return Attributes(
         node.tier, (node.gpu_type.casefold(),), node.container_runtime is not None,
         node.conformance or None,
     )  # fmt: skip
 
 
-def first_failure(kind: Kind, need: Need) -> RejectionCode | None:
+def first_failure(of: Attributes, need: Need) -> RejectionCode | None:
     """Return the first constraint of the list that fails; None where the node may serve."""
-    return next((each.code for each in FILTERS if each.fails(kind, need)), None)
+    return next((each.code for each in FILTERS if each.fails(of, need)), None)
 
 
 def asked(need: Need) -> Hashable:
@@ -58,32 +59,32 @@ def asked(need: Need) -> Hashable:
     return need.tier, need.gpu_type, need.container, need.known, need.allowed
 
 
-def _of_another_tier(kind: Kind, need: Need) -> bool:
-    return kind.tier is not need.tier
+def _of_another_tier(of: Attributes, need: Need) -> bool:
+    return of.tier is not need.tier
 
 
 def _why_another_tier(node: Node, need: Need) -> str:
     return f"is a {node.tier} node, job is {need.tier}"
 
 
-def _of_another_gpu_type(kind: Kind, need: Need) -> bool:
-    return bool(need.gpu_type) and need.gpu_type not in kind.gpu_types
+def _of_another_gpu_type(of: Attributes, need: Need) -> bool:
+    return bool(need.gpu_type) and need.gpu_type not in of.gpu_types
 
 
 def _why_another_gpu_type(node: Node, need: Need) -> str:
     return f"has {node.gpu_type or 'unnamed'} GPUs, job wants {need.gpu_type.upper()}"
 
 
-def _without_runtime(kind: Kind, need: Need) -> bool:
-    return need.container and not kind.container
+def _without_runtime(of: Attributes, need: Need) -> bool:
+    return need.container and not of.container
 
 
 def _why_no_runtime(node: Node, need: Need) -> str:
     return "has no container runtime, job runs an image"
 
 
-def _not_known(kind: Kind, need: Need) -> bool:
-    return need.known and kind.conformance is None
+def _not_known(of: Attributes, need: Need) -> bool:
+    return need.known and of.conformance is None
 
 
 def _why_not_known(node: Node, need: Need) -> str:
@@ -91,8 +92,8 @@ def _why_not_known(node: Node, need: Need) -> str:
     return f"has not said what driver and kernel parameters it has, the {who} requires it"
 
 
-def _not_allowed(kind: Kind, need: Need) -> bool:
-    return bool(need.allowed) and kind.conformance not in need.allowed
+def _not_allowed(of: Attributes, need: Need) -> bool:
+    return bool(need.allowed) and of.conformance not in need.allowed
 
 
 def _why_not_allowed(node: Node, need: Need) -> str:

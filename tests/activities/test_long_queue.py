@@ -1,12 +1,16 @@
 """Cycles of a long queue plan a part of it: the same jobs start, and each is told why it waits."""
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from activities import cycle, kept_queue, planning
+from activities import kept_queue, planning
 from models.placement import CyclePlan
+from models.pool import PoolSpec
+from scheduling import long_queue
+from scheduling.placement.mix import NO_MIX
 from tests.support.ledger import Ledger
 
 JOBS = tuple(f"job-{number:02}" for number in range(40))
@@ -18,7 +22,7 @@ _CYCLE = "SELECT queued, placed, looked_at FROM cycles WHERE id = :id"
 @pytest.fixture
 async def full(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ledger]:
     """A node of two GPUs with a job, and 39 others that want both, told why they wait; 0.5 s."""
-    monkeypatch.setattr(kept_queue, "LONG", 10)
+    monkeypatch.setattr(long_queue, "LONG", 10)
     await ledger.register("node-a", gpus=2)
     for job in JOBS:
         await ledger.enqueue(job, gpus=2)
@@ -87,7 +91,7 @@ async def test_the_whole_is_planned_while_jobs_change_their_places_in_the_part(
     full: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
     plan = planning.plan_kept
-    rearranged = [True, False, False, False]
+    rearranged = [True, False, False]
 
     def moving(*args: Any, **more: Any) -> CyclePlan:
         return plan(*args, **more).model_copy(update={"rearranged": rearranged.pop(0)})
@@ -95,9 +99,32 @@ async def test_the_whole_is_planned_while_jobs_change_their_places_in_the_part(
     monkeypatch.setattr(planning, "plan_kept", moving)
     assert await _cycle(full, "moved") == (39, 0, 39)
     assert await _cycle(full, "again") == (39, 0, 39)
-    monkeypatch.setattr(full.cycles, "_moves", {})
-    assert await _cycle(full, "later") == (39, 0, KEPT + 1)
     assert rearranged == []
+
+
+def test_a_part_may_be_planned_for_a_while_after_the_whole(monkeypatch: pytest.MonkeyPatch):
+    plans, pool, clock = planning.WholePlans(), PoolSpec(name="p"), [100.0]
+    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    assert plans.mix_of_part(pool) is None
+    plans.note(pool, NO_MIX)
+    for later in (0.0, 9.9):
+        clock[0] = 100.0 + later
+        assert plans.mix_of_part(pool) is NO_MIX
+    for packing in ({"max_reservations": 2}, {"weights": {"separation": 1}}):
+        other = PoolSpec.model_validate({"name": "p", "packing": packing})
+        assert plans.mix_of_part(other) is None
+    separate = PoolSpec.model_validate({"name": "p", "packing": {"weights": {"separation": 1}}})
+    plans.note(separate, NO_MIX)
+    assert plans.mix_of_part(separate) is None, "it looks at all jobs"
+    plans.note_in_vain(pool)
+    plans.note(pool, NO_MIX)
+    clock[0] += 9.9
+    assert plans.mix_of_part(pool) is None, "the last part was in vain"
+    plans.note(pool, NO_MIX)
+    clock[0] += 9.9
+    assert plans.mix_of_part(pool) is NO_MIX
+    clock[0] += 0.2
+    assert plans.mix_of_part(pool) is None
 
 
 async def test_all_are_planned_after_a_while_and_by_another_policy(
@@ -109,7 +136,7 @@ async def test_all_are_planned_after_a_while_and_by_another_policy(
     )  # fmt: skip
     assert await _cycle(full, "policy") == (39, 0, 39)
     assert await _cycle(full, "again") == (39, 0, 3)
-    monkeypatch.setattr(cycle, "_WHOLE_EVERY", 0.0)
+    monkeypatch.setattr(planning, "WHOLE_EVERY", 0.0)
     assert await _cycle(full, "later") == (39, 0, 39)
 
 

@@ -1,18 +1,18 @@
 """A part of a long queue is planned as the whole of it is."""
 
 import random
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from models.placement import CyclePlan, JobRequest, PackingPolicy, PackingRule
 from models.topology import Gang
 from scheduling.cycle import mix_kept, plan_kept
-from scheduling.long_queue import LongQueue
+from scheduling.long_queue import LONG, LongQueue
 from scheduling.placement.kept import KeptNodes
 from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.packing import HOUR, NOW, a_job, a_node, one_by_one
-from tests.support.packing_scenes import Scene
+from tests.support.packing_scenes import Scene, uneven_nodes
 from tests.support.searches import seeds
 
 DAY = timedelta(days=1)
@@ -55,7 +55,7 @@ def both(scene: Scene, policy: PackingPolicy) -> tuple[CyclePlan, CyclePlan, int
     kept = kept_of(scene)
     mix = mix_kept(scene.queue, kept, policy, ())
     whole = plan_kept(scene.queue, kept, policy, NOW, mix=mix)
-    part = queued(scene.queue).to_plan(kept.open_gpus, policy)
+    part = queued(scene.queue).first_alike(kept.open_gpus, policy)
     return whole, plan_kept(part, kept, policy, NOW, mix=mix), len(part)
 
 
@@ -88,10 +88,7 @@ def test_jobs_change_their_places_in_the_part_or_not_in_the_whole() -> None:
     changed = 0
     for seed in seeds(8):
         chance = random.Random(seed)
-        nodes = [
-            a_node(f"n{i}", gpus=chance.choice([2, 4, 8]), cpus=chance.choice([24, 64, 96]))
-            for i in range(6)
-        ]
+        nodes = uneven_nodes(chance)
         queue = [
             a_job(
                 f"j{i:03}", gpus := chance.choice([1, 2, 4]), vram_per_gpu=10, ram=0,
@@ -109,7 +106,7 @@ def test_the_part_is_small_where_little_is_open() -> None:
     nodes = [a_node("full", busy=range(8)), a_node("half", busy=range(4))]
     jobs = [a_job(f"j{number:04}", gpus=1 + number % 2) for number in range(5_000)]
     kept = kept_of(Scene(nodes, [], jobs))
-    part = queued(jobs).to_plan(kept.open_gpus, PackingPolicy(max_reservations=8))
+    part = queued(jobs).first_alike(kept.open_gpus, PackingPolicy(max_reservations=8))
     assert kept.open_gpus == 4
     assert len(part) == (4 + 9) + (2 + 9)
     assert {job.id for job in part} == {f"j{n:04}" for n in range(26)} - {"j0023", "j0025"}
@@ -131,34 +128,46 @@ def test_it_is_the_same_whatever_came_and_went() -> None:
     assert len(queue) == len(there)
     new = queued(list(there.values()))
     for open_gpus in (0, 3, 400):
-        found = queue.to_plan(open_gpus, PackingPolicy(max_reservations=2))
+        found = queue.first_alike(open_gpus, PackingPolicy(max_reservations=2))
         assert sorted(found, key=lambda job: job.id) == sorted(
-            new.to_plan(open_gpus, PackingPolicy(max_reservations=2)), key=lambda job: job.id
+            new.first_alike(open_gpus, PackingPolicy(max_reservations=2)), key=lambda job: job.id
         )
     without = set(list(there)[::2])
-    left = queue.to_plan(1_000, PackingPolicy(), without=without)
+    left = queue.first_alike(1_000, PackingPolicy(), without=without)
     assert {job.id for job in left} == there.keys() - without
 
 
 def test_of_gangs_all_are_planned() -> None:
     gangs = [a_job(f"g{n}", gpus=4, gang=Gang(unlabelled_nodes=True)) for n in range(40)]
     others = [a_job(f"j{n}", gpus=4) for n in range(40)]
-    part = queued([*gangs, *others]).to_plan(0, PackingPolicy(max_reservations=2))
+    part = queued([*gangs, *others]).first_alike(0, PackingPolicy(max_reservations=2))
     assert sum(job.gang is not None for job in part) == 40
     assert sum(job.gang is None for job in part) == 3
 
 
-def test_a_job_that_may_count_as_more_is_seen() -> None:
-    policy = PackingPolicy(class_rises_every=30 * DAY)
-    queue = queued([a_job("young", submitted_at=NOW - DAY)])
-    assert not queue.has_risen(policy, NOW)
-    assert queue.has_risen(policy, NOW + 29 * DAY)
+def test_all_are_planned_where_a_part_would_not_do() -> None:
+    policy = PackingPolicy(class_rises_every=30 * DAY, max_reservations=8)
+    jobs = [a_job(f"j{number:03}", submitted_at=NOW - DAY) for number in range(LONG)]
+    queue = queued(jobs[1:])
+
+    def planned(now: datetime = NOW, policy: PackingPolicy = policy) -> int | None:
+        part = queue.to_plan(0, policy, now)
+        return None if part is None else len(part)
+
+    assert planned() is None, "it is short"
+    queue.put(jobs[0])
+    assert planned() == 9
+    assert planned(NOW + 29 * DAY) is None, "jobs may have risen a class"
+    assert planned(NOW + 29 * DAY, PackingPolicy(class_rises_every=timedelta(0))) == 9
     queue.put(a_job("old", submitted_at=NOW, waits_since=NOW - 31 * DAY))
-    assert queue.has_risen(policy, NOW)
-    assert not queue.has_risen(PackingPolicy(class_rises_every=timedelta(0)), NOW)
+    assert planned() is None
     queue.remove("old")
     queue.put(a_job("highest", submitted_at=NOW - 99 * DAY, priority=10))
-    assert not queue.has_risen(policy, NOW)
+    assert planned() == 9 + 1
+    some = queue.to_plan(0, policy, NOW, beside=[*jobs[:3], *jobs[100:110]], without={"j105"})
+    assert some is not None
+    assert len(some) == 9 + 1 + 9
+    assert queue.to_plan(0, policy, NOW, beside=jobs[:300]) is None, "it is more than half"
 
 
 def test_whoever_is_behind_one_that_waits_alike_has_no_room_either() -> None:

@@ -26,7 +26,7 @@ from tests.scheduling.test_packing_properties import check_every_moment
 from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.gangs import islands
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, one_by_one, running
-from tests.support.packing_scenes import Scene, applied, scenes
+from tests.support.packing_scenes import Scene, applied, scenes, uneven_nodes
 from tests.support.searches import seeds
 
 RULES = [PackingRule.SEED_SCORE, PackingRule.KEEP_ROOM]
@@ -234,10 +234,7 @@ def test_queues_that_fill_empty_nodes_are_packed_as_sets(rule: PackingRule) -> N
     found = 0
     for seed in seeds(4):
         rng = random.Random(seed)
-        nodes = [
-            a_node(f"n{i}", gpus=rng.choice([2, 4, 8]), cpus=rng.choice([24, 64, 96]))
-            for i in range(6)
-        ]
+        nodes = uneven_nodes(rng)
         queue = [
             a_job(
                 f"j{i:02}", gpus := rng.choice([1, 1, 1, 2, 4, 8]),

@@ -1,5 +1,6 @@
 """Clusters and queues of every kind, for tests of what must hold for all of them."""
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,7 +27,7 @@ from models.topology import (
 )
 from scheduling.cycle import plan
 from scheduling.placement.state import with_job
-from tests.support.packing import NOW, POLICY, a_job
+from tests.support.packing import NOW, POLICY, a_job, a_node
 
 MINUTE = timedelta(minutes=1)
 H100 = positions_of("H100", 80)
@@ -50,6 +51,14 @@ host_wishes = st.fixed_dictionaries(
         "data": st.sampled_from([{}, {}, {}, {"a": 10}, {"a": 10, "b": 30}, {"b": 0, "c": 0}]),
     }
 )
+
+
+def uneven_nodes(chance: random.Random) -> list[Node]:
+    """Return six empty nodes, some with many cores for a GPU and some with few."""
+    return [
+        a_node(f"n{i}", gpus=chance.choice([2, 4, 8]), cpus=chance.choice([24, 64, 96]))
+        for i in range(6)
+    ]
 
 
 @st.composite
