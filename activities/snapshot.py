@@ -22,7 +22,7 @@ from models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
 from models.pool import PoolSpec, no_such_pool
 from models.problems import describe_all
 from models.topology import NodeTopology
-from scheduling.order import QueuedJob, queue_order
+from scheduling.order import QueuedJob, before
 
 _PLACEMENTS = 400
 """That say what jobs to expect."""
@@ -137,11 +137,20 @@ async def load_place(
 ) -> int | None:
     """Return a job's place in its pool's queue, from 1, those that are held counted; None where it
     has left it."""
-    now = await clock(connection)
-    rows = await connection.execute(text(_PLACES), {"pool": pool})
-    ordered = queue_order((QueuedJob(*row) for row in rows), packing, now)
-    places = (place for place, job in enumerate(ordered, 1) if job.id == job_id)
-    return next(places, None)
+    asked = {"pool": pool, "job": job_id}
+    row = (await connection.execute(text(_IN_QUEUE), asked)).one_or_none()
+    if row is None:
+        return None
+    job = QueuedJob(*row)
+    classes, more, as_much = zip(*before(job, packing, await clock(connection)), strict=True)
+    ahead = await connection.scalar(
+        text(_AHEAD),
+        asked | {
+            "classes": list(classes), "more": list(more), "as_much": list(as_much),
+            "submitted": job.submitted_at, "attempt": job.attempt,
+        },
+    )  # fmt: skip
+    return 1 + (ahead or 0)
 
 
 async def load_running(
@@ -252,10 +261,23 @@ _QUEUE = f"""
             OR decided_at < clock_timestamp() - CAST(:rest AS interval))
 """
 
-_PLACES = f"""
+_IN_QUEUE = f"""
     SELECT job_id, attempt, priority, submitted_at, {WAITS_SINCE} AS waits_since FROM queue
-     WHERE pool = :pool
+     WHERE pool = :pool AND job_id = :job
 """
+
+_AHEAD = f"""
+    SELECT count(*)
+      FROM queue q
+      JOIN unnest(CAST(:classes AS integer[]), CAST(:more AS timestamptz[]),
+                  CAST(:as_much AS timestamptz[])) AS before (priority, more, as_much)
+           USING (priority)
+     WHERE pool = :pool
+       AND ({WAITS_SINCE} <= before.more
+            OR {WAITS_SINCE} <= before.as_much
+               AND (submitted_at, job_id COLLATE "C", attempt) < (:submitted, :job, :attempt))
+"""
+"""`scheduling.order` says who is before whom: `before`, and `order_in_class`."""
 
 _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,

@@ -283,17 +283,28 @@ _JOBS_WHERE = """
        AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
        AND (CAST(:name AS text) IS NULL OR name = :name)
        AND (CAST(:ids AS text[]) IS NULL OR id = ANY(CAST(:ids AS text[])))
-       AND (CAST(:states AS text[]) IS NULL OR state = ANY(CAST(:states AS text[])))
+       AND (CAST(:states AS text[]) IS NULL
+            OR state IN (SELECT unnest(CAST(:states AS text[])))
+               AND (NOT CAST(:states AS text[]) <@ '{RUNNING}'
+                    OR id IN (SELECT job_id FROM placements WHERE ended_at IS NULL))
+               AND (CAST(:states AS text[]) && '{QUEUED,HELD,RUNNING,RETRYING}'
+                    OR ended_at IS NOT NULL))
        AND (CAST(:since AS timestamptz) IS NULL OR ended_at IS NULL OR ended_at > :since)
-       AND (CAST(:after AS text) IS NULL OR EXISTS (
-                SELECT 1 FROM jobs a WHERE a.id = :after AND (a.submitted_at > j.submitted_at
-                    OR a.submitted_at = j.submitted_at AND a.id < j.id)))
+       AND (CAST(:after AS text) IS NULL
+            OR submitted_at <= (SELECT submitted_at FROM jobs WHERE id = :after)
+               AND (submitted_at < (SELECT submitted_at FROM jobs WHERE id = :after)
+                    OR id > :after))
      ORDER BY submitted_at DESC, id LIMIT :limit
 """
+"""Some of it follows from the rest, and PostgreSQL does not see that: jobs that run have live
+placements, those of no other state have ended, and the page after a job begins where it was
+submitted. Of `state IN (SELECT ...)` it expects to find many, so it goes by the index of
+submissions; with `= ANY` few, so it reads all jobs first."""
 
 _ID_OF = """
-    SELECT id FROM jobs WHERE id = :ref OR name = :ref
-     ORDER BY id = :ref DESC, submitted_at DESC, id LIMIT 1
+    SELECT coalesce(
+        (SELECT id FROM jobs WHERE id = :ref),
+        (SELECT id FROM jobs WHERE name = :ref ORDER BY submitted_at DESC, id LIMIT 1))
 """
 
 _QUEUED = """
@@ -381,14 +392,16 @@ _POOLS = """
            (SELECT count(DISTINCT (l.node_id, l.gpu_index)) FROM leases l
               JOIN nodes n ON n.id = l.node_id
              WHERE n.pool = p.name AND l.ended_at IS NULL) AS gpus_used,
-           (SELECT count(*) FROM queue q WHERE q.pool = p.name AND NOT q.held) AS queued,
-           (SELECT count(*) FROM queue q WHERE q.pool = p.name AND q.held) AS held,
-           (SELECT count(*) FROM queue q WHERE q.pool = p.name AND NOT q.held
-               AND q.decision->>'kind' = 'SET_ASIDE') AS set_aside,
+           q.queued, q.held, q.set_aside,
            (SELECT count(DISTINCT l.job_id) FROM placements l JOIN nodes n ON n.id = l.node_id
              WHERE n.pool = p.name AND l.ended_at IS NULL) AS running,
            c.committed_at AS last_cycle_at, c.took_ms AS last_cycle_ms
       FROM pools p
+     CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE NOT held) AS queued,
+                                count(*) FILTER (WHERE held) AS held,
+                                count(*) FILTER (WHERE NOT held
+                                    AND decision->>'kind' = 'SET_ASIDE') AS set_aside
+                           FROM queue WHERE pool = p.name) q
       LEFT JOIN LATERAL (SELECT committed_at, took_ms FROM cycles WHERE pool = p.name
                           ORDER BY committed_at DESC LIMIT 1) c ON true
      ORDER BY p.name

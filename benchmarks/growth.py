@@ -17,7 +17,8 @@ cost that each job has once.
 
 Of each row besides: what the pool's cycles took by part, how often it planned for one no-op job,
 what PostgreSQL wrote for it, and how long a person waits who submits one job more that waits,
-lists jobs (100), asks why it waits, and cancels it (to its end).
+lists jobs (100) and pools, reads all of this job (pages show these) and why it waits, and cancels
+it (to its end).
 """
 
 import argparse
@@ -48,7 +49,7 @@ T = TypeVar("T")
 UNDER_WAY = 8
 GPUS = UNDER_WAY + 1
 SHAPES = 12
-CALLS = ("submit", "list", "why", "cancel")
+CALLS = ("submit", "list", "pools", "report", "why", "cancel")
 PARTS = ("read", "plan", "commit", "explain")
 SPEC = JobSpec(name="noop", command=("true",), expected_duration=timedelta(minutes=1))
 HOLDER = JobSpec(
@@ -230,6 +231,8 @@ class _Bench:
                     sys.exit(f"nobody says why {job_id} waits")
                 await asyncio.sleep(0.1)
             await timed("list", self._api.list())
+            await timed("pools", self._api.pools())
+            await timed("report", self._api.report(job_id))
             await timed("why", self._api.explain(job_id))
             await timed("cancel", self._cancel(job_id))
         return {name: round(statistics.median(each), 1) for name, each in took.items()}

@@ -1,7 +1,7 @@
 """The order of a queue, and what its wait does to a job's class. Nothing else decides either."""
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple, Protocol, TypeVar
 
 from models.packing import PackingPolicy
@@ -39,6 +39,17 @@ class QueuedJob(NamedTuple):
     waits_since: datetime
 
 
+class Before(NamedTuple):
+    """Which jobs of a class come before a job, by since when they wait; None where none does."""
+
+    priority: int
+    """The class."""
+    more: datetime | None
+    """Who waits since then, or since earlier, counts as more."""
+    as_much: datetime | None
+    """Who does since then counts as much at least: `order_in_class` says who of two is first."""
+
+
 def queue_order(queue: Iterable[Job], policy: PackingPolicy, now: datetime) -> list[Job]:
     """Return the jobs by the class that each counts as, highest first, then time of submission,
     then id."""
@@ -56,6 +67,35 @@ def counted_as(job: Waits, policy: PackingPolicy, now: datetime) -> int:
     """Return the class that a job counts as in its queue: its own, and one more for each full
     `class_rises_every` that it has waited in all."""
     return _counting(policy, now)(job)
+
+
+def before(job: Waits, policy: PackingPolicy, now: datetime) -> tuple[Before, ...]:
+    """Return, for each class, which of its jobs come before `job` in `queue_order`.
+
+    For whoever counts them without reading the queue.
+    """
+    counts = counted_as(job, policy, now)
+    return tuple(
+        Before(
+            priority=priority,
+            more=_since(priority, counts + 1, policy, now),
+            as_much=_since(priority, counts, policy, now),
+        )
+        for priority in range(HIGHEST + 1)
+    )
+
+
+def _since(priority: int, counts_as: int, policy: PackingPolicy, now: datetime) -> datetime | None:
+    """Return since when a job of a class has to wait to count as another, or as more."""
+    steps = counts_as - priority
+    if steps <= 0:
+        return _EVER
+    if counts_as > HIGHEST or not policy.class_rises_every:
+        return None
+    return now - steps * policy.class_rises_every
+
+
+_EVER = datetime.max.replace(tzinfo=UTC)
 
 
 def noted(

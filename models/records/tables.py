@@ -207,7 +207,8 @@ class JobRow(SQLModel, table=True):
 
     __tablename__: ClassVar[str] = "jobs"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (
-        Index("jobs_by_submission", "submitted_at"),
+        Index("jobs_by_submission", text("submitted_at DESC"), "id"),
+        Index("jobs_by_name", "name", text("submitted_at DESC"), "id"),
         Index("jobs_by_key", "tenant", "name", "key", unique=True,
               postgresql_where=text("key IS NOT NULL")),
     )  # fmt: skip

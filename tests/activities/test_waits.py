@@ -5,6 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+import pytest
+
+from activities.database import clock
 from activities.preemption_inputs import read_inputs
 from activities.snapshot import load_place, load_pool, read_queue
 from activities.views import Views, set_pool
@@ -12,6 +15,7 @@ from models.job import JobState
 from models.messages import HoldRequest, LeaseEnd, ReleaseRequest
 from models.placement import PackingPolicy, PlacementKey
 from models.pool import PoolPacking, PoolSpec
+from scheduling.order import queue_order
 from tests.support.ledger import SUBMITTED_AT, Ledger
 
 DAY = timedelta(days=1)
@@ -29,6 +33,23 @@ async def test_a_job_that_waited_a_month_goes_before_one_of_the_next_class(ledge
         old = await Views(ledger.database).job("old")
         assert (old.state, old.priority, old.counted_as) == (JobState.RUNNING, 4, 5)
         assert old.waited == row["waited"]
+
+
+@pytest.mark.parametrize("every", [timedelta(0), 30 * DAY], ids=["never", "rises"])
+async def test_a_place_is_the_one_that_the_order_gives(ledger: Ledger, every: timedelta):
+    await _rises_every(ledger, every)
+    for number in range(24):
+        name = f"{'Aa_'[number % 3]}-{number}"  # other languages have other orders of letters
+        await ledger.enqueue(name, priority=number * 7 % 11)
+        await _age(ledger, name, number * 5 % 4 * 30)
+    await _set_hold(ledger, True, "A-3")
+    async with ledger.database.transaction() as connection:
+        packing: PackingPolicy = (await load_pool(connection, ledger.pool)).packing
+        queue = (await read_queue(connection, ledger.pool)).entries
+        ordered = queue_order([each.request for each in queue], packing, await clock(connection))
+    assert list((await _places(ledger)).items()) == [
+        (job.id, place) for place, job in enumerate(ordered, 1)
+    ]
 
 
 async def test_a_pool_can_switch_it_off(ledger: Ledger):
@@ -224,6 +245,6 @@ async def _places(ledger: Ledger) -> dict[str, int | None]:
     return dict(sorted(places.items(), key=lambda item: item[1] or 0))
 
 
-async def _set_hold(ledger: Ledger, held: bool) -> None:
-    key = PlacementKey(job_id="old", attempt=1)
+async def _set_hold(ledger: Ledger, held: bool, job: str = "old") -> None:
+    key = PlacementKey(job_id=job, attempt=1)
     await ledger.run(ledger.queue.set_hold, HoldRequest(key=key, held=held))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from models.packing import PackingPolicy
 from models.placement import JobRequest, PlacementKind
 from scheduling.cycle import foresee, plan, plan_kept
-from scheduling.order import counted_as, queue_order
+from scheduling.order import before, counted_as, order_in_class, queue_order
 from scheduling.placement.kept import KeptNodes
 from scheduling.preemption.plan import plan_preemptions
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
@@ -95,31 +95,51 @@ def test_every_way_to_plan_says_the_same_of_what_a_job_counted_as(compiled: bool
     assert (seen.decision.kind, seen.decision.counted_as) == (PlacementKind.EXISTING_NODE, 5)
 
 
-jobs = st.builds(
-    lambda number, priority, days, since: a_job(
-        f"job-{number}", priority=priority, submitted_at=NOW - days * DAY,
-        waits_since=None if since is None else NOW - min(since, days) * DAY,
-    ),
-    st.integers(0, 99), st.integers(0, 5), st.floats(0, 149),
-    st.none() | st.floats(0, 149),
-)  # fmt: skip
+def jobs_up_to(highest: int) -> st.SearchStrategy[JobRequest]:
+    days = st.floats(0, 149) | st.sampled_from([0, 30, 60])
+    return st.builds(
+        lambda number, priority, days, since: a_job(
+            f"job-{number}", priority=priority, submitted_at=NOW - days * DAY,
+            waits_since=None if since is None else NOW - min(since, days) * DAY,
+        ),
+        st.integers(0, 99), st.integers(0, highest), days, st.none() | st.floats(0, 149),
+    )  # fmt: skip
 
 
-@given(st.lists(jobs, max_size=12, unique_by=lambda job: job.id), st.sampled_from([NEVER, POLICY]))
+def queues(jobs: st.SearchStrategy[JobRequest]) -> st.SearchStrategy[list[JobRequest]]:
+    return st.lists(jobs, max_size=12, unique_by=lambda job: job.id)
+
+
+@given(queues(jobs_up_to(5)), st.sampled_from([NEVER, POLICY]))
 def test_nobody_goes_behind_a_younger_job_of_its_class_or_of_a_lower_one_that_waits_no_longer(
     queue: list[JobRequest], policy: PackingPolicy
 ) -> None:
     ordered = queue_order(queue, policy, NOW)
     assert queue_order(list(reversed(queue)), policy, NOW) == ordered
     for place, job in enumerate(ordered):
-        for before in ordered[:place]:
-            risen = _waits_since(before) < _waits_since(job) and policy is POLICY
-            older = (before.submitted_at or NOW) <= (job.submitted_at or NOW)
+        for first in ordered[:place]:
+            risen = _waits_since(first) < _waits_since(job) and policy is POLICY
+            older = (first.submitted_at or NOW) <= (job.submitted_at or NOW)
             assert (
-                before.priority > job.priority
+                first.priority > job.priority
                 or risen
-                or (before.priority == job.priority and older)
+                or (first.priority == job.priority and older)
             )
+
+
+@given(queues(jobs_up_to(10)), st.sampled_from([NEVER, POLICY]))
+def test_those_before_a_job_can_be_counted_without_the_order(
+    queue: list[JobRequest], policy: PackingPolicy
+) -> None:
+    for place, job in enumerate(queue_order(queue, policy, NOW)):
+        classes = {each.priority: each for each in before(job, policy, NOW)}
+        ahead = 0
+        for other in queue:
+            at, since = classes[other.priority], _waits_since(other)
+            more = at.more is not None and since <= at.more
+            level = at.as_much is not None and since <= at.as_much
+            ahead += more or (level and order_in_class(other) < order_in_class(job))
+        assert ahead == place
 
 
 def _waits_since(job: JobRequest) -> datetime:

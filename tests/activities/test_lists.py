@@ -1,0 +1,57 @@
+"""Lists of jobs, on PostgreSQL: filters, and pages that come one after the other."""
+
+import pytest
+
+from activities.views import Views
+from models.job import JobState
+from models.views import JobView
+from tests.support.ledger import Ledger
+
+LIVE = frozenset({JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RETRYING})
+ASKED = [
+    frozenset[JobState](), LIVE, frozenset(JobState) - LIVE,
+    *(frozenset({state}) for state in JobState),
+    frozenset({JobState.RUNNING, JobState.SUCCEEDED}), frozenset({JobState.HELD, JobState.QUEUED}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("states", ASKED, ids=lambda states: "-".join(sorted(states)) or "all")
+async def test_pages_of_a_filter_are_what_the_whole_list_has_of_it(
+    ledger: Ledger, states: frozenset[JobState]
+):
+    views = Views(ledger.database)
+    await _jobs_of_each_state(ledger)
+    whole = await views.jobs()
+    assert {job.state for job in whole} == LIVE | {JobState.SUCCEEDED}
+    assert list(whole) == sorted(whole, key=lambda job: (-job.submitted_at.timestamp(), job.id))
+    paged: list[JobView] = []
+    while page := await views.jobs(states=states, limit=2, after=paged[-1].id if paged else None):
+        paged += page
+    assert paged == [job for job in whole if not states or job.state in states]
+
+
+async def test_the_newest_of_a_name_is_found_and_an_id_comes_before_a_name(ledger: Ledger):
+    views = Views(ledger.database)
+    await _jobs_of_each_state(ledger)
+    await ledger.rows("UPDATE jobs SET name = 'a' WHERE id = 'd'")
+    await ledger.rows("UPDATE jobs SET name = 'z' WHERE id IN ('e', 'f', 'i')")
+    assert await views.id_of("a") == (await views.job("a")).id == "a"
+    newest = [job.id for job in await views.jobs() if job.name == "z"]
+    assert newest == ["i", "f", "e"]
+    assert await views.id_of("z") == (await views.job("z")).id == "i"
+
+
+async def _jobs_of_each_state(ledger: Ledger) -> None:
+    """Twelve jobs; three at a time were submitted at the same moment."""
+    await ledger.register(gpus=4)
+    async with ledger.listening(*"abcd"):
+        for name in "abcd":
+            await ledger.enqueue(name, gpus=1)
+        for name in "efghijkl":
+            await ledger.enqueue(name, gpus=8, held=name in "gk")
+        assert (await ledger.cycle("one")).placed == 4
+    await ledger.finish("a")
+    await ledger.release("c")
+    await ledger.rows(
+        "UPDATE jobs SET submitted_at = submitted_at + interval '1 hour' * (ascii(id) / 3)"
+    )
