@@ -1,6 +1,6 @@
 """Reading jobs, nodes and pools for people: the client and the console show these."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -47,15 +47,13 @@ class Views:
         With `ended_since` none that ended before. `after` is the id of the last one of the page
         before.
         """
+        asked = {
+            "pool": pool, "tenant": tenant, "name": name, "ids": list(ids), "since": ended_since,
+            "states": [state.value for state in states], "after": after,
+        }  # fmt: skip
+        asked = {name: value for name, value in asked.items() if value}
         async with self._database.transaction() as connection:
-            rows = await connection.execute(
-                text(f"SELECT * FROM ({_JOBS}) AS j {_JOBS_WHERE}"),
-                {
-                    "pool": pool, "tenant": tenant, "name": name, "ids": list(ids) or None,
-                    "states": [state.value for state in states] or None, "limit": limit,
-                    "since": ended_since, "after": after,
-                },
-            )  # fmt: skip
+            rows = await connection.execute(text(_of_jobs(asked)), asked | {"limit": limit})
             return tuple(_job(row) for row in rows.mappings())
 
     async def id_of(self, ref: str) -> str:
@@ -278,28 +276,36 @@ _JOBS = """
 """What was bought and is still to come says better when a job starts than what runs now: whoever
 decided about it knew both (`scheduling.buying.coming`)."""
 
-_JOBS_WHERE = """
-     WHERE (CAST(:pool AS text) IS NULL OR pool = :pool)
-       AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
-       AND (CAST(:name AS text) IS NULL OR name = :name)
-       AND (CAST(:ids AS text[]) IS NULL OR id = ANY(CAST(:ids AS text[])))
-       AND (CAST(:states AS text[]) IS NULL
-            OR state IN (SELECT unnest(CAST(:states AS text[])))
-               AND (NOT CAST(:states AS text[]) <@ '{RUNNING}'
-                    OR id IN (SELECT job_id FROM placements WHERE ended_at IS NULL))
-               AND (CAST(:states AS text[]) && '{QUEUED,HELD,RUNNING,RETRYING}'
-                    OR ended_at IS NOT NULL))
-       AND (CAST(:since AS timestamptz) IS NULL OR ended_at IS NULL OR ended_at > :since)
-       AND (CAST(:after AS text) IS NULL
-            OR submitted_at <= (SELECT submitted_at FROM jobs WHERE id = :after)
-               AND (submitted_at < (SELECT submitted_at FROM jobs WHERE id = :after)
-                    OR id > :after))
-     ORDER BY submitted_at DESC, id LIMIT :limit
-"""
-"""Some of it follows from the rest, and PostgreSQL does not see that: jobs that run have live
-placements, those of no other state have ended, and the page after a job begins where it was
-submitted. Of `state IN (SELECT ...)` it expects to find many, so it goes by the index of
-submissions; with `= ANY` few, so it reads all jobs first."""
+_WHERE = {
+    "pool": "pool = :pool",
+    "tenant": "tenant = :tenant",
+    "name": "name = :name",
+    "ids": "id = ANY(:ids)",
+    "states": "state IN (SELECT unnest(CAST(:states AS text[])))",
+    "since": "(ended_at IS NULL OR ended_at > :since)",
+    "after": "submitted_at <= (SELECT submitted_at FROM jobs WHERE id = :after)"
+    " AND (submitted_at < (SELECT submitted_at FROM jobs WHERE id = :after) OR id > :after)",
+}
+_RUNS = "id = ANY(ARRAY(SELECT job_id FROM placements WHERE ended_at IS NULL))"
+_ENDED = "ended_at IS NOT NULL"
+
+
+def _of_jobs(asked: Mapping[str, Any]) -> str:
+    """Return the query for the jobs that were asked for.
+
+    It says what was asked, and nothing of the rest: PostgreSQL keeps its plan, and one that has
+    to do for all that could be asked reads all jobs.
+    """
+    where = [_WHERE[name] for name in asked]
+    # What follows from the states, and PostgreSQL does not see.
+    if states := {JobState(value) for value in asked.get("states", ())}:
+        if states == {JobState.RUNNING}:
+            where.append(_RUNS)
+        if all(state.ended for state in states):
+            where.append(_ENDED)
+    only = " AND ".join(where) or "true"
+    return f"SELECT * FROM ({_JOBS}) AS j WHERE {only} ORDER BY submitted_at DESC, id LIMIT :limit"
+
 
 _ID_OF = """
     SELECT coalesce(
