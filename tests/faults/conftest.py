@@ -20,9 +20,9 @@ async def fleet() -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 async def large_fleet() -> AsyncIterator[Fleet]:
-    """Starts a stack with a control worker and more agents; 8 s."""
+    """Starts a stack with two control workers and more agents; 10 s."""
     with temporary_folder() as folder:
-        async with running_fleet(folder, nodes=3) as running:
+        async with running_fleet(folder, nodes=3, controls=2) as running:
             yield running
 
 

@@ -38,10 +38,17 @@ PATIENCE = 90.0
 
 
 class Fleet:
-    """A running stack with `nodes` agents, and the client of it."""
+    """A running stack with `nodes` agents and `controls` control workers, and the client of it."""
 
-    def __init__(self, stack: Stack, nodes: int, lost_after: timedelta = NODE_LOST_AFTER) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        nodes: int,
+        lost_after: timedelta = NODE_LOST_AFTER,
+        controls: int = 1,
+    ) -> None:
         self.stack = stack
+        self.controls = (CONTROL, *(f"{CONTROL}-{number}" for number in range(2, controls + 1)))
         self.lost_after = lost_after
         self.nodes = node_names(nodes)
         self.relays: dict[str, Relay] = {}
@@ -74,13 +81,13 @@ class Fleet:
             self.stack.temporal.start(_quietly, SEARCH_ATTRIBUTES)
         elif name == POSTGRES:
             self.stack.postgres.start(_quietly)
-        elif name == CONTROL:
-            self._spawn(CONTROL, (sys.executable, "-P", "-m", "tests.faults.impatient_control"))
+        elif name in self.controls:
+            self._spawn(name, (sys.executable, "-P", "-m", "tests.faults.impatient_control"))
         else:
             self._spawn(name, (program("longshore"), "agent", *self._flags(name)))
 
     def start_what_is_missing(self) -> None:
-        for name in (TEMPORAL, POSTGRES, CONTROL, *map(agent_process, self.nodes)):
+        for name in (TEMPORAL, POSTGRES, *self.controls, *map(agent_process, self.nodes)):
             if not self.stack.processes.running(name):
                 self.start(name)
 
@@ -204,6 +211,8 @@ class Fleet:
             "LONGSHORE_NODE_LOST_AFTER": f"{self.lost_after.total_seconds():g}s",
             "PYTHONPATH": str(ROOT),
         }
+        if len(self.controls) > 1:
+            env["TESTS_SPREAD"] = "yes"
         if relay := self.relays.get(name.removeprefix("agent-")):
             env["TEMPORAL_ADDRESS"] = relay.address
         self.stack.processes.spawn(name, argv, env, cwd=ROOT)
@@ -225,11 +234,12 @@ async def running_fleet(
     *,
     relayed: bool = False,
     lost_after: timedelta = NODE_LOST_AFTER,
+    controls: int = 1,
 ) -> AsyncIterator[Fleet]:
     """Yield a fleet whose nodes are ready, each behind a relay if wanted; gone at the end."""
     settings = settings_in(folder).model_copy(update={"node_lost_after": lost_after})
     with running_stack(settings, migrate=upgrade) as stack:
-        fleet = Fleet(stack, nodes, lost_after)
+        fleet = Fleet(stack, nodes, lost_after, controls)
         async with AsyncExitStack() as relays:
             for node in fleet.nodes if relayed else ():
                 relay = relay_to(stack.temporal.address)
@@ -241,7 +251,7 @@ async def running_fleet(
                 yield fleet
             finally:
                 await fleet.longshore.close()
-                for name in (*map(agent_process, fleet.nodes), CONTROL):
+                for name in (*map(agent_process, fleet.nodes), *fleet.controls):
                     fleet.kill(name)
 
 

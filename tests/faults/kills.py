@@ -3,9 +3,11 @@
 import asyncio
 import random
 from collections.abc import Iterable
+from itertools import pairwise
 
 import psutil
 
+from models.messages import pool_workflow_id
 from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
 from tests.support.waiting import eventually
 from workers.stack import agent_process
@@ -31,6 +33,8 @@ async def kill_now_and_then(
 def _kill(fleet: Fleet, chance: random.Random, victim: str) -> None:
     if victim == AGENT:
         fleet.kill(agent_process(chance.choice(fleet.nodes)))
+    elif victim == CONTROL:
+        fleet.kill(chance.choice(fleet.controls))
     elif victim == SUPERVISOR:
         kill_one(chance, fleet.supervisors())
     elif victim == BACKEND:
@@ -49,3 +53,22 @@ def kill_one(chance: random.Random, processes: list[psutil.Process]) -> str:
     except psutil.NoSuchProcess:
         return ""  # it ended by itself
     return f"process {process.pid}"
+
+
+async def planned_in_turn(fleet: Fleet, pool: str) -> bool:
+    """Return whether a control worker planned for a pool again after another one had."""
+    planners: list[str] = []
+    temporal = fleet.longshore.temporal
+    found = temporal.list_workflows(f"WorkflowId = '{pool_workflow_id(pool)}'")
+    for run in sorted([run async for run in found], key=lambda run: run.start_time):
+        handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
+        cycles: set[int] = set()
+        async for event in handle.fetch_history_events():
+            scheduled = event.activity_task_scheduled_event_attributes
+            started = event.activity_task_started_event_attributes
+            if scheduled.activity_type.name == "run_cycle":
+                cycles.add(event.event_id)
+            elif started.scheduled_event_id in cycles:
+                planners.append(started.identity)
+    turns = [worker for worker, before in pairwise(planners) if worker != before]
+    return len(turns) >= len(set(planners))

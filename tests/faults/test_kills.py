@@ -17,7 +17,7 @@ from models.reconcile import ReconcileRequest
 from tests.faults import scenes
 from tests.faults.fleet import GPUS_PER_NODE, PATIENCE, Fleet
 from tests.faults.invariants import check
-from tests.faults.kills import PARTS, kill_now_and_then
+from tests.faults.kills import PARTS, kill_now_and_then, planned_in_turn
 from tests.support.marks import marked
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(1800)]
@@ -40,6 +40,7 @@ async def test_each_job_ends_once_and_nothing_is_left(large_fleet: Fleet) -> Non
         async with asyncio.timeout(PATIENCE):
             submitted = await submitting
         await check(large_fleet, submitted)
+        assert await planned_in_turn(large_fleet, "default")
     finally:
         submitting.cancel()
     journal = large_fleet.journal.by_job()

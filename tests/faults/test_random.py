@@ -1,4 +1,5 @@
-"""Anything is killed at any moment while many jobs run: nothing is lost or doubled.
+"""Anything is killed at any moment while many jobs run and two control workers plan: nothing is
+lost or doubled.
 
 The seed that is printed with a failure chooses victims and moments again: `LONGSHORE_SEED=...`.
 """
@@ -13,7 +14,14 @@ import pytest
 from tests.faults import scenes
 from tests.faults.fleet import PATIENCE, Fleet
 from tests.faults.invariants import check
-from tests.faults.kills import AGENT, BACKEND, PARTS, SUPERVISOR, kill_now_and_then
+from tests.faults.kills import (
+    AGENT,
+    BACKEND,
+    PARTS,
+    SUPERVISOR,
+    kill_now_and_then,
+    planned_in_turn,
+)
 
 VICTIMS = (*PARTS, BACKEND, AGENT, SUPERVISOR, SUPERVISOR)
 
@@ -41,6 +49,7 @@ async def test_nothing_is_lost_or_doubled(large_fleet: Fleet, jobs: int, kills: 
         async with asyncio.timeout(PATIENCE):
             submitted, cancelled = await submitting
         await check(large_fleet, submitted, cancelled)
+        assert await planned_in_turn(large_fleet, "default")
     finally:
         submitting.cancel()
 
