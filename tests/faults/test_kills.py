@@ -47,7 +47,11 @@ async def test_each_job_ends_once_and_nothing_is_left(large_fleet: Fleet) -> Non
     ends = {job: sum(line.word == "end" for line in journal[job]) for job in submitted}
     starts = sum(line.word == "start" for line in large_fleet.journal.lines())
     print(f"{starts} starts of {len(submitted)} jobs")
-    assert [job for job, count in ends.items() if count != 1] == []
+    wrong = [job for job, count in ends.items() if count != 1]
+    assert not wrong, (
+        journal[wrong[0]],
+        large_fleet.rows("SELECT * FROM placements WHERE job_id = %s", wrong[0]),
+    )
     assert not marked(mark)
     report = await reconcile(large_fleet.longshore, AT_REST)
     assert report.findings == ()
