@@ -4,18 +4,20 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import Database
 from models.checkpointing import CheckpointDecision
-from models.errors import NotFoundError
-from models.job import JobSpec, JobState
+from models.errors import NotFoundError, StoredError
+from models.job import JobSpec, JobState, Tier
 from models.job_report import AttemptView
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
 from models.preemption import PreemptionPlan, Spared
+from models.problems import describe_all
 from models.views import GPUView, JobView, NodeView, PartView, PoolView
 
 MOST_ATTEMPTS = 50
@@ -75,14 +77,20 @@ class Views:
         return found[0]
 
     async def spec(self, job_id: str) -> JobSpec:
-        """Return what was submitted as this job. Raises NotFoundError."""
+        """Return what was submitted as this job. Raises NotFoundError, and StoredError where what
+        is stored cannot be read."""
         async with self._database.transaction() as connection:
             spec = await connection.scalar(
                 text("SELECT spec FROM jobs WHERE id = :id"), {"id": job_id}
             )
         if spec is None:
             raise NotFoundError(f"no job {job_id!r}: `longshore jobs --all` lists them")
-        return JobSpec.as_known(spec)
+        try:
+            return JobSpec.as_known(spec)
+        except ValidationError as error:
+            source = f"what is stored of job {job_id}"
+            problems = tuple(f"{source}: {problem}" for problem in describe_all(error))
+            raise StoredError(source, problems) from error
 
     async def last_decision(self, job_id: str) -> tuple[Decision | None, RowMapping | None]:
         """Return what the last cycle said of a queued job, and its queue row."""
@@ -177,7 +185,20 @@ async def set_pool(connection: AsyncConnection, spec: PoolSpec) -> None:
 
 
 def _job(row: RowMapping) -> JobView:
-    return JobView.model_validate(dict(row))
+    try:
+        return JobView.model_validate(dict(row))
+    except ValidationError as error:
+        # Somebody has written into the row by hand. The list shows the others, and says so of it.
+        wrong = {field: _UNREADABLE[str(field)] for field in {m["loc"][0] for m in error.errors()}}
+        said = f"cannot be read as it is stored: {'; '.join(describe_all(error))}"
+        return JobView.model_validate({**row, **wrong, "reason": said})
+
+
+_UNREADABLE = {
+    "tier": Tier.FLEX, "priority": 0, "gpus": 0, "gpu_type": None, "milli": WHOLE, "mig": None,
+    "counted_as": None, "estimated_start": None,
+}  # fmt: skip
+"""What a list shows of what it cannot read. All else the database bounds."""
 
 
 def _gpu(row: RowMapping, leases: Sequence[RowMapping]) -> GPUView:
@@ -222,10 +243,9 @@ def _without(row: RowMapping, *names: str) -> dict[str, Any]:
 
 
 _JOBS = """
-    SELECT j.id, j.name, j.tenant, j.pool, j.spec->>'tier' AS tier,
-           CAST(j.spec->>'priority' AS integer) AS priority,
-           CAST(j.spec->>'gpus' AS integer) AS gpus, j.spec->>'gpu_type' AS gpu_type,
-           coalesce(CAST(j.spec->>'milli' AS integer), 1000) AS milli, j.spec->>'mig' AS mig,
+    SELECT j.id, j.name, j.tenant, j.pool, j.spec->'tier' AS tier,
+           j.spec->'priority' AS priority, j.spec->'gpus' AS gpus, j.spec->'gpu_type' AS gpu_type,
+           coalesce(j.spec->'milli', '1000') AS milli, j.spec->'mig' AS mig,
            CASE WHEN j.ended_at IS NOT NULL THEN j.end_state
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL THEN 'RUNNING'
                 WHEN q.held THEN 'HELD'
@@ -238,8 +258,8 @@ _JOBS = """
            coalesce(r.node_gpus, '[]') AS node_gpus,
            coalesce(n.simulated, false) AS simulated, j.submitted_at,
            coalesce(q.waited, p.waited, interval '0') AS waited,
-           CAST(CASE WHEN q.job_id IS NULL THEN p.decision->>'counted_as'
-                     ELSE q.decision->>'counted_as' END AS integer) AS counted_as,
+           CASE WHEN q.job_id IS NULL THEN p.decision->'counted_as'
+                ELSE q.decision->'counted_as' END AS counted_as,
            q.queued_at, p.placed_at AS started_at, f.placed_at AS first_started_at, j.ended_at,
            j.failure, j.exit_code,
            CASE WHEN j.ended_at IS NOT NULL THEN j.message
@@ -247,8 +267,7 @@ _JOBS = """
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL
                      THEN coalesce(p.decision->>'reason', '')
                 ELSE coalesce(p.end_message, '') END AS reason,
-           coalesce(c.start, CAST(q.decision->>'estimated_start' AS timestamptz))
-               AS estimated_start
+           coalesce(c.start, q.decision->>'estimated_start') AS estimated_start
       FROM jobs j
       LEFT JOIN queue q ON q.job_id = j.id
       LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id AND NOT spare
@@ -263,7 +282,7 @@ _JOBS = """
       LEFT JOIN LATERAL (SELECT placed_at FROM placements WHERE job_id = j.id
                           ORDER BY attempt LIMIT 1) f ON true
       LEFT JOIN nodes n ON n.id = p.node_id
-      LEFT JOIN LATERAL (SELECT CAST(k.coming->>'start' AS timestamptz) AS start
+      LEFT JOIN LATERAL (SELECT k.coming->>'start' AS start
                            FROM (SELECT buying_decision->'coming'->j.id AS coming
                                    FROM pools WHERE name = j.pool) k
                           WHERE q.job_id IS NOT NULL AND NOT q.held

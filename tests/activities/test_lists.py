@@ -3,6 +3,7 @@
 import pytest
 
 from activities.views import Views
+from models.errors import StoredError
 from models.job import JobState
 from models.views import JobView
 from tests.support.ledger import Ledger
@@ -39,6 +40,36 @@ async def test_the_newest_of_a_name_is_found_and_an_id_comes_before_a_name(ledge
     newest = [job.id for job in await views.jobs() if job.name == "z"]
     assert newest == ["i", "f", "e"]
     assert await views.id_of("z") == (await views.job("z")).id == "i"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("{}", "tier"),
+        ('"none"', "gpus"),
+        ('{"tier": "NOW", "priority": "high", "gpus": {}, "gpu_type": 7}', "priority"),
+        ('{"tier": "FAST", "priority": 1.5, "gpus": 1}', "priority"),
+    ],
+)
+async def test_a_row_that_somebody_wrote_by_hand_is_shown_beside_the_others(
+    ledger: Ledger, spec: str, said: str
+):
+    views = Views(ledger.database)
+    await _jobs_of_each_state(ledger)
+    await ledger.rows("UPDATE jobs SET spec = CAST(:spec AS jsonb) WHERE id = 'b'", spec=spec)
+    wrong = '{"counted_as": "x", "estimated_start": "soon", "reason": "waits"}'
+    await ledger.rows(
+        "UPDATE queue SET decision = CAST(:wrong AS jsonb) WHERE job_id = 'e'", wrong=wrong
+    )
+    found = {job.id: job.reason for job in await views.jobs()}
+    assert sorted(found) == list("abcdefghijkl")
+    unreadable = [job for job, reason in found.items() if "cannot be read as it" in reason]
+    assert sorted(unreadable) == ["b", "e"]
+    assert said in found["b"]
+    assert {"estimated_start", "counted_as"} <= {word.strip(":") for word in found["e"].split()}
+    assert (await views.job("b")).reason == found["b"]
+    with pytest.raises(StoredError, match="job b"):
+        await views.spec("b")
 
 
 async def _jobs_of_each_state(ledger: Ledger) -> None:
