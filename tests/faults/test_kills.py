@@ -48,13 +48,18 @@ async def test_each_job_ends_once_and_nothing_is_left(large_fleet: Fleet) -> Non
     starts = sum(line.word == "start" for line in large_fleet.journal.lines())
     print(f"{starts} starts of {len(submitted)} jobs")
     wrong = [job for job, count in ends.items() if count != 1]
-    assert not wrong, (
-        journal[wrong[0]],
-        large_fleet.rows("SELECT * FROM placements WHERE job_id = %s", wrong[0]),
-    )
+    for job in wrong:
+        print("\n".join(map(str, [*journal[job], *large_fleet.rows(_ATTEMPTS, job)])))
+    assert not wrong
     assert not marked(mark)
     report = await reconcile(large_fleet.longshore, AT_REST)
     assert report.findings == ()
+
+
+_ATTEMPTS = """
+    SELECT attempt, node_id, epoch, placed_at, ended_at, end_reason, end_message FROM placements
+     WHERE job_id = %s ORDER BY attempt
+"""
 
 
 async def _submit(fleet: Fleet, chance: random.Random, mark: str) -> list[str]:
