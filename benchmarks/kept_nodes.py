@@ -19,8 +19,8 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,8 +74,8 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: list[Row] = []
     for nodes in (arguments.nodes,) if arguments.nodes else SIZES:
-        with TemporaryDirectory(prefix="longshore-") as folder:
-            rows.append(_on_postgres(Path(folder), nodes, arguments.turns))
+        with TemporaryDirectory(prefix="longshore-") as folder, own_postgres(Path(folder)) as url:
+            rows.append(asyncio.run(_with(url, nodes, arguments.turns)))
         if not arguments.json:
             print(line(rows[-1]), flush=True)
     if arguments.json:
@@ -156,12 +156,14 @@ def _words(turn: Turn) -> str:
     return f"read {turn.read:.1f} ms plan {turn.plan:.1f} ms (processor {turn.processor:.1f})"
 
 
-def _on_postgres(folder: Path, nodes: int, turns: int) -> Row:
+@contextmanager
+def own_postgres(folder: Path) -> Iterator[str]:
+    """Yield the URL of a database of a server of its own, migrated; the server ends with it."""
     server = LocalPostgres(folder / "postgres", Processes(folder))
     url = server.start(lambda _: None)
     try:
         upgrade(url)
-        return asyncio.run(_with(url, nodes, turns))
+        yield url
     finally:
         if running := server.running():
             with suppress(psutil.NoSuchProcess):
