@@ -1,5 +1,6 @@
 """Why a node cannot take a job: one sentence with the numbers, and whether it is for good."""
 
+from collections.abc import Hashable
 from datetime import datetime, timedelta
 
 from models.host import HostAmounts
@@ -37,6 +38,16 @@ def fits_when_empty(node: Node, need: Need) -> bool:
         and host_failure(node.host, need.host(node.gpu_power)) is None
         and _gpus_suffice(node, need)
     )
+
+
+def when_empty(node: Node) -> Hashable:
+    """Return all that `fits_when_empty` looks at of a node: equal ones get equal answers."""
+    gpus = tuple(
+        (gpu.vram, None if gpu.mig is None else frozenset(p for p, at in gpu.mig.items() if at))
+        for gpu in node.gpus
+    )
+    gone = node.state is NodeState.GONE
+    return gone, attributes_of(node), node.host, node.gpu_power, gpus
 
 
 def host_failure(left: HostAmounts, wanted: HostAmounts) -> RejectionCode | None:

@@ -146,9 +146,13 @@ class NodeView:
         return replace(self, holds=list(self.holds))
 
     def become(self, other: "NodeView") -> None:
-        """Hold what another view of the same node holds."""
+        """Hold what another view of the same node holds, and what is kept there."""
         self.holds, self.free, self.parts = other.holds, other.free, other.parts
         self.host_free, self.vram_used = other.host_free, other.vram_used
+        self.stuck, self.host_stuck, self.parts_stuck = (
+            other.stuck, other.host_stuck, other.parts_stuck,
+        )  # fmt: skip
+        self.node, self.reserved = other.node, other.reserved
 
 
 def view_nodes(

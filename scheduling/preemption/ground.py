@@ -4,9 +4,10 @@ some of the jobs.
 Every answer is the packer's own: the same views, columns and scans as a cycle's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Generator, Hashable, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import (
@@ -24,11 +25,11 @@ from scheduling.gangs.plan import plan_gang
 from scheduling.gangs.start import first_gang_start
 from scheduling.packer import placing, waiting
 from scheduling.placement.columns import Columns
-from scheduling.placement.feasibility import fits_when_empty
+from scheduling.placement.feasibility import fits_when_empty, when_empty
 from scheduling.placement.gpus import mask_of
 from scheduling.placement.mix import NO_MIX, Mix
 from scheduling.placement.parts import Part
-from scheduling.placement.reservations import first_start, open_from
+from scheduling.placement.reservations import earliest_start, open_from
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.placement.slots import part_of
 from scheduling.placement.state import (
@@ -70,21 +71,41 @@ class Ground:
         for job in sorted(running, key=lambda job: (job.node_id, job.job_id)):
             if job.node_id in self._running:
                 self._running[job.node_id].append(job)
+        self._on: dict[str, set[str]] = {}
+        """By id of a job: the nodes that it runs on."""
+        for name, jobs in self._running.items():
+            for job in jobs:
+                self._on.setdefault(job.job_id, set()).add(name)
         self._views = {name: self._view(name, NOBODY) for name in self._nodes}
-        self._asked: tuple[int, Columns] | None = None
+        self._positions = {name: position for position, name in enumerate(self._nodes)}
+        self._columns: Columns | None = None
+        """Of the nodes as they are; made when they are asked first, and changed with them."""
         self._scanners: dict[PackingRule, Scanner] = {}
-        """Of the nodes as they are, in the version that was asked last."""
+        self._alike = dict[Hashable, list[str]]()
+        """Nodes that are the same when they are empty."""
+        for name, node in self._nodes.items():
+            self._alike.setdefault(when_empty(node), []).append(name)
+        self._suited: dict[Need, list[str]] = {}
+        self._fits: dict[Need, bool] = {}
+        """In this version."""
+        self._starts: dict[Need, dict[int, datetime | None]] = {}
+        """By need and position of a node: when it can hold a job first, as it is now."""
 
     def nodes_for(self, job: JobRequest) -> list[str]:
         """Return the nodes that could take the job, or a share of it, were nobody there."""
+        need = Need.of(job, self.packing)
         if job.gang is not None:
             offers = offers_when_empty(job, job.gang, list(self._views.values()))
-            suited = {offer.view.node.id for offer in offers}
-        else:
-            need = Need.of(job, self.packing)
-            suited = {name for name, node in self._nodes.items() if fits_when_empty(node, need)}
-        must_last = Need.of(job, self.packing).must_last
-        return [name for name in self._nodes if name in suited and self._open(name, must_last)]
+            return self._open_of({offer.view.node.id for offer in offers}, need)
+        if need not in self._suited:
+            suited = {
+                name
+                for names in self._alike.values()
+                if fits_when_empty(self._nodes[names[0]], need)
+                for name in names
+            }
+            self._suited[need] = self._open_of(suited, need)
+        return self._suited[need]
 
     def node(self, name: str) -> Node:
         return self._nodes[name]
@@ -99,15 +120,22 @@ class Ground:
         the job, by the pool's rule."""
         if job.gang is not None:
             return place_gang(job, self._views_without(out), self.packing, self.now, explain=False)
-        scan = self._scan(job, out, self.packing)
-        best = scan.best(1)
-        return placing(job, scan, best) if best else waiting(job, scan)
+        with self._without(out):
+            scan = self._scan(Need.of(job, self.packing), self.packing)
+            best = scan.best(1)
+            return placing(job, scan, best) if best else waiting(job, scan)
 
     def fits(self, job: JobRequest, out: Out = NOBODY) -> bool:
         """Return whether there is room for the job without these jobs, beside all others."""
         if job.gang is not None:
             return bool(self.decide(job, out).members)
-        return self._scan(job, out, self._plain).option_count > 0
+        need = Need.of(job, self._plain)
+        if out:
+            with self._without(out):
+                return self._scan(need, self._plain).option_count > 0
+        if need not in self._fits:
+            self._fits[need] = self._scan(need, self._plain).option_count > 0
+        return self._fits[need]
 
     def node_fits(self, name: str, job: JobRequest, out: Out) -> bool:
         """Return whether one node has room for the whole job without these jobs."""
@@ -125,19 +153,19 @@ class Ground:
         if job.gang is not None:
             found = first_gang_start(job, self._views_without(NOBODY), self.packing, self.now)
             return found[0] if found else None
-        scan = self._scan(job, NOBODY, self._plain)
-        first = first_start(scan.holders, scan.columns, scan.need)
+        first = self._first_start(Need.of(job, self._plain))
         return first[1] if first else None
 
     def remove(self, out: Out) -> None:
         """Take jobs away."""
-        for name, jobs in self._running.items():
-            leaving = [job for job in jobs if job.job_id in out]
-            for job in leaving:
+        for name in self._nodes_of(out):
+            jobs = self._running[name]
+            for job in [job for job in jobs if job.job_id in out]:
                 self._nodes[name] = without_job(self._nodes[name], job)
                 jobs.remove(job)
-            if leaving:
-                self._changed(name)
+            self._changed(name)
+        for job_id in out:
+            self._on.pop(job_id, None)
 
     def hold(self, shares: Iterable[RunningJob]) -> None:
         """Keep GPUs for a job from now on; those that it has already stay as they are."""
@@ -147,6 +175,7 @@ class Ground:
                 continue
             self._nodes[share.node_id] = _with_share(self._nodes[share.node_id], share)
             jobs.append(share)
+            self._on.setdefault(share.job_id, set()).add(share.node_id)
             self._changed(share.node_id)
 
     def put(self, job: JobRequest, gains: Iterable[GainedGPUs]) -> None:
@@ -169,11 +198,10 @@ class Ground:
                 power = self._nodes[name].gpu_power
                 self._keep(name, _hold(job.id, share, power, mask_of(indices), start))
             return True
-        scan = self._scan(job, NOBODY, self._plain)
-        first = first_start(scan.holders, scan.columns, need)
+        first = self._first_start(need)
         if first is None:
             return False
-        view = scan.columns.views[first[0]]
+        view = self._columns_now().views[first[0]]
         chosen = open_from(view, need, first[1], self.packing.gpu_choice)
         assert chosen is not None  # that is how the start was found
         part = None
@@ -184,38 +212,64 @@ class Ground:
         self._keep(view.node.id, hold)
         return True
 
-    def _open(self, name: str, must_last: timedelta) -> bool:
-        node = self._nodes[name]
-        if node.state is not NodeState.READY:
-            return False
-        return node.expires_at is None or node.expires_at - self.now >= must_last
+    def _first_start(self, need: Need) -> tuple[int, datetime] | None:
+        """Return the node where a job can start first, and when; ties keep the order."""
+        scan = self._scan(need, self._plain)
+        known = self._starts.setdefault(need, {})
+        first: tuple[int, datetime] | None = None
+        for position in map(int, scan.holders):
+            if position not in known:
+                known[position] = earliest_start(scan.columns.views[position], need, self.now)
+            start = known[position]
+            if start is not None and (first is None or start < first[1]):
+                first = position, start
+        return first
 
-    def _scan(self, job: JobRequest, out: Out, packing: PackingPolicy) -> Scan:
-        need = Need.of(job, packing)
-        if out:
-            return Scanner(self._columns(out), packing, self._mix).scan(need)
-        if self._asked is None or self._asked[0] != self.version:
-            self._asked = self.version, self._columns(NOBODY)
-            self._scanners = {}
+    def _open_of(self, names: Collection[str], need: Need) -> list[str]:
+        """Return those that take jobs and last long enough, in order."""
+        return [
+            name for name, node in self._nodes.items()
+            if name in names and node.state is NodeState.READY
+            and (node.expires_at is None or node.expires_at - self.now >= need.must_last)
+        ]  # fmt: skip
+
+    def _scan(self, need: Need, packing: PackingPolicy) -> Scan:
         if packing.rule not in self._scanners:
-            self._scanners[packing.rule] = Scanner(self._asked[1], packing, self._mix)
+            scanner = Scanner(self._columns_now(), packing, self._mix)
+            self._scanners[packing.rule] = scanner
         return self._scanners[packing.rule].scan(need)
 
-    def _columns(self, out: Out) -> Columns:
-        views = self._views_without(out)
-        columns = Columns([replace(view, reserved=[]) for view in views], self.now)
-        for position, view in enumerate(views):
-            for hold in view.reserved:
-                columns.reserve(position, hold)
-        return columns
+    def _columns_now(self) -> Columns:
+        if self._columns is None:
+            views = list(self._views.values())
+            self._columns = Columns([replace(view, reserved=[]) for view in views], self.now)
+            for position, view in enumerate(views):
+                for hold in view.reserved:
+                    self._columns.reserve(position, hold)
+        return self._columns
+
+    @contextmanager
+    def _without(self, out: Out) -> Generator[None]:
+        """Have the columns without these jobs for a while."""
+        names = self._nodes_of(out)
+        for name in names:
+            self._columns_now().replace(self._positions[name], self._view(name, out))
+        try:
+            yield
+        finally:
+            for name in names:
+                self._show(name)
+
+    def _nodes_of(self, out: Out) -> list[str]:
+        """Return the nodes that these jobs run on, in order."""
+        names = set[str]().union(*(self._on.get(job_id, ()) for job_id in out))
+        return sorted(names, key=self._positions.__getitem__)
 
     def _views_without(self, out: Out) -> list[NodeView]:
-        return [
-            self._view(name, out)
-            if out and any(job.job_id in out for job in self._running[name])
-            else view
-            for name, view in self._views.items()
-        ]
+        views = dict(self._views)
+        for name in self._nodes_of(out):
+            views[name] = self._view(name, out)
+        return list(views.values())
 
     def _view(self, name: str, out: Out) -> NodeView:
         """Return a node read anew, as if these jobs had never been there."""
@@ -240,6 +294,16 @@ class Ground:
     def _changed(self, name: str) -> None:
         self._views[name] = self._view(name, NOBODY)
         self.version += 1
+        self._fits = {}
+        for known in self._starts.values():
+            known.pop(self._positions[name], None)
+        if self._columns is not None:
+            self._show(name)
+
+    def _show(self, name: str) -> None:
+        """Have the columns hold what the node holds now; they change their views."""
+        view = replace(self._views[name], holds=[*self._views[name].holds])
+        self._columns_now().replace(self._positions[name], view)
 
 
 def gains_of(decision: Decision) -> tuple[GainedGPUs, ...]:
