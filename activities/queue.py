@@ -3,6 +3,8 @@
 Every activity here may run twice: it is idempotent by (job, attempt).
 """
 
+from collections.abc import Mapping
+
 from sqlalchemy import text
 from sqlalchemy.exc import DataError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -137,6 +139,8 @@ async def put_into_queue(
         "request": job.model_dump_json(), "submitted_at": request.submitted_at,
         "pool_spec": PoolSpec(name=spec.pool).model_dump_json(),
     }  # fmt: skip
+    if not refusal and request.key and (refusal := await _why_taken(connection, row)):
+        row["key"] = None  # it stays that of the other job
     if refusal:
         await connection.execute(text(_INSERT_JOB), row)
         return refusal
@@ -186,6 +190,14 @@ async def _why_over(connection: AsyncConnection, job_id: str) -> str:
     if state is None:
         return ""
     return f"a job {job_id} has ended before ({state}): give this one another id"
+
+
+async def _why_taken(connection: AsyncConnection, row: Mapping[str, object]) -> str:
+    """Return why a job cannot have its key, where another has it; empty otherwise."""
+    other = await connection.scalar(text(_WITH_KEY), row)
+    if other is None:
+        return ""
+    return f"its key {row['key']!r} is that of job {other}: start it with another key, or without"
 
 
 async def end_attempt(
@@ -269,6 +281,10 @@ _INSERT_JOB = """
     INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, message)
     VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, '')
     ON CONFLICT (id) DO NOTHING
+"""
+
+_WITH_KEY = """
+    SELECT id FROM jobs WHERE tenant = :tenant AND name = :name AND key = :key AND id <> :id
 """
 
 _INSERT_NEW = """

@@ -48,6 +48,21 @@ async def test_a_key_that_no_index_takes_is_refused_and_not_tried_again(ledger: 
     assert await ledger.rows(_QUEUE) == []
 
 
+async def test_a_key_that_another_job_has_is_refused_with_its_id(ledger: Ledger):
+    requests = [
+        EnqueueRequest(
+            job_id=job, attempt=1, spec=ledger.spec(), submitted_at=SUBMITTED_AT, key="same"
+        )
+        for job in ("a", "b", "b")
+    ]
+    replies = [await ledger.run(ledger.queue.enqueue, request) for request in requests]
+    assert [reply.queued for reply in replies] == [True, False, False]
+    assert "its key 'same' is that of job a" in replies[1].refusal
+    assert replies[2] == replies[1]
+    keys = await ledger.rows("SELECT id, key FROM jobs ORDER BY id")
+    assert keys == [{"id": "a", "key": "same"}, {"id": "b", "key": None}]
+
+
 async def test_a_held_job_is_queued_and_pokes_nobody(ledger: Ledger):
     await ledger.enqueue("a", held=True)
     assert await ledger.rows(_QUEUE) == [{"job_id": "a", "attempt": 1, "held": True}]
