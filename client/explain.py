@@ -7,12 +7,13 @@ from datetime import datetime
 from models.block_end import BlockDecision
 from models.checkpointing import CheckpointDecision
 from models.job import JobState
-from models.placement import Decision, PlacementKind, RejectionCode
+from models.placement import Decision, PlacementKind, Rejection, RejectionCode
 from models.pool import Growth
 from models.preemption import PreemptionPlan, Spared
 from models.spending import BuyingRecord, PurchaseUnderWay
 from models.views import Explanation, JobView
 from scheduling.buying.words import under_way
+from scheduling.placement.feasibility import CORDONED
 from scheduling.words import count, format_spared
 
 _HINTS = {
@@ -43,9 +44,8 @@ _HINTS = {
     RejectionCode.MIG_BUSY: "wait for jobs in other instances to end, or name a smaller profile",
     RejectionCode.SHARES_BUSY: "ask for a smaller milli or less vram_per_gpu, or wait for jobs "
     "that share the GPUs to end",
-    RejectionCode.GPUS_BUSY: "wait for running jobs to end (`longshore jobs`), submit it again "
-    "with a higher class (`--set priority=8`), or add a node",
-    RejectionCode.STATE: "uncordon the node, or look at its agent (`longshore nodes`)",
+    RejectionCode.GPUS_BUSY: "wait for running jobs to end (`longshore jobs`), ask who would give "
+    "way to it (`longshore preempt --dry-run {job}`), or add a node",
 }
 
 
@@ -159,8 +159,27 @@ def _hints(
     if alone is None:
         return ()
     codes = Counter(rejection.code for rejection in alone.rejections)
-    hints = [_HINTS[code] for code, _ in codes.most_common() if code in _HINTS]
+    hints: list[str] = []
+    for code, _ in codes.most_common():
+        if code is RejectionCode.STATE:
+            hints += _of_states(alone.rejections)
+        elif code in _HINTS:
+            hints.append(_HINTS[code].format(job=job.id))
     permanent = bool(alone.rejections) and all(r.permanent for r in alone.rejections)
     if permanent and growth is Growth.OPEN:
         hints.insert(0, "no node that is there could ever hold it: it waits for a larger one")
     return tuple(hints)
+
+
+def _of_states(rejections: Sequence[Rejection]) -> list[str]:
+    """Return what helps with nodes that are not ready: a cordoned one is let in again, another
+    one's agent is looked at."""
+    states = {each.node_id: each.reason for each in rejections if each.code is RejectionCode.STATE}
+    cordoned = next((node for node, reason in states.items() if reason == CORDONED), None)
+    other = next((node for node, reason in states.items() if reason != CORDONED), None)
+    hints: list[str] = []
+    if cordoned:
+        hints.append(f"let {cordoned} take jobs again: `longshore uncordon {cordoned}`")
+    if other:
+        hints.append(f"look at the agent of {other}, which {states[other]} (`longshore nodes`)")
+    return hints

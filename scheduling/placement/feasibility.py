@@ -16,6 +16,8 @@ from scheduling.topology import missing_labels
 
 HOST_CODES = (RejectionCode.CPU, RejectionCode.RAM, RejectionCode.STORAGE, RejectionCode.POWER)
 """The constraint on each of a node's amounts, in the order of `HostAmounts`."""
+CORDONED = "is cordoned"
+"""The reason of a node that takes no jobs since somebody said so."""
 _FOR_GOOD = (
     RejectionCode.FLAVOR,
     RejectionCode.LABELS,
@@ -79,7 +81,7 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
     node = view.node
     match code:
         case RejectionCode.STATE:
-            return "is cordoned" if node.cordoned else f"is {node.state.value.lower()}"
+            return CORDONED if node.cordoned else f"is {node.state.value.lower()}"
         case RejectionCode.FLAVOR:
             flavor = node.labels.get(FLAVOR_LABEL, "")
             return f"is of the flavor {flavor}, job wants {need.gpu_type.upper()}"

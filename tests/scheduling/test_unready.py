@@ -19,7 +19,7 @@ SEEN = JobView(
     id="job", name="job", tenant="default", pool="default", tier=Tier.FAST, priority=5, gpus=1,
     state=JobState.QUEUED, submitted_at=NOW,
 )  # fmt: skip
-UNCORDON = "uncordon the node, or look at its agent (`longshore nodes`)"
+UNCORDON = "let {0} take jobs again: `longshore uncordon {0}`"
 
 
 def cordoned(name: str, **fields: Any) -> Node:
@@ -72,7 +72,9 @@ def test_a_node_that_would_take_it_some_time_is_worth_an_uncordon() -> None:
         (RejectionCode.STATE, "is cordoned"),
         (RejectionCode.STATE, "is lost"),
     ]
-    assert found.hints[0] == UNCORDON
+    assert found.hints[:2] == (
+        UNCORDON.format("full"), "look at the agent of lost, which is lost (`longshore nodes`)",
+    )  # fmt: skip
     assert "(3 nodes: 2 node-not-ready, 1 not-enough-gpus)" in found.headline
     assert "2 nodes could hold it when empty" in found.headline
 
@@ -102,11 +104,11 @@ def test_a_gang_is_asked_for_as_a_whole() -> None:
     nodes = [in_domain("A", f"n{i}", state=NodeState.DRAINING, cordoned=True) for i in range(2)]
     fits = why(a_gang(16), *nodes)
     assert rejected(fits) == [(RejectionCode.STATE, "is cordoned")] * 2
-    assert fits.hints == (UNCORDON,)
+    assert fits.hints == (UNCORDON.format("n0"),)
     large = why(a_gang(24), *nodes)
     assert {code for code, _ in rejected(large)} == {RejectionCode.DOMAIN}
     assert "(2 nodes: 2 domain-too-small)" in large.headline
-    assert UNCORDON not in large.hints
+    assert UNCORDON.format("n0") not in large.hints
 
 
 def test_what_the_last_cycle_said_of_other_nodes_stays() -> None:
