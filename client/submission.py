@@ -22,6 +22,7 @@ from models.placement import JobRequest
 from models.pool import PoolSpec
 from models.spending import PurchaseUnderWay
 from models.units import format_duration, format_gb, format_gb_per_second, format_watts
+from models.visible import visible
 from scheduling.buying.words import under_way
 from scheduling.packer import could_ever_place
 
@@ -48,7 +49,7 @@ def summary_of(spec: JobSpec) -> str:
         f"{spec.name}: {wants}, {spec.tier.value}, "
         f"class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
     )
-    return text.encode()[:200].decode(errors="ignore")
+    return visible(text).encode()[:200].decode(errors="ignore")
 
 
 def details_of(spec: JobSpec) -> str:
@@ -60,7 +61,7 @@ def details_of(spec: JobSpec) -> str:
     if spec.command is not None:
         text = spec.command if isinstance(spec.command, str) else shlex.join(spec.command)
         lines += ["", "````sh", text.strip("\n"), "````"]
-    return "\n".join(lines)[:8000]
+    return visible("\n".join(lines))[:8000]
 
 
 def _value_of(name: str, value: object) -> str:

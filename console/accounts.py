@@ -1,7 +1,6 @@
 """What was paid and what became of it, as every page shows it: one label is one number."""
 
-from html import escape
-
+from console.escaping import escape
 from console.parts import amount
 from models.spending import Account
 

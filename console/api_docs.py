@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
+from console.escaping import escape
 from console.formats import with_code
 
 _PAGE = """<!doctype html>

@@ -1,7 +1,6 @@
 """The pages /blocks and /blocks/ID."""
 
 from datetime import UTC, datetime, timedelta
-from html import escape
 from urllib.parse import urlencode
 
 from nicegui import ui
@@ -11,6 +10,7 @@ from activities.buying.block_end_views import BlockEndView
 from console import blocks_view as view
 from console import lanes
 from console.bought import Bought
+from console.escaping import escape
 from console.layout import Badge, Card, frame, toggle
 from console.live import follow
 from console.parts import chip, empty, updated

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from html import escape
 from urllib.parse import quote
 
 from activities.buying.block_end_views import BlockEndView, SaleView
 from console import lanes
 from console.accounts import account_html, money
+from console.escaping import escape
 from console.formats import price, some, with_code
 from console.parts import CHOSEN, PICKED, amount, chip, facts, how_long, mark, number, table, when
 from console.purchases_view import link as purchase_link

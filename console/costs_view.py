@@ -1,10 +1,10 @@
 """The page /costs as HTML: sums, and a bar for each name."""
 
 from collections.abc import Sequence
-from html import escape
 from urllib.parse import quote
 
 from console.accounts import account_html, money
+from console.escaping import escape
 from console.parts import amount, facts, mark, number, table
 from models.spending import CostView, summed
 

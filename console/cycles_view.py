@@ -1,9 +1,9 @@
 """The page /cycles as HTML: a row for each pool, and one for each of its last cycles."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from urllib.parse import quote
 
+from console.escaping import escape
 from console.formats import count
 from console.parts import SIMULATED_GPUS, number, table, when
 from models.cycles import CycleView, PoolCycles

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
-from html import escape
 
+from console.escaping import escape
 from models.money import MICRO, micro_of
 
 _EXACT = re.compile(r"\$([\d,]+\.\d{3,6})")

@@ -1,10 +1,10 @@
 """The GPUs of a node as cells, as HTML: who holds each, by letter, shape, colour and in words."""
 
 from collections.abc import Iterable, Mapping
-from html import escape
 
 from client.node_view import letters_of
 from client.words import gpu_list
+from console.escaping import escape
 from console.lanes import colour_of
 from models.mig import SLICES
 from models.node import NodeState

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from html import escape
 
 from nicegui import ui
 
 from console import charts
+from console.escaping import escape
 from console.formats import count, with_code
 from console.layout import Card, chart, redraw
 from console.past import Past, whole_turn

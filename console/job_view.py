@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from html import escape
 
 from activities.checkpoints.rows import StoredCheckpoints
 from client.job_view import attempt_end, command_of, held, wants
 from client.words import class_of, format_slices, gpu_list
+from console.escaping import escape
 from console.formats import count, some, with_code
 from console.jobs_view import link, waited, waits
 from console.parts import (

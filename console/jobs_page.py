@@ -1,7 +1,6 @@
 """The pages /jobs and /jobs/ID."""
 
 from datetime import UTC, datetime
-from html import escape
 from urllib.parse import urlencode
 
 from nicegui import ui
@@ -9,6 +8,7 @@ from starlette.requests import Request
 
 from console import job_view as view
 from console import jobs_view as lists
+from console.escaping import escape
 from console.fleet import Fleet
 from console.layout import Badge, Card, frame, toggle
 from console.live import follow

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from html import escape
 from urllib.parse import quote, urlencode
 
 from client.job_view import held
+from console.escaping import escape
 from console.formats import count, some
 from console.parts import SIMULATED_GPUS, chip, facts, how_long, table
 from models.job import FailureClass, JobState

@@ -4,8 +4,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from html import escape
 
+from console.escaping import escape
 from console.parts import how_long
 from models.purchase import BlockState
 from models.spending import BlockDetail, BlockUse

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from html import escape
 from pathlib import Path
 
 from nicegui import ui
 from starlette.requests import Request
 
+from console.escaping import escape
 from models.addresses import CONSOLE_PAGES
 
 THEME_COOKIE = "longshore_theme"

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from html import escape
 from itertools import groupby
 from urllib.parse import quote, urlencode
 
 from client.node_view import letters_of, state_of
+from console.escaping import escape
 from console.formats import count, some
 from console.gpu_cells import cells_html, letter_html, share_of
 from console.parts import SIMULATED_GPUS, chip, facts, how_long, when

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from html import escape
 
+from console.escaping import escape
 from console.formats import clock, dollars, with_code
 from models.money import MICRO
 

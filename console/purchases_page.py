@@ -1,7 +1,6 @@
 """The pages /purchases and /purchases/ID."""
 
 from datetime import UTC, datetime
-from html import escape
 from urllib.parse import urlencode
 
 from nicegui import ui
@@ -9,6 +8,7 @@ from starlette.requests import Request
 
 from console import purchases_view as view
 from console.bought import Bought
+from console.escaping import escape
 from console.formats import some
 from console.layout import Badge, Card, frame, toggle
 from console.live import follow

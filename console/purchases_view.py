@@ -1,13 +1,13 @@
 """The pages of purchases as HTML: the list, and one purchase with its timeline and options."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from itertools import groupby
 from urllib.parse import quote
 
 from activities.buying.switch import Cap, SwitchState
 from activities.markets.reconcile import NEXT, MarketFinding, Mismatch
 from console.accounts import account_html, money
+from console.escaping import escape
 from console.formats import price, some, with_code
 from console.parts import CHOSEN, PICKED, amount, chip, facts, mark, number, table, when
 from models.spending import (

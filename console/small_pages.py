@@ -1,7 +1,8 @@
 """Small pages without script: the form for the token, what leads on, what is missing."""
 
-from html import escape
 from urllib.parse import quote
+
+from console.escaping import escape
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">

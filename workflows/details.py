@@ -2,6 +2,7 @@
 
 from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
 from models.units import format_duration, format_gb, format_limits
+from models.visible import visible
 from scheduling.words import format_places
 
 
@@ -18,7 +19,7 @@ def job_details(status: JobStatus, spec: JobSpec, *, simulated: bool) -> str:
         lines.append("")
     if not status.state.ended:
         lines.append(f"`longshore why {status.job_id}` says more.")
-    return "\n".join(lines)
+    return visible("\n".join(lines))
 
 
 def _headline(status: JobStatus, simulated: bool) -> str:

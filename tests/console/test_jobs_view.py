@@ -311,3 +311,13 @@ def test_checkpoints_and_what_is_damaged():
     assert "<one> cannot be read" in said
     empty = StoredCheckpoints(job_id="x", checkpoints=())
     assert "Nothing is stored yet." in text_of(view.checkpoints_html(empty, NOW))
+
+
+def test_what_hides_or_turns_text_around_is_written_out() -> None:
+    job = a_job(gpu_type="X\u202eY", reason="a\x1b[2Jb")
+    for html in (
+        list_html([job], NOW),
+        view.why_html(Explanation(job=job, headline="a\u2066b"), NOW),
+    ):
+        assert not {"\u202e", "\x1b", "\u2066"} & set(html)
+    assert "X\\u202eY" in list_html([job], NOW)

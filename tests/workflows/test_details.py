@@ -48,6 +48,16 @@ def test_the_details_are_the_job_file_without_values_of_its_environment():
     assert "secret" not in told
 
 
+def test_what_hides_or_turns_text_around_is_written_out():
+    update = {"gpu_type": "X\u202eY", "command": ["true", "a\u202eb\x1bc"]}
+    spec = SPEC.model_copy(update=update)
+    card = job_details(status(JobState.QUEUED, reason="\x1b[2J"), spec, simulated=False)
+    for text in (summary_of(spec), details_of(spec), card):
+        assert not {"\u202e", "\x1b"} & set(text)
+        assert "\\u202e" in text
+    assert "\\x1b[2J" in card
+
+
 def test_the_card_lists_attempts_newest_first_with_their_ends():
     failed = attempt(
         1,
