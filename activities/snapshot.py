@@ -83,7 +83,7 @@ async def load_nodes(
             known[facts] = _gpu(*facts)
         gpus.setdefault(node_id, []).append(known[facts])
     # Machines of one make have one topology: read once, and one value in all of their nodes.
-    read = lru_cache(NodeTopology.model_validate_json)
+    read = lru_cache(_topology)
     return tuple(_node(row, tuple(gpus.get(row["id"], ())), read) for row in nodes.mappings())
 
 
@@ -223,13 +223,26 @@ def _gpu(
     parts = None
     if milli_used or mig is not None:
         positions = None if mig is None else json.loads(mig)
-        parts = GPUParts(milli_used=milli_used, mig=positions, slices_used=slices_used)
+        used: dict[str, Any] = {"milli_used": milli_used, "slices_used": slices_used}
+        try:
+            parts = GPUParts(mig=positions, **used)
+        except ValidationError:  # written by hand: nobody knows what fits there, so nothing does
+            parts = GPUParts(mig={}, **used)
     return GPU.model_construct(
         index=index, vram=vram_mb / 1000, vram_used=vram_mb_used / 1000, job_id=job_id, parts=parts
     )
 
 
-def _node(row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopology]) -> Node:
+def _topology(stored: str) -> NodeTopology | None:
+    """Return what connects a node's GPUs; None where somebody wrote by hand what is none."""
+    with contextlib.suppress(ValidationError):
+        return NodeTopology.model_validate_json(stored)
+    return None
+
+
+def _node(
+    row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopology | None]
+) -> Node:
     return Node.trusted(
         id=row["id"], block_id=row["block_id"], provider=row["provider"], tier=Tier(row["tier"]),
         gpu_type=row["gpu_type"], gpus=gpus, cpus=row["cpu_milli"] / 1000,

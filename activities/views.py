@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,6 +20,7 @@ from models.preemption import PreemptionPlan, Spared
 from models.problems import describe_all
 from models.views import GPUView, JobView, NodeView, PartView, PoolView
 
+_LABELS = TypeAdapter(dict[str, str])
 MOST_ATTEMPTS = 50
 """Of one job that are read: the last ones."""
 WHOLE = 1000
@@ -227,6 +228,11 @@ def _node(row: RowMapping, gpus: tuple[GPUView, ...]) -> NodeView:
         "storage_mb_s_used", "milliwatts", "milliwatts_used",
     )  # fmt: skip
     storage, power = row["storage_mb_s"], row["milliwatts"]
+    try:
+        _LABELS.validate_python(row["labels"], strict=True)
+    except ValidationError:
+        said = "its labels cannot be read as they are stored"
+        values |= {"labels": {}, "state_reason": values["state_reason"] or said}
     return NodeView(
         **values, gpus=gpus, drained=row["state"] == NodeState.DRAINING.value and idle,
         cpus=row["cpu_milli"] / 1000, cpus_used=row["cpu_milli_used"] / 1000,

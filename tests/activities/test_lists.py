@@ -72,6 +72,26 @@ async def test_a_row_that_somebody_wrote_by_hand_is_shown_beside_the_others(
         await views.spec("b")
 
 
+async def test_one_node_that_somebody_wrote_into_by_hand_stops_neither_list_nor_cycle(
+    ledger: Ledger,
+):
+    await ledger.register("node-a", gpus=2)
+    await ledger.register("node-b", gpus=2)
+    await ledger.rows(
+        "UPDATE nodes SET labels = '{\"a\": 1}', topology = '{\"x\": 1}' WHERE id = 'node-a'"
+    )
+    await ledger.rows("UPDATE gpus SET mig = '[5]' WHERE node_id = 'node-a' AND index = 1")
+    first, second = await Views(ledger.database).nodes(pool=ledger.pool)
+    assert (first.labels, second.state_reason) == ({}, "")
+    assert "labels cannot be read" in first.state_reason
+    async with ledger.listening("one", "two"):
+        await ledger.enqueue("one", gpus=1)
+        await ledger.enqueue("two", gpus=2)
+        assert (await ledger.cycle("one")).placed == 2
+    found = {job.id: (job.node_id, job.gpu_indices) for job in await Views(ledger.database).jobs()}
+    assert found == {"one": ("node-a", (0,)), "two": ("node-b", (0, 1))}
+
+
 async def _jobs_of_each_state(ledger: Ledger) -> None:
     """Twelve jobs; three at a time were submitted at the same moment."""
     await ledger.register(gpus=4)
