@@ -7,7 +7,7 @@ Every answer is the packer's own: the same views, columns and scans as a cycle's
 from collections.abc import Collection, Generator, Hashable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import (
@@ -46,6 +46,7 @@ from scheduling.placement.state import (
 Out = frozenset[str]
 """Ids of jobs that are taken away."""
 NOBODY: Out = frozenset()
+_NOT_LOOKED = None, datetime.min.replace(tzinfo=UTC)
 
 
 class Ground:
@@ -88,8 +89,9 @@ class Ground:
         self._suited: dict[Need, list[str]] = {}
         self._fits: dict[Need, bool] = {}
         """In this version."""
-        self._starts: dict[Need, dict[int, datetime | None]] = {}
-        """By need and position of a node: when it can hold a job first, as it is now."""
+        self._starts: dict[Need, dict[int, tuple[datetime | None, datetime | None]]] = {}
+        """By need and position of a node: when it can hold a job first, as it is now; where it
+        cannot, until when that was looked at, None where it never can."""
 
     def nodes_for(self, job: JobRequest) -> list[str]:
         """Return the nodes that could take the job, or a share of it, were nobody there."""
@@ -218,10 +220,13 @@ class Ground:
         known = self._starts.setdefault(need, {})
         first: tuple[int, datetime] | None = None
         for position in map(int, scan.holders):
-            if position not in known:
-                known[position] = earliest_start(scan.columns.views[position], need, self.now)
-            start = known[position]
-            if start is not None and (first is None or start < first[1]):
+            before = first[1] if first else None
+            start, looked = known.get(position, _NOT_LOOKED)
+            if start is None and looked is not None and (before is None or before > looked):
+                view = scan.columns.views[position]
+                start = earliest_start(view, need, self.now, before)
+                known[position] = start, before
+            if start is not None and (before is None or start < before):
                 first = position, start
         return first
 

@@ -31,6 +31,9 @@ from scheduling.preemption.search import Best, search
 from scheduling.preemption.ways import refused, weigh
 from scheduling.topology import domain_of
 
+_OWN = {"id", "attempt", "submitted_at", "waits_since"}
+"""What two jobs that ask for the same differ in: a plan looks at none of it."""
+
 
 def plan_preemption(
     job: JobRequest,
@@ -109,6 +112,11 @@ class _Scene:
         self._waits: dict[tuple[Need, Gang | None], timedelta] = {}
         """Of jobs that ask alike."""
         self._waits_version = -1
+        self._victims: dict[tuple[str, timedelta], Victim] = {}
+        """By job and by how long it then waits."""
+        self._in_vain: dict[tuple[str, BuyQuote | None], PreemptionPlan] = {}
+        """By what a job asks for: plans that stop nobody, in the version that follows."""
+        self._in_vain_version = -1
 
     def begin(self, under_way: Sequence[PreemptionUnderWay]) -> None:
         """Put what is being freed where it goes."""
@@ -142,7 +150,7 @@ class _Scene:
             if self.ground.fits(job):
                 self.ground.put(job, gains_of(self.ground.decide(job)))
                 continue
-            plan = self.plan(job, quotes.get(job.id), self.policy.max_under_way - stopping)
+            plan = self._plan_alike(job, quotes.get(job.id), self.policy.max_under_way - stopping)
             if plan.preempts and job.id in start_next():
                 break
             plans.append(plan)
@@ -152,6 +160,19 @@ class _Scene:
             elif reserved < self.ground.packing.max_reservations:
                 reserved += self.ground.reserve(job)
         return tuple(plans)
+
+    def _plan_alike(self, job: JobRequest, quote: BuyQuote | None, room: int) -> PreemptionPlan:
+        """Return the plan for one job: where nothing has changed, that of one before it which asks
+        for the same and has nobody stopped."""
+        if self._in_vain_version != self.ground.version:
+            self._in_vain, self._in_vain_version = {}, self.ground.version
+        alike = job.model_dump_json(exclude=_OWN), quote
+        if before := self._in_vain.get(alike):
+            return before.model_copy(update={"job_id": job.id})
+        plan = self.plan(job, quote, room)
+        if not plan.preempts:
+            self._in_vain[alike] = plan
+        return plan
 
     def plan(self, job: JobRequest, quote: BuyQuote | None, room: int) -> PreemptionPlan:
         """Return the plan for one job; at most `room` jobs may be stopped."""
@@ -207,9 +228,10 @@ class _Scene:
         alike = Need.of(work.request, self.ground.packing), work.request.gang
         if alike not in self._waits:
             self._waits[alike] = self._wait(work.request)
-        return victim_of(
-            work, min(self._waits[alike], job.expected_duration), self.policy, self.now
-        )
+        wait = min(self._waits[alike], job.expected_duration)
+        if (work.id, wait) not in self._victims:
+            self._victims[work.id, wait] = victim_of(work, wait, self.policy, self.now)
+        return self._victims[work.id, wait]
 
     def _wait(self, job: JobRequest) -> timedelta:
         if self.ground.fits(job):
