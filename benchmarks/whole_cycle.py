@@ -2,7 +2,8 @@
 
     python -m benchmarks.whole_cycle [--nodes 10000] [--waiting 10000] [--turns 3] [--json]
 
-A pool on a PostgreSQL of its own: nodes of 8 GPUs, all busy but for four GPUs on every tenth one.
+A pool on a PostgreSQL of its own: nodes of 8 GPUs, all busy but for four GPUs on every tenth one,
+with jobs of the highest class that waits, so that nobody gives way.
 Jobs of 1, 2, 4 and 8 GPUs wait, of mixed sizes and classes. The cycle is the activity's own
 (`CycleActivities`), with all that it reads, plans, commits and explains in the database; only the
 signals to jobs are left out, which have no workflows here. `first` is the first cycle of a
@@ -183,16 +184,16 @@ _FILL = (
     """,
     """
     INSERT INTO jobs (id, name, tenant, pool, spec, submitted_at, message)
-    SELECT 'busy-' || i, 'job', 'default', 'default', '{"name": "busy", "command": ["true"]}',
-           now(), ''
+    SELECT 'busy-' || i, 'job', 'default', 'default',
+           '{"name": "busy", "command": ["true"], "priority": 6}', now(), ''
       FROM generate_series(0, :nodes - 1) AS i
     """,
     """
     INSERT INTO placements (job_id, attempt, cycle_id, node_id, epoch, gpu_indices, cpu_milli,
-                            ram_mb, vram_mb, expected_seconds, decision)
+                            ram_mb, vram_mb, expected_seconds, placed_at, decision)
     SELECT 'busy-' || i, 1, 'c', 'node-' || i, 1,
            (SELECT array_agg(g) FROM generate_series(0, CASE i % 10 WHEN 0 THEN 3 ELSE 7 END) g),
-           16000, 64000, 40000, 36000 + i, '{}'
+           16000, 64000, 40000, 36000 + i, now() - i * interval '1 second', '{}'
       FROM generate_series(0, :nodes - 1) AS i
     """,
     """

@@ -257,8 +257,10 @@ class _Scene:
         for one in candidates:
             for name in one.work.nodes:
                 by_node.setdefault(name, []).append(one)
-        for name in names:
-            here = by_node.get(name, [])
+        # The cheapest first: nodes where any one costs more than the best so far are passed over.
+        least = {name: min(one.cost for one in here) for name, here in by_node.items()}
+        for name in sorted((name for name in names if name in least), key=least.__getitem__):
+            here = by_node[name]
             if job.gpus == 1:  # jobs that share a GPU go together
                 for gpu in self.ground.node(name).gpus:
                     some = [one for one in here if _holds(one.work, name, gpu.index)]

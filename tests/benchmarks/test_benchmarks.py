@@ -50,6 +50,17 @@ def test_growth_stands_beside_the_empty_queue_of_the_same_run():
         assert min(row["calls_ms"].values()) > 0
 
 
+def test_a_whole_cycle_places_what_fits_and_says_what_it_took():
+    arguments = ("--nodes", "60", "--waiting", "80", "--turns", "1")
+    report = _run("benchmarks.whole_cycle", *arguments)
+    for cycle in (report["first"], *report["later"]):
+        assert cycle["waiting"] == 80
+        assert 6 <= cycle["placed"] <= 24
+        parts = cycle["ms"]
+        assert 0 < sum(parts[part] for part in ("read", "plan", "commit")) < parts["took"]
+    assert report["memory"] > 0
+
+
 def test_a_soak_says_what_grew():
     report = _run("benchmarks.soak", "--minutes", "0.1", "--rate", "2", "--keep-runs", "2")
     assert report["verdict"]
