@@ -2,13 +2,12 @@
 
     python -m benchmarks.whole_cycle [--nodes 10000] [--waiting 10000] [--turns 3] [--json]
 
-A pool on a PostgreSQL of its own: nodes of 8 GPUs, all busy but for four GPUs on every tenth one,
-with jobs of the highest class that waits, so that nobody gives way.
-Jobs of 1, 2, 4 and 8 GPUs wait, of mixed sizes and classes. The cycle is the activity's own
-(`CycleActivities`), with all that it reads, plans, commits and explains in the database; only the
-signals to jobs are left out, which have no workflows here. `first` is the first cycle of a
-process: it reads all nodes and all jobs. Before each further one the jobs of the last end, and as
-many new ones are queued.
+A pool on a PostgreSQL of its own: nodes of 8 GPUs, all busy but for four GPUs on every tenth one.
+Jobs of 1, 2, 4 and 8 GPUs wait, of mixed sizes and one class: nobody gives way. The cycle is the
+activity's own (`CycleActivities`), with all that it reads, plans, commits and explains in the
+database; only the signals to jobs are left out, which have no workflows here. `first` is the first
+cycle of a process: it reads all nodes and all jobs. Before each further one the jobs of the last
+end, and as many new ones are queued.
 
 Milliseconds on the clock, as `longshore cycles` shows them; `memory` is what the process held at
 most, in MB. Nothing runs.
@@ -136,7 +135,6 @@ def _spec(number: int) -> JobSpec:
         vram_per_gpu=20 + 20 * (number // 4 % 3),
         cpus=gpus * (1 + number // 12 % 4),
         ram=8 * gpus * (1 + number // 48 % 3),
-        priority=4 + number // 144 % 3,
     )
 
 
@@ -185,7 +183,7 @@ _FILL = (
     """
     INSERT INTO jobs (id, name, tenant, pool, spec, submitted_at, message)
     SELECT 'busy-' || i, 'job', 'default', 'default',
-           '{"name": "busy", "command": ["true"], "priority": 6}', now(), ''
+           '{"name": "busy", "command": ["true"]}', now(), ''
       FROM generate_series(0, :nodes - 1) AS i
     """,
     """
