@@ -72,20 +72,17 @@ async def test_continuing_as_new_loses_nothing(
 async def test_a_pool_outlives_a_cycle_that_fails(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
 ):
-    """What is stored of a node cannot be read, until somebody mends that."""
-    stored = "UPDATE nodes SET topology = CAST(:topology AS jsonb) WHERE id = :id"
+    """What is stored of the pool cannot be read, until somebody mends that."""
+    stored = "UPDATE pools SET spec = CAST(:spec AS jsonb) WHERE name = :pool"
     job_id = (await longshore.submit(a_spec(pool), held=True)).job_id
     await reaches(longshore, job_id, JobState.HELD)
     async with control.transaction() as connection:
-        was = await connection.scalar(
-            text("SELECT CAST(topology AS text) FROM nodes WHERE id = :id"), {"id": node.id}
-        )
-        await connection.execute(text(stored), {"id": node.id, "topology": '{"links": 7}'})
+        await connection.execute(text(stored), {"pool": pool, "spec": '{"preemption": 7}'})
     await longshore.release(job_id)
     trouble = await eventually(lambda: _trouble(temporal, pool))
-    assert "for NodeTopology" in trouble
+    assert "preemption: must be a mapping" in trouble
     async with control.transaction() as connection:
-        await connection.execute(text(stored), {"id": node.id, "topology": was})
+        await connection.execute(text(stored), {"pool": pool, "spec": "{}"})
     handle = temporal.get_workflow_handle_for(PoolWorkflow.run, pool_workflow_id(pool))
     await handle.signal(PoolWorkflow.poke)
     await node.started(job_id)
