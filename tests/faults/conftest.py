@@ -1,7 +1,6 @@
 """Fleets for all tests of a module, a market, and the advice how to run a failed test alone."""
 
 from collections.abc import AsyncIterator, Generator, Iterator
-from datetime import timedelta
 
 import pytest
 
@@ -24,15 +23,6 @@ async def large_fleet() -> AsyncIterator[Fleet]:
     """Starts a stack with two control workers and more agents; 10 s."""
     with temporary_folder() as folder:
         async with running_fleet(folder, nodes=3, controls=2) as running:
-            yield running
-
-
-@pytest.fixture
-async def patient_fleet() -> AsyncIterator[Fleet]:
-    """Starts the same, and no node is lost while its agent or a server starts again; 10 s."""
-    with temporary_folder() as folder:
-        lost_after = timedelta(seconds=45)
-        async with running_fleet(folder, 3, controls=2, lost_after=lost_after) as running:
             yield running
 
 
