@@ -26,6 +26,7 @@ from benchmarks.preemption_world import PACKING, POLICY, Choice, Pool, Tally, Wa
 from client.process import leave, run
 from models.placement import JobRequest
 from models.preemption import RunningWork
+from scheduling.placement.state import Need
 from scheduling.preemption.costs import why_not
 from scheduling.preemption.ground import Ground, gains_of
 from scheduling.preemption.plan import plan_preemptions
@@ -161,7 +162,7 @@ def _on_best_node(
         names: tuple[str, ...] = ()
         for work in here[:most]:
             names = (*names, work.id)
-            if ground.node_fits(node, job, frozenset(names)):
+            if ground.node_fits(node, Need.of(job, PACKING), frozenset(names)):
                 found.append(([ranked[name] for name in names], names))
                 break
     return min(found)[1] if found else ()

@@ -25,6 +25,7 @@ from models.placement import (
     Reservation,
     RunningJob,
 )
+from models.topology import Gang
 from scheduling import bulk
 from scheduling.bulk.collector import paused
 from scheduling.gangs.decision import place_gang
@@ -201,7 +202,7 @@ class _Cycle:
         """Needs that can start at no known time: a plan takes, and never gives back."""
         self._holders: dict[Need, int] = {}
         """Nodes that could hold jobs with these needs, which wait."""
-        self._waits: dict[Need, tuple[int, Decision]] = {}
+        self._waits: dict[Need | tuple[Need, Gang], tuple[int, Decision]] = {}
         """What a job with these needs was told that waits and keeps nothing, and the version of
         the columns that it saw: on the same nodes the next one is told the same."""
 
@@ -247,13 +248,14 @@ class _Cycle:
 
     def decide(self, job: JobRequest, *, explain: bool = False) -> Decision:
         """Decide for the next job; with `explain` name every candidate and rejection."""
-        return self._decide_gang(job, explain) if job.gang else self._decide_one(job, explain)
+        if job.gang is None:
+            return self._decide_one(job, explain)
+        return self._decide_gang(job, job.gang, explain)
 
     def _decide_one(self, job: JobRequest, explain: bool) -> Decision:
         need = self._need_of(job)
-        told = self._waits.get(need)
-        if told and told[0] == self.columns.version and not explain:
-            return waits_as(job, told[1])
+        if not explain and (told := self._told(need)):
+            return waits_as(job, told)
         scan = self._scanner.scan(need)
         best = scan.best(1 + ALTERNATIVES)
         if not best:
@@ -267,6 +269,11 @@ class _Cycle:
             decision = decision.model_copy(update=everything)
         self._take(job, need, best[0], scan.chosen(best[0]))
         return decision
+
+    def _told(self, asks: Need | tuple[Need, Gang]) -> Decision | None:
+        """Return what a job that asks for the same was told of the nodes as they are now."""
+        told = self._waits.get(asks)
+        return told[1] if told and told[0] == self.columns.version else None
 
     def _take(self, job: JobRequest, need: Need, position: int, chosen: Chosen) -> None:
         node = self.columns.views[position].node
@@ -289,11 +296,16 @@ class _Cycle:
         node_id = self.columns.views[taken.position].node.id
         return started_among(job, taken.chosen, node_id, rejected, len(moved) - 1)
 
-    def _decide_gang(self, job: JobRequest, explain: bool) -> Decision:
+    def _decide_gang(self, job: JobRequest, gang: Gang, explain: bool) -> Decision:
+        need = Need.of(job, self.policy)
+        if not explain and (told := self._told((need, gang))):
+            return waits_as(job, told)
         decision = place_gang(job, self.columns.views, self.policy, self.now, explain=explain)
         if not decision.members:
-            return self._defer_gang(job, decision)
-        need = Need.of(job, self.policy)
+            decision = self._defer_gang(job, decision)
+            if decision.estimated_start is None:
+                self._waits[need, gang] = self.columns.version, decision
+            return decision
         for node_id, gpu_indices in decision.held:
             position = self._position[node_id]
             node = self.columns.views[position].node

@@ -14,7 +14,7 @@ from models.node import NodeState
 from models.placement import JobRequest, PackingPolicy, RejectionCode
 from models.topology import Gang, SameConformance
 from scheduling.placement.feasibility import HOST_CODES
-from scheduling.placement.filters import attributes_of, first_failure
+from scheduling.placement.filters import Attributes, attributes_of, first_failure
 from scheduling.placement.reservations import gpus_open_from
 from scheduling.placement.state import EPSILON, Need, NodeView
 from scheduling.topology import DomainKey, domain_of, flavor_of
@@ -57,10 +57,11 @@ def offers_now(
 ) -> Offers:
     """Return what the nodes could give at `now`, beside what is reserved there for others."""
     whole = Need.of(job, policy)
+    unsuited = _Unsuited(whole, gang)
     offers = Offers([], [])
     for position, view in enumerate(views):
         domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
-        code = _unsuited(view, whole, gang, domain) or _no_time(view, whole, now)
+        code = unsuited(view, domain) or _no_time(view, whole, now)
         found = code or _give(view, whole, now)
         if isinstance(found, RejectionCode):
             offers.refused.append((position, found))
@@ -74,11 +75,12 @@ def offers_from(
 ) -> Offers:
     """Return what the nodes could give from `start` on, by what is known of the holds there."""
     whole = Need.of(job, policy)
+    unsuited = _Unsuited(whole, gang)
     offers = Offers([], [])
     for position, view in enumerate(views):
         domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
         found = (
-            _unsuited(view, whole, gang, domain)
+            unsuited(view, domain)
             or _no_time(view, whole, start)
             or _open_from(view, whole, start)
         )
@@ -93,11 +95,12 @@ def offers_from(
 def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) -> list[Offer]:
     """Return what the nodes could give without any job, and with time left."""
     whole = Need.of(job, PackingPolicy())
+    unsuited = _Unsuited(whole, gang)
     offers: list[Offer] = []
     for position, view in enumerate(views):
         domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
         gone = view.node.state is NodeState.GONE
-        code = _unsuited(view, whole, gang, domain)
+        code = unsuited(view, domain)
         if gone or domain is None or code not in (None, RejectionCode.STATE):
             continue
         large = view.rooms.large(whole.vram)
@@ -116,25 +119,34 @@ def need_of_share(whole: Need, gpus: int) -> Need:
     )  # fmt: skip
 
 
-def _unsuited(
-    view: NodeView, whole: Need, gang: Gang, domain: DomainKey | None
-) -> RejectionCode | None:
-    """Return the constraint on the make of the node that fails, in the order of the codes.
+class _Unsuited:
+    """Which constraint on the make of a node fails, in the order of the codes: asked once for
+    nodes of one make.
 
     To a gang a node's label may name its type of GPU too, and a node without a domain is none.
     """
-    node = view.node
-    if node.state is not NodeState.READY:
-        return RejectionCode.STATE
-    attributes = attributes_of(node)
-    flavors = (*attributes.gpu_types, flavor_of(node))
-    known = whole.known or gang.same_conformance is SameConformance.REQUIRE
-    code = first_failure(attributes._replace(gpu_types=flavors), whole._replace(known=known))
-    if code is RejectionCode.GPU_TYPE and len(set(flavors)) > 1:
-        return RejectionCode.FLAVOR
-    if domain is None and code in _BEHIND_LABELS:
-        return RejectionCode.LABELS
-    return code
+
+    def __init__(self, whole: Need, gang: Gang) -> None:
+        known = whole.known or gang.same_conformance is SameConformance.REQUIRE
+        self._need = whole._replace(known=known)
+        self._codes: dict[tuple[Attributes, str], RejectionCode | None] = {}
+
+    def __call__(self, view: NodeView, domain: DomainKey | None) -> RejectionCode | None:
+        node = view.node
+        if node.state is not NodeState.READY:
+            return RejectionCode.STATE
+        make = attributes_of(node), flavor_of(node)
+        if make not in self._codes:
+            self._codes[make] = self._code(*make)
+        code = self._codes[make]
+        return RejectionCode.LABELS if domain is None and code in _BEHIND_LABELS else code
+
+    def _code(self, attributes: Attributes, flavor: str) -> RejectionCode | None:
+        flavors = (*attributes.gpu_types, flavor)
+        code = first_failure(attributes._replace(gpu_types=flavors), self._need)
+        if code is RejectionCode.GPU_TYPE and len(set(flavors)) > 1:
+            return RejectionCode.FLAVOR
+        return code
 
 
 def _no_time(view: NodeView, whole: Need, now: datetime) -> RejectionCode | None:
@@ -174,8 +186,8 @@ def _beside_reserved(
 
 
 def _open_from(view: NodeView, whole: Need, start: datetime) -> tuple[int, int] | RejectionCode:
-    most = (view.rooms.roomy(whole.vram) & ~view.stuck).bit_count()
-    for gpus in range(most, 0, -1):
+    least = gpus_open_from(view, need_of_share(whole, 1), start)
+    for gpus in range(least.bit_count(), 0, -1):
         usable = gpus_open_from(view, need_of_share(whole, gpus), start)
         if usable:
             return gpus, usable

@@ -60,13 +60,18 @@ def plan_gang(
 
 def could_ever_hold(job: JobRequest, views: Sequence[NodeView]) -> bool:
     """Return whether the nodes could hold the gang together when empty and with time left."""
+    offers = offers_when_empty(job, gang_of(job), views)
+    return could_hold(job, offers, PackingPolicy())
+
+
+def could_hold(job: JobRequest, offers: Iterable[Offer], policy: PackingPolicy) -> bool:
+    """Return whether a gang fits on what nodes offer it."""
     gang = gang_of(job)
-    made = sorted(offers_when_empty(job, gang, views), key=lambda offer: offer.view.node.id)
+    made = sorted(offers, key=lambda offer: offer.view.node.id)
     if gang.spares_per_group and gang.spares_required:
-        policy = PackingPolicy()
         return any(_fill(job, gang, alike, policy) is not None for alike in _alike(made, gang))
     return any(
-        assign(room_by_domain(alike), job.gpus, gang, GangPacking.BEST_FIT) is not None
+        assign(room_by_domain(alike), job.gpus, gang, policy.gang_packing) is not None
         for alike in _alike(made, gang)
     )
 

@@ -8,7 +8,6 @@ requeue   = time until it probably runs again x GPUs x price of its waiting
 
 import math
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from models.placement import JobRequest
 from models.preemption import (
@@ -24,27 +23,6 @@ from scheduling.buying.words import about
 _HOUR = timedelta(hours=1)
 _BANDS = (1, 4, 7, 10)
 """The first class of each band but the lowest."""
-
-
-class Candidate(NamedTuple):
-    """A job that may be stopped."""
-
-    work: RunningWork
-    victim: Victim
-
-    @property
-    def id(self) -> str:
-        return self.work.id
-
-    @property
-    def cost(self) -> int:
-        return self.victim.total
-
-    @property
-    def submitted(self) -> float:
-        """Seconds since the epoch."""
-        at = self.work.request.submitted_at or self.work.started_at
-        return at.timestamp()
 
 
 def why_not(
@@ -63,10 +41,8 @@ def victim_of(
 ) -> Victim:
     """Return what stopping a job costs, where it then waits for so long."""
     save = save_time(work)
-    chance = 1.0 if not _is_saved(work) else policy.save_risk
-    unsaved = max(now - work.unsaved_since, timedelta(0))
-    recompute = cost_of(unsaved * chance, work.gpus, work.price)
-    write = cost_of(save, work.gpus, work.price)
+    chance, unsaved = _at_risk(work, policy, now)
+    recompute, write = _left_behind(work, policy, now)
     requeue = cost_of(wait, work.gpus, policy.price_of_waiting(work.request))
     return Victim(
         job_id=work.id,
@@ -80,6 +56,11 @@ def victim_of(
         save=save,
         reason=_in_words(work, unsaved, chance, save, wait, (recompute, write, requeue)),
     )
+
+
+def lost_at_once(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> int:
+    """Return what stopping a job costs, however long it then waits."""
+    return sum(_left_behind(work, policy, now))
 
 
 def save_time(work: RunningWork) -> timedelta:
@@ -152,6 +133,23 @@ def _left_alone_until(work: RunningWork, policy: PreemptionPolicy) -> datetime:
     if len(work.preempted_at) >= policy.max_per_hour:
         times.append(work.preempted_at[-policy.max_per_hour] + _HOUR)
     return max(times)
+
+
+def _left_behind(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> tuple[int, int]:
+    """Return what is lost with the work since the last save, and what the save itself costs."""
+    chance, unsaved = _at_risk(work, policy, now)
+    return (
+        cost_of(unsaved * chance, work.gpus, work.price),
+        cost_of(save_time(work), work.gpus, work.price),
+    )
+
+
+def _at_risk(
+    work: RunningWork, policy: PreemptionPolicy, now: datetime
+) -> tuple[float, timedelta]:
+    """Return the chance that no save comes of a stop, and how much work is in none now."""
+    chance = policy.save_risk if _is_saved(work) else 1.0
+    return chance, max(now - work.unsaved_since, timedelta(0))
 
 
 def _is_saved(work: RunningWork) -> bool:

@@ -4,12 +4,15 @@ some of the jobs.
 Every answer is the packer's own: the same views, columns and scans as a cycle's.
 """
 
-from collections.abc import Collection, Generator, Hashable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
-from models.node import GPU, GPUParts, Node, NodeState
+import numpy as np
+from numpy.typing import NDArray
+
+from models.node import GPU, GPUParts, Node
 from models.placement import (
     Decision,
     GPUChoice,
@@ -19,17 +22,17 @@ from models.placement import (
     RunningJob,
 )
 from models.preemption import GainedGPUs
+from models.topology import Gang
 from scheduling.gangs.decision import place_gang
-from scheduling.gangs.offers import need_of_share, offers_when_empty
-from scheduling.gangs.plan import plan_gang
-from scheduling.gangs.start import first_gang_start
+from scheduling.gangs.offers import Offer, need_of_share, offers_from, offers_when_empty
+from scheduling.gangs.plan import could_hold, plan_gang
+from scheduling.gangs.start import Shares, first_gang_start
 from scheduling.packer import placing, waiting
 from scheduling.placement.columns import Columns
-from scheduling.placement.feasibility import fits_when_empty, when_empty
 from scheduling.placement.gpus import mask_of
 from scheduling.placement.mix import NO_MIX, Mix
 from scheduling.placement.parts import Part
-from scheduling.placement.reservations import earliest_start, open_from
+from scheduling.placement.reservations import open_from
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.placement.slots import part_of
 from scheduling.placement.state import (
@@ -42,15 +45,15 @@ from scheduling.placement.state import (
     with_job,
     without_job,
 )
+from scheduling.preemption.starts import Starts
 
 Out = frozenset[str]
 """Ids of jobs that are taken away."""
 NOBODY: Out = frozenset()
-_NOT_LOOKED = None, datetime.min.replace(tzinfo=UTC)
 
 
 class Ground:
-    """Nodes with what runs there; changes only by `remove`, `put` and `reserve`."""
+    """Nodes with what runs there; changes only by `remove`, `hold`, `put` and `reserve`."""
 
     def __init__(
         self,
@@ -65,7 +68,6 @@ class Ground:
         self._mix = mix
         # Whether a job fits is the same by each rule, and asked far more often than where it goes.
         self._plain = packing.model_copy(update={"rule": PackingRule.SEED_SCORE})
-        self.version = 0
         self._nodes = {node.id: node for node in sorted(nodes, key=lambda node: node.id)}
         self._running: dict[str, list[RunningJob]] = {name: [] for name in self._nodes}
         self._reserved: dict[str, list[Hold]] = {name: [] for name in self._nodes}
@@ -78,36 +80,31 @@ class Ground:
             for job in jobs:
                 self._on.setdefault(job.job_id, set()).add(name)
         self._views = {name: self._view(name, NOBODY) for name in self._nodes}
-        self._positions = {name: position for position, name in enumerate(self._nodes)}
+        self._names = list(self._nodes)
+        self._positions = {name: position for position, name in enumerate(self._names)}
         self._columns: Columns | None = None
         """Of the nodes as they are; made when they are asked first, and changed with them."""
         self._scanners: dict[PackingRule, Scanner] = {}
-        self._alike = dict[Hashable, list[str]]()
-        """Nodes that are the same when they are empty."""
-        for name, node in self._nodes.items():
-            self._alike.setdefault(when_empty(node), []).append(name)
-        self._suited: dict[Need, list[str]] = {}
-        self._fits: dict[Need, bool] = {}
-        """In this version."""
-        self._starts: dict[Need, dict[int, tuple[datetime | None, datetime | None]]] = {}
-        """By need and position of a node: when it can hold a job first, as it is now; where it
-        cannot, until when that was looked at, None where it never can."""
+        self._starts: Starts | None = None
+        """Made when it is asked first, and changed with the nodes."""
+        self._open: dict[Need, tuple[str, ...]] = {}
+        self._fits: dict[tuple[Need, Gang | None], bool] = {}
+        self._gang_starts: dict[tuple[Need, Gang], tuple[datetime, Shares] | None] = {}
+        """Both as the nodes are now."""
+        self.changes: list[str] = []
+        """The nodes that changed, in order."""
 
-    def nodes_for(self, job: JobRequest) -> list[str]:
+    def nodes_for(self, job: JobRequest) -> tuple[str, ...]:
         """Return the nodes that could take the job, or a share of it, were nobody there."""
         need = Need.of(job, self.packing)
+        starts = self._starts_now()
         if job.gang is not None:
             offers = offers_when_empty(job, job.gang, list(self._views.values()))
-            return self._open_of({offer.view.node.id for offer in offers}, need)
-        if need not in self._suited:
-            suited = {
-                name
-                for names in self._alike.values()
-                if fits_when_empty(self._nodes[names[0]], need)
-                for name in names
-            }
-            self._suited[need] = self._open_of(suited, need)
-        return self._suited[need]
+            places = np.array(sorted({offer.position for offer in offers}), np.intp)
+            return self._named(starts.lasting(places, need))
+        if need not in self._open:
+            self._open[need] = self._named(starts.lasting(starts.suited(need), need))
+        return self._open[need]
 
     def node(self, name: str) -> Node:
         return self._nodes[name]
@@ -129,34 +126,59 @@ class Ground:
 
     def fits(self, job: JobRequest, out: Out = NOBODY) -> bool:
         """Return whether there is room for the job without these jobs, beside all others."""
-        if job.gang is not None:
-            return bool(self.decide(job, out).members)
         need = Need.of(job, self._plain)
-        if out:
+        known = None if out else self._fits.get((need, job.gang))
+        if known is not None:
+            return known
+        if job.gang is not None:
+            fits = plan_gang(job, self._views_without(out), self.packing, self.now)[0].fits
+        else:
             with self._without(out):
-                return self._scan(need, self._plain).option_count > 0
-        if need not in self._fits:
-            self._fits[need] = self._scan(need, self._plain).option_count > 0
-        return self._fits[need]
+                fits = self._scan(need, self._plain).option_count > 0
+        if not out:
+            self._fits[need, job.gang] = fits
+        return fits
 
-    def node_fits(self, name: str, job: JobRequest, out: Out) -> bool:
-        """Return whether one node has room for the whole job without these jobs."""
+    def free_gpus(self, name: str) -> int:
+        """Return how many GPUs of a node no job has."""
+        return self._views[name].free.bit_count()
+
+    def node_fits(self, name: str, need: Need, out: Out) -> bool:
+        """Return whether one node has room for a whole job without these jobs."""
         view = self._thinned(name, out)
-        need = Need.of(job, self.packing)
         return open_from(view, need, self.now, GPUChoice.FIRST_FREE) is not None
 
-    def gang_fits(self, names: Iterable[str], job: JobRequest, out: Out) -> bool:
-        """Return whether a gang fits on these nodes without these jobs."""
-        views = [self._thinned(name, out) for name in names]
-        return plan_gang(job, views, self.packing, self.now, later=True)[0].fits
+    def gang_on(self, names: Sequence[str], job: JobRequest, gang: Gang) -> Callable[[Out], bool]:
+        """Return what says whether a gang fits on these nodes without some jobs, for as long as
+        nothing changes."""
+        here = frozenset(names)
+
+        def offers(views: list[NodeView]) -> dict[str, Offer]:
+            made = offers_from(job, gang, views, self.packing, self.now).made
+            return {offer.view.node.id: offer for offer in made}
+
+        now = offers([self._views[name] for name in names])
+
+        def fits(out: Out) -> bool:
+            left = [self._thinned(name, out) for name in self._nodes_of(out) if name in here]
+            return could_hold(job, (now | offers(left)).values(), self.packing)
+
+        return fits
 
     def first_start(self, job: JobRequest) -> datetime | None:
         """Return when the job can start if nobody is stopped; None where that is not known."""
         if job.gang is not None:
-            found = first_gang_start(job, self._views_without(NOBODY), self.packing, self.now)
+            found = self._first_gang_start(job, job.gang)
             return found[0] if found else None
-        first = self._first_start(Need.of(job, self._plain))
+        first = self._starts_now().first(Need.of(job, self._plain))
         return first[1] if first else None
+
+    def _first_gang_start(self, job: JobRequest, gang: Gang) -> tuple[datetime, Shares] | None:
+        asks = Need.of(job, self.packing), gang
+        if asks not in self._gang_starts:
+            views = list(self._views.values())
+            self._gang_starts[asks] = first_gang_start(job, views, self.packing, self.now)
+        return self._gang_starts[asks]
 
     def remove(self, out: Out) -> None:
         """Take jobs away."""
@@ -191,7 +213,7 @@ class Ground:
         """Keep the first start of a job that waits; False where none is known."""
         need = Need.of(job, self.packing)
         if job.gang is not None:
-            found = first_gang_start(job, self._views_without(NOBODY), self.packing, self.now)
+            found = self._first_gang_start(job, job.gang)
             if found is None:
                 return False
             start, shares = found
@@ -200,10 +222,10 @@ class Ground:
                 power = self._nodes[name].gpu_power
                 self._keep(name, _hold(job.id, share, power, mask_of(indices), start))
             return True
-        first = self._first_start(need)
+        first = self._starts_now().first(need)
         if first is None:
             return False
-        view = self._columns_now().views[first[0]]
+        view = self._views[self._names[first[0]]]
         chosen = open_from(view, need, first[1], self.packing.gpu_choice)
         assert chosen is not None  # that is how the start was found
         part = None
@@ -214,35 +236,20 @@ class Ground:
         self._keep(view.node.id, hold)
         return True
 
-    def _first_start(self, need: Need) -> tuple[int, datetime] | None:
-        """Return the node where a job can start first, and when; ties keep the order."""
-        scan = self._scan(need, self._plain)
-        known = self._starts.setdefault(need, {})
-        first: tuple[int, datetime] | None = None
-        for position in map(int, scan.holders):
-            before = first[1] if first else None
-            start, looked = known.get(position, _NOT_LOOKED)
-            if start is None and looked is not None and (before is None or before > looked):
-                view = scan.columns.views[position]
-                start = earliest_start(view, need, self.now, before)
-                known[position] = start, before
-            if start is not None and (before is None or start < before):
-                first = position, start
-        return first
-
-    def _open_of(self, names: Collection[str], need: Need) -> list[str]:
-        """Return those that take jobs and last long enough, in order."""
-        return [
-            name for name, node in self._nodes.items()
-            if name in names and node.state is NodeState.READY
-            and (node.expires_at is None or node.expires_at - self.now >= need.must_last)
-        ]  # fmt: skip
-
     def _scan(self, need: Need, packing: PackingPolicy) -> Scan:
         if packing.rule not in self._scanners:
             scanner = Scanner(self._columns_now(), packing, self._mix)
             self._scanners[packing.rule] = scanner
         return self._scanners[packing.rule].scan(need)
+
+    def _named(self, places: NDArray[np.intp]) -> tuple[str, ...]:
+        return tuple(self._names[int(place)] for place in places)
+
+    def _starts_now(self) -> Starts:
+        if self._starts is None:
+            nodes, views = list(self._nodes.values()), list(self._views.values())
+            self._starts = Starts(nodes, views, self.now)
+        return self._starts
 
     def _columns_now(self) -> Columns:
         if self._columns is None:
@@ -298,10 +305,10 @@ class Ground:
 
     def _changed(self, name: str) -> None:
         self._views[name] = self._view(name, NOBODY)
-        self.version += 1
-        self._fits = {}
-        for known in self._starts.values():
-            known.pop(self._positions[name], None)
+        self.changes.append(name)
+        self._fits, self._gang_starts = {}, {}
+        if self._starts is not None:
+            self._starts.change(self._positions[name], self._views[name])
         if self._columns is not None:
             self._show(name)
 

@@ -7,7 +7,8 @@ finds; whether the job then fits, the packer says.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
+from operator import itemgetter
 
 from models.node import Node
 from models.placement import JobRequest, PackingPolicy, RecentJobs
@@ -16,20 +17,19 @@ from models.preemption import (
     PreemptionPlan,
     PreemptionPolicy,
     PreemptionUnderWay,
-    RejectedVictim,
     RunningWork,
-    Victim,
 )
 from models.topology import Gang
 from scheduling import cycle
 from scheduling.order import queue_order
 from scheduling.placement.mix import Mix, mix_of
 from scheduling.placement.state import Need
-from scheduling.preemption.costs import Candidate, probable_end, victim_of, why_not
+from scheduling.preemption.candidates import Candidate, Candidates, least_cost
+from scheduling.preemption.costs import probable_end, victim_of
 from scheduling.preemption.ground import Ground, gains_of
-from scheduling.preemption.search import Best, search
+from scheduling.preemption.search import EXACT, Best, search
 from scheduling.preemption.ways import refused, weigh
-from scheduling.topology import domain_of
+from scheduling.topology import DomainKey, domain_of
 
 _OWN = {"id", "attempt", "submitted_at", "waits_since"}
 """What two jobs that ask for the same differ in: a plan looks at none of it."""
@@ -107,23 +107,23 @@ class _Scene:
             for share in work.shares
         ]
         self.ground = Ground(nodes, shares, packing, now, mix)
-        self._busy: dict[str, str] = {}
-        """Why a job is out of the question, whoever asks."""
+        self.candidates = Candidates(
+            self.works.values(), policy, now, self._wait, self.ground.free_gpus,
+            self.ground.changes,
+        )  # fmt: skip
         self._waits: dict[tuple[Need, Gang | None], timedelta] = {}
         """Of jobs that ask alike."""
-        self._waits_version = -1
-        self._victims: dict[tuple[str, timedelta], Victim] = {}
-        """By job and by how long it then waits."""
         self._in_vain: dict[tuple[str, BuyQuote | None], PreemptionPlan] = {}
-        """By what a job asks for: plans that stop nobody, in the version that follows."""
-        self._in_vain_version = -1
+        """By what a job asks for: plans that stop nobody."""
 
     def begin(self, under_way: Sequence[PreemptionUnderWay]) -> None:
         """Put what is being freed where it goes."""
         for one in sorted(under_way, key=lambda one: one.job_id):
             self.ground.remove(frozenset(one.victims))
-            self._busy |= dict.fromkeys(one.victims, f"is being stopped for {one.job_id}")
-            self._busy[one.job_id] = "its GPUs are being freed"
+            self.candidates.busy |= dict.fromkeys(
+                one.victims, f"is being stopped for {one.job_id}"
+            )
+            self.candidates.busy[one.job_id] = "its GPUs are being freed"
             self.ground.hold(one.shares)
 
     def plan_all(
@@ -134,7 +134,7 @@ class _Scene:
         recent: Sequence[RecentJobs],
     ) -> tuple[PreemptionPlan, ...]:
         plans: list[PreemptionPlan] = []
-        waiting = [job for job in queue if job.id not in self._busy]
+        waiting = [job for job in queue if job.id not in self.candidates.busy]
         nodes, running = self.ground.as_it_is()
 
         @cache
@@ -145,7 +145,7 @@ class _Scene:
 
         reserved = 0
         for job in queue_order(queue, self.ground.packing, self.now):
-            if job.id in self._busy:
+            if job.id in self.candidates.busy:
                 continue
             if self.ground.fits(job):
                 self.ground.put(job, gains_of(self.ground.decide(job)))
@@ -162,10 +162,8 @@ class _Scene:
         return tuple(plans)
 
     def _plan_alike(self, job: JobRequest, quote: BuyQuote | None, room: int) -> PreemptionPlan:
-        """Return the plan for one job: where nothing has changed, that of one before it which asks
-        for the same and has nobody stopped."""
-        if self._in_vain_version != self.ground.version:
-            self._in_vain, self._in_vain_version = {}, self.ground.version
+        """Return the plan for one job: that of one before it which asks for the same and has
+        nobody stopped, where there is one. It went first, so what is possible since is for it."""
         alike = job.model_dump_json(exclude=_OWN), quote
         if before := self._in_vain.get(alike):
             return before.model_copy(update={"job_id": job.id})
@@ -186,101 +184,89 @@ class _Scene:
             return self._none(job, "no node could take it, were nobody there")
         if room < 1:
             return self._none(job, f"{self.policy.max_under_way} jobs are being stopped already")
-        candidates, rejected = self._candidates(job, frozenset(names))
-        chosen = self._cheapest(job, names, candidates, min(room, self.policy.max_victims))
+        known, rejected = self.candidates.among(job, names)
+        chosen = self._cheapest(job, names, min(room, self.policy.max_victims)) if known else ()
         if not chosen:
-            return refused(job, self.ground.first_start(job), candidates, rejected, self.policy,
+            return refused(job, self.ground.first_start(job), len(known), rejected, self.policy,
                            self.now)  # fmt: skip
-        decision = self.ground.decide(job, frozenset(one.id for one in chosen))
         start = self.ground.first_start(job)
-        victims = tuple(one.victim for one in sorted(chosen, key=lambda one: one.id))
-        return weigh(job, victims, gains_of(decision), start, quote, rejected, self.policy,
-                     self.now)  # fmt: skip
+        victims = tuple(
+            victim_of(one.work, one.wait, self.policy, self.now)
+            for one in sorted(chosen, key=lambda one: one.id)
+        )
+        plan = weigh(job, victims, start, quote, rejected, self.policy, self.now)
+        if not plan.preempts:
+            return plan
+        decision = self.ground.decide(job, frozenset(one.id for one in chosen))
+        return plan.model_copy(update={"gains": gains_of(decision)})
 
     def _take(self, job: JobRequest, plan: PreemptionPlan) -> None:
         victims = [victim.job_id for victim in plan.victims]
         self.ground.remove(frozenset(victims))
-        self._busy |= dict.fromkeys(victims, f"is to be stopped for {job.id}")
+        self.candidates.busy |= dict.fromkeys(victims, f"is to be stopped for {job.id}")
         self.ground.put(job, plan.gains)
 
-    def _candidates(
-        self, job: JobRequest, names: frozenset[str]
-    ) -> tuple[list[Candidate], list[RejectedVictim]]:
-        """Return who may be stopped on these nodes, and who may not."""
-        candidates: list[Candidate] = []
-        rejected: list[RejectedVictim] = []
-        for work in self.works.values():
-            if names.isdisjoint(work.nodes):
-                continue
-            if busy := self._busy.get(work.id):
-                rejected.append(RejectedVictim(job_id=work.id, reason=busy))
-            elif kept := why_not(work, job, self.policy, self.now):
-                rejected.append(kept)
-            else:
-                candidates.append(Candidate(work, self._victim(work, job)))
-        return candidates, rejected
-
-    def _victim(self, work: RunningWork, job: JobRequest) -> Victim:
-        """Return what it costs to stop a job. It waits until there is room for it beside all that
-        runs now, and never longer than `job` runs."""
-        if self._waits_version != self.ground.version:
-            self._waits, self._waits_version = {}, self.ground.version
-        alike = Need.of(work.request, self.ground.packing), work.request.gang
-        if alike not in self._waits:
-            self._waits[alike] = self._wait(work.request)
-        wait = min(self._waits[alike], job.expected_duration)
-        if (work.id, wait) not in self._victims:
-            self._victims[work.id, wait] = victim_of(work, wait, self.policy, self.now)
-        return self._victims[work.id, wait]
-
     def _wait(self, job: JobRequest) -> timedelta:
-        if self.ground.fits(job):
-            return timedelta(0)
-        start = self.ground.first_start(job)
-        return start - self.now if start else timedelta.max
+        """Return for how long a job waits that is stopped now: until there is room for it beside
+        all that runs. Jobs that ask alike get the answer that the first of them got."""
+        alike = Need.of(job, self.ground.packing), job.gang
+        if alike not in self._waits:
+            fits = job.gang is not None and self.ground.fits(job)
+            start = self.now if fits else self.ground.first_start(job)
+            self._waits[alike] = start - self.now if start else timedelta.max
+        return self._waits[alike]
 
     def _cheapest(
-        self, job: JobRequest, names: Sequence[str], candidates: list[Candidate], most: int
+        self, job: JobRequest, names: tuple[str, ...], most: int
     ) -> tuple[Candidate, ...]:
         """Return the set of jobs to stop that costs least; none where no set suffices."""
         best = Best(most)
         if job.gang is not None:
-            self._search_domains(job, names, candidates, best)
+            self._search_domains(job, job.gang, names, best)
         else:
-            self._search_nodes(job, names, candidates, best)
+            self._search_nodes(job, names, best)
         return self._necessary(job, best.chosen)
 
-    def _search_nodes(
-        self, job: JobRequest, names: Sequence[str], candidates: list[Candidate], best: Best
-    ) -> None:
-        by_node: dict[str, list[Candidate]] = {}
-        for one in candidates:
-            for name in one.work.nodes:
-                by_node.setdefault(name, []).append(one)
-        # The cheapest first: nodes where any one costs more than the best so far are passed over.
-        least = {name: min(one.cost for one in here) for name, here in by_node.items()}
-        for name in sorted((name for name in names if name in least), key=least.__getitem__):
-            here = by_node[name]
-            if job.gpus == 1:  # jobs that share a GPU go together
+    def _search_nodes(self, job: JobRequest, names: tuple[str, ...], best: Best) -> None:
+        need = Need.of(job, self.ground.packing)
+        for least, name in self.candidates.cheapest_first(job, names):
+            if best.beats(least, 1):
+                return
+            here = self.candidates.on(name, job)
+            missing = job.gpus - self.ground.free_gpus(name) if job.whole else 0
+            if job.gpus == 1 and len(here) > EXACT:  # jobs that share a GPU go together
                 for gpu in self.ground.node(name).gpus:
                     some = [one for one in here if _holds(one.work, name, gpu.index)]
-                    search(
-                        some, lambda out, name=name: self.ground.node_fits(name, job, out), best
-                    )
-            search(here, lambda out, name=name: self.ground.node_fits(name, job, out), best)
+                    search(some, partial(self.ground.node_fits, name, need), best, missing)
+            search(here, partial(self.ground.node_fits, name, need), best, missing)
 
     def _search_domains(
-        self, job: JobRequest, names: Sequence[str], candidates: list[Candidate], best: Best
+        self, job: JobRequest, gang: Gang, names: tuple[str, ...], best: Best
     ) -> None:
-        assert job.gang is not None
-        domains: dict[object, list[str]] = {}
-        for name in names:
-            key = domain_of(self.ground.node(name), unlabelled=job.gang.unlabelled_nodes)
-            domains.setdefault(key, []).append(name)
-        scopes = [*domains.values(), list(names)] if len(domains) > 1 else [list(names)]
-        for scope in scopes:
-            here = [one for one in candidates if not set(scope).isdisjoint(one.work.nodes)]
-            search(here, lambda out, scope=scope: self.ground.gang_fits(scope, job, out), best)
+        """Look in each domain, and where there are several in all of them together."""
+        of = {
+            name: domain_of(self.ground.node(name), unlabelled=gang.unlabelled_nodes)
+            for name in names
+        }
+        scopes: dict[DomainKey | None, list[str]] = {}
+        for name, domain in of.items():
+            scopes.setdefault(domain, []).append(name)
+        known, _ = self.candidates.among(job, names)
+        candidates = [self.candidates.cost(one, job) for one in known]
+        inside: dict[DomainKey | None, list[Candidate]] = {domain: [] for domain in scopes}
+        for one in candidates:
+            for domain in {of[name] for name in one.work.nodes if name in of}:
+                inside[domain].append(one)
+        looks: list[tuple[float, int, Sequence[str], list[Candidate]]] = []
+        for domain, scope in [*scopes.items(), (None, names)][: None if len(scopes) > 1 else 1]:
+            here = candidates if scope is names else inside[domain]
+            missing = job.gpus - sum(map(self.ground.free_gpus, scope))
+            least = least_cost([(one.cost, one.frees) for one in here], missing)
+            looks.append((least, missing, scope, here))
+        for least, missing, scope, here in sorted(looks, key=itemgetter(0)):
+            if best.beats(least, 1):
+                return
+            search(here, self.ground.gang_on(scope, job, gang), best, missing)
 
     def _necessary(self, job: JobRequest, chosen: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Return the chosen without those that the packer can do without, dearest first; none

@@ -5,14 +5,18 @@ taken cheapest first until it fits, what turns out unnecessary is left out, and 
 searched in full.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from scheduling.preemption.costs import Candidate
+from scheduling.preemption.candidates import Candidate
 from scheduling.preemption.ground import NOBODY, Out
 
 EXACT = 12
 """Among so many candidates every set is considered."""
+
+_MANY = 64
+"""So many are taken in one order at least: more than may be stopped."""
 
 Fits = Callable[[Out], bool]
 """Whether the job fits without these jobs. More room never hurts."""
@@ -34,13 +38,16 @@ class Best:
         if len(chosen) <= self.most and (self.key is None or key < self.key):
             self.chosen, self.key = tuple(chosen), key
 
-    def beats(self, cost: int, count: int) -> bool:
+    def beats(self, cost: float, count: int) -> bool:
         """Return whether no set of at least this cost and size can be better."""
         return self.key is not None and (cost, count) > self.key[:2]
 
 
-def search(candidates: Iterable[Candidate], fits: Fits, best: Best) -> None:
-    """Offer to `best` the cheapest set of candidates without which the job fits."""
+def search(candidates: Iterable[Candidate], fits: Fits, best: Best, missing: int = 0) -> None:
+    """Offer to `best` the cheapest set of candidates without which the job fits.
+
+    It does not before `missing` GPUs are freed.
+    """
     ordered = sorted(candidates, key=_order)
     if not ordered or best.beats(ordered[0].cost, 1):
         return None
@@ -48,15 +55,19 @@ def search(candidates: Iterable[Candidate], fits: Fits, best: Best) -> None:
     if not asked(ordered):
         return None
     if len(ordered) <= EXACT:
-        return _Exact(ordered, asked, best).visit(0, (), 0)
+        return _Exact(ordered, asked, best, missing).visit(0, (), 0, 0)
     found: list[Candidate] = []
     for order in _orders(ordered):
-        enough = _necessary(_first_that_fit(order, asked), asked)
+        first = order[: max(_MANY, 4 * best.most)]
+        if not asked(first):
+            continue
+        enough = _necessary(_first_that_fit(first, asked), asked)
         best.offer(enough)
         if not found or _key(enough) < _key(found):
             found = enough
-    promising = [*found, *(job for job in next(_orders(ordered)) if job not in found)]
-    return _Exact(sorted(promising[:EXACT], key=_order), asked, best).visit(0, (), 0)
+    names = {one.id for one in found}
+    promising = [*found, *(one for one in next(_orders(ordered)) if one.id not in names)]
+    return _Exact(sorted(promising[:EXACT], key=_order), asked, best, missing).visit(0, (), 0, 0)
 
 
 @dataclass
@@ -73,30 +84,43 @@ class _Asked:
         return self.answers[out]
 
 
-@dataclass
 class _Exact:
     """Branch and bound over candidates that are sorted by cost."""
 
-    candidates: Sequence[Candidate]
-    fits: _Asked
-    best: Best
+    def __init__(
+        self, candidates: Sequence[Candidate], fits: _Asked, best: Best, missing: int
+    ) -> None:
+        self._candidates = candidates
+        self._fits = fits
+        self._best = best
+        self._missing = missing
+        # Of each position and those behind it: what a GPU costs at least, and how many they free.
+        self._cheapest, self._frees = [math.inf], [0]
+        for one in reversed(candidates):
+            self._cheapest.append(min(self._cheapest[-1], one.cost / one.frees))
+            self._frees.append(self._frees[-1] + one.frees)
+        self._cheapest.reverse()
+        self._frees.reverse()
 
-    def visit(self, position: int, chosen: tuple[Candidate, ...], cost: int) -> None:
+    def visit(self, position: int, chosen: tuple[Candidate, ...], cost: int, freed: int) -> None:
         """Look at all sets that begin with `chosen` and go on from `position`."""
-        if self.best.beats(cost, len(chosen)):
+        if self._best.beats(cost, len(chosen)):
             return
-        if self.fits(chosen):
-            self.best.offer(chosen)  # more would only cost more
+        missing = self._missing - freed
+        if missing <= 0 and self._fits(chosen):
+            self._best.offer(chosen)  # more would only cost more
             return
-        rest = self.candidates[position:]
-        if not rest or len(chosen) == self.best.most:
+        rest = self._candidates[position:]
+        if not rest or len(chosen) == self._best.most or self._frees[position] < missing:
             return
-        if self.best.beats(cost + rest[0].cost, len(chosen) + 1) or not self.fits(
-            (*chosen, *rest)
-        ):
+        more = rest[0].cost
+        if missing > 0:
+            more = max(more, math.ceil(missing * self._cheapest[position] - 1e-6))
+        if self._best.beats(cost + more, len(chosen) + 1) or not self._fits((*chosen, *rest)):
             return
-        self.visit(position + 1, (*chosen, rest[0]), cost + rest[0].cost)
-        self.visit(position + 1, chosen, cost)
+        first = rest[0]
+        self.visit(position + 1, (*chosen, first), cost + first.cost, freed + first.frees)
+        self.visit(position + 1, chosen, cost, freed)
 
 
 def _first_that_fit(ordered: Sequence[Candidate], fits: _Asked) -> list[Candidate]:
@@ -119,9 +143,9 @@ def _necessary(chosen: list[Candidate], fits: _Asked) -> list[Candidate]:
 
 def _orders(candidates: Sequence[Candidate]) -> Iterator[list[Candidate]]:
     """Yield orders to take jobs in: cheapest for a GPU, cheapest, and largest first."""
-    yield sorted(candidates, key=lambda job: (job.cost / max(job.work.gpus, 1e-9), *_order(job)))
+    yield sorted(candidates, key=lambda job: (job.cost / max(job.gpus, 1e-9), *_order(job)))
     yield sorted(candidates, key=_order)
-    yield sorted(candidates, key=lambda job: (-job.work.gpus, *_order(job)))
+    yield sorted(candidates, key=lambda job: (-job.gpus, *_order(job)))
 
 
 def _order(job: Candidate) -> tuple[int, float, str]:

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from models.placement import JobRequest
 from models.preemption import (
     BuyQuote,
-    GainedGPUs,
     PreemptionPlan,
     PreemptionPolicy,
     RejectedVictim,
@@ -18,7 +17,7 @@ from models.preemption import (
 )
 from scheduling.buying.costs import UNSERVED
 from scheduling.buying.words import about
-from scheduling.preemption.costs import Candidate, cost_of
+from scheduling.preemption.costs import cost_of
 from scheduling.words import count, format_spared
 
 _MOST_REJECTED = 50
@@ -30,14 +29,14 @@ _ORDER = (WayKind.WAIT, WayKind.BUY, WayKind.PREEMPT)
 def weigh(
     job: JobRequest,
     victims: tuple[Victim, ...],
-    gains: tuple[GainedGPUs, ...],
     start: datetime | None,
     quote: BuyQuote | None,
     rejected: Sequence[RejectedVictim],
     policy: PreemptionPolicy,
     now: datetime,
 ) -> PreemptionPlan:
-    """Return the plan to stop these jobs, or not to, where another way costs less.
+    """Return the plan to stop these jobs, or not to, where another way costs less. What the job
+    gets by it is left open.
 
     `start` is when the job starts if nobody is stopped; None where that is not known.
     """
@@ -58,7 +57,6 @@ def weigh(
         job_id=job.id,
         at=now,
         victims=victims if chosen else (),
-        gains=gains if chosen else (),
         cost=cost,
         value=value,
         start=freed if chosen else None,
@@ -72,14 +70,17 @@ def weigh(
 def refused(
     job: JobRequest,
     start: datetime | None,
-    candidates: Sequence[Candidate],
+    candidates: int,
     rejected: Sequence[RejectedVictim],
     policy: PreemptionPolicy,
     now: datetime,
 ) -> PreemptionPlan:
-    """Return the plan of a job that no set of jobs would make room for."""
+    """Return the plan of a job that no set of jobs would make room for.
+
+    `candidates` is how many may be stopped where it could run.
+    """
     if candidates:
-        may = count(len(candidates), "running job")
+        may = count(candidates, "running job")
         reason = (
             f"it would not fit without the {may} that may be stopped, at most "
             f"{policy.max_victims} at a time"

@@ -40,14 +40,14 @@ def test_whoever_asks_is_told_the_same_constraint(code: RejectionCode) -> None:
             assert decision.rejected == {code: 1}
     assert not could_ever_hold(node, job)
     ground = Ground([node], [], POLICY, NOW)
-    assert ground.nodes_for(job) == ground.nodes_for(gang) == []
+    assert ground.nodes_for(job) == ground.nodes_for(gang) == ()
 
 
 def test_a_node_on_which_none_fails_is_taken_and_every_filter_has_a_case() -> None:
     assert [each.code for each in FILTERS] == list(FAILS)
     node = in_domain("d", "n")
     assert check(node, a_job(), POLICY, NOW) is None
-    assert Ground([node], [], POLICY, NOW).nodes_for(a_job()) == ["n"]
+    assert Ground([node], [], POLICY, NOW).nodes_for(a_job()) == ("n",)
 
 
 def test_reasons_name_the_first_that_fails() -> None:

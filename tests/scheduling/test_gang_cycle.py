@@ -158,6 +158,20 @@ def test_a_node_whose_time_ends_is_no_place_for_a_gang() -> None:
     assert made.reservations == ()
 
 
+def test_gangs_that_ask_alike_are_told_what_is_so_when_their_turn_comes() -> None:
+    """Without starts that are kept: the second waits as the first does, the third behind a job."""
+    nodes = [a_node("a", gpus=8, busy=range(4), labels=fabric("a"))]
+    policy = PackingPolicy(max_reservations=0)
+    first, second = (a_gang(f"wide-{i}", 6, priority=9) for i in range(2))
+    between, third = a_job("small", 2, priority=5), a_gang("wide-2", 6, priority=4)
+    made = plan([first, second, between, third], nodes, [], policy, NOW)
+    by_id = {decision.job_id: decision for decision in made.decisions}
+    assert by_id["small"].node_id == "a"
+    assert by_id["wide-1"] == by_id["wide-0"].model_copy(update={"job_id": "wide-1"})
+    assert by_id["wide-0"].gang and by_id["wide-2"].gang
+    assert (by_id["wide-0"].gang.missing, by_id["wide-2"].gang.missing) == (2, 4)
+
+
 def _spans(
     made: CyclePlan,
     held: list[RunningJob],

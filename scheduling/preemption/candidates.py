@@ -1,0 +1,236 @@
+"""Which running jobs may be stopped for a job, what that costs, and where it could cost least.
+
+What does not depend on who asks is worked out once in a round of plans.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from models.placement import JobRequest
+from models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
+from scheduling.preemption.costs import cost_of, lost_at_once, why_not
+
+_MINUTE = timedelta(minutes=1)
+_NOWHERE = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job that may be stopped."""
+
+    work: RunningWork
+    id: str
+    gpus: float
+    frees: int
+    """How many GPUs nobody has without it, at most."""
+    wait: timedelta
+    """For how long it then waits, as far as that counts."""
+    cost: int
+    """Micro-dollars, all in all."""
+    submitted: float
+    """Seconds since the epoch."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a running job, whoever asks."""
+
+    work: RunningWork
+    id: str
+    nodes: tuple[str, ...]
+    gpus: float
+    frees: int
+    at_once: int
+    """What stopping it costs, however long it then waits."""
+    price: float
+    """Of its waiting: for each of its GPUs, an hour."""
+    submitted: float
+    wait: timedelta | None = None
+    """Until there is room for it beside all that runs; None where nobody has asked."""
+
+
+@dataclass(slots=True)
+class _Class:
+    """The running jobs as a priority class sees them."""
+
+    kept: list[RejectedVictim | None]
+    """For each, why it keeps its GPUs."""
+    on: dict[str, list[tuple[_Known, int]]]
+    """By node: those that may be stopped, with how many of its GPUs each has."""
+
+
+@dataclass(slots=True)
+class _Least:
+    """What it costs at least to make room on each node, kept up as nodes change."""
+
+    on: dict[str, float]
+    seen: int
+    """How many of the changes it knows."""
+
+
+_Among = tuple[list[_Known], list[RejectedVictim]]
+_Ordered = list[tuple[float, str]]
+
+
+class Candidates:
+    """The running jobs of a pool in one round of plans."""
+
+    def __init__(
+        self,
+        works: Iterable[RunningWork],
+        policy: PreemptionPolicy,
+        now: datetime,
+        wait_of: Callable[[JobRequest], timedelta],
+        free_gpus: Callable[[str], int],
+        changes: Sequence[str],
+    ) -> None:
+        """`works` come in the order in which they are named.
+
+        `wait_of` says for how long a job waits that is stopped now; it is asked once for each.
+        `free_gpus` says how many GPUs of a node nobody has. `changes` are the nodes of which that
+        has changed, in order; it grows.
+        """
+        self.busy: dict[str, str] = {}
+        """Why a job is out of the question, whoever asks. Its nodes are among `changes`."""
+        self._policy = policy
+        self._now = now
+        self._wait_of = wait_of
+        self._free_gpus = free_gpus
+        self._changes = changes
+        self._known = [
+            _Known(
+                work, work.id, work.nodes, work.gpus,
+                sum(len(share.gpu_indices) for share in work.shares),
+                lost_at_once(work, policy, now), policy.price_of_waiting(work.request),
+                (work.request.submitted_at or work.started_at).timestamp(),
+            )
+            for work in works
+        ]  # fmt: skip
+        self._classes: dict[int, _Class] = {}
+        self._least: dict[tuple[int, timedelta, int], _Least] = {}
+        self._among: dict[tuple[int, tuple[str, ...]], _Among] = {}
+        self._ordered: dict[tuple[int, timedelta, int, tuple[str, ...]], _Ordered] = {}
+        self._known_changes = 0
+
+    def among(self, job: JobRequest, names: tuple[str, ...]) -> _Among:
+        """Return who may be stopped for the job on these nodes, and who may not."""
+        self._forget()
+        key = job.priority, names
+        if key not in self._among:
+            self._among[key] = self._look_among(job, frozenset(names))
+        return self._among[key]
+
+    def _look_among(self, job: JobRequest, names: frozenset[str]) -> _Among:
+        candidates: list[_Known] = []
+        rejected: list[RejectedVictim] = []
+        for known, kept in zip(self._known, self._class(job).kept, strict=True):
+            if names.isdisjoint(known.nodes):
+                continue
+            if busy := self.busy.get(known.id):
+                rejected.append(RejectedVictim(job_id=known.id, reason=busy))
+            elif kept:
+                rejected.append(kept)
+            else:
+                candidates.append(known)
+        return candidates, rejected
+
+    def cost(self, known: _Known, job: JobRequest) -> Candidate:
+        """Return what it costs to stop a job: it waits no longer than the one that asks runs."""
+        wait = min(self._wait(known), job.expected_duration)
+        cost = self._cost(known, wait)
+        return Candidate(
+            known.work, known.id, known.gpus, known.frees, wait, cost, known.submitted
+        )
+
+    def on(self, name: str, job: JobRequest) -> list[Candidate]:
+        """Return who may be stopped for the job on one node."""
+        here = self._class(job).on.get(name, ())
+        return [self.cost(known, job) for known, _ in here if known.id not in self.busy]
+
+    def cheapest_first(self, job: JobRequest, names: tuple[str, ...]) -> _Ordered:
+        """Return nodes in the order of what it costs at least to make room there, with that.
+
+        Those are left out where all that may be stopped have too few GPUs.
+        """
+        self._forget()
+        runs, gpus = _rounded_down(job.expected_duration), job.gpus if job.whole else 0
+        key = job.priority, runs, gpus, names
+        if key not in self._ordered:
+            least = self._least_for(job, runs, gpus)
+            found = ((least.get(name, _NOWHERE), name) for name in names)
+            self._ordered[key] = sorted(each for each in found if each[0] < _NOWHERE)
+        return self._ordered[key]
+
+    def _forget(self) -> None:
+        """Forget what held before the last change."""
+        if self._known_changes != len(self._changes):
+            self._known_changes = len(self._changes)
+            self._among, self._ordered = {}, {}
+
+    def _class(self, job: JobRequest) -> _Class:
+        found = self._classes.get(job.priority)
+        if found is None:
+            found = _Class([why_not(each.work, job, self._policy, self._now)
+                            for each in self._known], {})  # fmt: skip
+            for known, kept in zip(self._known, found.kept, strict=True):
+                for share in () if kept else known.work.shares:
+                    here = found.on.setdefault(share.node_id, [])
+                    here.append((known, len(share.gpu_indices)))
+            self._classes[job.priority] = found
+        return found
+
+    def _least_for(self, job: JobRequest, runs: timedelta, gpus: int) -> dict[str, float]:
+        """Return the least costs, by node, for jobs of this class that want so many GPUs for
+        themselves and run at least for so long."""
+        found = self._least.get((job.priority, runs, gpus))
+        on = self._class(job).on
+        if found is None:
+            found = self._least[job.priority, runs, gpus] = _Least({}, len(self._changes))
+            changed: Iterable[str] = on
+        else:
+            changed = set(self._changes[found.seen :])
+            found.seen = len(self._changes)
+        for name in changed:
+            found.on[name] = self._least_on(name, on.get(name, ()), gpus, runs)
+        return found.on
+
+    def _least_on(
+        self, name: str, on: Sequence[tuple[_Known, int]], gpus: int, runs: timedelta
+    ) -> float:
+        """Return what it costs at least to have so many GPUs of a node empty."""
+        here = [
+            (self._cost(known, min(self._wait(known), runs)), held)
+            for known, held in on
+            if known.id not in self.busy
+        ]
+        return least_cost(here, gpus - self._free_gpus(name))
+
+    def _cost(self, known: _Known, wait: timedelta) -> int:
+        return known.at_once + cost_of(wait, known.gpus, known.price)
+
+    def _wait(self, known: _Known) -> timedelta:
+        if known.wait is None:
+            known.wait = self._wait_of(known.work.request)
+        return known.wait
+
+
+def least_cost(costs: Sequence[tuple[int, int]], missing: int) -> float:
+    """Return what it costs at least to free so many GPUs, but one job; infinite where all have too
+    few. `costs` are those of each job, and how many GPUs it has. As if a job could be stopped for
+    a part of its GPUs: the dearest of them."""
+    if not costs:
+        return _NOWHERE
+    missing, cost = max(missing, 0), 0.0
+    for each, gpus in sorted(costs, key=lambda one: one[0] / one[1]):
+        cost += each * min(missing / gpus, 1)
+        missing -= min(gpus, missing)
+    return _NOWHERE if missing else max(math.ceil(cost - 1e-6), min(each for each, _ in costs))
+
+
+def _rounded_down(span: timedelta) -> timedelta:
+    """Return the longest of 1, 4, 16, 64 ... minutes that is no longer; nothing below a minute."""
+    if span < _MINUTE:
+        return timedelta(0)
+    return _MINUTE * 4 ** int(math.log(span / _MINUTE, 4) + 1e-9)
