@@ -176,7 +176,7 @@ class RegistryActivities:
                 "provider": identity.provider, "tier": identity.tier.value,
                 "agent": identity.agent_id, "boot": identity.boot_id,
                 "hostname": inventory.hostname, "address": inventory.address,
-                "version": inventory.agent_version,
+                "version": inventory.agent_version, "protocol": registration.speaks,
                 "simulated": inventory.simulated, "gpu_type": inventory.gpu_type,
                 "container": inventory.container_runtime, "cpu": to_milli(inventory.cpus),
                 "ram": to_mb(inventory.ram),
@@ -250,11 +250,11 @@ async def _end_leases(connection: AsyncConnection, node_id: str, epoch: int, rea
 
 _ADMIT = """
     INSERT INTO nodes (id, pool, block_id, provider, tier, state, state_reason, epoch, agent_id,
-                       boot_id, hostname, address, agent_version, simulated, gpu_type,
-                       container_runtime, cpu_milli, ram_mb, storage_mb_s, milliwatts,
+                       boot_id, hostname, address, agent_version, agent_protocol, simulated,
+                       gpu_type, container_runtime, cpu_milli, ram_mb, storage_mb_s, milliwatts,
                        gpu_milliwatts, labels, topology, conformance, expires_at)
     VALUES (:id, :pool, :block, :provider, :tier, 'READY', '', 1, :agent, :boot, :hostname,
-            :address, :version, :simulated, :gpu_type, :container, :cpu, :ram,
+            :address, :version, :protocol, :simulated, :gpu_type, :container, :cpu, :ram,
             :storage, :power, :gpu_power, CAST(:labels AS jsonb), CAST(:topology AS jsonb),
             :conformance,
             coalesce((SELECT ends_at FROM blocks WHERE id = :block), :expires_at))
@@ -267,7 +267,7 @@ _ADMIT = """
            state_since = clock_timestamp(), epoch = nodes.epoch + 1,
            agent_id = excluded.agent_id, boot_id = excluded.boot_id,
            hostname = excluded.hostname, address = excluded.address,
-           agent_version = excluded.agent_version,
+           agent_version = excluded.agent_version, agent_protocol = excluded.agent_protocol,
            simulated = excluded.simulated, gpu_type = excluded.gpu_type,
            container_runtime = excluded.container_runtime, cpu_milli = excluded.cpu_milli,
            ram_mb = excluded.ram_mb, storage_mb_s = excluded.storage_mb_s,

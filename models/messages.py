@@ -23,6 +23,7 @@ from models.job import AttemptRecord, FailureClass, JobResult, JobSpec
 from models.node import Inventory, Liveness, NodeIdentity, NodeState
 from models.placement import Placement, PlacementKey
 from models.problems import describe_all
+from models.protocol import COUNTS_HEARTBEATS
 from models.units import Duration
 
 CONTROL_TASK_QUEUE = "longshore"
@@ -322,7 +323,15 @@ class Registration(Wire):
     cut_off: bool = False
     """The same agent was registered before, and ended its processes for want of a server."""
     counts_heartbeats: bool = False
-    """Each heartbeat of a watch says which it is: a watch without one has never been heard."""
+    """What protocol 1 brought. Sent for control workers of the version before, which know no
+    number; agents of that version say it in place of one."""
+    protocol: int = 0
+    """The agent's `models.protocol.PROTOCOL`; 0 where it sends none."""
+
+    @property
+    def speaks(self) -> int:
+        """The protocol that the agent speaks, also of one that sends no number."""
+        return max(self.protocol, COUNTS_HEARTBEATS if self.counts_heartbeats else 0)
 
 
 class Registered(Wire):

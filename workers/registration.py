@@ -33,6 +33,7 @@ from models.messages import (
     node_workflow_id,
 )
 from models.node import Inventory, NodeIdentity
+from models.protocol import PROTOCOL
 from models.settings import Settings
 
 ANSWER_WITHIN = 15.0
@@ -115,6 +116,7 @@ class Registrar:
             issued_at=wall_clock(),
             cut_off=cut_off,
             counts_heartbeats=True,
+            protocol=PROTOCOL,
         )
         registration = sign(self._token, claim)
         try:

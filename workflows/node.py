@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
         node_task_queue,
     )
     from models.node import NodeState
+    from models.protocol import COUNTS_HEARTBEATS
     from workflows import versions
     from workflows.clearing import Clearing
     from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
@@ -106,7 +107,7 @@ class NodeWorkflow:
                 )
             registered = await self._register(registration)
             self._identity, self._registered = identity, registered
-            self._counts_heartbeats = registration.counts_heartbeats
+            self._counts_heartbeats = registration.speaks >= COUNTS_HEARTBEATS
             self._drain_reason = registered.drain_reason
             self._enter(NodeState.READY)
             self._clearing.registered(registered.expires_at)

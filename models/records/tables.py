@@ -131,6 +131,8 @@ class NodeRow(SQLModel, table=True):
     address: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     """Where other nodes reach it."""
     agent_version: str = Field(sa_type=Text)
+    agent_protocol: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    """What it speaks (`models.protocol`); 0 also where it registered before that was kept."""
     simulated: bool
     gpu_type: str = Field(sa_type=Text)
     container_runtime: str | None = Field(default=None, sa_type=Text)

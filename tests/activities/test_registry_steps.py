@@ -4,7 +4,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from models import proof
-from models.messages import DrainRequest, NodeEnd
+from models.messages import DrainRequest, NodeEnd, Registration
 from models.node import Inventory, NodeState
 from tests.support.ledger import TOKEN, Ledger, registration
 
@@ -61,6 +61,27 @@ async def test_an_agent_of_the_version_before_is_admitted(ledger: Ledger):
     unsigned = registration(ledger.pool, "node-a").model_copy(update={"claim": "", "proof": ""})
     older = proof.sign_as_before(TOKEN, unsigned)
     assert (await ledger.run(ledger.registry.register_node, older)).epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ({}, 0),
+        ({"counts_heartbeats": True}, 1),
+        ({"counts_heartbeats": True, "protocol": 7}, 7),
+        ({"protocol": 7, "of_a_later_version": "x"}, 7),
+    ],
+)
+async def test_the_protocol_that_an_agent_speaks_is_kept(
+    ledger: Ledger, sent: dict[str, object], kept: int
+):
+    """Also of one that sends none, as those of the version before; and with its last start."""
+    await ledger.register()
+    unsigned = registration(ledger.pool, "node-a", boot="boot-2")
+    content = unsigned.model_dump(mode="json", exclude={"claim", "proof", "protocol"})
+    received = proof.sign(TOKEN, Registration.model_validate({**content, **sent}))
+    assert (await ledger.run(ledger.registry.register_node, received)).epoch == 2
+    assert await ledger.value("SELECT agent_protocol FROM nodes") == kept
 
 
 async def test_a_drain_may_come_twice_and_its_end_pokes(ledger: Ledger):

@@ -26,6 +26,7 @@ from activities.database import Database
 from activities.polls import last_polls
 from client.payloads import data_converter
 from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, POOL_WORKFLOW, PoolInput
+from models.protocol import PROTOCOL
 from models.settings import Settings
 from tests.support.plant import Plant
 from tests.support.waiting import eventually
@@ -299,10 +300,41 @@ def test_the_clock_of_an_agent_may_be_a_little_apart(ahead: int, says: list[str]
 
 
 def test_an_agent_of_another_version_is_named():
-    assert agent_checks.version_of("n", version("longshore")) == []
-    (found,) = agent_checks.version_of("n", "0.0.9")
+    assert agent_checks.version_of("n", version("longshore"), PROTOCOL) == []
+    (found,) = agent_checks.version_of("n", "0.0.9", PROTOCOL)
     assert found.level is Level.WARN
     assert found.says.startswith("the agent of node n has version 0.0.9, and this is ")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "what", "mend"), [(-1, "older", "start its agent"), (1, "newer", "control workers")]
+)
+def test_an_agent_of_another_protocol_is_named(theirs: int, what: str, mend: str):
+    """Also where its package has the version of ours, as between two commits."""
+    number = PROTOCOL + theirs
+    (found,) = agent_checks.version_of("n", version("longshore"), number)
+    assert found.level is Level.WARN
+    assert found.says == (
+        f"the agent of node n is {what}: it speaks protocol {number}, this is {PROTOCOL}"
+    )
+    assert mend in found.mend
+
+
+async def test_the_agent_of_a_node_is_named_that_registered_without_a_number(plant: Plant):
+    url = plant.stack.postgres.url()
+    temporal = await Client.connect(_address(plant), data_converter=data_converter)
+    database = Database(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        try:
+            connection.execute("UPDATE nodes SET agent_protocol = 0 WHERE id = 'watched-1'")
+            says = [finding.says for finding in await agent_checks.agents(temporal, database)]
+        finally:
+            connection.execute(
+                "UPDATE nodes SET agent_protocol = %s WHERE id = 'watched-1'", [PROTOCOL]
+            )
+            await database.close()
+    older = f"the agent of node watched-1 is older: it speaks protocol 0, this is {PROTOCOL}"
+    assert older in says
 
 
 @pytest.fixture

@@ -14,12 +14,21 @@ from activities.database import Database
 from activities.polls import POLL_SEEN_WITHIN, last_polls
 from models.messages import WATCH_ACTIVITY, Heartbeat, node_task_queue, node_workflow_id
 from models.proof import MAX_AGE
+from models.protocol import PROTOCOL
 from workers.doctor.database import CLOCKS_APART
 from workers.doctor.findings import Finding, fail, ok, warn
 
 _AT_ONCE = 20
+_NEW_AGENT = (
+    "Install this version there, drain the node, and start its agent again: until then it lacks "
+    "what is newer (docs/operations.md, Upgrade)."
+)
+_NEW_CONTROL = (
+    "Install its version here and for the control workers: until then they ignore what is newer "
+    "of it (docs/operations.md, Upgrade)."
+)
 _NODES = """
-    SELECT id, state, state_reason, hostname, agent_version
+    SELECT id, state, state_reason, hostname, agent_version, agent_protocol
       FROM nodes WHERE state <> 'GONE' ORDER BY id
 """
 
@@ -36,7 +45,7 @@ async def agents(temporal: Client, database: Database) -> list[Finding]:
         async with gate:
             silent = await _is_silent(temporal, row["id"])
             found = [_silent(row["id"])] if silent else await _clock(temporal, row["id"])
-        return found + version_of(row["id"], row["agent_version"])
+        return found + version_of(row["id"], row["agent_version"], row["agent_protocol"])
 
     wrong: list[Finding] = []
     for findings in await asyncio.gather(*map(look_at, live)):
@@ -94,18 +103,28 @@ def _silent(node_id: str) -> Finding:
     )
 
 
-def version_of(node_id: str, theirs: str) -> list[Finding]:
+def version_of(node_id: str, their_version: str, their_protocol: int) -> list[Finding]:
+    """Return in what an agent differs: its protocol, or where that is ours its package."""
+    if their_protocol < PROTOCOL:
+        return [_other_protocol(node_id, "older", their_protocol, _NEW_AGENT)]
+    if their_protocol > PROTOCOL:
+        return [_other_protocol(node_id, "newer", their_protocol, _NEW_CONTROL)]
     ours = version("longshore")
-    if not theirs or theirs == ours:
+    if not their_version or their_version == ours:
         return []
     return [
         warn(
             "agents",
-            f"the agent of node {node_id} has version {theirs}, and this is {ours}",
-            "Bring both to the same version: each ignores what it does not know of the other "
-            "(docs/operations.md, Upgrade).",
+            f"the agent of node {node_id} has version {their_version}, and this is {ours}; both "
+            f"speak protocol {PROTOCOL}",
+            _NEW_AGENT,
         )
     ]
+
+
+def _other_protocol(node_id: str, what: str, theirs: int, mend: str) -> Finding:
+    says = f"the agent of node {node_id} is {what}: it speaks protocol {theirs}"
+    return warn("agents", f"{says}, this is {PROTOCOL}", mend)
 
 
 def _lost(row: Mapping[str, Any]) -> Finding:

@@ -1,0 +1,23 @@
+"""The number of what agents and control plane say to each other, and of what an agent does.
+
+The version of the package tells no two commits apart, so this number does. An agent sends its own
+with its registration; it is kept with the node, and `longshore doctor` names agents of another.
+
+Raise `PROTOCOL` by one, and write below what the number brought, in the change that
+
+- adds, removes or changes a field of a message between an agent and a control worker
+  (`tests/models/test_protocol.py` holds their fields and fails then), or
+- has an agent do something else that a control worker or a user relies on.
+
+Not for what an older agent does as well as a newer one, such as another log line.
+
+    0   agents from before heartbeats were counted
+    1   each heartbeat of a watch says which it is; said by `Registration.counts_heartbeats`
+    2   the agent sends this number
+"""
+
+from typing import Final
+
+PROTOCOL: Final = 2
+COUNTS_HEARTBEATS: Final = 1
+"""The first whose watch, where it never had a heartbeat, was never heard."""
