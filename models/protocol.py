@@ -14,10 +14,11 @@ Not for what an older agent does as well as a newer one, such as another log lin
     0   agents from before heartbeats were counted
     1   each heartbeat of a watch says which it is; said by `Registration.counts_heartbeats`
     2   the agent sends this number
+    3   it ends what a job left that killed its supervisor and the nursery
 """
 
 from typing import Final
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""

@@ -124,6 +124,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                 with (
                     _pruning(options.work_dir, settings, client),
                     _passing_on_notices(registrar.node_id, settings, client),
+                    _adopting(processes),
                 ):
                     await _serve(client, processes, fence, registrar, stop, metrics)
     _log.info("agent of node %s stopped", identity.node_id)
@@ -192,6 +193,17 @@ def _passing_on_notices(node_id: str, settings: Settings, client: Client) -> Ite
         yield
         return
     task = asyncio.create_task(pass_on_notices(client, node_id, settings.spot_notice_file))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+@contextlib.contextmanager
+def _adopting(processes: Processes) -> Iterator[None]:
+    """Until the end of the block, end what a job leaves that kills all between it and here."""
+    processes.adopt()
+    task = asyncio.create_task(processes.keep_reaping())
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import psutil
@@ -51,37 +51,86 @@ def end_strays(nursery: int, is_supervisor: Callable[[int], bool]) -> None:
     Gives up after a while: of another user's process (sudo) there is no end.
     """
     until = time.monotonic() + STRAY_PATIENCE
-    while (found := _strays(nursery, is_supervisor)) and time.monotonic() < until:
+    while (found := strays(nursery, is_supervisor)) and time.monotonic() < until:
         _log.warning("killing %d processes that outlived their supervisor", len(found))
-        for pid in found:
-            if is_supervisor(pid):
-                continue  # its first word was read a moment ago
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        # One whose first word was read a moment ago is no stray.
+        kill(pid for pid in found if not is_supervisor(pid))
         time.sleep(0.01)  # the end of one may leave others, and takes a moment
 
 
-def _strays(nursery: int, is_supervisor: Callable[[int], bool]) -> list[int]:
+def strays(nursery: int, is_supervisor: Callable[[int], bool]) -> list[int]:
     """Return what lives of the children that are no supervisors, and all that descends from them.
 
     A supervisor that has ended is one of them: its children may be on their way to the nursery.
     """
+    children = _children()
+    parents = [pid for pid in children.get(nursery, []) if not (runs(pid) and is_supervisor(pid))]
+    return [pid for pid in _with_descendants(parents, children) if runs(pid)]
+
+
+def adopted_strays(is_ours: Callable[[int], bool]) -> list[int]:
+    """Return what lives of the jobs' processes that came to this one, which is a subreaper.
+
+    `is_ours` tells of the children in sessions of their own that belong to the agent. Its other
+    children are in its session. No job can put a process there: a session is inherited or new.
+    """
+    children = _children()
+    parents = [pid for pid in _adopted(children) if not (runs(pid) and is_ours(pid))]
+    return [pid for pid in _with_descendants(parents, children) if runs(pid)]
+
+
+def reap_adopted(is_nursery: Callable[[int], bool]) -> None:
+    """Collect what has ended of the processes that came to this one.
+
+    Not those that it started: who started one waits for it by its number.
+    """
+    for pid in _adopted(_children()):
+        if not runs(pid) and not is_nursery(pid):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def a_child_has_ended() -> bool:
+    """Return whether a child of this process waits to be collected, by whomever."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return False
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process is there, and no zombie."""
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] not in ("Z", "X")
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes; those of other users stay."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _children() -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for pid, parent, _ in processes():
         children.setdefault(parent, []).append(pid)
-    parents = [pid for pid in children.get(nursery, []) if not (_runs(pid) and is_supervisor(pid))]
+    return children
+
+
+def _with_descendants(parents: list[int], children: Mapping[int, list[int]]) -> list[int]:
     found: list[int] = []
     while parents:
         pid = parents.pop()
         found.append(pid)
         parents += children.get(pid, [])
-    return [pid for pid in found if _runs(pid)]
+    return found
 
 
-def _runs(pid: int) -> bool:
-    """Return whether a process is there, and no zombie."""
-    fields = stat_fields(pid)
-    return fields is not None and fields[0] not in ("Z", "X")
+def _adopted(children: Mapping[int, list[int]]) -> list[int]:
+    """Return the children of this process that are in another session."""
+    own = os.getsid(0)
+    found = [(pid, stat_fields(pid)) for pid in children.get(os.getpid(), [])]
+    return [pid for pid, fields in found if fields and int(fields[3]) != own]
 
 
 async def remove_container(runtime: str, name: str) -> None:

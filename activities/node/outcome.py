@@ -17,6 +17,10 @@ CUT_OFF = "the node was cut off from the server"
 
 _NODE_CAUSES = {
     "agent-gone": (FailureClass.NODE, "agent died: its processes were killed with it"),
+    "both-gone": (
+        FailureClass.NODE,
+        "agent and supervisor died, and nobody saw the end: what was found of it was killed",
+    ),
     "fenced": (
         FailureClass.NETWORK, "the node was cut off from the server and killed its processes"
     ),
@@ -108,6 +112,9 @@ def _classify(
     record: RunRecord, end: dict[str, Any], exit_code: int | None
 ) -> tuple[FailureClass | None, str]:
     cause, status = end["cause"], end.get("status")
+    if cause == "supervisor-gone" and end.get("left"):
+        left = f"{end['left']} processes that it left could not be ended"
+        return FailureClass.NODE, f"the supervisor of the process was killed; {left}"
     if cause in _NODE_CAUSES:
         return _NODE_CAUSES[cause]
     if cause == "stopped":

@@ -188,6 +188,14 @@ class Processes:
         if runs:
             await asyncio.wait([run.done for run in runs])
 
+    def adopt(self) -> None:
+        """Have what outlives supervisor and nursery come to this process; see `keep_reaping`."""
+        self._nursery.adopt()
+
+    async def keep_reaping(self) -> None:
+        """For ever, end and collect what came to this process."""
+        await self._nursery.keep_reaping()
+
     def close(self) -> None:
         """End the process that forks supervisors; what runs goes on, and nothing starts here."""
         self._nursery.close()
@@ -212,7 +220,7 @@ class Processes:
         )  # fmt: skip
         await shipper.finish_earlier()
         await asyncio.to_thread(remove_moments, self._store.folder(record.key))
-        end = self._store.end(record.key) or {"cause": "agent-gone"}
+        end = self._store.end(record.key) or {"cause": "both-gone"}
         report = report_of(record, end, self._store.started(record.key), Progress())
         report = report.model_copy(update={"log_error": shipper.error})
         self._store.save(record.model_copy(update={"report": report}))
@@ -282,7 +290,7 @@ class Processes:
             await orphans.remove_container(launch.runtime, launch.container)
         if end is None:
             await orphans.end_marked(self._identity.agent_id, run.record.key)
-            end = {"cause": "supervisor-gone"}
+            end = {"cause": "supervisor-gone", "left": sum(map(orphans.runs, supervised.left))}
         if run.keeper:
             await _finish_checkpoints(run.keeper, end)
         started = self._store.started(run.record.key)

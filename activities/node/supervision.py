@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from activities.node import nursery, orphans
-from activities.node.system import boot_clock, is_stopped, start_ticks
+from activities.node.system import become_subreaper, boot_clock, is_stopped, start_ticks
 from models.base import Frozen
 
 NURSERY_PATIENCE = 30.0
 """Seconds in which a fork is made, and a child that has ended is collected: many times what a
 loaded machine takes."""
+_REAP_EVERY = 1.0
 _TRIES = 2
 """How often a supervisor is asked for: a nursery that was stopped forks none, the next does."""
 _log = logging.getLogger(__name__)
@@ -59,9 +60,13 @@ class Nursery:
 
     A job of the same user may stop it. Then it forks nothing and collects no orphan: it is ended,
     with the orphans that it has, and another is started.
+
+    Or kill it: then its supervisors, and the orphans that it had, come to this process where that
+    has said `adopt`.
     """
 
     def __init__(self) -> None:
+        self._adopts = self._lost_one = False
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._supervisors: dict[int, int | None] = {}
@@ -99,19 +104,77 @@ class Nursery:
         """Return whether any supervisor has come since then."""
         return self._heard_at > moment
 
-    async def collected(self, process: subprocess.Popen[bytes], pid: int, ticks: int) -> None:
+    def adopt(self) -> None:
+        """Have orphans of a killed nursery come to this process; `keep_reaping` belongs to it.
+
+        For a process whose own children are all in its session, but for the nursery.
+        """
+        become_subreaper()
+        self._adopts = True
+
+    async def keep_reaping(self) -> None:
+        """For ever, look for a nursery that was killed: end the orphans that came from it, and
+        collect what has ended of all that came."""
+        while True:
+            if orphans.a_child_has_ended():
+                self._reap()
+            if self._lost_one:
+                self._lost_one = False
+                await self._end_adopted()
+            await asyncio.sleep(_REAP_EVERY)
+
+    async def collected(self, process: subprocess.Popen[bytes], pid: int, ticks: int) -> list[int]:
         """Wait until a supervisor that was killed, and what it left, is no concern any more.
 
-        A nursery that does not collect it in time is ended.
+        A nursery that does not collect it in time is ended. Returns what could not be ended.
         """
         until = boot_clock() + NURSERY_PATIENCE
-        while self._process is process and start_ticks(pid) == ticks:
-            if is_stopped(process.pid) or boot_clock() > until:
+        while start_ticks(pid) == ticks and (self._adopts or self._process is process):
+            self._reap()
+            late = boot_clock() > until
+            if self._process is process and (late or is_stopped(process.pid)):
                 await self.end(process)
+            elif late:
+                break
             else:
                 await asyncio.sleep(0.01)
         if ending := self._ending.get(process):  # for another start, or another run
             await asyncio.shield(ending)
+        return [*await self._killed_by(process), *await self._end_adopted()]
+
+    async def _killed_by(self, process: subprocess.Popen[bytes]) -> list[int]:
+        """Wait until a nursery has ended the orphans that it has; return those that still run."""
+        found = set(orphans.strays(process.pid, self._is_supervisor))
+        until = boot_clock() + orphans.STRAY_PATIENCE
+        while self._process is process and found and boot_clock() < until:
+            await asyncio.sleep(0.01)
+            self._reap()  # it may have been killed meanwhile
+            # What comes after the first look may be a supervisor that is being forked.
+            found &= set(orphans.strays(process.pid, self._is_supervisor))
+        return sorted(found) if self._process is process else []
+
+    async def _end_adopted(self) -> list[int]:
+        """Kill the orphans that came to this process; return those that still run after a while.
+
+        Among them may be a supervisor that was forked a moment before its nursery was killed: it
+        has been told nothing yet, and another is asked for.
+        """
+        until = boot_clock() + orphans.STRAY_PATIENCE
+        while self._adopts and (found := orphans.adopted_strays(self._is_ours)):
+            if boot_clock() > until:
+                return found
+            _log.warning("killing %d processes that outlived their supervisor", len(found))
+            orphans.kill(found)
+            await asyncio.sleep(0.01)  # the end of one may leave others, and takes a moment
+        self._reap()
+        return []
+
+    def _reap(self) -> None:
+        """Collect what has ended of what came here, and a nursery that was killed."""
+        if self._adopts:
+            if self._process and not orphans.runs(self._process.pid):
+                self.close()  # the next start has another
+            orphans.reap_adopted(self._is_nursery)
 
     async def end(self, process: subprocess.Popen[bytes]) -> None:
         """End a nursery that does not answer, and the orphans that came to it."""
@@ -128,6 +191,7 @@ class Nursery:
             await asyncio.to_thread(self._end, process)
         finally:
             its.close()  # not before: one that still runs would end, and leave its orphans
+            self._lost_one = True
             del self._ending[process]
 
     def close(self) -> None:
@@ -139,6 +203,7 @@ class Nursery:
             except subprocess.TimeoutExpired:
                 self._end(self._process)
         self._socket = self._process = None
+        self._lost_one = True
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGSTOP)  # it forks and reaps nothing meanwhile
@@ -151,6 +216,13 @@ class Nursery:
 
     def _is_supervisor(self, pid: int) -> bool:
         return self._supervisors.get(pid, -1) == start_ticks(pid)
+
+    def _is_nursery(self, pid: int) -> bool:
+        mine = [*self._ending, *([self._process] if self._process else [])]
+        return any(process.pid == pid for process in mine)
+
+    def _is_ours(self, pid: int) -> bool:
+        return self._is_supervisor(pid) or self._is_nursery(pid)
 
     def _connected(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         if self._socket is None or self._process is None:
@@ -184,6 +256,8 @@ class Supervised:
         self._from_it: asyncio.ReadTransport | None = None
         self._pid = 0
         self._ticks: int | None = None
+        self.left: list[int] = []
+        """What could not be ended of a job that killed it, once `end` has returned."""
 
     @classmethod
     async def start(cls, born_in: Nursery, folder: Path) -> Self:
@@ -249,7 +323,7 @@ class Supervised:
         finally:
             self.leave()
         if end is None and self._ticks is not None:
-            await self._nursery.collected(self._forked_by, self._pid, self._ticks)
+            self.left = await self._nursery.collected(self._forked_by, self._pid, self._ticks)
         return end
 
     @classmethod

@@ -55,11 +55,21 @@ def test_what_was_killed_after_its_grace_was_not_killed_for_memory():
     [
         ("fenced", FailureClass.NETWORK),
         ("agent-gone", FailureClass.NODE),
+        ("both-gone", FailureClass.NODE),
         ("supervisor-gone", FailureClass.NODE),
     ],
 )
 def test_whose_fault_it_is_follows_from_who_ended_it(cause: str, failure: FailureClass):
     assert said({"cause": cause, "status": KILLED, "oom": True}).failure is failure
+
+
+def test_what_a_killed_supervisor_left_is_told_where_it_could_not_be_ended():
+    """A process of another user, as by sudo."""
+    report = said({"cause": "supervisor-gone", "left": 2})
+    assert report.failure is FailureClass.NODE
+    assert report.message == (
+        "the supervisor of the process was killed; 2 processes that it left could not be ended"
+    )
 
 
 @pytest.mark.parametrize(

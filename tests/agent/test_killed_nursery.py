@@ -1,0 +1,67 @@
+"""A job that kills its supervisor, and what forks the supervisors of its node, under an agent."""
+
+import uuid
+
+import psutil
+import pytest
+
+from client.api import Longshore
+from models.job import FailureClass, JobState
+from tests.agent.test_stopped_nursery import NURSERY, STOPPED
+from tests.support.agent import AgentProcess
+from tests.support.control import a_spec, reaches
+from tests.support.marks import running
+from tests.support.waiting import eventually
+
+NO_RETRY = {"node": {"max_retries": 0}}
+GONE = "while [ -e /proc/$N/fd/0 ]; do :; done; "
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        "kill -9 $S",
+        "kill -9 $S $N",
+        "kill -9 $N $S",
+        f"kill -9 $N; {GONE}kill -9 $S",
+        f"kill -STOP $N; {STOPPED}kill -9 $S; kill -9 $N",
+    ],
+    ids=["supervisor", "both", "nursery first", "once it has gone", "stopped"],
+)
+async def test_nothing_outlives_a_supervisor_and_no_other_job_ends(
+    longshore: Longshore, agent: AgentProcess, pool: str, kills: str
+) -> None:
+    agent.start()
+    other = await longshore.submit(a_spec(pool, command="exec sleep 300"))
+    await reaches(longshore, other.job_id, JobState.RUNNING)
+    seconds = f"300.{uuid.uuid4().int % 10**9}"  # how they are found: they have no environment
+    left = f"env -i setsid sh -c '(sleep {seconds} &); (setsid sleep {seconds} &)'; "
+    command = f"{NURSERY}{left}{kills}; exec sleep {seconds}"
+    job = await longshore.submit(a_spec(pool, command=command, retry=NO_RETRY))
+    result = await longshore.wait(job.job_id)
+    assert running(seconds) == []
+    assert (result.state, result.failure) == (JobState.FAILED, FailureClass.NODE)
+    assert result.message == "the supervisor of the process was killed, and the process with it"
+    last = await longshore.submit(a_spec(pool, command="exit 0"))
+    assert (await longshore.wait(last.job_id)).state is JobState.SUCCEEDED
+    assert (await longshore.status(other.job_id)).attempt == 1
+    assert (await longshore.status(other.job_id)).state is JobState.RUNNING
+    await longshore.cancel(other.job_id, "enough")
+    assert (await longshore.wait(other.job_id)).state is JobState.CANCELLED
+    await eventually(lambda: _ended_children(agent) == [])
+
+
+async def test_what_a_killed_nursery_had_collected_ends(
+    longshore: Longshore, agent: AgentProcess, pool: str
+) -> None:
+    """Its supervisors go on, and are collected when they end: nothing is asked for meanwhile."""
+    agent.start()
+    job = await longshore.submit(a_spec(pool, command=f"{NURSERY}kill -9 $N; {GONE}sleep 1"))
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    await eventually(lambda: psutil.Process(agent.process.pid).children() == [])
+
+
+def _ended_children(agent: AgentProcess) -> list[psutil.Process]:
+    """Return the children that nobody has collected."""
+    children = psutil.Process(agent.process.pid).children()
+    return [child for child in children if child.status() == psutil.STATUS_ZOMBIE]
