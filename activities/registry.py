@@ -66,8 +66,9 @@ class RegistryActivities:
             await mark_poked(connection, identity.pool)
             await failpoint("register.before-commit")
         await failpoint("register.after-commit")
+        cut_off = registration.cut_off
         await self._tell_lost_jobs(
-            identity.node_id, epoch - 1, _why_anew(registration), cut_off=registration.cut_off
+            identity.node_id, epoch - 1, _why_anew(registration), cut_off=cut_off, anew=not cut_off
         )
         await self._signals.poke_pool(identity.pool)
         return Registered(
@@ -201,9 +202,7 @@ class RegistryActivities:
         assert epoch is not None
         return epoch
 
-    async def _tell_lost_jobs(
-        self, node_id: str, epoch: int, reason: str, *, cut_off: bool = False
-    ) -> None:
+    async def _tell_lost_jobs(self, node_id: str, epoch: int, reason: str, **how: bool) -> None:
         """Signal every job whose placement ended with this registration; repeats do no harm."""
         async with self._database.transaction() as connection:
             jobs = await connection.scalars(
@@ -211,7 +210,7 @@ class RegistryActivities:
                 {"id": node_id, "epoch": epoch, "reason": LeaseEnd.NODE_LOST.value},
             )
             messages = [
-                (job_id, NodeLost(node_id=node_id, epoch=epoch, reason=reason, cut_off=cut_off))
+                (job_id, NodeLost(node_id=node_id, epoch=epoch, reason=reason, **how))
                 for job_id in jobs
             ]
         await self._signals.tell_jobs("node_lost", messages)

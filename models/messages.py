@@ -221,6 +221,8 @@ class NodeLost(Wire):
     reason: Reason
     cut_off: bool = False
     """The node lives, and was cut off from the server."""
+    anew: bool = False
+    """The node lives: its agent started anew, and may know how what ran there has ended."""
 
 
 class CommandReason(Wire):

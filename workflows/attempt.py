@@ -72,10 +72,30 @@ class Attempt:
             said = await steps.ask_how_it_ended(self._ranks[rank], self._spec)
             if said is not None:
                 return said
+        if loss is not None and loss.anew and self._others_succeeded(rank):
+            said = await self._success_before_loss(rank)
+            if said is not None:
+                return said
         return ProcessReport(
             failure=FailureClass.NETWORK if cut_off else FailureClass.NODE,
             message=_words(loss) if loss else "",
         )
+
+    async def _success_before_loss(self, rank: int) -> ProcessReport | None:
+        """Return the report of a process that had succeeded when its agent died, unheard.
+
+        Whatever else the agent that came after it knows may be of the death itself.
+        """
+        if not workflow.patched("ask-after-restart"):
+            return None
+        said = await steps.ask_how_it_ended(self._ranks[rank], self._spec)
+        succeeded = said is not None and said.failure is None and said.stopped_for is None
+        return said if succeeded else None
+
+    def _others_succeeded(self, rank: int) -> bool:
+        """Return whether no other rank of a gang was stopped, lost, or has failed."""
+        others = [process for other, process in enumerate(self._processes) if other != rank]
+        return all(process.done() and not _failed(process) for process in others)
 
     def _summary(self, reports: Sequence[ProcessReport]) -> ProcessReport:
         """Return what is to be said of the whole: of a gang, what ended it first."""

@@ -27,7 +27,7 @@ PROCESS_RETRY = RetryPolicy(
 """A repeat reaches the same agent, which finds the process that already runs."""
 
 ANSWER_AFTER_CUT = timedelta(seconds=20)
-"""An agent that has registered again knows how each of its processes ended."""
+"""An agent that has registered again, or started anew, knows how each of its processes ended."""
 ONCE = RetryPolicy(maximum_attempts=1)
 
 MARKET_TIMEOUT = timedelta(minutes=5)

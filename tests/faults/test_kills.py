@@ -1,7 +1,7 @@
 """Forty kill -9 under load, ten each of two control workers, PostgreSQL, Temporal and an agent.
 
-An agent that starts anew has lost what it had not said yet: a job that had ended there unheard
-begins anew, and nobody else's.
+What runs when its agent is killed is killed too, and begins anew: it may have written its last
+line by then. What had exited by itself does not, if its agent starts anew before its node is lost.
 
 The seed that is printed with a failure chooses jobs and moments again: `LONGSHORE_SEED=...`.
 """

@@ -6,6 +6,7 @@ workflow's id; where a workflow continued as new, its later runs have a number.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -90,7 +91,7 @@ _RENEWED = "SELECT 1 FROM purchases WHERE renews = :name AND state = 'READY' AND
 SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
-    "spares", "going_on", "cut_off", "pinged",
+    "spares", "going_on", "cut_off", "started_anew", "pinged",
 )  # fmt: skip
 
 
@@ -268,6 +269,24 @@ class Scenarios:
             node.loses_reports = False
             await node.register(boot_id="boot-2", cut_off=True)
             await job.result()
+
+    async def started_anew(self) -> None:
+        """Have a job succeed unheard before its agent dies, and one that ran then fail."""
+        async with self._node("started-anew", pool="started-anew") as node:
+            unheard = await self._start_job("succeeded-unheard", pool="started-anew")
+            died = await self._start_job(
+                "died-with-its-agent", pool="started-anew", retry={"node": {"max_retries": 0}}
+            )
+            await node.started("died-with-its-agent")
+            await node.started("succeeded-unheard")
+            node.loses_reports = True
+            await node.end("succeeded-unheard")
+            await eventually(lambda: node.lost_reports == 1)
+            node.loses_reports = False
+            await node.register(boot_id="boot-2")
+            await unheard.result()
+            with contextlib.suppress(WorkflowFailureError):
+                await died.result()
 
     async def pinged(self) -> None:
         await self._temporal.execute_workflow(

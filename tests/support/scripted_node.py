@@ -53,6 +53,7 @@ SUCCESS = ProcessReport(exit_code=0)
 CUT_OFF = ProcessReport(
     failure=FailureClass.NETWORK, exit_code=137, message="it was cut off from the server"
 )
+DIED = ProcessReport(failure=FailureClass.NODE, message="agent died")
 USER_ERROR = ProcessReport(exit_code=3, failure=FailureClass.USER, message="exit code 3")
 FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
 """Labels of nodes that are one domain."""
@@ -106,6 +107,7 @@ class ScriptedNode:
         )  # fmt: skip
         self._runs: dict[tuple[str, int], asyncio.Future[ProcessReport]] = {}
         self._requests: dict[tuple[str, int], RunProcessRequest] = {}
+        self._lives = 1
         self._leaving = asyncio.Event()
         self._silent = False
         self._answers: set[asyncio.Task[None]] = set()
@@ -127,6 +129,8 @@ class ScriptedNode:
             cut_off=cut_off, counts_heartbeats=True,
         )  # fmt: skip
         registration = proof.sign(token or self.token, claim)
+        anew = boot_id is not None and not cut_off
+        self._lives += anew  # what an agent had not said when it died it does not say afterwards
         registered = await self._temporal.execute_update_with_start_workflow(
             NodeWorkflow.register,
             registration,
@@ -140,8 +144,8 @@ class ScriptedNode:
         )
         self.registered = registered
         for run in self._runs.values():
-            if cut_off and not run.done():  # an agent that is cut off has ended them
-                run.set_result(CUT_OFF)
+            if (cut_off or anew) and not run.done():  # such an agent has ended them
+                run.set_result(CUT_OFF if cut_off else DIED)
         return registered
 
     async def drain(self, reason: str, **how: Any) -> NodeStatus:
@@ -265,7 +269,10 @@ class ScriptedNode:
         activity.raise_complete_async()
 
     async def _report_run(self, key: tuple[str, int], handle: AsyncActivityHandle) -> None:
+        life = self._lives
         report = await asyncio.shield(self._run(*key))
+        if life != self._lives:
+            return
         if self.loses_reports:
             self.lost_reports += 1
             return

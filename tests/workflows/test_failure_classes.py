@@ -9,7 +9,7 @@ from models.job import FailureClass, JobState
 from models.messages import ProcessReport
 from models.settings import Settings
 from tests.support.control import a_spec, lease_ends
-from tests.support.scripted_node import ScriptedNode
+from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 
 NO_COMMAND = ProcessReport(failure=FailureClass.START, exit_code=127, message="command not found")
@@ -102,6 +102,37 @@ async def test_what_ended_while_its_node_was_cut_off_does_not_run_again(
     assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1)
     assert node.runs() == [(job_id, 1)]
     assert await lease_ends(control, job_id) == ["node-lost"]
+
+
+@pytest.mark.parametrize(
+    ("report", "attempts"),
+    [
+        (SUCCESS, 1),
+        (USER_ERROR, 2),  # perhaps of what killed its agent
+        (ProcessReport(exit_code=0, stopped_for="the agent stopped"), 2),
+    ],
+)
+async def test_what_succeeded_before_its_agent_died_does_not_run_again(
+    longshore: Longshore,
+    node: ScriptedNode,
+    pool: str,
+    control: Database,
+    report: ProcessReport,
+    attempts: int,
+):
+    retry = {"node": {"max_retries": 1, "backoff": 0}}
+    job_id = (await longshore.submit(a_spec(pool, retry=retry))).job_id
+    await node.started(job_id)
+    node.loses_reports = True
+    await node.end(job_id, 1, report)
+    await eventually(lambda: node.lost_reports == 1)
+    node.loses_reports = False
+    await node.register(boot_id="boot-2")
+    if attempts > 1:
+        await node.end(job_id, attempts)
+    result = await longshore.wait(job_id)
+    assert (result.state, result.attempts) == (JobState.SUCCEEDED, attempts)
+    assert await lease_ends(control, job_id) == ["node-lost", "finished"][:attempts]
 
 
 async def test_a_process_that_ended_for_want_of_the_server_has_failed_by_the_network(

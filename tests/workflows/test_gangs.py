@@ -105,6 +105,28 @@ async def test_with_a_lost_node_the_others_stop_and_the_whole_gang_waits_again(
     await pair[1].register(boot_id="boot-2")
 
 
+@pytest.mark.parametrize("other_runs", [False, True])
+async def test_a_rank_that_succeeded_before_its_agent_died_counts_where_all_others_did(
+    longshore: Longshore, pair: Pair, gang: str, control: Database, other_runs: bool
+):
+    """Where another rank was still at work the gang runs again whole."""
+    first, second = pair
+    for node in pair:
+        await node.started(gang)
+    second.loses_reports = True
+    await second.end(gang)
+    await eventually(lambda: second.lost_reports == 1)
+    second.loses_reports = False
+    if not other_runs:
+        await first.end(gang)
+    await second.register(boot_id="boot-2")
+    if other_runs:
+        for node in pair:
+            await node.end(gang, 2)
+    result = await longshore.wait(gang)
+    assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1 + other_runs)
+
+
 async def test_a_rank_that_is_refused_keeps_none_of_the_others_running(
     longshore: Longshore, pair: Pair, pool: str
 ):
