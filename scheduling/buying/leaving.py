@@ -5,11 +5,14 @@ Time that is paid for goes after them. All blocks of a pool keep to one order, s
 are decided about at one moment do not both leave where one would do.
 """
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from models.block_end import BlockScene
 from models.job import Tier
 from models.node import Node, NodeState
-from scheduling.buying.fleet import Fleet, fleet_of, shape_of
-from scheduling.buying.warm import counts, spare, wanted_of, wants_warm, warm_target
+from scheduling.buying.fleet import Fleet, fleet_of, names_under_way
+from scheduling.buying.warm import bought_for, counts, short_of_warm, wants_warm
 
 MOST_QUEUED = 256
 """Jobs of the queue that are looked at."""
@@ -24,17 +27,13 @@ def may_leave(scene: BlockScene) -> list[str]:
     mine = {machine.name for machine in scene.machines if machine.takes_work}
     held = {job.node_id for job in scene.jobs}
     leaving: list[str] = []
-    room = _beyond_warm(scene, fleet)
     for node in sorted(_idle(scene, fleet), key=lambda node: _order(scene, node)):
         others = node.id not in mine
         if others and node.id not in scene.billed:
             continue  # whose paid time is sold first is settled where sales are stored
-        if _counts(scene, node):
-            if len(node.gpus) > room:
-                continue
-            room -= len(node.gpus)
-        elif _stands_in(scene, fleet, node):
+        if _is_wanted(scene, fleet, node):
             continue
+        fleet = _without(fleet, {node.id})
         if not others and node.id not in held:
             leaving.append(node.id)
     return leaving
@@ -62,7 +61,7 @@ def may_be_called_off(scene: BlockScene) -> bool:
     if scene.block.coming is None:
         return False
     fleet = fleet_of_scene(scene)
-    return not _starts_there(scene, fleet) and not _warm_wants(scene, fleet)
+    return not _starts_there(scene, fleet) and not _needs(scene, fleet, _on_its_way(scene))
 
 
 def is_kept_warm(scene: BlockScene) -> bool:
@@ -74,7 +73,7 @@ def is_kept_warm(scene: BlockScene) -> bool:
         return False
     # What it would go on for may be on its way already.
     counting = any(node.id in mine and _counts(scene, node) for node in fleet.nodes)
-    return _warm_wants(scene, fleet) if counting else _is_short(scene, fleet)
+    return _needs(scene, fleet, mine) if counting else _short(scene, fleet) > 0
 
 
 def kept_for(scene: BlockScene) -> str:
@@ -87,9 +86,10 @@ def kept_for(scene: BlockScene) -> str:
     if not any(machine.takes_work and machine.name in free for machine in scene.machines):
         return "a job is to start there"
     mine = {machine.name for machine in scene.machines}
-    if any(node.id in mine and _stands_in(scene, fleet, node) for node in fleet.nodes):
+    there = [node for node in fleet.nodes if node.id in mine]
+    if any(not _counts(scene, node) and _is_wanted(scene, fleet, node) for node in there):
         return "the pool's warm target wants it until another is there in its place"
-    if _warm_wants(scene, fleet):
+    if _needs(scene, fleet, mine):
         return "the pool's warm target wants it"
     return "the pool's warm target wants it: another idle machine, which costs more, goes first"
 
@@ -102,9 +102,14 @@ def fleet_of_scene(scene: BlockScene) -> Fleet:
 
 def _starts_there(scene: BlockScene, fleet: Fleet) -> bool:
     """Return whether a job would start on what the block's purchase is bringing."""
-    mine = [name for name in fleet.coming if name.startswith(f"{scene.block.coming}-")]
     wanted = [job.request for job in scene.queue[:MOST_QUEUED]]
-    return bool(fleet.outlook(wanted, scene.now).jobs_on(mine))
+    return bool(fleet.outlook(wanted, scene.now).jobs_on(_on_its_way(scene)))
+
+
+def _on_its_way(scene: BlockScene) -> set[str]:
+    """Return the nodes that the block's purchase is bringing."""
+    mine = [each for each in scene.under_way if each.id == scene.block.coming]
+    return {name for each in mine for name in names_under_way(each)}
 
 
 def _idle(scene: BlockScene, fleet: Fleet) -> list[Node]:
@@ -123,41 +128,50 @@ def _order(scene: BlockScene, node: Node) -> tuple[bool, int, str]:
     return hourly is None, -(hourly or 0), node.id
 
 
-def _warm_wants(scene: BlockScene, fleet: Fleet) -> bool:
-    shape = shape_of(scene.block.instance_type)
-    of_type = shape is None or wants_warm(shape.gpu_type, scene.policy)
-    return of_type and _beyond_warm(scene, fleet) < scene.block.gpus_per_node
+def _is_wanted(scene: BlockScene, fleet: Fleet, node: Node) -> bool:
+    """Return whether the warm target lacks more without an idle node.
 
-
-def _beyond_warm(scene: BlockScene, fleet: Fleet) -> int:
-    """Return how many GPUs of nodes that count for the warm target are beyond it."""
-    tier, policy = scene.block.tier, scene.policy
-    if tier is not Tier.FAST:
-        return fleet.gpus_of(tier)
-    queued = [job.request for job in scene.queue]
-    of_type = fleet.of_type(policy.fast_warm_type)
-    target = warm_target(wanted_of(queued, fleet, policy), policy, scene.demand)
-    there = of_type.used_of(tier) + spare(fleet, policy, scene.packing, scene.now)
-    return max(there - target, 0)
-
-
-def _is_short(scene: BlockScene, fleet: Fleet, *, coming: bool = True) -> bool:
-    """Return whether what counts for the warm target, beside what jobs want, is less than it."""
-    if scene.block.tier is not Tier.FAST:
+    One too near its end to count is wanted until another is there in its place: what comes does
+    not hold jobs yet.
+    """
+    if _counts(scene, node):
+        return _needs(scene, fleet, {node.id})
+    if not wants_warm(node.gpu_type, scene.policy):
         return False
-    wanted = wanted_of([job.request for job in scene.queue], fleet, scene.policy)
-    beside = warm_target(wanted, scene.policy, scene.demand) - wanted
-    return spare(fleet, scene.policy, scene.packing, scene.now, coming=coming) < beside
+    there = _without(fleet, fleet.coming)
+    return _needs(scene, _lasting(scene, there), {node.id})
+
+
+def _needs(scene: BlockScene, fleet: Fleet, names: Collection[str]) -> bool:
+    """Return whether the warm target lacks more without these nodes."""
+    return _short(scene, _without(fleet, names)) > _short(scene, fleet)
+
+
+def _short(scene: BlockScene, fleet: Fleet) -> int:
+    """Return how many GPUs lack of the warm target, as who buys for it counts them."""
+    tier, policy = scene.block.tier, scene.policy
+    if tier is not Tier.FAST or not policy.keeps_warm:
+        return 0
+    queue = bought_for(scene.queue, tier, fleet, policy, scene.now)
+    return short_of_warm(queue, fleet, policy, scene.demand, scene.now)
 
 
 def _counts(scene: BlockScene, node: Node) -> bool:
-    """Return whether a node that is there counts for the warm target; all do of other tiers."""
-    if scene.block.tier is not Tier.FAST:
-        return wants_warm(node.gpu_type, scene.policy)
+    """Return whether a node that is there counts for the warm target."""
     return counts(node, scene.policy, scene.packing, scene.now)
 
 
-def _stands_in(scene: BlockScene, fleet: Fleet, node: Node) -> bool:
-    """Return whether a node too near its end is all that there is until another has come."""
-    near_end = wants_warm(node.gpu_type, scene.policy) and not _counts(scene, node)
-    return near_end and _is_short(scene, fleet, coming=False)
+def _without(fleet: Fleet, names: Collection[str]) -> Fleet:
+    running = tuple(job for job in fleet.running if job.node_id not in names)
+    nodes = tuple(node for node in fleet.nodes if node.id not in names)
+    return replace(fleet, nodes=nodes, running=running)
+
+
+def _lasting(scene: BlockScene, fleet: Fleet) -> Fleet:
+    """Return a fleet whose nodes of the target's type do not end."""
+    nodes = tuple(
+        node.model_copy(update={"expires_at": None})
+        if wants_warm(node.gpu_type, scene.policy) else node
+        for node in fleet.nodes
+    )  # fmt: skip
+    return replace(fleet, nodes=nodes)

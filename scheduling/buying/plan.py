@@ -24,7 +24,7 @@ from models.buying import (
 )
 from models.job import Tier
 from models.placement import PackingPolicy
-from scheduling.buying.again import bought_before, not_again
+from scheduling.buying.again import bought_before
 from scheduling.buying.coming import MOST_JOBS, on_their_way
 from scheduling.buying.costs import (
     Candidate,
@@ -50,13 +50,12 @@ from scheduling.buying.prices import (
     pod_sources,
     pods_in_reach,
 )
-from scheduling.buying.promises import not_promised, unpromised
+from scheduling.buying.promises import unpromised
 from scheduling.buying.seed_rule import seed_options, shortfall
 from scheduling.buying.shorter import shortened
 from scheduling.buying.too_large import too_large
-from scheduling.buying.warm import warm_jobs
+from scheduling.buying.warm import bought_for, lacking_of, with_warm
 from scheduling.buying.words import cost_of_difference, nothing_lacks, sentence
-from scheduling.order import queue_order
 
 MOST_ROUNDS = 8
 
@@ -163,16 +162,9 @@ def _scene(
     now: datetime,
     taken: Taken,
 ) -> Scene:
-    by_id = {
-        job.request.id: job
-        for job in unmet.jobs
-        if job.request.tier is tier
-        if not (not_promised(job.request) or not_again(job, policy, now))
-    }
-    requests = queue_order((job.request for job in by_id.values()), fleet.packing, now)
-    ordered = [by_id[request.id] for request in requests]
-    demand = usual_demand(unmet.demand, tier, now)
     fleet = fleet.of_tier(tier)
+    ordered = bought_for(unmet.jobs, tier, fleet, policy, now)
+    demand = usual_demand(unmet.demand, tier, now)
     scene = Scene(
         tier,
         tuple(ordered[:MOST_JOBS]),
@@ -184,30 +176,14 @@ def _scene(
         taken=taken,
         lasting=lasting_of(unmet.ended),
     )
-    if policy.rule is not BuyingRule.LEAST_COST:
+    if policy.rule is not BuyingRule.LEAST_COST or tier is not Tier.FAST:
         return scene
-    if tier is not Tier.FAST:
-        return scene
-    queued = [job.request for job in ordered]
-    return replace(scene, jobs=(*scene.jobs, *warm_jobs(queued, fleet, policy, demand, now)))
+    return replace(scene, jobs=with_warm(ordered, fleet, policy, demand, now))
 
 
 def _lacking(scene: Scene) -> list[UnmetJob]:
-    """Return the jobs that nothing holds in time.
-
-    In time is what comes up within the start-up limit, and what is released before a machine that
-    is bought now would be there. For the others it is a matter of cost.
-    """
-    outlook = scene.outlook(scene.fleet)
-    on_coming = outlook.jobs_on(scene.fleet.coming)
-    released = scene.now + scene.policy.usual_startup
-    up = scene.now + max(scene.policy.startup_limit, scene.policy.usual_startup)
-    found: list[UnmetJob] = []
-    for job in scene.jobs:
-        start = outlook.starts[job.request.id]
-        if start is None or start > (up if job.request.id in on_coming else released):
-            found.append(job)
-    return found
+    """Return the jobs that nothing holds in time."""
+    return lacking_of(scene.jobs, scene.fleet, scene.policy, scene.now)
 
 
 def _least_cost(scene: Scene, markets: Sequence[MarketView]) -> tuple[list[Option], Scene]:

@@ -27,7 +27,7 @@ from scheduling.buying.prices import (
     pod_sources,
     window_from,
 )
-from scheduling.buying.warm import warm_target
+from scheduling.buying.warm import short_of_warm
 
 WHOLE_NODE = 8
 """GPUs."""
@@ -66,15 +66,13 @@ def seed_options(
 def shortfall(scene: Scene, lacking: Sequence[UnmetJob]) -> int:
     """Return the GPUs that are short of the warm target, and at least those of jobs that wait.
 
-    The target of FAST is the whole part of (queued + used GPUs) x the safety factor; FLEX has
-    none.
+    FLEX has no such target.
     """
     of_jobs = sum(job.request.gpus for job in lacking)
     if scene.tier is not Tier.FAST:
         return of_jobs
-    queued = sum(job.request.gpus for job in scene.jobs)
-    wanted = queued + scene.fleet.used_of(Tier.FAST)
-    return max(warm_target(wanted, scene.policy) - scene.fleet.gpus_of(Tier.FAST), of_jobs)
+    short = short_of_warm(scene.jobs, scene.fleet, scene.policy, scene.usual_demand, scene.now)
+    return max(short, of_jobs)
 
 
 def sustained(scene: Scene, unmet: Unmet) -> bool:

@@ -116,10 +116,14 @@ def test_a_node_that_a_job_runs_on_or_is_to_run_on_is_kept():
 
 
 def test_a_node_that_waits_for_a_reserved_job_is_kept():
-    busy, free = a_release("n1", busy_hours=2), a_release("n2")
-    both = a_job("gang", 16, gang={})
-    scene = a_scene(busy, free, jobs=(a_job_there("n1", 2),), queue=(both,))
-    assert decide_block(scene).sales == ()
+    def sold(**fields: Any) -> list[str]:
+        busy, free = a_release("n1", busy_hours=2, **fields), a_release("n2", **fields)
+        both = a_job("gang", 16, gang={})
+        scene = a_scene(busy, free, jobs=(a_job_there("n1", 2),), queue=(both,))
+        return [sale.machine for sale in decide_block(scene).sales]
+
+    assert sold(labels={"region": "r", "cluster": "c", "fabric.domain": "d"}) == []
+    assert sold() == ["n2"], "a gang whose ranks could not meet there does not keep it"
 
 
 def test_time_on_which_no_machine_can_be_started_is_sold_first_and_is_worth_nothing_here():

@@ -9,9 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from models.block_end import BlockFacts, BlockMachine, BlockOptionKind
-from models.buying import CapacityUnderWay, MarketView, PurchasePlan
+from models.buying import CapacityUnderWay, MarketView, PurchasePlan, Release
 from scheduling.buying.block_end import decide_block, kept
 from scheduling.buying.warm import counts_until
 from tests.scheduling.test_block_end import a_block, a_scene, by_use, quote
@@ -142,3 +144,79 @@ def test_each_machine_of_the_warm_target_is_bought_once_and_kept_until_the_next_
         assert before - lead <= start
     up_at = one.up_at
     assert [at for at in pool.without if at >= up_at] == []
+
+
+def in_use(name: str, gpus: int, used: int, **fields: Any) -> Release:
+    """Return a node on which jobs use some of the GPUs for hours."""
+    release = a_release(name, gpus, busy_hours=9 if used else None, **fields)
+    running = (
+        job.model_copy(update={"gpu_indices": tuple(range(used))}) for job in release.running
+    )
+    return release.model_copy(update={"running": tuple(running)})
+
+
+def leave(pool: tuple[Release, ...], **policy: Any) -> list[str]:
+    """Return the nodes that leave, each a machine of its own that has been idle for long."""
+    left: list[str] = []
+    for release in pool:
+        scene = a_scene(
+            *(each for each in pool if each.node.id not in left), policy=policy,
+            block=by_use(gpus_per_node=len(release.node.gpus)),
+            billed={each.node.id: 16 for each in pool},
+            machines=(BlockMachine(name=release.node.id),),
+        )  # fmt: skip
+        if decide_block(scene).kind is BlockOptionKind.LET_GO:
+            left.append(release.node.id)
+    return left
+
+
+def bought(pool: tuple[Release, ...], **policy: Any) -> bool:
+    return bool(decided([], POD, policy=policy, releases=pool).plans)
+
+
+def test_free_gpus_here_and_there_are_no_whole_machine_for_those_who_buy_and_those_who_keep():
+    halves = (in_use("a", 8, 4), in_use("b", 8, 4))
+    assert bought(halves, fast_warm_gpus=16)
+    whole = (*halves, a_release("c"))
+    assert not bought(whole, fast_warm_gpus=16)
+    assert leave(whole, fast_warm_gpus=16) == []
+    # One whole machine is the target, and two are there.
+    assert leave((*whole, a_release("d")), fast_warm_gpus=16) == ["c"]
+
+
+def test_the_warm_target_is_as_large_as_the_machines_that_may_be_bought():
+    four = cloud(("2.00", 4), startup=4 * MINUTE)
+    policy: dict[str, Any] = {"fast_warm_gpus": 8, "instance_types": ("4xH100",)}
+    plans = decided([], four, policy=policy).plans
+    assert [plan.gpus_per_node for plan in plans] == [4, 4]
+    pair = (a_release("a", 4), a_release("b", 4))
+    assert leave(pair, **policy) == []
+    assert leave((*pair, a_release("c", 4)), **policy) == ["a"]
+
+
+def test_the_seeds_rule_keeps_what_it_counts():
+    ones = tuple(a_release(f"n{number}", 1) for number in range(4))
+    policy: dict[str, Any] = {"rule": "seed", "fast_warm_gpus": 3}
+    assert leave(ones, **policy) == ["n0"]
+    assert not bought(ones[1:], **policy)
+
+
+@example(sizes=[(8, 4), (8, 4), (8, 0)], target=16, rule="least-cost", ends=[None] * 5)
+@given(
+    sizes=st.lists(st.sampled_from(((1, 0), (2, 0), (4, 0), (8, 0), (8, 4), (8, 6))), max_size=5),
+    target=st.integers(0, 20),
+    rule=st.sampled_from(("least-cost", "seed")),
+    ends=st.lists(st.sampled_from((None, 10, 600)), min_size=5, max_size=5),
+)
+def test_what_may_leave_is_not_bought_again(
+    sizes: list[tuple[int, int]], target: int, rule: str, ends: list[int | None]
+):
+    pool = tuple(
+        in_use(f"n{number}", gpus, used, expires_at=None if end is None else NOW + end * MINUTE)
+        for number, ((gpus, used), end) in enumerate(zip(sizes, ends, strict=False))
+    )
+    policy: dict[str, Any] = {"fast_warm_gpus": target, "rule": rule}
+    if not bought(pool, **policy):
+        gone = leave(pool, **policy)
+        rest = tuple(each for each in pool if each.node.id not in gone)
+        assert not bought(rest, **policy), f"{gone} left"
