@@ -11,7 +11,14 @@ from enum import StrEnum
 from pydantic import Field
 
 from models.base import Frozen, Instant, Name, Wire
-from models.buying import BookQuote, BuyingPolicy, CapacityUnderWay, Release, UnmetJob
+from models.buying import (
+    BookQuote,
+    BuyingPolicy,
+    CapacityUnderWay,
+    RefusedOffer,
+    Release,
+    UnmetJob,
+)
 from models.job import Tier
 from models.market import Window
 from models.placement import PackingPolicy, RecentJobs
@@ -161,6 +168,8 @@ class BlockScene(Frozen):
     """The book of its type for the time after it."""
     elsewhere: int | None = None
     """The lowest price of like machines at any market now."""
+    refused: tuple[RefusedOffer, ...] = ()
+    """What markets took no order of lately: the time after it is not bought there."""
     policy: BuyingPolicy
     packing: PackingPolicy
     recent: tuple[RecentJobs, ...] = ()

@@ -174,11 +174,16 @@ class MarketView(Frozen):
 
 
 class RefusedOffer(Frozen):
-    """A seller that took no order with an image, and would not take another."""
+    """A seller that took no order with an image, or a market none of a row of its book, and would
+    not take another."""
 
     provider: str
-    seller: str
-    image: str
+    seller: str = ""
+    image: str = ""
+    instance_type: str = ""
+    """Of a row of a book."""
+    place: str | None = None
+    """Of that row; none where the order named none."""
     at: Instant
     """The last time."""
     said: str

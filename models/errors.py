@@ -156,7 +156,8 @@ class InvalidOrderError(MarketError):
 
 
 class OfferRefusedError(InvalidOrderError):
-    """A seller takes no order of its offer with this image, now or later: take another's."""
+    """A seller takes no order of its offer with this image, or a market none of a row of its book,
+    now or later: take another's."""
 
 
 class GoneError(MarketError):

@@ -126,6 +126,8 @@ class OrderBook(Wire):
     """By place the fast fabric that nodes of one order share there; a place without has none."""
     closed: tuple[str, ...] = ()
     """Places whose machines take no connection from each other: ranks of a gang cannot meet."""
+    refused: dict[str, str] = Field(default_factory=dict[str, str])
+    """By place when and why the market took no order of late; its asks are left out meanwhile."""
 
 
 class Capabilities(Frozen):

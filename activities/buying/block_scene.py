@@ -8,7 +8,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.demand import demand_of_late
-from activities.buying.inputs import read_need, under_way
+from activities.buying.inputs import read_need, under_way, with_refused_rows
+from activities.buying.market_refusals import refused_offers
 from activities.buying.purchase_rows import Row
 from activities.buying.unstarted import unstarted_machines
 from activities.providers import registry
@@ -67,6 +68,7 @@ async def read_scene(
         under_way=await under_way(connection, spec),
         demand=usual_demand(samples, Tier(block["tier"]), now),
         place=block["place"],
+        refused=await refused_offers(connection, policy),
         policy=policy,
         packing=spec.packing,
         recent=need.unmet.recent,
@@ -100,7 +102,9 @@ async def with_markets(scene: BlockScene, account: str | None, settings: Setting
         after = renewal_window(scene)
         if after is None or not may_renew(scene):
             return scene
-        following = await _quote(market, facts.instance_type, after)
+        following = with_refused_rows(
+            await _quote(market, facts.instance_type, after), scene.refused
+        )
     others = await _elsewhere(settings, facts, scene.policy)
     asks = [
         ask.price

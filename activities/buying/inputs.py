@@ -33,6 +33,7 @@ from models.placement import JobRequest, RunningJob
 from models.pool import PoolSpec
 from models.purchase import PurchaseOption, PurchaseRequest, order_key
 from scheduling.buying.fleet import holds, shape_of, shape_of_offer
+from scheduling.buying.left_out import why_refused, with_refused
 from scheduling.buying.options import windows_to_ask
 from scheduling.buying.promises import not_promised
 
@@ -40,8 +41,6 @@ ANSWER_WITHIN = 30.0
 """Seconds that a market has for all of its answers."""
 _MOST_TYPES = 4
 NONE_CLOSED: Mapping[str, str] = MappingProxyType({})
-_MOST_SAID = 200
-"""Characters of a refusal."""
 
 
 class PoolNeed(Frozen):
@@ -148,26 +147,34 @@ async def look_at(
 ) -> tuple[MarketView, ...]:
     """Return what each market shows for the jobs that wait; one that is away says so.
 
-    Those that are `closed` for the pool are not asked: it says why, by market. Offers that were
-    `refused` are marked: they are left out of what is decided.
+    Those that are `closed` for the pool are not asked: it says why, by market. Offers and rows of
+    books that were `refused` are marked: they are left out of what is decided.
     """
     jobs = [job.request for job in unmet.jobs if not not_promised(job.request)]
     looks = (_look(market, jobs, policy, now, closed.get(market.name, "")) for market in markets)
     views = await asyncio.gather(*looks)
     known = {(each.provider, each.seller, each.image): each for each in refused}
     return tuple(
-        view.model_copy(update={"offers": tuple(_marked(offer, known) for offer in view.offers)})
+        view.model_copy(
+            update={
+                "offers": tuple(_marked(offer, known) for offer in view.offers),
+                "quotes": tuple(with_refused_rows(quote, refused) for quote in view.quotes),
+            }
+        )
         for view in views
     )
 
 
+def with_refused_rows(quote: BookQuote, refused: Sequence[RefusedOffer]) -> BookQuote:
+    """Return a quote whose book says which of its rows its market refused of late."""
+    if isinstance(quote.answer, NoQuote):
+        return quote
+    return quote.model_copy(update={"answer": with_refused(quote.answer, refused)})
+
+
 def _marked(offer: Offer, refused: Mapping[tuple[str, str, str], RefusedOffer]) -> Offer:
     known = refused.get((offer.provider, offer.seller, offer.image))
-    if known is None:
-        return offer
-    said = " ".join(known.said.rpartition("was refused: ")[2].split())
-    why = f"refused at {known.at:%Y-%m-%d %H:%M} UTC: {said[:_MOST_SAID]}"
-    return offer.model_copy(update={"refused": why})
+    return offer if known is None else offer.model_copy(update={"refused": why_refused(known)})
 
 
 async def _look(

@@ -1,5 +1,6 @@
 """Markets at which nothing is bought for now: they do not let our key, or time that is paid for
-there cannot be used. Sellers whose offers are left out: they took no order with an image."""
+there cannot be used. Sellers whose offers are left out: they took no order with an image. Rows of
+books that are: their market took no order of them."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -49,7 +50,8 @@ async def closed_markets(
 async def refused_offers(
     connection: AsyncConnection, policy: BuyingPolicy
 ) -> tuple[RefusedOffer, ...]:
-    """Return which sellers took no order with which images, within the policy's `refused_for`."""
+    """Return which sellers took no order with which images, and of which rows of their books
+    markets took none, within the policy's `refused_for`."""
     found = await connection.execute(text(_REFUSED_OFFERS), {"within": policy.refused_for})
     return tuple(RefusedOffer.model_validate(dict(row)) for row in found.mappings())
 
@@ -87,12 +89,21 @@ _UNUSED = """
 
 
 _REFUSED_OFFERS = """
-    SELECT DISTINCT ON (provider, seller, image) provider, seller, image, at, said
+    SELECT DISTINCT ON (provider, seller, image, instance_type, place)
+           provider, seller, image, instance_type, place, at, said
       FROM (SELECT provider, request #>> '{offer,seller}' AS seller,
-                   request #>> '{offer,image}' AS image, closed_at AS at, refused AS said
+                   request #>> '{offer,image}' AS image, '' AS instance_type,
+                   NULL AS place, closed_at AS at, refused AS said
               FROM purchase_orders
              WHERE refused_finally AND closed_at > clock_timestamp() - CAST(:within AS interval)
+               AND request ->> 'offer' IS NOT NULL
+             UNION ALL
+            SELECT provider, '', '', request ->> 'instance_type', request ->> 'place',
+                   closed_at, refused
+              FROM purchase_orders
+             WHERE refused_finally AND closed_at > clock_timestamp() - CAST(:within AS interval)
+               AND request ->> 'offer' IS NULL
            ) AS orders
      WHERE seller IS NOT NULL AND image IS NOT NULL
-     ORDER BY provider, seller, image, at DESC
+     ORDER BY provider, seller, image, instance_type, place, at DESC
 """

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.ledger import book_cost
 from models.errors import NotFoundError
-from models.market import Order, OrderRequest
+from models.market import Order, OrderRequest, OrderState
 from models.money import format_dollars
 from models.purchase import (
     OrderIntent,
@@ -158,7 +158,10 @@ async def record_order(connection: AsyncConnection, row: Row, order: Order) -> N
         await enter(connection, row["purchase_id"], PurchaseState.FILLED)
     await _mark_simulated(connection, row, order)
     await book_cost(connection, row, cost(order.fills), simulated=order.simulated)
-    if order.state.final:
+    if order.state is OrderState.REJECTED and what is None:
+        said = f"{row['provider']}: the order was refused: it ended as rejected"
+        await close_order(connection, row["key"], refused=said, finally_=True)
+    elif order.state.final:
         await close_order(connection, row["key"])
     await recount(connection, row["purchase_id"])
 
@@ -200,7 +203,8 @@ async def close_order(
 ) -> None:
     """Nothing more comes of an order: what it has cost is what it costs.
 
-    `finally_` says that its seller would take no other with the same image.
+    `finally_` says that its seller would take no other with the same image, or its market of the
+    same row.
     """
     await connection.execute(
         text("UPDATE purchase_orders SET state = 'CLOSED', committed = spent,"

@@ -145,7 +145,7 @@ class PurchasingActivities:
                 if not await self._sending.is_final(row, error, sent_before):
                     raise
                 now = await self._now()
-                final = isinstance(error, OfferRefusedError)
+                final = isinstance(error, OfferRefusedError) and not _is_late(row, now)
                 await self._refuse(ref.key, str(error), finally_=final)
                 forbidden = isinstance(error, CredentialsError)
                 if forbidden:
@@ -191,12 +191,14 @@ class PurchasingActivities:
         """Return what to pay now for what an option lacks, within its cap."""
         option = await self._option(request.purchase_id, request.option)
         policy = await self._policy(request.purchase_id)
+        async with self._database.transaction() as connection:
+            refused = await market_refusals.refused_offers(connection, policy)
         try:
             async with aclosing(registry.connect(self._settings, option.provider)) as market:
                 fixed = market.capabilities.fixed_window
                 now = await self._now()
                 window = _window(option, now) if fixed else None
-                return await requoted(market, option, request.nodes, window, now, policy)
+                return await requoted(market, option, request.nodes, window, now, policy, refused)
         except LongshoreError as error:
             return Requote(reason=str(error))
 

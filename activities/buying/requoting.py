@@ -1,14 +1,15 @@
 """What to pay when an order brought less than was wanted: the market is asked again."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from activities.providers.base import Provider
-from models.buying import BuyingPolicy
+from models.buying import BuyingPolicy, RefusedOffer
 from models.market import InstanceType, NoQuote, Window
 from models.money import format_dollars
 from models.price import PriceNeed
 from models.purchase import PurchaseOption, Requote
-from scheduling.buying.left_out import in_allowed_places, why_left_out
+from scheduling.buying.left_out import in_allowed_places, why_left_out, with_refused
 from scheduling.prices.price import in_place, price
 
 
@@ -19,8 +20,10 @@ async def requoted(
     window: Window | None,
     now: datetime,
     policy: BuyingPolicy,
+    refused: Sequence[RefusedOffer] = (),
 ) -> Requote:
-    """Return a limit within the option's cap, or an offer; neither where nothing is to be had.
+    """Return a limit within the option's cap, or an offer; neither where nothing is to be had, or
+    where the market `refused` its row of late.
 
     Raises the errors of the market.
     """
@@ -32,6 +35,9 @@ async def requoted(
     book = await market.book(wanted, window)
     if isinstance(book, NoQuote):
         return Requote(reason=book.detail or book.reason.value)
+    book = with_refused(book, refused)
+    if why := book.refused.get(option.place or ""):
+        return Requote(reason=f"{market.name}: {why}")
     book = in_place(in_allowed_places(book, policy), option.place)
     need = PriceNeed(gpus=nodes * option.gpus_per_node, window=window)
     answer = price(book, need, now, levels=1)

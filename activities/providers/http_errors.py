@@ -16,6 +16,7 @@ from models.errors import (
     GoneError,
     InvalidOrderError,
     MarketError,
+    OfferRefusedError,
     OrderConflictError,
 )
 
@@ -49,6 +50,13 @@ _BY_WORDS: dict[str, type[MarketError]] = {
 """By a part of what a market says, in small letters, where its status tells too little."""
 
 
+_PASSES = (
+    "running instances", "limit", "quota", "balance", "price", "try again", "temporar",
+    "available", "stock", "capacity", "sold out", "offers nothing", "past",
+)  # fmt: skip
+"""Parts of refusals that are not of what is sold: what is refused for these may be taken later."""
+
+
 def is_away(status: int) -> bool:
     """Return whether a status says that the market is away for now."""
     return status in AWAY or status >= 500
@@ -64,6 +72,18 @@ def error_of(provider: str, status: int, body: Any, asked: str, token_name: str)
     elif kind is FundsError:
         said = f"{said} (the account there has too little money, or is frozen)"
     return kind(provider, f"{asked} was refused: {said}", status=status)
+
+
+def refused_for_good(error: InvalidOrderError) -> InvalidOrderError:
+    """Return the refusal of an order as one of the offer, or of the row of a book, unless it is of
+    the account, the price, or of this moment."""
+    said = str(error)
+    if any(words in said.casefold() for words in _PASSES):
+        return error
+    refused = OfferRefusedError(error.provider, said.removeprefix(f"{error.provider}: "),
+                                status=error.status)  # fmt: skip
+    refused.creates = error.creates
+    return refused
 
 
 def code_of(body: Any) -> str:

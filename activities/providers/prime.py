@@ -14,6 +14,7 @@ from typing import Any
 from activities.providers import prime_reading as reading
 from activities.providers.access import Access, access
 from activities.providers.http import MarketHTTP, Patience, in_path
+from activities.providers.http_errors import refused_for_good
 from activities.providers.looking import Creations, look_by_id
 from activities.providers.prime_rows import all_rows, known_types
 from activities.providers.prime_shapes import Pod, Pods, Row, Wallet, Who, WhoAmI
@@ -22,7 +23,6 @@ from models.errors import (
     InvalidOrderError,
     MarketAwayError,
     MarketError,
-    OfferRefusedError,
 )
 from models.market import (
     Account,
@@ -54,11 +54,6 @@ NO_TEMPLATE = (
     "nothing is bought there, since no agent would come up: set LONGSHORE_PRIME_TEMPLATE to a "
     "template with Longshore on it (docs/providers.md)"
 )
-_PASSES = (
-    "running instances", "limit", "quota", "balance", "price", "try again", "temporar",
-    "available", "stock", "capacity", "sold out", "offers nothing",
-)  # fmt: skip
-"""Parts of refusals that are not of the offer: what is refused for these may be taken later."""
 _API = "/api/v1"
 _PAGE = 100
 _HISTORY_PAGES = 10
@@ -192,7 +187,8 @@ class Prime:
         except MarketAwayError as error:
             return await self._creations.after(request.key, error)
         except InvalidOrderError as error:
-            raise _refused(error) from error
+            # What is wrong by the schema is of our request.
+            raise (error if error.status == 422 else refused_for_good(error)) from error
         self._creations.made(request.key, pod.id)
         return reading.order(pod, simulated=answer.simulated)
 
@@ -361,18 +357,6 @@ class Prime:
 
 def _unusable(offer: Offer) -> str:
     return f"offer: it is one {offer.unusable}" if offer.unusable else ""
-
-
-def _refused(error: InvalidOrderError) -> InvalidOrderError:
-    """Return a refusal as one of the offer for good, unless it is of the account, the price, or
-    of this moment; what is wrong by the schema (422) is of our request."""
-    said = str(error)
-    if error.status == 422 or any(words in said.casefold() for words in _PASSES):
-        return error
-    refused = OfferRefusedError(error.provider, said.removeprefix(f"{error.provider}: "),
-                                status=error.status)  # fmt: skip
-    refused.creates = error.creates
-    return refused
 
 
 def _of_type(found: Sequence[Offer], wanted: InstanceType) -> list[Offer]:

@@ -11,6 +11,7 @@ from activities.providers import sfcompute_reading as reading
 from activities.providers import sfcompute_units as units
 from activities.providers.access import Access, access
 from activities.providers.http import Answer, MarketHTTP, Patience, in_path
+from activities.providers.http_errors import refused_for_good
 from activities.providers.looking import Creations, look_by_id
 from activities.providers.sfcompute_places import Places
 from activities.providers.sfcompute_shapes import (
@@ -179,6 +180,8 @@ class SFCompute:
                 # The first order of this key was for another SKU of the same type.
                 conflict = conflict or error
                 continue
+            except InvalidOrderError as error:
+                raise refused_for_good(error) from error
             return await self._order(answer, key=request.key)
         raise conflict or InvalidOrderError(
             self.name, f"it does not trade {request.instance_type}"

@@ -142,7 +142,7 @@ class PurchaseOrderRow(SQLModel, table=True):
     spent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
     refused: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
     refused_finally: bool = Field(default=False, sa_column_kwargs=_default("false"))
-    """Its seller will take no other order with this image either."""
+    """Its seller will take no other order with this image either, its market none of this row."""
     created_at: datetime = Field(sa_column=_time(default=True))
     closed_at: datetime | None = Field(sa_column=_time(nullable=True))
 

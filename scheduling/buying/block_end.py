@@ -254,6 +254,8 @@ def _plan(scene: BlockScene, nodes: int, window: Window) -> PurchasePlan | NoQuo
     if quote is None or shape is None or isinstance(quote.answer, NoQuote):
         answer = quote.answer if quote is not None else None
         return answer if isinstance(answer, NoQuote) else _NO_BOOK
+    if why := quote.answer.refused.get(scene.place or ""):
+        return NoQuote(reason=NoQuoteReason.LEFT_OUT, detail=why)
     there = quote.model_copy(update={"answer": in_place(quote.answer, scene.place)})
     market = MarketView(
         provider=block.provider, quotes=(there,), observed_at=scene.now,

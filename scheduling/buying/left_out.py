@@ -4,8 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from models.buying import BuyingPolicy, MarketView
-from models.market import NoQuote, Offer, OrderBook
+from models.buying import BuyingPolicy, MarketView, RefusedOffer
+from models.market import InstanceType, NoQuote, Offer, OrderBook
+
+_MOST_SAID = 200
+"""Characters of a refusal."""
 
 
 def why_left_out(offer: Offer, policy: BuyingPolicy) -> str:
@@ -25,6 +28,27 @@ def why_left_out(offer: Offer, policy: BuyingPolicy) -> str:
     return ""
 
 
+def why_refused(refused: RefusedOffer) -> str:
+    """Return when and why it was refused, as in ``refused at 2026-11-20 12:00 UTC: no``."""
+    said = " ".join(refused.said.rpartition("was refused: ")[2].split())
+    return f"refused at {refused.at:%Y-%m-%d %H:%M} UTC: {said[:_MOST_SAID]}"
+
+
+def with_refused(book: OrderBook, refused: Iterable[RefusedOffer]) -> OrderBook:
+    """Return a book that says of which of its places its market took no order of late."""
+    found: dict[str, str] = {}
+    for each in refused:
+        if not each.instance_type or each.provider != book.provider:
+            continue
+        if each.place is not None:
+            found[each.place] = why_refused(each)
+        elif InstanceType.parse(each.instance_type).takes(InstanceType.parse(book.instance_type)):
+            # The order named no place: the market had the choice of all.
+            places = {ask.place or "" for ask in book.asks}
+            found |= dict.fromkeys(places, why_refused(each))
+    return book.model_copy(update={"refused": {**book.refused, **found}}) if found else book
+
+
 def sells(market: MarketView, policy: BuyingPolicy) -> bool:
     """Return whether node time may be bought at a market with books: it is its own seller."""
     return policy.sellers.takes(market.provider) and not policy.countries.include
@@ -34,12 +58,14 @@ T = TypeVar("T", OrderBook, OrderBook | NoQuote)
 
 
 def in_allowed_places(answer: T, policy: BuyingPolicy) -> T:
-    """Return a book without what is in regions that the policy leaves out."""
-    if isinstance(answer, NoQuote) or not policy.regions:
+    """Return a book without what its market refused, or is in regions that the policy leaves
+    out."""
+    if isinstance(answer, NoQuote) or not (policy.regions or answer.refused):
         return answer
 
     def there(place: str | None) -> bool:
-        return policy.regions.takes(answer.regions.get(place or ""))
+        refused = (place or "") in answer.refused
+        return not refused and policy.regions.takes(answer.regions.get(place or ""))
 
     return answer.model_copy(
         update={
@@ -75,6 +101,19 @@ def books_left_out(markets: Sequence[MarketView], policy: BuyingPolicy) -> str:
         for ask in book.asks
         if not policy.regions.takes(book.regions.get(ask.place or ""))
     )
+    refused = {
+        (book.provider, ask.place): f"{_called(book, ask.place)}, {why}"
+        for market in markets
+        for quote in market.quotes
+        if isinstance(book := quote.answer, OrderBook)
+        for ask in book.asks
+        if (why := book.refused.get(ask.place or ""))
+    }
     left_out = [f"the books of {name}" for name in names]
     left_out += [f"asks in {', '.join(sorted(places))} (`regions`)"] if places else []
+    left_out += [f"asks in {each}" for each in refused.values()]
     return f"left out: {', '.join(left_out)}" if left_out else ""
+
+
+def _called(book: OrderBook, place: str | None) -> str:
+    return book.places.get(place or "") or place or book.provider

@@ -31,6 +31,11 @@ ORDERS = """
       FROM purchase_orders WHERE purchase_id = '{id}' ORDER BY number
 """
 
+ROWS = """
+    SELECT provider, request ->> 'place' AS place, refused, refused_finally, nodes
+      FROM purchase_orders WHERE purchase_id = '{id}' ORDER BY number
+"""
+
 
 async def test_one_purchase_goes_on_to_the_next_seller_and_later_ones_leave_the_first_out(
     buyer: Buyer, longshore: Longshore
@@ -127,23 +132,37 @@ async def test_what_is_refused_for_the_account_is_no_fault_of_the_seller(
     assert type(raised.value) is kind
 
 
-async def test_an_order_that_the_exchange_refuses_whole_is_followed_by_the_next_option(
-    buyer: Buyer, longshore: Longshore
+@pytest.mark.parametrize(
+    "fault", ["order_rejected", pytest.param("order_invalid", marks=pytest.mark.exhaustive)]
+)
+async def test_a_row_that_the_exchange_refuses_is_followed_by_the_next_and_left_out_later(
+    buyer: Buyer, longshore: Longshore, fault: str
 ):
     buyer.market.book({"side": "sell", "dollars_per_gpu_hour": "0.10", "nodes": 8})
-    buyer.market.fault("order_rejected", -1)
-    await longshore.set_pool(PoolSpec(name=buyer.pool, buying=BuyingPolicy(enabled=True)))
+    buyer.market.fault(fault, -1, provider="sfcompute")
+    policy = BuyingPolicy(enabled=True)
+    await longshore.set_pool(PoolSpec(name=buyer.pool, buying=policy))
     wanted = {"gpu_type": "H100", "expected_duration": "1h"}
     job = await longshore.submit(a_spec(buyer.pool, gpus=8, **wanted))
     assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
     (purchase,) = await bought(buyer)
-    orders = await buyer.rows(
-        "SELECT provider, nodes, spent, refused FROM purchase_orders WHERE purchase_id = :id"
-        " ORDER BY number",
-        id=purchase["id"],
-    )
-    assert {order["provider"] for order in orders[:-1]} == {"sfcompute"}
-    assert [order["nodes"] for order in orders[:-1]] == [0] * (len(orders) - 1)
-    assert (orders[-1]["provider"], orders[-1]["nodes"]) == ("prime", 1)
+    refused, taken = await buyer.rows(ROWS.format(id=purchase["id"]))
+    assert (refused["provider"], refused["nodes"]) == ("sfcompute", 0)
+    assert refused["refused_finally"]
+    assert (taken["provider"], taken["nodes"]) == ("prime", 1)
+    await buyer.let_all_go()
+
+    again = await longshore.submit(a_spec(buyer.pool, gpus=8, **wanted))
+    assert (await longshore.wait(again.job_id)).state is JobState.SUCCEEDED
+    (later,) = [row for row in await bought(buyer) if row["id"] != purchase["id"]]
+    asked = await buyer.rows(ROWS.format(id=later["id"]))
+    assert refused["place"] not in {row["place"] for row in asked}
+    reason = later["decision"]["reason"]
+    assert ", refused at " in reason, reason
+
+    assert refused["place"] in {each.place for each in await left_out(buyer, policy)}
+    assert await left_out(buyer, BuyingPolicy(refused_for=timedelta(0))) == ()
+    await BuyingSwitch(buyer.database).resume()
+    assert await left_out(buyer, policy) == ()
     await buyer.let_all_go()
     await buyer.agrees()

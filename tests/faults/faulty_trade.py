@@ -86,7 +86,10 @@ class Trade:
         """Buy, with everything that fails; then let everything go, and wait until it has ended."""
         await self._switch.set_cap("purchase", "*", PURCHASE_CAP)
         await self._switch.set_cap("day", "*", DAY_CAP)
-        policy = BuyingPolicy(enabled=True, idle_after=timedelta(seconds=2))
+        policy = BuyingPolicy(
+            enabled=True, idle_after=timedelta(seconds=2),
+            refused_for=timedelta(seconds=10),  # all markets are to be bought from to the end
+        )  # fmt: skip
         pool = PoolSpec(name=JOBS, interval=timedelta(seconds=2), buying=policy)
         await scenes.until_answered(lambda: self.fleet.longshore.set_pool(pool))
         self.proxy.sell(*BOOKS[0])

@@ -32,7 +32,10 @@ class Trading:
         self._before = market.state()
 
     async def begin(self) -> None:
-        policy = BuyingPolicy(enabled=True, idle_after=timedelta(seconds=5))
+        policy = BuyingPolicy(
+            enabled=True, idle_after=timedelta(seconds=5),
+            refused_for=timedelta(seconds=20),  # the exchange stays a market
+        )  # fmt: skip
         spec = PoolSpec(name=POOL, buying=policy)
         await scenes.until_answered(lambda: self._fleet.longshore.set_pool(spec))
 
