@@ -13,13 +13,14 @@ from activities.buying import market_refusals
 from activities.buying import purchase_rows as rows
 from activities.buying.machine_prices import above_limit
 from activities.buying.node_startup import script_for
-from activities.buying.unstarted import may_start, nodes_left
+from activities.buying.unstarted import fails_again, may_start, nodes_left
 from activities.database import Database, clock
 from activities.failpoints import failpoint
 from activities.node.system import boot_clock
 from activities.providers import registry
 from activities.providers.base import Provider
 from activities.retrying import follows_up, reports_errors
+from activities.signals import Signals
 from activities.snapshot import load_pool
 from models.errors import CredentialsError, GoneError, MarketAwayError, MarketError
 from models.market import MachineRequest, MachineState
@@ -143,6 +144,9 @@ class MachineActivities:
             await failpoint("await_agents.before-commit")
             report = await self._report(request.block_id, troubles)
         await failpoint("await_agents.after-commit")
+        if report.again is not None and await self._fails_again(request.block_id):
+            # Until the next start its time may be sold, where nobody waits for it any more.
+            await Signals(self._temporal).wake_blocks([request.block_id])
         return report
 
     async def _waiting(
@@ -197,6 +201,10 @@ class MachineActivities:
             again = None if by_use else await self._again(connection, block, len(failed))
         ends = f"its block ends: {block['reason']}" if block["state"] in _AT_ITS_END else ""
         return AgentsReport(ready=ready, failed=failed, block_ends=ends, again=again)
+
+    async def _fails_again(self, block_id: str) -> bool:
+        async with self._database.transaction() as connection:
+            return await fails_again(connection, block_id)
 
     async def _refused(self, name: str, block: rows.Row, error: MarketError) -> Refusal:
         """Note that a market did not start a machine; return when to try again.

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.ledger import book_sale
 from activities.buying.purchase_rows import Row
+from activities.buying.unstarted import FAILED_AGAIN
 from models.block_end import SaleIntent, SaleSeen, SaleTerms
 from models.errors import NotFoundError, StaleError
 from models.market import Order, OrderRequest, Side
@@ -40,7 +41,9 @@ async def insert(connection: AsyncConnection, intent: SaleIntent) -> None:
     Raises DBAPIError where the database refuses it, StaleError where the machine or its node is
     not as it was.
     """
-    # First the node, as placements do: else the two wait for each other.
+    # Whoever starts a machine waits for the block, and then finds what is for sale.
+    await connection.execute(text(_LOCK_FAILED), {"id": intent.block_id, "name": intent.machine})
+    # Then the node, as placements do: else the two wait for each other.
     node = await connection.scalar(
         text("SELECT state FROM nodes WHERE id = :id FOR UPDATE"), {"id": intent.machine}
     )
@@ -64,13 +67,15 @@ async def insert(connection: AsyncConnection, intent: SaleIntent) -> None:
             "bps": intent.fee_bps, "flat": intent.fee_flat, "simulated": block["simulated"],
         },
     )  # fmt: skip
+    up = node == "READY"
     marked = await connection.execute(
-        text(_MARK),
-        {"key": intent.key, "name": intent.machine, "block": intent.block_id,
-         "state": "READY" if node is not None else "INTENT"},
-    )  # fmt: skip
-    if marked.first() is None or node not in ("READY", None):
+        text(_MARK_READY if up else _MARK_UNSTARTED),
+        {"key": intent.key, "name": intent.machine, "id": intent.block_id},
+    )
+    if marked.first() is None:
         raise StaleError(f"node {intent.machine} takes no work: its time is not sold")
+    if not up:
+        return
     await connection.execute(
         text(_CORDON),
         {"id": intent.machine, "reason": CORDON, "starts": intent.window.start},
@@ -150,13 +155,26 @@ _INSERT = """
             CAST(:request AS jsonb), :bps, :flat, :simulated)
 """
 
-_MARK = """
+_LOCK_FAILED = """
+    SELECT FROM blocks
+     WHERE id = :id AND EXISTS (SELECT FROM machines
+                                 WHERE name = :name AND state IN ('FAILED', 'ENDED'))
+       FOR NO KEY UPDATE
+"""
+
+_MARK_READY = """
     UPDATE machines SET sale_key = :key
-     WHERE name = :name AND block_id = :block AND state = :state
-       AND (state = 'READY' OR sale_key IS NULL AND refused_at > asked_at)
+     WHERE name = :name AND block_id = :id AND state = 'READY'
     RETURNING name
 """
-"""Of one that has never been up only while its market is not asked to start it."""
+
+_MARK_UNSTARTED = f"""
+    UPDATE machines m SET sale_key = :key
+     WHERE m.name = :name AND m.block_id = :id AND m.sale_key IS NULL
+       AND (m.state = 'INTENT' AND m.refused_at > m.asked_at OR m.name IN ({FAILED_AGAIN}))
+    RETURNING m.name
+"""
+"""Only while its market is asked to start nothing in its place."""
 
 _CORDON = """
     UPDATE nodes SET state = 'DRAINING', state_reason = :reason, drain_reason = :reason,

@@ -1,4 +1,5 @@
-"""Machines of paid time that their market does not start: their time may be sold.
+"""Paid time on which no machine comes up: its market does not start one, or they fail again and
+again. It may be sold.
 
 No more machines are started on a block than it has nodes that are not sold.
 """
@@ -11,18 +12,27 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.purchase import PurchaseRequest
 
+FAILURES = 3
+"""For each node: so many machines have failed there when its time may be sold."""
+
 
 async def unstarted_machines(
     connection: AsyncConnection, block_id: str, now: datetime
 ) -> Sequence[str]:
-    """Return the machines of a block that its market has refused, and that nobody waits for any
-    more: they are late, as for `under_way`. None where its start may be under way."""
-    found = (await connection.execute(text(_REFUSED), {"id": block_id})).mappings().all()
+    """Return the machines of a block that its market has refused, and for each node whose machines
+    have failed again and again the last of them. Nobody waits for these any more: they are late,
+    as for `under_way`. None where a start may be under way."""
+    found = (await connection.execute(text(_UNSTARTED), {"id": block_id})).mappings().all()
     return [
         row["name"]
         for row in found
         if now > row["starts_at"] + PurchaseRequest.model_validate(row["request"]).ready_within
     ]
+
+
+async def fails_again(connection: AsyncConnection, block_id: str) -> bool:
+    """Return whether so many machines of a block have failed that time of it may be sold."""
+    return (await connection.execute(text(FAILED_AGAIN), {"id": block_id})).first() is not None
 
 
 async def nodes_left(connection: AsyncConnection, block_id: str) -> int:
@@ -36,14 +46,31 @@ async def may_start(connection: AsyncConnection, block_id: str, name: str) -> bo
     return bool(await connection.scalar(text(_MAY_START), {"id": block_id, "name": name}))
 
 
-_REFUSED = """
+FAILED_AGAIN = f"""
+    WITH n AS (
+        SELECT b.nodes,
+               count(*) FILTER (WHERE m.sale_key IS NULL
+                                  AND m.state IN ('FAILED', 'ENDED')) AS failed,
+               count(*) FILTER (WHERE m.sale_key IS NOT NULL
+                                   OR m.state NOT IN ('FAILED', 'ENDED')) AS taken
+          FROM blocks b JOIN machines m ON m.block_id = b.id
+         WHERE b.id = :id GROUP BY b.nodes)
+    SELECT m.name
+      FROM machines m
+     WHERE m.block_id = :id AND m.sale_key IS NULL AND m.state IN ('FAILED', 'ENDED')
+     ORDER BY m.created_at DESC, m.name DESC
+     LIMIT (SELECT greatest(least(n.failed / {FAILURES}, n.nodes - n.taken), 0) FROM n)
+"""
+"""The SQL of the machines that stand for nodes of a block without one, where so many failed."""
+
+_UNSTARTED = f"""
     SELECT m.name, p.request, greatest(b.starts_at, p.created_at) AS starts_at
       FROM machines m
       JOIN blocks b ON b.id = m.block_id
       JOIN purchases p ON p.id = b.purchase_id
       JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
-     WHERE m.block_id = :id AND m.state = 'INTENT' AND m.sale_key IS NULL
-       AND m.refused_at > m.asked_at
+     WHERE m.block_id = :id AND m.sale_key IS NULL
+       AND (m.state = 'INTENT' AND m.refused_at > m.asked_at OR m.name IN ({FAILED_AGAIN}))
      ORDER BY m.name
 """
 

@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from activities.buying.block_end_views import BlockEndViews
 from activities.buying.purchase_views import PurchaseViews
 from activities.buying.switch import BuyingSwitch
+from activities.buying.unstarted import FAILURES
 from activities.database import Database
 from client.api import Longshore
 from models.job import JobState
@@ -275,4 +276,22 @@ async def test_of_two_nodes_that_may_not_be_started_the_one_without_a_buyer_is_t
     states = {each["name"]: each["state"] for each in machines if each["state"] != "FAILED"}
     assert states == {sale["machine"]: "ENDED", over.nodes[0]: "READY"}
     await buyer.let_go(block)
+    await buyer.agrees()
+
+
+async def test_paid_time_whose_machines_fail_again_and_again_is_sold(buyer: Buyer):
+    buyer.market.fault("instance_failed", times=-1)
+    bids(buyer, "1.50")
+    await may_buy(buyer)
+    bought = await buyer.start(
+        buyer.request(block_option(length=LONG), ready_within=timedelta(seconds=5))
+    )
+    over = await asyncio.wait_for(bought.result(), 240)
+    assert (over.state.value, over.nodes, len(over.orders)) == ("ENDED", (), 1)
+    (block,) = over.orders
+    (sale,) = await settled(buyer, block)
+    assert (sale["state"], sale["proceeds"] > 0) == ("SOLD", True)
+    machines = await buyer.rows("SELECT * FROM machines WHERE block_id = :id", id=block)
+    assert len(machines) >= FAILURES
+    assert [row["name"] for row in machines if row["sale_key"]] == [sale["machine"]]
     await buyer.agrees()
