@@ -3,37 +3,44 @@
 It is decided with it, so that one purchase tries all in turn, within the same caps. In place of
 an offer: offers like it in what counts, of other sellers, so cheap that its option still costs no
 more than the next best. In place of node time: the next best option itself, of another market.
+Where node time is ordered beside other things, each order has its own next best: what would be
+chosen for its jobs if the others come, and this one does not.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from models.buying import Option, OptionKind, PurchasePlan
+from models.buying import Option, OptionKind, PurchasePlan, UnmetJob
 from models.market import Offer
-from scheduling.buying.costs import Scene, over_a_cap
-from scheduling.buying.prices import PodSource
+from scheduling.buying.costs import Scene, after, costed, over_a_cap, waiting
+from scheduling.buying.options import candidates
+from scheduling.buying.prices import BlockSource, PodSource
 
 MOST_INSTEAD = 2
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def with_instead(
-    scene: Scene, best: Option, options: Iterable[Option], pods: Sequence[PodSource]
+    scene: Scene,
+    best: Option,
+    options: Iterable[Option],
+    pods: Sequence[PodSource],
+    blocks: Sequence[BlockSource] = (),
 ) -> Option:
     """Return an option with what each of its offers may be replaced by, cheapest first.
 
     `options` are those that it was compared with, `pods` the offers that may be taken, cheapest
-    first. What it may cost more than it does is spread evenly over its offers; nothing of that is
-    left where it has node time, whose limits use it (`limits.py`). One order of node time is
-    replaced by what would have been chosen without it.
+    first, `blocks` the books. What it may cost more than it does is spread evenly over its offers.
+    Node time, whose limits use that (`limits.py`), and what is ordered beside it, is replaced by
+    what would have been chosen without it.
     """
-    if len(best.plans) == 1 and best.plans[0].window is not None:
-        return _with_next_best(scene, best, options, pods)
+    if any(plan.window is not None for plan in best.plans):
+        if len(best.plans) == 1:
+            return _with_next_best(scene, best, options, pods)
+        return _each_with_next_best(scene, best, pods, blocks)
     others = [option.total for option in options if option is not best and not option.lost]
-    machines = [plan for plan in best.plans if plan.offer is not None]
-    room = (min(others) - best.total) // max(len(machines), 1) if others else None
-    if len(machines) < len(best.plans):
-        room = 0
+    room = (min(others) - best.total) // max(len(best.plans), 1) if others else None
     found = best
     for number, plan in enumerate(best.plans):
         for other in _others(scene, plan, pods):
@@ -48,14 +55,62 @@ def with_instead(
     return found
 
 
+def _each_with_next_best(
+    scene: Scene, best: Option, pods: Sequence[PodSource], blocks: Sequence[BlockSource]
+) -> Option:
+    """Return an option of several orders, each with what would be chosen for its jobs without its
+    market, or its seller, when the others are there."""
+    found = best
+    for number, plan in enumerate(best.plans):
+        others = (*best.plans[:number], *best.plans[number + 1 :])
+        most = sum(each.most for each in others)
+        beside = after(scene, best.model_copy(update={"plans": others, "max_total": most}))
+        # Its jobs alone: what else is ordered holds those of its own.
+        jobs = tuple(job for job in scene.jobs if job.request.id in plan.serves)
+        apart = replace(beside, jobs=jobs, fleet=scene.fleet)
+        # An offer that is taken once is in no place of another order.
+        used = {each.offer.id for one in found.plans for each in (one, *one.instead) if each.offer}
+        free = [
+            source for source in pods
+            if not (source.once and source.offer.id in used)
+            if not _is_sold_by(plan, source.offer.provider, source.offer)
+        ]  # fmt: skip
+        books = [book for book in blocks if not _is_sold_by(plan, book.market.provider)]
+        ways = (
+            way for way in candidates(apart, jobs, books, free)
+            if len(way.blocks) + len(way.pods) == 1
+        )  # fmt: skip
+        options = [_waiting_for(beside, jobs), *(costed(apart, way) for way in ways)]
+        alone = best.model_copy(update={"plans": (plan,), "max_total": plan.most})
+        instead = _with_next_best(apart, alone, options, free).plans[0].instead
+        while instead:
+            wider = _replaced(found, number, instead)
+            if not over_a_cap(scene, wider):
+                found = wider
+                break
+            instead = instead[:-1]
+    return found
+
+
+def _waiting_for(scene: Scene, jobs: Sequence[UnmetJob]) -> Option:
+    """Return the option to buy nothing for some jobs, of which the others are not delayed."""
+    rest = tuple(job for job in scene.jobs if job not in jobs)
+    wait = waiting(scene)
+    return wait.model_copy(
+        update={"delay": max(wait.delay - waiting(replace(scene, jobs=rest)).delay, 0)}
+    )
+
+
 def _with_next_best(
     scene: Scene, best: Option, options: Iterable[Option], pods: Sequence[PodSource]
 ) -> Option:
-    """Return an option of one order of node time with what would be chosen without its market."""
+    """Return an option of one order with what would be chosen without its market, or its seller
+    where it is of an offer."""
     (plan,) = best.plans
     rest = [
         option for option in options
-        if not option.lost and plan.provider not in {each.provider for each in option.plans}
+        if not option.lost
+        if not any(_is_sold_by(plan, each.provider, each.offer) for each in option.plans)
     ]  # fmt: skip
     for option in sorted(rest, key=lambda each: each.total):
         if option.kind is OptionKind.WAIT:
@@ -89,6 +144,13 @@ def _is_like(scene: Scene, option: Option, best: Option) -> bool:
     )
     same = set(others[0].serves) == set(plan.serves)
     return same and all(starts[name] <= max(first[name], soon) for name in plan.serves)
+
+
+def _is_sold_by(plan: PurchasePlan, provider: str, offer: Offer | None = None) -> bool:
+    """Return whether a plan is asked of a market, or of the seller of an offer there."""
+    if plan.offer is None or offer is None:
+        return plan.provider == provider
+    return _seller(plan.offer) == _seller(offer)
 
 
 def _replaced(option: Option, number: int, instead: tuple[PurchasePlan, ...]) -> Option:

@@ -199,7 +199,8 @@ def _least_cost(scene: Scene, markets: Sequence[MarketView]) -> tuple[list[Optio
             looked_at += _compared(scene, lacking, blocks, pods)
             best = cheapest(looked_at)
             others = [option for option in looked_at if option is not best]
-            bounded = with_instead(scene, below_the_next(best, looked_at), others, pods)
+            bounded = below_the_next(best, looked_at)
+            bounded = with_instead(scene, bounded, others, pods, blocks)
             looked_at = [bounded if option is best else option for option in looked_at]
             best = bounded
         options += marked(looked_at, best)

@@ -141,3 +141,42 @@ def test_what_serves_only_some_of_the_jobs_is_not_tried_in_place_of_node_time():
     (plan,) = decided(jobs, NODE, cloud(("2.90", 4))).plans
     assert plan.serves == ("a", "b")
     assert plan.instead == ()
+
+
+BOOK = exchange(("2.00", 8), ("2.05", 8), ("9.00", 80))
+
+
+def test_each_of_several_orders_goes_on_to_the_next_best_for_its_jobs():
+    jobs = [a_job("long", 8, hours=10), a_job("short", 8)]
+    decision = decided(jobs, BOOK, sellers("3.00", "3.10", "3.20", gpus=8))
+    long, short = decision.plans
+    assert [plan.provider for plan in (long, short)] == ["exchange", "exchange"]
+    assert (long.serves, short.serves) == (("long",), ("short",))
+    for plan in (long, short):
+        assert instead_of(plan) == ["datacrunch", "massed"]
+        assert {each.serves for each in plan.instead} == {plan.serves}
+    # Each is paid for as long as its own jobs need.
+    assert long.instead[0].expected_cost > 8 * short.instead[0].expected_cost
+    (chosen,) = [option for option in decision.options if option.chosen]
+    assert chosen.max_total == long.most + short.most
+
+    cap = CapsLeft(day=chosen.max_total - 1)
+    within = decided(jobs, BOOK, sellers("3.00", "3.10", "3.20", gpus=8), caps=cap)
+    assert [instead_of(plan) for plan in within.plans] != [instead_of(long), instead_of(short)]
+    assert sum(plan.most for plan in within.plans) <= chosen.max_total - 1
+
+
+def test_a_machine_that_is_bought_beside_node_time_may_be_replaced_by_either():
+    jobs = [a_job("long", 8, hours=10), a_job("one", 2, hours=2), a_job("other", 2, hours=2)]
+    book = exchange(("1.90", 8), ("2.05", 8))
+    pod, _ = decided(jobs, book, sellers("2.30", gpus=4)).plans
+    assert (pod.provider, [each.provider for each in pod.instead]) == ("cloud", ["exchange"])
+    pod, _ = decided(jobs, book, sellers("2.30", "2.35", gpus=4)).plans
+    assert instead_of(pod)[:1] == ["massed"]
+
+
+def test_several_orders_do_not_share_the_last_machine_of_an_offer():
+    jobs = [a_job("long", 8, hours=10), a_job("short", 8)]
+    last = changed(sellers("3.00", gpus=8), 0, stock="Low")
+    plans = decided(jobs, BOOK, last).plans
+    assert [instead_of(plan) for plan in plans] == [["datacrunch"], []]
