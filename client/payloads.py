@@ -8,13 +8,13 @@ from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter
 
+from models.base import StartInput
 from models.errors import SpecError
-from models.messages import JobInput
 from models.problems import describe_all
 
 
 class PayloadConverter(PydanticPayloadConverter):
-    """Pydantic's, but a job's input that cannot be read is a SpecError, which ends its workflow.
+    """Pydantic's, but a workflow's input that cannot be read is a SpecError, which ends it.
 
     Of any other error Temporal asks the workflow's task again and again, in vain here: the input
     of a workflow never changes.
@@ -23,22 +23,36 @@ class PayloadConverter(PydanticPayloadConverter):
     def from_payloads(
         self, payloads: Sequence[Payload], type_hints: list[type] | None = None
     ) -> list[Any]:
+        if type_hints == []:
+            return []  # as the SDK does, which asks for an encoding that it knows all the same
+        wanted = _input_type(type_hints)
         try:
-            return super().from_payloads(payloads, type_hints)
+            values = super().from_payloads(payloads, type_hints)
         except ValidationError as error:
-            if not _is_of_a_job(type_hints):
+            if wanted is None:
                 raise
-            raise SpecError("input", describe_all(error, "input")) from None
+            problems = describe_all(error, "input")
+            raise SpecError("input", (*problems, wanted.instead)) from None
         except (KeyError, RuntimeError, UnicodeDecodeError):
             encodings = [one.metadata.get("encoding", b"") for one in payloads]
             several = type_hints is None and len(payloads) > 1  # which no workflow takes
-            if not (_is_of_a_job(type_hints) or several) or encodings == [b"json/plain"]:
+            if not (wanted or several) or encodings == [b"json/plain"]:
                 raise
             raise SpecError("input", (_not_json(encodings),)) from None
+        # Whatever is wanted, the encoding of nothing is read as None, and that of bytes as bytes.
+        if wanted is not None and not isinstance(values[0], wanted):
+            nothing = values[0] is None
+            raise SpecError("input", (wanted.instead if nothing else "the input must be JSON",))
+        return values
 
 
-def _is_of_a_job(type_hints: list[type] | None) -> bool:
-    return type_hints == [JobInput | None]
+def _input_type(type_hints: list[type] | None) -> type[StartInput] | None:
+    """Return what is read, where that is the input of a workflow."""
+    match type_hints:
+        case [type() as wanted] if issubclass(wanted, StartInput):
+            return wanted
+        case _:
+            return None
 
 
 def _not_json(encodings: Sequence[bytes]) -> str:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
@@ -74,6 +74,13 @@ class Wire(_Described):
     """A message through Temporal: immutable, and tolerant of fields that a newer version sends."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class StartInput(Wire):
+    """The input of a workflow. One that cannot be read, or is left out, ends the workflow."""
+
+    instead: ClassVar[str]
+    """What to do instead, as a sentence of that end."""
 
 
 def _utc(value: datetime) -> datetime:

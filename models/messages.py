@@ -3,7 +3,7 @@
 import re
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 from pydantic import (
     BeforeValidator,
@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from models.base import Instant, Name, Reason, Wire
+from models.base import Instant, Name, Reason, StartInput, Wire
 from models.checkpoint import CheckpointInfo
 from models.departures import Leaving
 from models.errors import SpecError
@@ -122,9 +122,10 @@ _MOST_KEY = 2_000
 """Bytes of a key: an index of the database takes no more than 2,704 with tenant and name."""
 
 
-class JobInput(Wire):
+class JobInput(StartInput):
     """Input of `JobWorkflow`; the job's id is the workflow id without `job-`."""
 
+    instead: ClassVar[str] = 'give an input: {"spec": {...}}, with a job file as spec'
     spec: JobSpec
     key: str | None = None
     """Idempotency key of the submission."""
@@ -246,9 +247,12 @@ class Displacement(Wire):
 # --- pools --------------------------------------------------------------------------------
 
 
-class PoolInput(Wire):
+class PoolInput(StartInput):
     """Input of `PoolWorkflow`, and all that it carries over when it continues as new."""
 
+    instead: ClassVar[str] = (
+        'give an input: {"pool": "NAME"}, or submit a job to the pool, which starts it'
+    )
     pool: Name
     cycles: int = 0
     """Cycles run since the pool began; part of each cycle's id."""
@@ -296,9 +300,12 @@ class PoolStatus(Wire):
 # --- nodes --------------------------------------------------------------------------------
 
 
-class NodeInput(Wire):
+class NodeInput(StartInput):
     """Input of `NodeWorkflow`; the rest is what it carries over when it continues as new."""
 
+    instead: ClassVar[str] = (
+        'give an input: {"node_id": "NAME"}, or run `longshore agent` on the node, which starts it'
+    )
     node_id: Name
     registered: "Registered | None" = None
     identity: NodeIdentity | None = None

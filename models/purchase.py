@@ -6,11 +6,11 @@ something has a block of the same id, and a block has machines, which become nod
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from models.base import Instant, Name, Wire
+from models.base import Instant, Name, StartInput, Wire
 from models.block_end import BlockOptionKind, SaleIntent
 from models.job import Tier
 from models.market import Offer, OrderState, Window
@@ -124,9 +124,10 @@ class PurchaseOption(Wire):
         return self.limit if self.cap is None else self.cap
 
 
-class PurchaseRequest(Wire):
+class PurchaseRequest(StartInput):
     """Input of `PurchaseWorkflow`; the purchase's id is the workflow id without `purchase-`."""
 
+    instead: ClassVar[str] = "purchases start by themselves, as the policy of their pool allows"
     pool: Name = "default"
     tenant: str = "default"
     tier: Tier = Tier.FAST
@@ -287,9 +288,12 @@ class BlockState(StrEnum):
     ENDED = "ENDED"
 
 
-class BlockInput(Wire):
+class BlockInput(StartInput):
     """Input of `BlockWorkflow`; what it knows beyond this is in the capacity database."""
 
+    instead: ClassVar[str] = (
+        'give an input: {"block_id": "ID"} of a stored block; the purchase of a block starts it'
+    )
     block_id: str
     let_go: str | None = None
     """Why it ends before its time."""
@@ -389,9 +393,12 @@ def buying_workflow_id(pool: str) -> str:
     return f"buying-{pool}"
 
 
-class BuyingInput(Wire):
+class BuyingInput(StartInput):
     """Input of `BuyingWorkflow`."""
 
+    instead: ClassVar[str] = (
+        'give an input: {"pool": "NAME"}; a cycle of a pool that may buy starts it'
+    )
     pool: Name
     at_least: Duration = timedelta(seconds=15)
     """A decision takes this long at least: so often the markets are asked while jobs wait."""

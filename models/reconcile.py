@@ -6,10 +6,11 @@ It runs in three steps: observe (`activities.observation`), decide (`scheduling.
 
 from datetime import timedelta
 from enum import StrEnum
+from typing import ClassVar
 
 from pydantic import Field
 
-from models.base import Frozen, Instant, Wire
+from models.base import Frozen, Instant, StartInput, Wire
 from models.job import JobResult, JobState, JobStatus
 from models.messages import LeaseEnd, NodeStatus, StopProcessRequest
 from models.node import NodeState
@@ -147,9 +148,10 @@ class Finding(Wire):
     """What was done, or why nothing was."""
 
 
-class ReconcileRequest(Wire):
+class ReconcileRequest(StartInput):
     """Input of `ReconcileWorkflow`."""
 
+    instead: ClassVar[str] = "give an input: {}, or run `longshore reconcile`, which starts it"
     dry_run: bool = False
     """Find, and mend nothing."""
     even_most: bool = False

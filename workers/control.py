@@ -151,8 +151,8 @@ def control_worker(
         ],
         interceptors=[FittingArguments()],
         workflow_runner=workflow_runner(strict=strict),
-        # A bad input is the sender's error; without this its workflow would hang for ever.
-        workflow_failure_exception_types=[pydantic.ValidationError],
+        # A bad input is the sender's error; without these its workflow would hang for ever.
+        workflow_failure_exception_types=[pydantic.ValidationError, SpecError],
         max_cached_workflows=max_cached_workflows,
         graceful_shutdown_timeout=GRACE,
         deployment_config=deployment_config(version),

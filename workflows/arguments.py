@@ -1,34 +1,62 @@
-"""Signals with too few or too many arguments, from any SDK or the Temporal UI, change nothing.
+"""Starts and signals whose arguments do not fit, from any SDK or the Temporal UI.
 
-The SDK calls a handler with what came. Where that does not fit, it would fail the workflow's task,
-again and again: the workflow would hear nothing any more, and hold what it holds.
+The SDK calls a workflow or a handler with what came. Where that does not fit, it would fail the
+workflow's task, again and again: a start would never end, and a workflow that is sent such a
+signal would hear nothing any more, and hold what it holds. So the start ends with a sentence, and
+the signal changes nothing. An input that cannot be read is refused by client/payloads.py.
 """
 
 import inspect
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, Self, cast
 
 from temporalio import workflow
 from temporalio.worker import (
+    ExecuteWorkflowInput,
     HandleSignalInput,
     Interceptor,
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
 )
 
+from models.errors import SpecError
+
 Handler = Callable[..., object]
 
 
+class Started:
+    """Base of each workflow whose `__init__` takes the input: that is called with what fits."""
+
+    def __new__(cls, *inputs: Any, **_named: Any) -> Self:
+        refuse_inputs(cls, inputs)
+        return super().__new__(cls)
+
+
+def refuse_inputs(of: type, inputs: Sequence[object]) -> None:
+    """Raise SpecError unless a start of this class of workflow was given what it takes: one
+    `StartInput`, or nothing. (What comes to one that takes nothing is not read.)"""
+    _self, *wanted = inspect.signature(cast(Any, of).run).parameters.values()
+    if len(inputs) == len(wanted):
+        return
+    if not inputs:
+        raise SpecError("input", (wanted[0].annotation.instead,))
+    raise SpecError("input", (f"give one input, not {len(inputs)}",))
+
+
 class FittingArguments(Interceptor):
-    """Of a worker: has its workflows drop such signals, and log them."""
+    """Of a worker: has its workflows end such starts; and drop such signals, and log them."""
 
     def workflow_interceptor_class(
         self, input: WorkflowInterceptorClassInput
     ) -> type[WorkflowInboundInterceptor]:
-        return _DropsWhatDoesNotFit
+        return _TakesWhatFits
 
 
-class _DropsWhatDoesNotFit(WorkflowInboundInterceptor):
+class _TakesWhatFits(WorkflowInboundInterceptor):
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        refuse_inputs(input.type, input.args)
+        return await super().execute_workflow(input)
+
     async def handle_signal(self, input: HandleSignalInput) -> None:
         # The SDK leaves open what a handler returns.
         find = cast("Callable[[str], Handler | None]", workflow.get_signal_handler)  # pyright: ignore[reportUnknownMemberType]

@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows import block_end
     from workflows import purchase_steps as steps
+    from workflows.arguments import Started
 
 
 _LOOKS_AGAIN = (BlockOptionKind.LET_GO, BlockOptionKind.GO_ON)
@@ -28,7 +29,7 @@ _SEES_OFF = "see-jobs-off"
 
 
 @workflow.defn(name=BLOCK_WORKFLOW)
-class BlockWorkflow:
+class BlockWorkflow(Started):
     """Completes with how the block's account was closed; nothing of it is left then.
 
     A block outlives the workflow of its purchase. What is known of it is in the capacity database.

@@ -8,14 +8,12 @@ import asyncio
 from collections import Counter
 from datetime import timedelta
 from functools import partial
-from typing import Self
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from models.base import without_nul
-    from models.errors import SpecError
     from models.job import FailureClass, JobResult, JobState, JobStatus, RetryRule
     from models.messages import (
         JOB_WORKFLOW,
@@ -34,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from models.units import format_duration
     from scheduling.failures import why_no_retry
     from workflows import attempt_records, attributes, steps
+    from workflows.arguments import Started
     from workflows.attempt import Attempt
     from workflows.details import job_details
     from workflows.displaced import Displaced, Swaps
@@ -46,26 +45,15 @@ _LISTED_STATES = (JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RET
 """States that the search attribute tells; a change of it is a billed action."""
 
 
-@workflow.defn(name=JOB_WORKFLOW, failure_exception_types=[SpecError])
-class JobWorkflow:
+@workflow.defn(name=JOB_WORKFLOW)
+class JobWorkflow(Started):
     """One job. Completes with its `JobResult`; fails or is cancelled when the job is.
 
     Continues as new after `max_attempts_per_run` attempts.
     """
 
-    def __new__(cls, *inputs: object) -> Self:
-        # Before __init__, which would fail the workflow's task again and again, and end nothing.
-        if len(inputs) > 1:
-            raise SpecError("input", (f"give one input, not {len(inputs)}",))
-        return super().__new__(cls)
-
     @workflow.init
-    def __init__(self, job: JobInput | None = None) -> None:  # pyright: ignore[reportInconsistentConstructor]
-        if job is None:
-            raise SpecError("input", ('give an input: {"spec": {...}}, with a job file as spec',))
-        if not isinstance(job, JobInput):  # pyright: ignore[reportUnnecessaryIsInstance]
-            # Whatever its type, a payload of bytes is read as bytes.
-            raise SpecError("input", ("the input must be JSON",))
+    def __init__(self, job: JobInput) -> None:
         self._job = job
         self._spec = job.spec
         self._id = workflow.info().workflow_id.removeprefix("job-")
@@ -91,7 +79,7 @@ class JobWorkflow:
         self._result: JobResult | None = None
 
     @workflow.run
-    async def run(self, job: JobInput | None = None) -> JobResult:
+    async def run(self, job: JobInput) -> JobResult:
         refuse_another_id(self._id)
         refuse_input(self._job)
         life = asyncio.create_task(self._live())

@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
     from models.node import NodeState
     from models.protocol import COUNTS_HEARTBEATS
     from workflows import versions
+    from workflows.arguments import Started
     from workflows.clearing import Clearing
     from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
@@ -41,7 +42,7 @@ _COMES_BACK = timedelta(seconds=20)
 
 
 @workflow.defn(name=NODE_WORKFLOW)
-class NodeWorkflow:
+class NodeWorkflow(Started):
     """A node from its registration until its agent is lost or leaves; one run of the workflow
     chain may see several registrations (epochs) of the same agent. It continues as new after
     `max_watches_per_run` watches, and on the newer version of its worker once there is one."""

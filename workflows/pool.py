@@ -12,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from models.visible import visible
     from scheduling.words import count
     from workflows import versions
+    from workflows.arguments import Started
     from workflows.options import CYCLE_RETRY, DATABASE_TIMEOUT
 
 AFTER_FAILURE = timedelta(seconds=30)
@@ -20,7 +21,7 @@ _LONGEST_TROUBLE = 500
 
 
 @workflow.defn(name=POOL_WORKFLOW)
-class PoolWorkflow:
+class PoolWorkflow(Started):
     """Never completes; continues as new after `max_cycles_per_run` cycles, and on the newer
     version of its worker once there is one."""
 

@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
         block_workflow_id,
     )
     from workflows import purchase_steps as steps
+    from workflows.arguments import Started
     from workflows.block import BlockWorkflow
 
 _LONGEST_AT_ONCE = timedelta(minutes=10)
@@ -44,7 +45,7 @@ _FIRST_LOOK, _LONGEST_LOOK = timedelta(milliseconds=500), timedelta(seconds=30)
 
 
 @workflow.defn(name=PURCHASE_WORKFLOW)
-class PurchaseWorkflow:
+class PurchaseWorkflow(Started):
     """Completes when what was bought has agents, or when nothing of it is left.
 
     Each option is tried for the nodes that those before it did not bring.

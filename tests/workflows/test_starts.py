@@ -1,0 +1,95 @@
+"""Starts of every workflow by the Temporal UI, its CLI or any SDK, with what cannot be read."""
+
+import asyncio
+import inspect
+import uuid
+
+import pytest
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from activities.database import Database
+from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW
+from models.reconcile import RECONCILE_WORKFLOW
+from workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
+
+_ENCODED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"xyz"))
+_NO_JSON = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b'{"pool": '))
+_UNREADABLE: tuple[tuple[str, tuple[object, ...], str], ...] = (
+    ("none", (), ""),
+    ("null", (None,), ""),
+    ("text", ("x",), "input: must be a mapping"),
+    ("number", (7,), "input: must be a mapping"),
+    ("list", (["x"],), "input: must be a mapping"),
+    ("bytes", (b"x",), "the input must be JSON"),
+    ("encoded", (_ENCODED,), "its encoding is binary/encrypted"),
+    ("no-json", (_NO_JSON,), "is not JSON"),
+    ("two", ({}, {}), "give one input, not 2"),
+    ("empty", ({},), "is required"),
+)
+
+
+def _input_of(kind: type) -> inspect.Parameter | None:
+    _self, *inputs = inspect.signature(kind.run).parameters.values()  # pyright: ignore
+    return inputs[0] if inputs else None
+
+
+def _name(kind: type) -> str:
+    name = workflow._Definition.must_from_class(kind).name  # pyright: ignore
+    assert name is not None
+    return name
+
+
+_WITH_INPUT = [kind for kind in WORKFLOWS if _input_of(kind)]
+_WITHOUT = [kind for kind in WORKFLOWS if not _input_of(kind)]
+
+
+async def _said(temporal: Client, name: str, *inputs: object) -> str:
+    handle = await temporal.start_workflow(
+        name, args=inputs, id=f"start-{uuid.uuid4().hex}", task_queue=CONTROL_TASK_QUEUE
+    )
+    with pytest.raises(WorkflowFailureError) as failure:
+        await asyncio.wait_for(handle.result(), 60)
+    assert (await handle.describe()).status is WorkflowExecutionStatus.FAILED
+    cause = failure.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert cause.type == "SpecError"
+    return cause.message
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"), [each[1:] for each in _UNREADABLE], ids=[each[0] for each in _UNREADABLE]
+)
+@pytest.mark.parametrize("kind", _WITH_INPUT, ids=_name)
+async def test_a_start_with_what_cannot_be_read_ends_with_a_sentence(
+    temporal: Client, control: Database, kind: type, inputs: tuple[object, ...], said: str
+):
+    if inputs == ({},) and _name(kind) == RECONCILE_WORKFLOW:
+        return  # all of it has defaults
+    wanted = _input_of(kind)
+    assert wanted is not None
+    told = await _said(temporal, _name(kind), *inputs)
+    assert (said or wanted.annotation.instead) in told
+    if said.startswith("input") and _name(kind) != JOB_WORKFLOW:  # that names the job's fields
+        assert wanted.annotation.instead in told
+
+
+@pytest.mark.parametrize(
+    "inputs", [({},), ("x", "y"), (_ENCODED, 7)], ids=["one", "two", "encoded"]
+)
+@pytest.mark.parametrize("kind", _WITHOUT, ids=_name)
+async def test_an_input_of_what_takes_none_is_not_read(
+    temporal: Client, control: Database, kind: type, inputs: tuple[object, ...]
+):
+    handle = await temporal.start_workflow(
+        _name(kind), args=inputs, id=f"start-{uuid.uuid4().hex}", task_queue=CONTROL_TASK_QUEUE
+    )
+    await asyncio.wait_for(handle.result(), 60)
+
+
+def test_each_version_of_a_workflow_takes_the_same():
+    plain = {_name(kind): _input_of(kind) for kind in WORKFLOWS}
+    assert {_name(kind): _input_of(kind) for kind in VERSIONED_WORKFLOWS} == plain
