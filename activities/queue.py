@@ -104,9 +104,16 @@ class QueueActivities:
     @activity.defn
     @reports_errors
     async def finish(self, request: FinishRequest) -> None:
-        """End the leases of the last attempt, and record how the job ended."""
+        """End the leases of the last attempt, and record how the job ended.
+
+        That goes for a job too of which nobody knows whether it came into the queue: it is on
+        record as ended then, and an `enqueue` that is still under way is refused.
+        """
         result = request.result
         async with self._database.transaction() as connection:
+            if request.unanswered is not None:
+                await put_into_queue(connection, request.unanswered, result.message or "cancelled")
+                await connection.execute(text(_LOCK_JOB), {"id": result.job_id})
             pool = await end_attempt(
                 connection, request.key, request.reason.value, result.message
             ) or await _pool_at_retry(connection, result.job_id)
@@ -139,9 +146,11 @@ async def put_into_queue(
         "request": job.model_dump_json(), "submitted_at": request.submitted_at,
         "pool_spec": PoolSpec(name=spec.pool).model_dump_json(),
     }  # fmt: skip
-    if not refusal and request.key and (refusal := await _why_taken(connection, row)):
+    if request.key and (taken := await _why_taken(connection, row)):
         row["key"] = None  # it stays that of the other job
+        refusal = refusal or taken
     if refusal:
+        await ensure_pool(connection, spec.pool)
         await connection.execute(text(_INSERT_JOB), row)
         return refusal
     if await connection.scalar(text(_INSERT_NEW), row):
@@ -184,9 +193,7 @@ async def why_never(connection: AsyncConnection, job_id: str, spec: JobSpec) -> 
 
 async def _why_over(connection: AsyncConnection, job_id: str) -> str:
     """Return why an id cannot be used, where a job of that id has ended; empty otherwise."""
-    state = await connection.scalar(
-        text("SELECT end_state FROM jobs WHERE id = :id"), {"id": job_id}
-    )
+    state = await connection.scalar(text(_LOCK_JOB), {"id": job_id})
     if state is None:
         return ""
     return f"a job {job_id} has ended before ({state}): give this one another id"
@@ -282,6 +289,9 @@ _INSERT_JOB = """
     VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, '')
     ON CONFLICT (id) DO NOTHING
 """
+
+_LOCK_JOB = "SELECT end_state FROM jobs WHERE id = :id FOR NO KEY UPDATE"
+"""So that whoever ends the job and whoever queues it come one after the other."""
 
 _WITH_KEY = """
     SELECT id FROM jobs WHERE tenant = :tenant AND name = :name AND key = :key AND id <> :id

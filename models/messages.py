@@ -205,6 +205,8 @@ class FinishRequest(Wire):
     key: PlacementKey
     reason: LeaseEnd
     result: JobResult
+    unanswered: EnqueueRequest | None = None
+    """What the job was cancelled over: nobody knows whether it came into the queue, or will."""
 
 
 class Waiting(Wire):

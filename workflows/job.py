@@ -76,6 +76,7 @@ class JobWorkflow(Started):
         self._displaced: Displaced | None = None
         self._swaps: Swaps | None = None
         self._cancel: str | None = None
+        self._unanswered: EnqueueRequest | None = None
         self._result: JobResult | None = None
 
     @workflow.run
@@ -177,12 +178,18 @@ class JobWorkflow(Started):
     async def _enqueue(self) -> str:
         """Put this attempt into the queue; return why no node could ever hold it, if so."""
         held = self._held  # what the queue is told; a change meanwhile is told afterwards
-        reply = await steps.enqueue(
-            EnqueueRequest(
-                job_id=self._id, attempt=self._attempt, spec=self._spec, key=self._job.key,
-                submitted_at=self._submitted_at, held=held,
-            )
+        request = EnqueueRequest(
+            job_id=self._id, attempt=self._attempt, spec=self._spec, key=self._job.key,
+            submitted_at=self._submitted_at, held=held,
         )  # fmt: skip
+        entry = steps.start_enqueue(request)
+        await workflow.wait_condition(lambda: entry.done() or self._cancel is not None)
+        # It may be tried without end, and may have come through without an answer.
+        if not entry.done() and workflow.patched("cancel-over-enqueue"):
+            await steps.give_up(entry)
+            self._unanswered = request
+            return ""
+        reply = await entry
         if not reply.queued:
             return reply.refusal
         if held:
@@ -336,7 +343,7 @@ class JobWorkflow(Started):
             message=report.message, attempts=len(self._attempts) and self._attempts[-1].attempt,
             ended_at=workflow.now(),
         )  # fmt: skip
-        await steps.finish(self._here, reason, result)
+        await steps.finish(self._here, reason, result, self._unanswered)
         self._result = result
         self._enter(state, report.message)
         return result

@@ -13,6 +13,8 @@ DATABASE_RETRY = RetryPolicy(
     non_retryable_error_types=["ValidationError"],
 )
 """A database that is away comes back: try for ever, soon at first."""
+CANCEL_WITHIN = timedelta(seconds=20)
+"""A job that may not even be in the database ends after this, whether or not that can be told."""
 CYCLE_RETRY = replace(
     DATABASE_RETRY, non_retryable_error_types=["ValidationError", "StoredError"]
 )  # fmt: skip

@@ -29,6 +29,7 @@ from models.swap import SwapReply, SwapRequest
 from scheduling.words import format_places
 from workflows.options import (
     ANSWER_AFTER_CUT,
+    CANCEL_WITHIN,
     DATABASE_RETRY,
     DATABASE_TIMEOUT,
     ONCE,
@@ -38,9 +39,9 @@ from workflows.options import (
 )
 
 
-async def enqueue(request: EnqueueRequest) -> EnqueueReply:
-    """Put an attempt into its pool's queue."""
-    return await workflow.execute_activity_method(
+def start_enqueue(request: EnqueueRequest) -> workflow.ActivityHandle[EnqueueReply]:
+    """Have an attempt put into its pool's queue; the handle is done when it is there."""
+    return workflow.start_activity_method(
         QueueActivities.enqueue,
         request,
         start_to_close_timeout=DATABASE_TIMEOUT,
@@ -82,15 +83,30 @@ async def swap(request: SwapRequest) -> SwapReply:
     )
 
 
-async def finish(key: PlacementKey, reason: LeaseEnd, result: JobResult) -> None:
-    """End the leases of the last attempt, and record the job's end."""
-    await workflow.execute_activity_method(
-        QueueActivities.finish,
-        FinishRequest(key=key, reason=reason, result=result),
-        start_to_close_timeout=DATABASE_TIMEOUT,
-        retry_policy=DATABASE_RETRY,
-        summary=f"record the end: {result.state.value}",
-    )
+async def finish(
+    key: PlacementKey,
+    reason: LeaseEnd,
+    result: JobResult,
+    unanswered: EnqueueRequest | None = None,
+) -> None:
+    """End the leases of the last attempt, and record the job's end.
+
+    Where it ends over an `unanswered` request, this is tried for a while only: the job ends all
+    the same, and should it be in the queue, reconcile finds that its workflow has ended.
+    """
+    try:
+        await workflow.execute_activity_method(
+            QueueActivities.finish,
+            FinishRequest(key=key, reason=reason, result=result, unanswered=unanswered),
+            start_to_close_timeout=DATABASE_TIMEOUT,
+            schedule_to_close_timeout=CANCEL_WITHIN if unanswered else None,
+            retry_policy=DATABASE_RETRY,
+            summary=f"record the end: {result.state.value}",
+        )
+    except ActivityError as error:
+        if unanswered is None:
+            raise
+        workflow.logger.warning("the end of %s is not recorded: %s", key.job_id, error.cause)
 
 
 def start_process(placement: Placement, spec: JobSpec) -> workflow.ActivityHandle[ProcessReport]:
