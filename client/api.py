@@ -30,7 +30,7 @@ from client.logs import JobLogs
 from client.node_control import NodeControl
 from client.reading import Reading
 from client.status import JobHandle, progress_of, status_of
-from client.submission import GENERATED_ID, details_of, new_job_id, preflight, summary_of
+from client.submission import GENERATED_ID, details_of, new_job_id, preflight
 from models.errors import (
     ConflictError,
     LongshoreError,
@@ -52,6 +52,7 @@ from models.pool import PoolSpec
 from models.settings import Settings
 from models.views import Submission
 from workflows import attributes
+from workflows.details import summary_of
 from workflows.job import JobWorkflow
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from activities.database import Database
 from activities.queue import why_never
 from activities.snapshot import load_nodes, load_pool
 from models.errors import UnavailableError, UnsatisfiableError
-from models.job import JobSpec, format_wish
+from models.job import JobSpec
 from models.node import Node
 from models.placement import JobRequest
 from models.pool import PoolSpec
@@ -40,16 +40,6 @@ def new_job_id(spec: JobSpec, key: str | None) -> str:
     else:
         raw = hashlib.sha256(f"{spec.tenant}\0{spec.name}\0{key}".encode()).digest()
     return f"{spec.name}-{base64.b32encode(raw).decode().lower()[:_SUFFIX]}"
-
-
-def summary_of(spec: JobSpec) -> str:
-    """Return the job in one line, at most 200 bytes, for the Temporal UI."""
-    wants = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
-    text = (
-        f"{spec.name}: {wants}, {spec.tier.value}, "
-        f"class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
-    )
-    return visible(text).encode()[:200].decode(errors="ignore")
 
 
 def details_of(spec: JobSpec) -> str:

@@ -6,9 +6,23 @@ from models.visible import visible
 from scheduling.words import format_places
 
 
+def summary_of(spec: JobSpec) -> str:
+    """Return the job in one line, at most 200 bytes, as the summary of its workflow."""
+    wants = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
+    text = (
+        f"{spec.name}: {wants}, {spec.tier.value}, "
+        f"class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
+    )
+    return visible(text).encode()[:200].decode(errors="ignore")
+
+
 def job_details(status: JobStatus, spec: JobSpec, *, simulated: bool) -> str:
-    """Return state and reason, what it needs, and its attempts so far."""
-    lines = [f"### {_headline(status, simulated)}", ""]
+    """Return the job in a line, state and reason, what it needs, and its attempts so far.
+
+    The line is the summary of the workflow. That can be given at the start alone, and some start a
+    job without one.
+    """
+    lines = [summary_of(spec), "", f"### {_headline(status, simulated)}", ""]
     if status.reason:
         lines += [status.reason, ""]
     lines += [f"**Needs** {_needs(spec)}", ""]

@@ -83,6 +83,7 @@ class JobWorkflow(Started):
     async def run(self, job: JobInput) -> JobResult:
         refuse_another_id(self._id)
         refuse_input(self._job)
+        self._show()
         life = asyncio.create_task(self._live())
         try:
             result = await asyncio.shield(life)

@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-from client.submission import details_of, summary_of
+from client.submission import details_of
 from models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
-from workflows.details import job_details
+from workflows.details import job_details, summary_of
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SPEC = JobSpec.model_validate(
@@ -67,7 +67,9 @@ def test_the_card_lists_attempts_newest_first_with_their_ends():
         message="exited with code 3",
     )
     card = job_details(status(JobState.RUNNING, failed, attempt(2)), SPEC, simulated=True)
-    assert card.startswith("### RUNNING on simulated GPUs since 2026-11-20 12:00:00 UTC")
+    assert card.startswith(
+        f"{summary_of(SPEC)}\n\n### RUNNING on simulated GPUs since 2026-11-20 12:00:00 UTC"
+    )
     assert (
         "- 2 on n-1 GPUs 0-1: runs since 12:00:00\n"
         "- 1 on n-1 GPUs 0-1: user (exited with code 3), 12:00:00 to 12:01:00\n"
