@@ -1,7 +1,7 @@
 """How jobs look: the list, one job in full, and why it is where it is."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -25,6 +25,7 @@ from client.words import (
 from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
 from models.job_report import JobReport
 from models.placement import Candidate, Decision, Rejection
+from models.spending import JobCost
 from models.units import format_duration, format_gb, format_limits
 from models.views import Explanation, JobView
 from models.visible import in_one_line
@@ -86,6 +87,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
         Text.assemble((job.id, "bold"), f" {in_one_line(explanation.headline)}"),
     ]
     facts = list(_queue_facts(explanation, now))
+    facts += _end_facts(explanation, now)
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
     if facts:
         parts += [Text(), pairs(facts)]
@@ -97,7 +99,11 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
             heading(f"Nodes of pool {job.pool} now, for this job alone"),
             _verdicts_table(explanation.decision),
         ]
-    if explanation.placed is not None and explanation.placed.candidates:
+    if explanation.attempts:
+        parts += [Text(), heading("Attempts"), _attempts_table(explanation.attempts, now)]
+    # Of a job that has ended, what its nodes scored when it was placed explains nothing any more.
+    scores = not job.state.ended
+    if scores and explanation.placed is not None and explanation.placed.candidates:
         parts += [Text(), heading("Nodes that could take it when it was placed, best first")]
         parts += [_verdicts_table(explanation.placed)]
     parts += list(buying_parts(explanation, now))
@@ -322,6 +328,31 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
         label = "runs on" if job.state is JobState.RUNNING else "ran last on"
         facts.append((label, places_of(job.places, simulated=job.simulated)))
     return facts
+
+
+def _end_facts(explanation: Explanation, now: datetime) -> list[tuple[str, RenderableType]]:
+    """Return when a job ended, how long it ran, and what it cost."""
+    job, facts = explanation.job, list[tuple[str, RenderableType]]()
+    if job.state.ended and job.ended_at is not None:
+        facts.append(("ended", _moment(job.ended_at, now)))
+        if job.started_at is not None:
+            facts.append(("ran last for", _ran(job)))
+    if explanation.cost is not None:
+        facts.append(("cost", _cost(explanation.cost)))
+    return facts
+
+
+def _cost(cost: JobCost) -> str:
+    """Return ``$1.20 for 40m of GPU time``, and what is still to be booked."""
+    held = f"{span(cost.gpu_time)} of GPU time"
+    if cost.gpu_time <= timedelta(0):
+        return "nothing: it held no GPU"
+    if not cost.bought:
+        return f"{held} on nodes that were not bought"
+    mark = f" ({SIMULATED})" if cost.simulated else ""
+    later = ", ".join(cost.open_blocks)
+    more = f"; its share of {later} is booked when that ends" if later else ""
+    return f"{about(cost.booked_micro_usd)}{mark} for {held}{more}"
 
 
 def _gave_way_facts(explanation: Explanation, now: datetime) -> list[tuple[str, RenderableType]]:

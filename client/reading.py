@@ -107,7 +107,12 @@ class Reading:
         if row is None:
             on = await reasons.blocks_of_job(job.id)
             placed = await self._views().placed_by(job.id)
-            return explain(job, placed=placed, gave_way=gave_way, saving=saving, blocks=on)
+            told = explain(job, placed=placed, gave_way=gave_way, saving=saving, blocks=on)
+            if not job.state.ended:
+                return told
+            attempts = await self._views().attempts(job.id)
+            cost = await reasons.cost_of_job(job.id)
+            return told.model_copy(update={"attempts": attempts, "cost": cost})
         async with self._db().transaction() as connection:
             pool = await load_pool(connection, job.pool, self.settings.margins)
             position = await load_place(connection, job.pool, job.id, pool.packing)

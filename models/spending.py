@@ -12,6 +12,7 @@ from models.base import Instant, Wire
 from models.block_end import BlockDecision
 from models.money import format_dollars
 from models.purchase import BlockState, PurchaseState
+from models.units import Duration
 
 
 class Account(Wire):
@@ -140,6 +141,20 @@ class CostView(Account):
     """What the same time would have cost at the limits of its orders, less what it cost."""
     simulated: bool = False
     """Some of it was bought at a simulated market."""
+
+
+class JobCost(Wire):
+    """What a job has cost so far."""
+
+    gpu_time: Duration
+    """How long it held GPUs, a part of a GPU as a part of that."""
+    booked_micro_usd: int = 0
+    """Its share of blocks that have ended."""
+    bought: bool = False
+    """Some of its GPUs were bought."""
+    open_blocks: tuple[str, ...] = ()
+    """Blocks that it ran on and that have not ended: its share of them is booked then."""
+    simulated: bool = False
 
 
 class OptionRecord(Wire):

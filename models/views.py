@@ -5,12 +5,12 @@ from datetime import timedelta
 from models.base import Instant, Wire
 from models.block_end import BlockDecision
 from models.checkpointing import CheckpointDecision
-from models.job import FailureClass, JobState, Tier
+from models.job import AttemptRecord, FailureClass, JobState, Tier
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
 from models.preemption import PreemptionPlan, Spared
-from models.spending import BuyingRecord, PurchaseUnderWay
+from models.spending import BuyingRecord, JobCost, PurchaseUnderWay
 from models.units import Duration
 
 
@@ -187,6 +187,10 @@ class Explanation(Wire):
     option in micro-dollars."""
     hints: tuple[str, ...] = ()
     """What could be done about it."""
+    attempts: tuple[AttemptRecord, ...] = ()
+    """For a job that has ended: where it ran, and how each attempt ended."""
+    cost: JobCost | None = None
+    """For a job that has ended."""
 
 
 class Submission(Wire):

@@ -4,7 +4,7 @@ from sqlalchemy import text
 
 from activities.database import Database
 from models.block_end import BlockDecision
-from models.spending import BuyingRecord
+from models.spending import BuyingRecord, JobCost
 
 
 class BuyingReasons:
@@ -29,6 +29,12 @@ class BuyingReasons:
                 BlockDecision.model_validate({**row.decision, "block_id": row.id}) for row in found
             )
 
+    async def cost_of_job(self, job_id: str) -> JobCost:
+        """Return what a job has cost so far; nothing of one that never held a GPU."""
+        async with self._database.transaction() as connection:
+            found = await connection.execute(text(_COST_OF_JOB), {"id": job_id})
+            return JobCost.model_validate(dict(found.mappings().one()))
+
 
 _BLOCKS_OF_JOB = """
     SELECT DISTINCT ON (b.id) b.id, b.decision
@@ -37,4 +43,25 @@ _BLOCKS_OF_JOB = """
       JOIN blocks b ON b.id = n.block_id
      WHERE p.job_id = :id AND p.ended_at IS NULL AND b.decision IS NOT NULL
      ORDER BY b.id
+"""
+
+_COST_OF_JOB = """
+    WITH held AS (
+        SELECT b.id AS block, b.state = 'ENDED' AS ended, b.simulated,
+               extract(epoch FROM coalesce(l.ended_at, clock_timestamp()) - l.started_at)
+               * CASE WHEN l.slices > 0 THEN bit_count(l.slices::bit(8)) / 8.0
+                      ELSE l.milli / 1000.0 END AS seconds
+          FROM leases l
+          JOIN nodes n ON n.id = l.node_id
+          LEFT JOIN blocks b ON b.id = n.block_id
+         WHERE l.job_id = :id
+    )
+    SELECT make_interval(secs => coalesce(sum(seconds), 0)::float) AS gpu_time,
+           (SELECT coalesce(sum(micro), 0)::bigint FROM ledger
+             WHERE kind = 'usage' AND debit = 'job:' || :id) AS booked_micro_usd,
+           count(block) > 0 AS bought,
+           coalesce(array_agg(DISTINCT block ORDER BY block) FILTER (WHERE NOT ended), '{}')
+               AS open_blocks,
+           coalesce(bool_or(simulated), false) AS simulated
+      FROM held
 """

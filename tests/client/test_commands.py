@@ -75,6 +75,9 @@ async def test_hold_why_release_cancel(longshore: Command, pool: str) -> None:
     assert watched.out.splitlines()[-1].endswith("CANCELLED enough")
     again = await longshore("cancel", job_id)
     assert (again.code, again.err) == (77, f"error: job {job_id} has ended already\n")
+    why = (await longshore("why", job_id)).out
+    assert f"{job_id} is cancelled: enough" in why
+    assert "cost   nothing: it held no GPU" in why
 
 
 async def test_a_name_that_ends_like_an_id_is_a_name(longshore: Command, pool: str) -> None:

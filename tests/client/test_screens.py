@@ -28,7 +28,7 @@ from models.placement import (
 )
 from models.pool import Growth, PoolSpec
 from models.preemption import Spared
-from models.spending import PurchaseUnderWay
+from models.spending import JobCost, PurchaseUnderWay
 from models.views import Explanation, GPUView, JobView, NodeView, PartView, PoolView
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -506,3 +506,41 @@ def test_the_whole_fleet_fits_the_terminal() -> None:
 
 def test_an_empty_fleet_says_what_to_do() -> None:
     assert "`longshore up`" in "\n".join(drawn(fleet_screen(a_fleet(), 80, 24)))
+
+
+def test_why_of_an_ended_job_says_how_it_ended_where_it_ran_and_what_it_cost() -> None:
+    terms = ScoreTerms(utilization=1, fragmentation=0, expiry=0, provider=0, total=0.25)
+    old = Decision(
+        job_id="x", kind=PlacementKind.EXISTING_NODE, node_id="node-a",
+        candidates=(Candidate(node_id="node-a", gpu_indices=(0, 1), terms=terms),),
+    )  # fmt: skip
+    ended = a_job(
+        JobState.FAILED, attempt=1, node_id="node-a", gpu_indices=(0, 1), failure="user",
+        exit_code=3, reason="exited with code 3", started_at=NOW - 5 * MINUTE,
+        ended_at=NOW - 2 * MINUTE,
+    )  # fmt: skip
+    record = AttemptRecord(
+        attempt=1, node_id="node-a", gpu_indices=(0, 1), placed_at=NOW - 5 * MINUTE,
+        ended_at=NOW - 2 * MINUTE, failure=FailureClass.USER, exit_code=3,
+        message="exited with code 3",
+    )  # fmt: skip
+    cost = JobCost(
+        gpu_time=6 * MINUTE, booked_micro_usd=1_200_000, bought=True, open_blocks=("b-2",)
+    )
+    told = explain(ended, placed=old).model_copy(update={"attempts": (record,), "cost": cost})
+    text = "\n".join(drawn(explanation_screen(told, NOW), 120))
+    for part in (
+        "has failed (user, exit code 3): exited with code 3",
+        "ran last on   node-a GPUs 0-1",
+        "ended         2m ago (",
+        "ran last for  3m",
+        "cost          $1.20 for 6m of GPU time; its share of b-2 is booked when that ends",
+        "user, exit code 3: exited with code 3",
+    ):
+        assert part in text
+    assert "score" not in text
+    assert told.placed == old  # for --json
+    own = told.model_copy(update={"cost": JobCost(gpu_time=6 * MINUTE)})
+    assert "6m of GPU time on nodes that were not bought" in "\n".join(
+        drawn(explanation_screen(own, NOW), 120)
+    )
