@@ -7,14 +7,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from client.terminal import Text, a_table, heading, pairs
-from client.words import ago
+from client.words import ago, cell, zone
 from models.block_end import BlockOption
 from models.spending import OptionRecord, PurchaseDetail, named
 from models.views import Explanation
 from scheduling.buying.words import about
 
 
-def purchase_screen(purchase: PurchaseDetail) -> RenderableType:
+def purchase_screen(purchase: PurchaseDetail, now: datetime) -> RenderableType:
     """Return a purchase in full: the decision with its options, and what happened since."""
     who = f"pool {purchase.pool}, tenant {purchase.tenant}, {purchase.tier}"
     what = f"{purchase.wanted} x {purchase.instance_type} at {purchase.provider}"
@@ -38,9 +38,9 @@ def purchase_screen(purchase: PurchaseDetail) -> RenderableType:
     parts += [Text(), heading("What was decided"), Text(decided)]
     if purchase.options:
         parts.append(_options_table(purchase.options))
-    happened = a_table(("at (UTC)", "what happened"), fold=("what happened",))
+    happened = a_table((f"at ({zone(now)})", "what happened"), fold=("what happened",))
     for each in purchase.timeline:
-        happened.add_row(f"{each.at:%m-%d %H:%M:%S}", each.text)
+        happened.add_row(cell(each.at, now), each.text)
     parts += [Text(), happened]
     return Group(*parts)
 

@@ -6,8 +6,8 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 
 from client.buying import DryRun
-from client.terminal import Text, a_table, heading
-from client.words import SIMULATED
+from client.terminal import Text, a_table, heading, now
+from client.words import SIMULATED, period
 from models.buying import Option, PurchasePlan
 from models.money import format_dollars
 from models.spending import named
@@ -66,7 +66,7 @@ def _order(plan: PurchasePlan) -> str:
         what += f" in {plan.place}"
     when = "until it is stopped"
     if plan.window is not None:
-        when = f"{plan.window.start:%Y-%m-%d %H:%M} to {plan.window.end:%Y-%m-%d %H:%M} UTC"
+        when = period(plan.window.start, plan.window.end, now())
     return (
         f"{what}, {when}, at most {format_dollars(plan.limit)} a GPU-hour and "
         f"{about(plan.max_total)} in all; for {', '.join(named(plan.serves)) or 'the warm target'}"

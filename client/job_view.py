@@ -13,6 +13,7 @@ from client.terminal import WIDE, SeveralLines, Text, a_table, heading, pairs, w
 from client.words import (
     SIMULATED,
     ago,
+    cell,
     class_of,
     clock,
     count,
@@ -21,6 +22,7 @@ from client.words import (
     places_of,
     span,
     styled,
+    zone,
 )  # fmt: skip
 from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
 from models.job_report import JobReport
@@ -254,7 +256,7 @@ def _moment(instant: datetime, now: datetime) -> str:
 
 def _attempts_table(attempts: Sequence[AttemptRecord], now: datetime) -> Table:
     table = a_table(
-        ("#", "node", "GPUs", "placed", "lasted", "end"),
+        ("#", "node", "GPUs", f"placed ({zone(now)})", "lasted", "end"),
         right=("#",),
         fold=("end", "node", "GPUs"),
     )
@@ -265,7 +267,7 @@ def _attempts_table(attempts: Sequence[AttemptRecord], now: datetime) -> Table:
             str(record.attempt),
             nodes,
             gpus,
-            clock(record.placed_at, now),
+            cell(record.placed_at, now),
             span(lasted),
             attempt_end(record),
         )

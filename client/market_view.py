@@ -10,7 +10,7 @@ from rich.table import Table
 from client.markets import ProviderState, Quote, cheapest
 from client.price_view import render_price
 from client.terminal import Text, a_table, heading
-from client.words import SIMULATED, ago, clock
+from client.words import SIMULATED, ago, period
 from models.market import Capabilities, NoQuote
 from models.market_memory import HistoryPoint, Quality
 from models.money import format_dollars
@@ -189,7 +189,7 @@ def _chart(
         for row, label in enumerate(labels)
     ]
     first, last = shown[0][0], shown[-1][0]
-    ends = f"{' ' * margin} {clock(first, now)} to {clock(last, now)}, lowest ask per GPU-hour"
+    ends = f"{' ' * margin} {period(first, last, now)}, lowest ask per GPU-hour"
     return [title, *rows, Text(ends, style="dim")]
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from client.gang_view import DOMAIN_HEADINGS, GROUP_HEADINGS, domain_rows, group_rows, slots
 from client.limits import Column, limit_columns
 from client.terminal import Text
-from client.words import SIMULATED, format_slices
+from client.words import SIMULATED, format_slices, moment
 from models.domains import Foreseen
 from models.job import format_wish
 from models.node import Node
@@ -197,7 +197,7 @@ def _job_line(job: JobRequest, now: datetime) -> str:
         wants.append(
             "a fingerprint that it allows" if job.conformance.allowed else "a known fingerprint"
         )
-    wants += [f"for {format_duration(job.expected_duration)}", f"at {now:%Y-%m-%d %H:%M:%S} UTC"]
+    wants += [f"for {format_duration(job.expected_duration)}", f"at {moment(now)}"]
     return f"{job.id} ({job.tier}): {', '.join(wants)}"
 
 

@@ -1,17 +1,18 @@
 """How a plan to preempt looks: every way with its price, then the victims, term by term."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from rich.console import Group, RenderableType
 
 from client.preempt import PreemptionDryRun
 from client.terminal import Text, a_table, heading, out, width_of_ids
+from client.words import cell, clock, zone
 from models.job import format_wish
 from models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
 from scheduling.buying.words import about
 from scheduling.words import format_gpus
 
-_WAYS = ("", "way", "start", "lost or paid", "delay", "in all", "why not")
 _AMOUNTS = ("lost or paid", "delay", "in all")
 _VICTIMS = ("job", "class", "GPUs", "done again", "saving", "waiting", "in all", "why")
 _TERMS = ("class", "GPUs", "done again", "saving", "waiting", "in all")
@@ -26,7 +27,7 @@ def render_plan(ran: PreemptionDryRun, *, most: int | None = None) -> Renderable
         Text(f"{plan.job_id}, class {job.priority}, {wish}; {ran.source}", style="dim"),
     ]
     if plan.ways:
-        parts += [Text(), _ways(plan.ways)]
+        parts += [Text(), _ways(plan.ways, plan.at)]
     if plan.victims:
         parts += [Text(), heading("Would be stopped"), _victims(plan.victims)]
         parts += [Text(), Text(_gains(plan))]
@@ -35,10 +36,11 @@ def render_plan(ran: PreemptionDryRun, *, most: int | None = None) -> Renderable
     return Group(*parts)
 
 
-def _ways(ways: Sequence[Way]) -> RenderableType:
-    table = a_table(_WAYS, right=_AMOUNTS, fold=("way", "why not"))
+def _ways(ways: Sequence[Way], now: datetime) -> RenderableType:
+    headings = ("", "way", f"start ({zone(now)})", *_AMOUNTS, "why not")
+    table = a_table(headings, right=_AMOUNTS, fold=("way", "why not"))
     for way in ways:
-        start = f"{way.start:%H:%M:%S}" if way.start else "not known"
+        start = cell(way.start, now) if way.start else "not known"
         amounts = (about(amount) for amount in (way.cost, way.delay, way.total))
         mark, style = ("→", "bold") if way.chosen else ("", "")
         table.add_row(mark, way.title, start, *amounts, way.lost, style=style)
@@ -62,7 +64,7 @@ def _widest_id() -> dict[str, int]:
 
 def _gains(plan: PreemptionPlan) -> str:
     gains = "; ".join(f"{format_gpus(gain.gpu_indices)} of {gain.node_id}" for gain in plan.gains)
-    when = f", at {plan.start:%H:%M:%S} UTC" if plan.start else ""
+    when = f", at {clock(plan.start, plan.at)}" if plan.start else ""
     return f"it would get {gains}{when}"
 
 

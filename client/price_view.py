@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from client.terminal import Text, a_table, heading, pairs
-from client.words import SIMULATED
+from client.words import SIMULATED, moment
 from models.market import Level, NoQuote, OrderBook
 from models.money import format_dollars
 from models.price import CountedLevel, PriceAnswer
@@ -102,7 +102,7 @@ def _lasts(level: Level) -> str:
     if level.start is not None and level.end is not None:
         return format_duration(level.end - level.start)
     if level.end is not None:
-        return f"until {level.end:%Y-%m-%d %H:%M}Z"
+        return f"until {moment(level.end)}"
     return "" if level.duration is None else format_duration(level.duration)
 
 
@@ -122,5 +122,5 @@ def _metrics(answer: PriceAnswer) -> Iterable[tuple[str, RenderableType]]:
     yield "liquidity", f"{answer.ask_liquidity:,} GPUs asked, {answer.bid_liquidity:,} bid"
     if answer.left_out:
         yield "left out", left_out_words(answer.left_out)
-    yield "updated", f"{answer.observed_at:%Y-%m-%d %H:%M:%S} UTC"
+    yield "updated", moment(answer.observed_at)
     yield "why", answer.reason

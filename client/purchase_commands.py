@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from client.market_group import market
-from client.terminal import JSON, a_table, note, out, print_json, say, show, width_of_ids
+from client.terminal import JSON, a_table, note, now, out, print_json, say, show, width_of_ids
 from models.money import format_dollars, micro_of
 
 if TYPE_CHECKING:
@@ -65,13 +65,14 @@ def purchase(
     found = _ask(lambda db: PurchaseDetails(db).purchase(name))
     if as_json:
         return print_json(found)
-    show(purchase_screen(found))
+    show(purchase_screen(found, now()))
     return _say_simulated(found.simulated)
 
 
 def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
     """List blocks: bought time or machines, until when, and what was paid for them."""
     from activities.buying.purchase_views import PurchaseViews
+    from client.words import cell, zone
 
     found = _ask(lambda db: PurchaseViews(db).blocks(pool=pool, with_ended=everything))
     if pool and not found:
@@ -81,14 +82,15 @@ def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) 
     if not found:
         return note("No block runs. `longshore blocks --all` shows those that have ended.")
     table = a_table(
-        ("block", "market", "nodes", "type", "state", "from", "until", "GPU-hour", "paid", "why"),
+        ("block", "market", "nodes", "type", "state", f"from ({zone(now())})", "until",
+         "GPU-hour", "paid", "why"),
         right=("nodes", "GPU-hour", "paid"), fold=("why",),
     )  # fmt: skip
     for each in found:
         table.add_row(
             each.id, each.provider, str(each.nodes), each.instance_type, each.state.value,
-            f"{each.starts_at:%m-%d %H:%M}" if each.starts_at else "-",
-            f"{each.ends_at:%m-%d %H:%M}" if each.ends_at else "-",
+            cell(each.starts_at, now()) if each.starts_at else "-",
+            cell(each.ends_at, now()) if each.ends_at else "-",
             format_dollars(each.price_micro_usd), _dollars(each.paid_micro_usd),
             each.reason or each.decided,
         )  # fmt: skip
@@ -103,6 +105,7 @@ def block(
     """Show a block: what was decided about it last, with every option in dollars; its sales."""
     from activities.buying.block_end_views import BlockEndViews
     from client.bought_view import block_options_table
+    from client.words import cell, clock, zone
 
     found = _ask(lambda db: BlockEndViews(db).of_block(name))
     if as_json:
@@ -111,7 +114,7 @@ def block(
     say(
         f"block {of.id} ({of.state.value}): {of.nodes} x {of.instance_type} at {of.provider},"
         f" {format_dollars(of.price_micro_usd)} a GPU-hour"
-        + (f", until {of.ends_at:%m-%d %H:%M} UTC" if of.ends_at else "")
+        + (f", until {clock(of.ends_at, now())}" if of.ends_at else "")
     )
     say(of.sum_in_words)
     if of.used_so_far_micro_usd is not None and of.idle_so_far_micro_usd is not None:
@@ -122,15 +125,16 @@ def block(
     if decision is None:
         note("Nothing was decided about it yet: its pool does not buy, or there was no need.")
     else:
-        say(f"{decision.at:%m-%d %H:%M:%S} UTC: {decision.reason}")
+        say(f"{clock(decision.at, now())}: {decision.reason}")
         show(block_options_table(decision.options))
     if found.sales:
-        table = a_table(("sale", "node", "state", "from", "until", "resold", "fee", "why"),
+        since = f"from ({zone(now())})"
+        table = a_table(("sale", "node", "state", since, "until", "resold", "fee", "why"),
                         right=("resold", "fee"), fold=("why",))  # fmt: skip
         for sale in found.sales:
             table.add_row(
-                sale.key, sale.machine, sale.state, f"{sale.starts_at:%m-%d %H:%M}",
-                f"{sale.ends_at:%m-%d %H:%M}", _dollars(sale.resold_micro_usd),
+                sale.key, sale.machine, sale.state, cell(sale.starts_at, now()),
+                cell(sale.ends_at, now()), _dollars(sale.resold_micro_usd),
                 _dollars(sale.fee_micro_usd),
                 sale.refused,
             )  # fmt: skip

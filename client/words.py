@@ -58,9 +58,34 @@ def ago(instant: datetime, now: datetime) -> str:
 
 
 def clock(instant: datetime, now: datetime) -> str:
-    """Return the time of day in the reader's zone, with the date where it is another day."""
-    local, today = instant.astimezone(), now.astimezone()
-    return f"{local:%H:%M:%S}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
+    """Return the time of day in the reader's zone, which is named, with the date where it is
+    another day: ``13:00:00 CET``, ``2026-11-20 13:00 CET``."""
+    local = instant.astimezone()
+    if local.date() == now.astimezone().date():
+        return f"{local:%H:%M:%S %Z}"
+    return f"{local:%Y-%m-%d %H:%M %Z}"
+
+
+def moment(instant: datetime) -> str:
+    """Return ``2026-11-20 13:00:00 CET``: to the second, whatever day it is."""
+    return f"{instant.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+def zone(now: datetime) -> str:
+    """Return the name of the reader's zone, for the heading over cells of times."""
+    return f"{now.astimezone():%Z}"
+
+
+def cell(instant: datetime, now: datetime) -> str:
+    """Return `clock` without the zone that the heading names: that of `now`."""
+    return clock(instant, now).removesuffix(f" {zone(now)}")
+
+
+def period(start: datetime, end: datetime, now: datetime) -> str:
+    """Return ``13:00:00 to 2026-11-21 13:00 CET``."""
+    zones = start.astimezone().utcoffset() == end.astimezone().utcoffset()
+    first = clock(start, now)
+    return f"{first.rpartition(' ')[0] if zones else first} to {clock(end, now)}"
 
 
 def class_of(job: JobView, now: datetime) -> str:

@@ -1,7 +1,8 @@
 """Running the command line in this process, against the stack of the tests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -28,6 +29,19 @@ def plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """No size or colours of the terminal that runs the tests."""
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "LONGSHORE_DEBUG"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def in_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Makes a time zone that of this process, until the test ends."""
+
+    def enter(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield enter
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture

@@ -23,14 +23,17 @@ JOB = str(EXAMPLES / "urgent.yaml")
 CLI = Callable[..., Ran]
 
 
-def test_the_example_stops_the_job_that_loses_least(cli: CLI) -> None:
+def test_the_example_stops_the_job_that_loses_least(
+    cli: CLI, in_zone: Callable[[str], None]
+) -> None:
+    in_zone("Europe/Berlin")
     ran = cli("preempt", "--dry-run", "--state", STATE, "--job", JOB)
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
     assert lines[0].startswith("stop sweep: they lose $0.78; ")
     assert lines[1] == f"urgent, class 8, 4 x H100 with 60GB; {STATE}"
     assert [line.split()[0] for line in lines if line.startswith("→")] == ["→"]
-    assert "it would get GPUs 0-3 of node-a, at 12:00:20 UTC" in lines
+    assert "it would get GPUs 0-3 of node-a, at 13:00:20 CET" in lines
     assert "release  is of class 8, which is not below 8" in lines
 
 

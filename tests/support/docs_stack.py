@@ -59,6 +59,7 @@ class DocsStack(Home):
         self.programs = folder / "bin"
         self.clone = folder / "clone"
         self.env |= {
+            "TZ": "UTC",  # that of the pages
             "LONGSHORE_CONSOLE_ADDRESS": self.console,
             "no_proxy": "127.0.0.1",
             "PATH": f"{self.programs}:{Path(PROGRAM).parent}:{self.env['PATH']}",

@@ -1,0 +1,36 @@
+"""Times as the command line shows them: in the zone of whoever reads them."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from client.words import cell, clock, moment, period
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("zone_name", "today", "period_said"),
+    [
+        ("UTC", "12:00:00 UTC", "11:00:00 to 2026-11-21 12:00 UTC"),
+        ("Europe/Berlin", "13:00:00 CET", "12:00:00 to 2026-11-21 13:00 CET"),
+        ("Asia/Kathmandu", "17:45:00 +0545", "16:45:00 to 2026-11-21 17:45 +0545"),
+    ],
+)
+def test_times_are_the_readers_and_name_their_zone(
+    in_zone: Callable[[str], None], zone_name: str, today: str, period_said: str
+) -> None:
+    in_zone(zone_name)
+    assert clock(NOW, NOW) == today
+    assert cell(NOW, NOW) == today.rpartition(" ")[0]
+    assert moment(NOW) == f"2026-11-20 {today}"
+    assert period(NOW - 60 * MINUTE, NOW + timedelta(days=1), NOW) == period_said
+
+
+def test_a_cell_names_its_zone_where_it_is_another_than_now(
+    in_zone: Callable[[str], None],
+) -> None:
+    in_zone("Europe/Berlin")
+    assert cell(NOW - timedelta(days=60), NOW) == "2026-09-21 14:00 CEST"
