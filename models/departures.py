@@ -7,6 +7,9 @@ from models.base import Frozen, Instant, Name, Reason, Wire
 from models.margins import Margins as Margins
 from models.placement import PlacementKey
 
+DISK_REFUSES = "the work folder of its agent cannot be written"
+"""Why an agent has its node take no more jobs; the error follows."""
+
 
 class Cause(StrEnum):
     """Why the jobs of a node are to leave it."""

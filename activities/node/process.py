@@ -23,6 +23,7 @@ from activities.node.processes import Processes, Run
 from activities.node.system import boot_clock
 from activities.retrying import reports_errors
 from models.checkpoint import CheckpointInfo, SaveRequest
+from models.departures import DISK_REFUSES
 from models.errors import StaleError
 from models.job import FailureClass
 from models.messages import (
@@ -143,7 +144,7 @@ class NodeActivities:
         """Return why a job was not started; have the node take no more where its disk is why."""
         if error.errno not in _DISK:
             return never_started(FailureClass.NODE, f"it could not be started: {error}")
-        why = f"the work folder of its agent cannot be written: {error.strerror or error}"
+        why = f"{DISK_REFUSES}: {error.strerror or error}"
         handle = self._client.get_workflow_handle(node_workflow_id(node_id))
         try:
             await handle.execute_update(

@@ -25,6 +25,7 @@ from temporalio.client import Client
 from activities.database import Database
 from activities.polls import last_polls
 from client.payloads import data_converter
+from models.departures import DISK_REFUSES
 from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, POOL_WORKFLOW, PoolInput
 from models.protocol import PROTOCOL
 from models.settings import Settings
@@ -268,6 +269,36 @@ async def test_a_node_that_is_lost_is_named_with_the_reason(plant: Plant):
         (Level.WARN, "node hung-1 is lost: its agent hangs")
     ]
     assert "start it again" in said[0].mend
+
+
+async def test_a_node_that_longshore_has_cordoned_is_named_with_what_to_do(plant: Plant):
+    url = plant.stack.postgres.url()
+    temporal, database = await Client.connect(_address(plant)), Database(url)
+    full = f"{DISK_REFUSES}: No space left on device"
+    rows: list[dict[str, Any]] = [
+        {"id": "full-1", "drain_reason": full, "state_reason": full},
+        {"id": "ends-1", "drain_reason": None, "state_reason": "its node ends at 12:00 UTC"},
+        {"id": "hand-1", "drain_reason": "new disks", "state_reason": "new disks"},
+    ]
+    with psycopg.connect(url, autocommit=True) as connection:
+        for row in rows:
+            connection.execute(
+                "INSERT INTO nodes SELECT (jsonb_populate_record(n, %s)).* FROM nodes n LIMIT 1",
+                (Jsonb(row | {"state": "DRAINING"}),),
+            )
+        try:
+            found = await agent_checks.agents(temporal, database)
+        finally:
+            connection.execute("UPDATE nodes SET state = 'GONE' WHERE state = 'DRAINING'")
+            await database.close()
+    said = {each.says: each for each in found if "takes no more jobs" in each.says}
+    disk = said.pop(f"node full-1 takes no more jobs: {full}")
+    assert disk.level is Level.WARN
+    assert "Make room" in disk.mend
+    assert "`longshore uncordon full-1`" in disk.mend
+    (ends,) = said.values()
+    assert ends.level is Level.OK
+    assert ends.says.startswith("node ends-1 takes no more jobs: its node ends at 12:00 UTC; ")
 
 
 def test_the_last_line_is_what_the_findings_come_to():

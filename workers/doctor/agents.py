@@ -10,13 +10,16 @@ from sqlalchemy import text
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from activities.buying.sale_rows import CORDON
 from activities.database import Database
 from activities.polls import POLL_SEEN_WITHIN, last_polls
+from models.departures import DISK_REFUSES
 from models.messages import WATCH_ACTIVITY, Heartbeat, node_task_queue, node_workflow_id
 from models.proof import MAX_AGE
 from models.protocol import PROTOCOL
+from models.purchase import ENDING
 from workers.doctor.database import CLOCKS_APART
-from workers.doctor.findings import Finding, fail, ok, warn
+from workers.doctor.findings import Finding, Level, fail, ok, warn
 
 _AT_ONCE = 20
 _NEW_AGENT = (
@@ -28,8 +31,10 @@ _NEW_CONTROL = (
     "of it (docs/operations.md, Upgrade)."
 )
 _NODES = """
-    SELECT id, state, state_reason, hostname, agent_version, agent_protocol
-      FROM nodes WHERE state <> 'GONE' ORDER BY id
+    SELECT n.id, n.state, n.state_reason, n.drain_reason, n.hostname, n.agent_version,
+           n.agent_protocol, b.reason AS block_reason
+      FROM nodes n LEFT JOIN blocks b ON b.id = n.block_id
+     WHERE n.state <> 'GONE' ORDER BY n.id
 """
 
 
@@ -51,7 +56,34 @@ async def agents(temporal: Client, database: Database) -> list[Finding]:
     for findings in await asyncio.gather(*map(look_at, live)):
         wrong += findings
     wrong += [_lost(row) for row in rows if row["state"] == "LOST"]
-    return wrong or [ok("agents", f"nodes: {len(live)}; the agent of each asks for work")]
+    closed = [found for row in live if row["state"] == "DRAINING" for found in cordoned(row)]
+    wrong += [found for found in closed if found.level is not Level.OK]
+    leaving = [found for found in closed if found.level is Level.OK]
+    return [
+        *(wrong or [ok("agents", f"nodes: {len(live)}; the agent of each asks for work")]),
+        *leaving,
+    ]
+
+
+def cordoned(row: Mapping[str, Any]) -> list[Finding]:
+    """Return why Longshore has a node take no more jobs, and what to do; nothing of one that
+    somebody has cordoned."""
+    by_hand, node_id = row["drain_reason"], row["id"]
+    says = f"node {node_id} takes no more jobs: {by_hand or row['state_reason']}"
+    if by_hand is not None and by_hand.startswith(DISK_REFUSES):
+        where = row["hostname"] or "its machine"
+        return [
+            warn(
+                "agents",
+                says,
+                f"Make room on {where} (docs/operations.md, Disk space), then run `longshore "
+                f"uncordon {node_id}`.",
+            )
+        ]
+    # Its own end or that of its block, its machine that is taken away, its time that is for sale.
+    if by_hand in (None, CORDON, row["block_reason"]) or by_hand.startswith(ENDING):
+        return [ok("agents", f"{says}; its jobs leave in time, and nothing is to be done")]
+    return []
 
 
 async def _clock(temporal: Client, node_id: str) -> list[Finding]:
