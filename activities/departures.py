@@ -16,6 +16,7 @@ from activities.failpoints import failpoint
 from activities.queue import mark_poked
 from activities.retrying import reports_errors
 from activities.signals import Signals
+from activities.stored_specs import UNKNOWN, stored_spec
 from models.departures import (
     Cause,
     DeparturePlan,
@@ -26,7 +27,6 @@ from models.departures import (
     Margins,
     Occupant,
 )
-from models.job import JobSpec
 from models.messages import Displacement, LeaseEnd
 from models.placement import Placement, PlacementKey
 from scheduling.departures import needs_a_look, plan_departures
@@ -150,7 +150,7 @@ async def _to_look(
         text("SELECT id, spec FROM jobs WHERE id = ANY(:ids)"),
         {"ids": sorted({job_id for _, job_id in ends})},
     )
-    specs = {row.id: JobSpec.as_known(row.spec) for row in rows}
+    specs = {row.id: stored_spec(row.id, row.spec) or UNKNOWN for row in rows}
     soon = {
         node_id
         for (node_id, job_id), expires_at in ends.items()
@@ -164,7 +164,7 @@ def occupant_of(
     job_id: str, attempt: int, placed_at: datetime, stored: Mapping[str, Any], *, spare: bool
 ) -> Occupant:
     """Return what is known of a job on a node; where only a spare of it is there, nothing runs."""
-    spec = JobSpec.as_known(stored)
+    spec = stored_spec(job_id, stored) or UNKNOWN
     return Occupant(
         key=PlacementKey(job_id=job_id, attempt=attempt),
         grace=timedelta(0) if spare else spec.grace,

@@ -108,7 +108,7 @@ _CHECKPOINTS = """
      CROSS JOIN LATERAL (SELECT node_id, end_reason FROM placements WHERE job_id = j.id
                           ORDER BY attempt DESC, rank LIMIT 1) p
      WHERE j.id = ANY(:ids) AND p.end_reason = ANY(:left)
-       AND CAST(j.spec->'checkpoint'->>'store' AS boolean)
+       AND j.spec->'checkpoint'->>'store' = 'true'
 """
 """A job without a checkpoint of its own, or with one on storage that all nodes see, is the same
 everywhere."""

@@ -219,11 +219,13 @@ _MIGHT_HELP = """
     SELECT EXISTS (
         SELECT FROM queue q
          WHERE q.pool = :pool AND NOT q.held
-           AND q.priority > (SELECT min((j.spec ->> 'priority')::integer)
+           AND q.priority > (SELECT min(CASE jsonb_typeof(j.spec -> 'priority')
+                                        WHEN 'number' THEN (j.spec ->> 'priority')::numeric END)
                                FROM placements p JOIN jobs j ON j.id = p.job_id
                               WHERE p.ended_at IS NULL AND j.pool = :pool))
 """
-"""Whether anything runs that is of a lower class than a job that waits."""
+"""Whether anything runs that is of a lower class than a job that waits. A priority that somebody
+has written as another thing than a number counts as none."""
 
 _STORED = """
     SELECT d.job_id, d.attempt, d.for_job, d.for_priority

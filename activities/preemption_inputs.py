@@ -10,6 +10,7 @@ from activities.database import clock
 from activities.kept import KeptPool
 from activities.locality import with_locality
 from activities.snapshot import load_nodes, load_pool, load_queue, load_recent, load_running
+from activities.stored_specs import stored_spec
 from models.base import Frozen
 from models.job import JobSpec
 from models.margins import DEFAULT_MARGINS, Margins
@@ -68,7 +69,8 @@ async def load_running_work(
     running: Iterable[RunningJob],
     store_away: str = "",
 ) -> tuple[RunningWork, ...]:
-    """Return the jobs that run on the pool's nodes, by id, each with all of its nodes, by id.
+    """Return the jobs that run on the pool's nodes, by id, each with all of its nodes, by id,
+    without those whose spec cannot be read.
 
     `running` is what `load_running` says in the same snapshot.
 
@@ -81,14 +83,15 @@ async def load_running_work(
     values = {"pool": pool, "owned": policy.owned_gpu_price, "preempted": preempted}
     rows = await connection.execute(text(_WORK), values)
     return tuple(
-        _work(row, tuple(shares[row["id"]]), store_away)
+        _work(row, spec, tuple(shares[row["id"]]), store_away)
         for row in rows.mappings()
-        if row["id"] in shares
+        if row["id"] in shares and (spec := stored_spec(row["id"], row["spec"])) is not None
     )
 
 
-def _work(row: RowMapping, shares: tuple[RunningJob, ...], store_away: str) -> RunningWork:
-    spec = JobSpec.as_known(row["spec"])
+def _work(
+    row: RowMapping, spec: JobSpec, shares: tuple[RunningJob, ...], store_away: str
+) -> RunningWork:
     return RunningWork(
         request=JobRequest.of(row["id"], spec, row["submitted_at"], row["attempt"]),
         tenant=spec.tenant,
@@ -120,7 +123,9 @@ def _checkpoint(spec: JobSpec, row: RowMapping) -> WorkCheckpoint | None:
 _WORK = """
     WITH held AS (
         SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at,
-               max(CAST(p.decision ->> 'counted_as' AS integer)) AS counted_as,
+               max(CASE jsonb_typeof(p.decision -> 'counted_as')
+                   WHEN 'number' THEN CAST(p.decision ->> 'counted_as' AS integer) END)
+                   AS counted_as,
                sum(coalesce(nullif(b.price_micro_per_gpu_hour, 0), :owned)
                    * cardinality(p.gpu_indices)) / sum(cardinality(p.gpu_indices)) AS price
           FROM placements p

@@ -22,7 +22,8 @@ from activities.queue import end_attempt, mark_poked_if_useful, record_end
 from activities.registry import RegistryActivities
 from activities.retrying import reports_errors
 from activities.signals import Signals
-from models.job import JobSpec, JobState
+from activities.stored_specs import UNKNOWN, stored_spec
+from models.job import JobState
 from models.messages import (
     LeaseEnd,
     NodeEnd,
@@ -132,7 +133,7 @@ class ReconcileActivities:
             rows = await _runs_on(connection, key.job_id)
         if not rows or rows[0]["attempt"] != key.attempt:
             return finding
-        spec = JobSpec.as_known(rows[0]["spec"])
+        spec = stored_spec(key.job_id, rows[0]["spec"]) or UNKNOWN
         request = StopProcessRequest(
             key=key, signal=spec.stop_signal, grace=spec.grace,
             reason=f"reconcile: {finding.problem}"[:200],

@@ -339,7 +339,7 @@ _RECENT = """
                                'ram', 'expected_duration', 'conformance')) AS shape,
                j.spec->>'image' IS NOT NULL AS container, latest.ended
           FROM latest JOIN jobs j ON j.id = latest.job_id
-         WHERE j.spec->>'gang' IS NULL
+         WHERE j.spec->>'gang' IS NULL AND jsonb_typeof(j.spec) = 'object'
     )
     SELECT shape, container, count(*) AS count, count(*) FILTER (WHERE ended) AS ended
       FROM shapes GROUP BY shape, container ORDER BY shape, container

@@ -19,6 +19,7 @@ from activities.placements import GIVE_LEASES, LEASED_COLUMNS, PLACEMENT_COLUMNS
 from activities.queue import end_attempt, mark_poked_if_useful
 from activities.retrying import reports_errors
 from activities.signals import Signals
+from activities.stored_specs import stored_spec
 from models.job import JobSpec
 from models.messages import LeaseEnd
 from models.node import NodeState
@@ -69,8 +70,7 @@ async def _swap(connection: AsyncConnection, request: SwapRequest) -> SwapReply:
     if stored is not None and stored["ended_at"] is None:
         await connection.execute(text(_LOCK_NODES), row)
         rows = (await connection.execute(text(_HELD), row)).mappings().all()
-        spec = JobSpec.as_known(stored["spec"])
-        promotion = _promotion(rows, spec, request)
+        promotion = _promotion(rows, stored_spec(key.job_id, stored["spec"]), request)
         if promotion.swaps and await _carry_out(connection, request, rows, promotion):
             placement = await load_placement(connection, following)
             return SwapReply(placement=placement, reason=promotion.reason)
@@ -81,7 +81,11 @@ async def _swap(connection: AsyncConnection, request: SwapRequest) -> SwapReply:
     return SwapReply(reason=why)
 
 
-def _promotion(rows: Sequence[RowMapping], spec: JobSpec, request: SwapRequest) -> Promotion:
+def _promotion(
+    rows: Sequence[RowMapping], spec: JobSpec | None, request: SwapRequest
+) -> Promotion:
+    if spec is None:
+        return Promotion(reason="its stored spec cannot be read")
     if spec.gang is None or not rows:
         return Promotion(reason="it holds no nodes of a gang any more")
     ended = [row for row in rows if row["ended_at"] and not row["spare"]]

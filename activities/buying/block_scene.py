@@ -15,10 +15,11 @@ from activities.buying.unstarted import unstarted_machines
 from activities.providers import registry
 from activities.providers.base import Provider
 from activities.snapshot import load_pool
+from activities.stored_specs import UNKNOWN, stored_spec
 from models.block_end import BlockFacts, BlockJob, BlockMachine, BlockScene, SaleTerms
 from models.buying import BookQuote, BuyingPolicy
 from models.errors import LongshoreError
-from models.job import JobSpec, Tier
+from models.job import Tier
 from models.margins import Margins
 from models.market import (
     InstanceType,
@@ -186,7 +187,7 @@ def _facts(block: Row) -> BlockFacts:
 
 
 def _job(row: Row, now: datetime, margins: Margins) -> BlockJob:
-    spec = JobSpec.as_known(row["spec"])
+    spec = stored_spec(row["job_id"], row["spec"]) or UNKNOWN
     # One that saves when it is asked to goes on from there.
     ran = max(now - row["placed_at"], timedelta(0))
     lost = spec.checkpoint.grace if spec.checkpoint else ran

@@ -27,8 +27,9 @@ from activities.providers import registry
 from activities.providers.base import Provider
 from activities.retrying import follows_up, reports_errors
 from activities.snapshot import load_pool
+from activities.stored_specs import UNKNOWN, stored_spec
 from models.errors import AnswerError, CredentialsError, GoneError, MarketAwayError
-from models.job import JobSpec, Tier
+from models.job import Tier
 from models.market import Machine, MachineState
 from models.purchase import BlockEnd, BlockLook, BlockRef, PurchaseRequest
 from models.settings import Settings
@@ -281,8 +282,9 @@ async def _drain_at(connection: AsyncConnection, block: rows.Row) -> datetime:
         text("SELECT request FROM purchases WHERE id = :id"), {"id": block["purchase_id"]}
     )
     margin = PurchaseRequest.model_validate(request).drain_before
-    specs = await connection.scalars(text(_SPECS_ON_BLOCK), {"block": block["id"]})
-    graces = [JobSpec.as_known(spec).grace + _TO_STOP for spec in specs]
+    found = await connection.execute(text(_SPECS_ON_BLOCK), {"block": block["id"]})
+    specs = [stored_spec(row.id, row.spec) or UNKNOWN for row in found]
+    graces = [spec.grace + _TO_STOP for spec in specs]
     # A short block would be draining from its start on.
     longest = (block["ends_at"] - block["starts_at"]) / 4
     return block["ends_at"] - min(max([margin, *graces]), longest)
@@ -364,7 +366,7 @@ _IS_SPOT = "SELECT (request -> 'offer' ->> 'spot')::boolean FROM purchase_orders
 _RESOLD = "SELECT sum(proceeds)::bigint FROM sales WHERE block_id = :id"
 
 _SPECS_ON_BLOCK = """
-    SELECT j.spec FROM jobs j
+    SELECT j.id, j.spec FROM jobs j
       JOIN placements p ON p.job_id = j.id AND p.ended_at IS NULL
       JOIN nodes n ON n.id = p.node_id
      WHERE n.block_id = :block

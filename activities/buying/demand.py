@@ -34,7 +34,9 @@ _DEMAND = """
                                CAST(:step AS interval)) AS at
     ), wanted AS (
         SELECT m.at, coalesce(j.spec->>'tier', 'FAST') AS tier,
-               coalesce((j.spec->>'gpus')::int, 1) AS gpus,
+               CASE coalesce(jsonb_typeof(j.spec->'gpus'), 'absent')
+                   WHEN 'number' THEN least((j.spec->>'gpus')::numeric, 1000000)::int
+                   WHEN 'absent' THEN 1 ELSE 0 END AS gpus,
                EXISTS (SELECT FROM placements p
                         WHERE p.job_id = j.id AND p.placed_at <= m.at
                           AND (p.ended_at IS NULL OR p.ended_at > m.at)) AS runs

@@ -174,7 +174,7 @@ _OPEN = """
                           ORDER BY attempt DESC, number DESC LIMIT 1) c ON true
      WHERE j.pool = :pool AND j.ended_at IS NULL
        AND j.spec #>> '{checkpoint,folder}' IS NOT NULL
-       AND coalesce(CAST(j.spec #>> '{checkpoint,store}' AS boolean), true)
+       AND coalesce(j.spec #>> '{checkpoint,store}', 'true') = 'true'
        AND EXISTS (SELECT FROM placements WHERE job_id = j.id)
      ORDER BY j.id
 """

@@ -1,0 +1,37 @@
+"""What was submitted of a job that runs, as it is stored.
+
+Somebody may have written into the row by hand. Such a job is left alone: nobody is stopped for
+what it is thought to lose, and a cycle, a departure or a look at a block goes on without it.
+"""
+
+import logging
+from functools import lru_cache
+from typing import Final
+
+from pydantic import ValidationError
+
+from models.job import JobSpec
+from models.problems import describe_all
+
+UNKNOWN: Final = JobSpec(name="unknown", command="true")
+"""All that is known of a job whose spec cannot be read: the defaults, for who has to stop it."""
+
+_log = logging.getLogger(__name__)
+
+
+def stored_spec(job_id: str, stored: object) -> JobSpec | None:
+    """Return the spec of a job, whichever version has taken it; None where it cannot be read."""
+    try:
+        return JobSpec.as_known(stored)
+    except ValidationError as error:
+        problems = "; ".join(describe_all(error, "spec"))
+    except (TypeError, KeyError, AttributeError, ValueError) as error:  # it is no mapping at all
+        problems = str(error)
+    _say_once(job_id, problems)
+    return None
+
+
+@lru_cache(maxsize=1000)
+def _say_once(job_id: str, problems: str) -> None:
+    """Name a job in the log; later looks find the same, and say nothing."""
+    _log.warning("job %s is left alone: its spec cannot be read (%s)", job_id, problems)
