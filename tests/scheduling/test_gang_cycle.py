@@ -164,12 +164,13 @@ def test_gangs_that_ask_alike_are_told_what_is_so_when_their_turn_comes() -> Non
     policy = PackingPolicy(max_reservations=0)
     first, second = (a_gang(f"wide-{i}", 6, priority=9) for i in range(2))
     between, third = a_job("small", 2, priority=5), a_gang("wide-2", 6, priority=4)
-    made = plan([first, second, between, third], nodes, [], policy, NOW)
+    queue = [first, second, between, third]
+    made = plan(queue, nodes, [], policy, NOW)
     by_id = {decision.job_id: decision for decision in made.decisions}
     assert by_id["small"].node_id == "a"
     assert by_id["wide-1"] == by_id["wide-0"].model_copy(update={"job_id": "wide-1"})
-    assert by_id["wide-0"].gang and by_id["wide-2"].gang
-    assert (by_id["wide-0"].gang.missing, by_id["wide-2"].gang.missing) == (2, 4)
+    gangs = [by_id[name].gang for name in ("wide-0", "wide-2")]
+    assert [gang.missing for gang in gangs if gang] == [2, 4]
 
 
 def _spans(
