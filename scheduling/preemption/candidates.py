@@ -4,7 +4,7 @@ What does not depend on who asks is worked out once in a round of plans.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -47,8 +47,8 @@ class _Known:
     price: float
     """Of its waiting: for each of its GPUs, an hour."""
     submitted: float
-    wait: timedelta | None = None
-    """Until there is room for it beside all that runs; None where nobody has asked."""
+    kind: Hashable
+    """Jobs of one kind wait for the same."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class _Least:
 
     on: dict[str, float]
     seen: int
-    """How many of the changes it knows."""
+    """How many of the stale nodes it knows."""
 
 
 _Among = tuple[list[_Known], list[RejectedVictim]]
@@ -82,15 +82,16 @@ class Candidates:
         works: Iterable[RunningWork],
         policy: PreemptionPolicy,
         now: datetime,
+        kind_of: Callable[[JobRequest], Hashable],
         wait_of: Callable[[JobRequest], timedelta],
         free_gpus: Callable[[str], int],
         changes: Sequence[str],
     ) -> None:
         """`works` come in the order in which they are named.
 
-        `wait_of` says for how long a job waits that is stopped now; it is asked once for each.
-        `free_gpus` says how many GPUs of a node nobody has. `changes` are the nodes of which that
-        has changed, in order; it grows.
+        `wait_of` says for how long a job waits that is stopped now: the same for jobs of one
+        kind. `free_gpus` says how many GPUs of a node nobody has. `changes` are the nodes that
+        have changed, in order; it grows, and what both say holds until it does.
         """
         self.busy: dict[str, str] = {}
         """Why a job is out of the question, whoever asks. Its nodes are among `changes`."""
@@ -105,6 +106,7 @@ class Candidates:
                 sum(len(share.gpu_indices) for share in work.shares),
                 lost_at_once(work, policy, now), policy.price_of_waiting(work.request),
                 (work.request.submitted_at or work.started_at).timestamp(),
+                kind_of(work.request),
             )
             for work in works
         ]  # fmt: skip
@@ -112,7 +114,15 @@ class Candidates:
         self._least: dict[tuple[int, timedelta, int], _Least] = {}
         self._among: dict[tuple[int, tuple[str, ...]], _Among] = {}
         self._ordered: dict[tuple[int, timedelta, int, tuple[str, ...]], _Ordered] = {}
-        self._known_changes = 0
+        self._seen = 0
+        """How many of the changes this knows."""
+        self._stale: list[str] = []
+        """The nodes where something costs another amount than before, in order."""
+        self._waits: dict[Hashable, timedelta] = {}
+        """Of the kinds that were asked for."""
+        self._of_kind: dict[Hashable, list[_Known]] = {}
+        for known in self._known:
+            self._of_kind.setdefault(known.kind, []).append(known)
 
     def among(self, job: JobRequest, names: tuple[str, ...]) -> _Among:
         """Return who may be stopped for the job on these nodes, and who may not."""
@@ -165,9 +175,16 @@ class Candidates:
 
     def _forget(self) -> None:
         """Forget what held before the last change."""
-        if self._known_changes != len(self._changes):
-            self._known_changes = len(self._changes)
-            self._among, self._ordered = {}, {}
+        if self._seen == len(self._changes):
+            return
+        self._stale += self._changes[self._seen :]
+        self._seen = len(self._changes)
+        self._among, self._ordered = {}, {}
+        for kind, before in self._waits.items():
+            ours = self._of_kind[kind]
+            self._waits[kind] = self._wait_of(ours[0].work.request)
+            if self._waits[kind] != before:
+                self._stale += [name for known in ours for name in known.nodes]
 
     def _class(self, job: JobRequest) -> _Class:
         found = self._classes.get(job.priority)
@@ -187,11 +204,11 @@ class Candidates:
         found = self._least.get((job.priority, runs, gpus))
         on = self._class(job).on
         if found is None:
-            found = self._least[job.priority, runs, gpus] = _Least({}, len(self._changes))
+            found = self._least[job.priority, runs, gpus] = _Least({}, len(self._stale))
             changed: Iterable[str] = on
         else:
-            changed = set(self._changes[found.seen :])
-            found.seen = len(self._changes)
+            changed = set(self._stale[found.seen :])
+            found.seen = len(self._stale)
         for name in changed:
             found.on[name] = self._least_on(name, on.get(name, ()), gpus, runs)
         return found.on
@@ -211,9 +228,9 @@ class Candidates:
         return known.at_once + cost_of(wait, known.gpus, known.price)
 
     def _wait(self, known: _Known) -> timedelta:
-        if known.wait is None:
-            known.wait = self._wait_of(known.work.request)
-        return known.wait
+        if known.kind not in self._waits:
+            self._waits[known.kind] = self._wait_of(known.work.request)
+        return self._waits[known.kind]
 
 
 def least_cost(costs: Sequence[tuple[int, int]], missing: int) -> float:

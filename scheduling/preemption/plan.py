@@ -108,11 +108,9 @@ class _Scene:
         ]
         self.ground = Ground(nodes, shares, packing, now, mix)
         self.candidates = Candidates(
-            self.works.values(), policy, now, self._wait, self.ground.free_gpus,
+            self.works.values(), policy, now, self._kind, self._wait, self.ground.free_gpus,
             self.ground.changes,
         )  # fmt: skip
-        self._waits: dict[tuple[Need, Gang | None], timedelta] = {}
-        """Of jobs that ask alike."""
         self._in_vain: dict[tuple[str, BuyQuote | None], PreemptionPlan] = {}
         """By what a job asks for: plans that stop nobody."""
 
@@ -206,15 +204,15 @@ class _Scene:
         self.candidates.busy |= dict.fromkeys(victims, f"is to be stopped for {job.id}")
         self.ground.put(job, plan.gains)
 
+    def _kind(self, job: JobRequest) -> tuple[Need, Gang | None]:
+        return Need.of(job, self.ground.packing), job.gang
+
     def _wait(self, job: JobRequest) -> timedelta:
         """Return for how long a job waits that is stopped now: until there is room for it beside
-        all that runs. Jobs that ask alike get the answer that the first of them got."""
-        alike = Need.of(job, self.ground.packing), job.gang
-        if alike not in self._waits:
-            fits = job.gang is not None and self.ground.fits(job)
-            start = self.now if fits else self.ground.first_start(job)
-            self._waits[alike] = start - self.now if start else timedelta.max
-        return self._waits[alike]
+        all that runs."""
+        fits = job.gang is not None and self.ground.fits(job)
+        start = self.now if fits else self.ground.first_start(job)
+        return start - self.now if start else timedelta.max
 
     def _cheapest(
         self, job: JobRequest, names: tuple[str, ...], most: int

@@ -20,8 +20,13 @@ _NEVER = np.inf
 _AMOUNTS = 3
 """Of a host, that may be short while GPUs are empty."""
 _FEW = 64
-_KEPT = 4096
+_KEPT = 50_000
 """Needs whose nodes are remembered at one time: bounds memory, not results."""
+
+
+_Places = tuple[NDArray[np.intp], set[int]]
+"""In order, and as a set."""
+_First = tuple[int, datetime] | None
 
 
 class Starts:
@@ -39,8 +44,12 @@ class Starts:
         self._left = np.array([_left(node, now) for node in nodes])
         """Microseconds for which a node takes jobs: infinite where its time does not end, below 0
         where it takes none."""
-        self._suited: dict[Need, NDArray[np.intp]] = {}
-        self._joined: dict[tuple[int, ...], NDArray[np.intp]] = {}
+        self._suited: dict[Need, _Places] = {}
+        self._joined: dict[tuple[int, ...], _Places] = {}
+        self._changed: list[int] = []
+        """The places of nodes that changed, in order."""
+        self._known: dict[Need, tuple[int, _First]] = {}
+        """What was found last, and how many of the changes that had seen."""
         most = max((len(node.gpus) for node in nodes), default=0)
         self._given_back = np.full((most, len(views)), _NEVER)
         """Microseconds from now until so many GPUs of a node are empty: rows are counts from 1."""
@@ -54,10 +63,14 @@ class Starts:
     def change(self, place: int, view: NodeView) -> None:
         """Have a node hold what this view of it holds."""
         self._views[place] = view
+        self._changed.append(place)
         self._read(place)
 
     def suited(self, need: Need) -> NDArray[np.intp]:
         """Return the places of the nodes that could hold the need when empty, in order."""
+        return self._suited_for(need)[0]
+
+    def _suited_for(self, need: Need) -> _Places:
         found = self._suited.get(need)
         if found is None:
             groups = tuple(
@@ -65,8 +78,8 @@ class Starts:
                 if fits_when_empty(node, need)
             )  # fmt: skip
             if groups not in self._joined:
-                places = [place for number in groups for place in self._alike[number][1]]
-                self._joined[groups] = np.array(sorted(places), np.intp)
+                places = {place for number in groups for place in self._alike[number][1]}
+                self._joined[groups] = np.array(sorted(places), np.intp), places
             if len(self._suited) >= _KEPT:
                 self._suited.clear()
             found = self._suited[need] = self._joined[groups]
@@ -79,20 +92,38 @@ class Starts:
     def first(self, need: Need) -> tuple[int, datetime] | None:
         """Return the node where the need can be held first to its end, and when; ties keep the
         order. None when no node can, by what is known of its holds."""
+        seen, first = self._known.get(need, (0, None))
+        changed = set(self._changed[seen:])
+        if need not in self._known or len(changed) > _FEW or (first and first[0] in changed):
+            first = self._look(need)
+        elif changed:
+            suited = self._suited_for(need)[1]
+            for place in sorted(changed & suited):
+                first = self._better(place, need, first) or first
+        if len(self._known) >= _KEPT:
+            self._known.clear()
+        self._known[need] = len(self._changed), first
+        return first
+
+    def _look(self, need: Need) -> _First:
         suited = self.suited(need)
         bounds = self._bounds(need, suited)
-        first: tuple[int, datetime] | None = None
+        first: _First = None
         known = _NEVER
         for at in _ascending(bounds):
             if bounds[at] == _NEVER or bounds[at] > known:
                 break
-            place, before = int(suited[at]), None
-            if first:
-                before = first[1] + _TICK if place < first[0] else first[1]
-            start = earliest_start(self._views[place], need, self._now, before)
-            if start is not None:
-                first, known = (place, start), (start - self._now) / _TICK
+            if found := self._better(int(suited[at]), need, first):
+                first, known = found, (found[1] - self._now) / _TICK
         return first
+
+    def _better(self, place: int, need: Need, first: _First) -> _First:
+        """Return when a node can hold the need; None where that is not before the first known."""
+        before = None
+        if first:
+            before = first[1] + _TICK if place < first[0] else first[1]
+        start = earliest_start(self._views[place], need, self._now, before)
+        return None if start is None else (place, start)
 
     def _bounds(self, need: Need, places: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return before when, in microseconds from now, each of these nodes cannot start it."""

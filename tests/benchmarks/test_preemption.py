@@ -1,11 +1,13 @@
 """The benchmark of preemption on short loads: its world, its ways, and that nothing thrashes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from benchmarks.preemption import WAYS, Row, measure, ours, over_best
+from benchmarks.preemption_plans import measure as measure_plans
 from benchmarks.preemption_world import POLICY, Choice, Pool, arrivals
 from models.placement import JobRequest
 
@@ -59,3 +61,12 @@ def test_no_job_is_stopped_to_and_fro():
         assert all(later - earlier >= POLICY.cooldown for earlier, later in pairwise(at))
         beyond = zip(at, at[POLICY.max_per_hour :], strict=False)
         assert all((later - first).total_seconds() >= 3600 for first, later in beyond)
+
+
+def test_a_crowded_pool_is_planned_and_somebody_gives_way():
+    made = measure_plans(nodes=30, waiting=100, gangs=0.05, seed=1)
+    assert made == replace(
+        measure_plans(nodes=30, waiting=100, gangs=0.05, seed=1), cycle=made.cycle, plans=made.plans
+    )
+    assert made.gangs > 0
+    assert made.stopped >= made.chosen > 0
