@@ -111,9 +111,10 @@ class Starts:
         first: _First = None
         known = _NEVER
         for at in _ascending(bounds):
-            if bounds[at] == _NEVER or bounds[at] > known:
+            place = int(suited[at])
+            if bounds[at] == _NEVER or (first and (bounds[at], place) > (known, first[0])):
                 break
-            if found := self._better(int(suited[at]), need, first):
+            if found := self._better(place, need, first):
                 first, known = found, (found[1] - self._now) / _TICK
         return first
 

@@ -64,9 +64,8 @@ def test_no_job_is_stopped_to_and_fro():
 
 
 def test_a_crowded_pool_is_planned_and_somebody_gives_way():
-    made = measure_plans(nodes=30, waiting=100, gangs=0.05, seed=1)
-    assert made == replace(
-        measure_plans(nodes=30, waiting=100, gangs=0.05, seed=1), cycle=made.cycle, plans=made.plans
-    )
+    scene = {"nodes": 30, "waiting": 100, "gangs": 0.05, "seed": 1}
+    made = measure_plans(**scene)
+    assert made == replace(measure_plans(**scene), cycle=made.cycle, plans=made.plans)
     assert made.gangs > 0
     assert made.stopped >= made.chosen > 0
