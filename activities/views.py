@@ -12,13 +12,12 @@ from activities.database import Database
 from models.checkpointing import CheckpointDecision
 from models.errors import NotFoundError, StoredError
 from models.job import JobSpec, JobState, Tier
-from models.job_report import AttemptView
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
 from models.preemption import PreemptionPlan, Spared
 from models.problems import describe_all
-from models.views import GPUView, JobView, NodeView, PartView, PoolView
+from models.views import AttemptView, GPUView, JobView, NodeView, PartView, PoolView
 
 _LABELS = TypeAdapter(dict[str, str])
 MOST_ATTEMPTS = 50

@@ -29,7 +29,7 @@ from models.job_report import JobReport
 from models.placement import Candidate, Decision, Rejection
 from models.spending import JobCost
 from models.units import format_duration, format_gb, format_limits
-from models.views import Explanation, JobView
+from models.views import AttemptView, Explanation, JobView
 from models.visible import in_one_line
 from scheduling.buying.words import about, under_way
 from scheduling.words import MOST_NODES, format_places
@@ -142,8 +142,11 @@ def held(job: JobView) -> str:
     return f"{job.milli}/1000 of {gpus}" if job.milli < 1000 else gpus
 
 
-def attempt_end(record: AttemptRecord) -> str:
+def attempt_end(record: AttemptRecord | AttemptView) -> str:
     """Return how an attempt ended, in words."""
+    if isinstance(record, AttemptView):
+        said = f"{record.end_reason}: {record.end_message}".rstrip(": ")
+        return said if record.ended_at else "runs"
     spares = f"; {record.spares_said}" if record.spares_said else ""
     logs = f"; its output is not all stored: {record.log_error}" if record.log_error else ""
     return f"{_how_it_ended(record)}{spares}{logs}"
@@ -254,7 +257,9 @@ def _moment(instant: datetime, now: datetime) -> str:
     return f"{ago(instant, now)} ({clock(instant, now)})"
 
 
-def _attempts_table(attempts: Sequence[AttemptRecord], now: datetime) -> Table:
+def _attempts_table(
+    attempts: Sequence[AttemptRecord | AttemptView], now: datetime
+) -> Table:
     table = a_table(
         ("#", "node", "GPUs", f"placed ({zone(now)})", "lasted", "end"),
         right=("#",),

@@ -112,7 +112,9 @@ class Reading:
                 return told
             attempts = await self._views().attempts(job.id)
             cost = await reasons.cost_of_job(job.id)
-            return told.model_copy(update={"attempts": attempts, "cost": cost})
+            return Explanation.model_validate(
+                {**told.__dict__, "attempts": attempts, "cost": cost}
+            )
         async with self._db().transaction() as connection:
             pool = await load_pool(connection, job.pool, self.settings.margins)
             position = await load_place(connection, job.pool, job.id, pool.packing)

@@ -22,11 +22,11 @@ from console.parts import (
 from console.purchases_view import link as purchase_link
 from models.gang import GangPlan, PlannedGroup
 from models.job import AttemptRecord, JobState
-from models.job_report import AttemptView, JobReport
+from models.job_report import JobReport
 from models.messages import Progress
 from models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
 from models.units import format_bytes
-from models.views import Explanation, JobView
+from models.views import AttemptView, Explanation, JobView
 
 MOST_NODES = 60
 """Rows of nodes that are listed one by one."""

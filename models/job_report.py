@@ -2,43 +2,13 @@
 
 from typing import Self
 
-from models.base import Instant, Wire
+from models.base import Wire
 from models.checkpoint import CheckpointInfo
 from models.checkpointing import CheckpointDecision
 from models.job import JobSpec, JobStatus
 from models.messages import Progress
 from models.spending import PurchaseUnderWay
-from models.views import JobView
-
-
-class AttemptShare(Wire):
-    """What one attempt had of one node."""
-
-    node_id: str
-    rank: int = 0
-    gpu_indices: tuple[int, ...]
-    slices: int = 0
-    """Of a MIG instance, its set of slices."""
-    spare: bool = False
-    """It stood by for its gang: nothing ran there."""
-    simulated: bool = False
-    """Whether the node's GPUs are simulated."""
-
-
-class AttemptView(Wire):
-    """One attempt as the capacity database has it: what it held, and why that ended."""
-
-    attempt: int
-    placed_at: Instant
-    ended_at: Instant | None = None
-    """When it gave up the last of its GPUs; null while it holds any."""
-    end_reason: str | None = None
-    """Why it gave them up, such as SUCCEEDED or PREEMPTED."""
-    end_message: str = ""
-    reason: str = ""
-    """Why it was placed there."""
-    shares: tuple[AttemptShare, ...]
-    """By rank; spares follow."""
+from models.views import AttemptView, JobView
 
 
 class JobReport(Wire):

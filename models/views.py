@@ -5,7 +5,7 @@ from datetime import timedelta
 from models.base import Instant, Wire
 from models.block_end import BlockDecision
 from models.checkpointing import CheckpointDecision
-from models.job import AttemptRecord, FailureClass, JobState, Tier
+from models.job import FailureClass, JobState, Tier
 from models.node import NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
@@ -151,6 +151,42 @@ class PoolView(Wire):
     last_cycle_ms: float | None = None
 
 
+class AttemptShare(Wire):
+    """What one attempt had of one node."""
+
+    node_id: str
+    rank: int = 0
+    gpu_indices: tuple[int, ...]
+    slices: int = 0
+    """Of a MIG instance, its set of slices."""
+    spare: bool = False
+    """It stood by for its gang: nothing ran there."""
+    simulated: bool = False
+    """Whether the node's GPUs are simulated."""
+
+
+class AttemptView(Wire):
+    """One attempt as the capacity database has it: what it held, and why that ended."""
+
+    attempt: int
+    placed_at: Instant
+    ended_at: Instant | None = None
+    """When it gave up the last of its GPUs; null while it holds any."""
+    end_reason: str | None = None
+    """Why it gave them up, such as SUCCEEDED or PREEMPTED."""
+    end_message: str = ""
+    reason: str = ""
+    """Why it was placed there."""
+    shares: tuple[AttemptShare, ...]
+    """By rank; spares follow."""
+
+    @property
+    def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Its nodes by rank, each with its GPUs, without those that stood by."""
+        ran = (share for share in self.shares if not share.spare)
+        return tuple((share.node_id, share.gpu_indices) for share in ran)
+
+
 class Explanation(Wire):
     """Why a job is where it is."""
 
@@ -187,7 +223,7 @@ class Explanation(Wire):
     option in micro-dollars."""
     hints: tuple[str, ...] = ()
     """What could be done about it."""
-    attempts: tuple[AttemptRecord, ...] = ()
+    attempts: tuple[AttemptView, ...] = ()
     """For a job that has ended: where it ran, and how each attempt ended."""
     cost: JobCost | None = None
     """For a job that has ended."""

@@ -21,7 +21,7 @@ import socket
 import sys
 
 from activities.node import supervisor
-from activities.node.system import become_subreaper, oom_kills, processes
+from activities.node.system import become_subreaper, oom_kills, processes, send
 
 START = (
     "import sys; sys.path[:0] = sys.argv[1:2]; from activities.node.nursery import main; main()"
@@ -29,6 +29,8 @@ START = (
 """Argument: the folder that holds the package `activities`."""
 _LONGEST_PATH = 65536
 _STREAMS = 3
+_SCANS = 100
+"""Looks for orphans that were not there a moment ago, before those found are killed."""
 
 
 def main() -> None:
@@ -94,8 +96,37 @@ def _collect_ended(supervisors: set[int]) -> None:
             crashed = crashed or pid not in supervisors or status != 0
             supervisors.discard(pid)
     if crashed:
-        own = os.getpid()
-        for pid, parent, _ in processes():
-            if parent == own and pid not in supervisors:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+        _kill_orphans(supervisors)
+
+
+def _kill_orphans(supervisors: set[int]) -> None:
+    """Kill what came here, and all that descends from it.
+
+    All are stopped first, until there are no new ones: so none starts another when one ends.
+    """
+    # The handler that calls this is not called again for each of them meanwhile.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    stopped = set[int]()
+    for _ in range(_SCANS):
+        new = _orphans(supervisors) - stopped
+        if not new:
+            break
+        for pid in new:
+            send(pid, signal.SIGSTOP)
+        stopped |= new
+    for pid in stopped:
+        send(pid, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _orphans(supervisors: set[int]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for pid, parent, _ in processes():
+        children.setdefault(parent, []).append(pid)
+    left = [pid for pid in children.get(os.getpid(), []) if pid not in supervisors]
+    found = set[int]()
+    while left:
+        pid = left.pop()
+        found.add(pid)
+        left += children.get(pid, [])
+    return found

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from activities.node.launch import AGENT_MARK, removal
-from activities.node.system import processes, start_ticks, stat_fields
+from activities.node.system import processes, send, start_ticks, stat_fields
 from models.placement import PlacementKey
 
 SUPERVISOR_PATIENCE = 3.0
@@ -105,9 +105,10 @@ def runs(pid: int) -> bool:
 
 def kill(pids: Iterable[int]) -> None:
     """Kill processes; those of other users stay."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+    pids = list(pids)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # none starts another when one ends
+        for pid in pids:
+            send(pid, number)
 
 
 def _children() -> dict[int, list[int]]:

@@ -86,6 +86,12 @@ def is_stopped(pid: int) -> bool:
     return fields is not None and fields[0] in ("T", "t")
 
 
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process, where it is there and ours."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
 def group_lives(group: int) -> bool:
     try:
         os.killpg(group, 0)

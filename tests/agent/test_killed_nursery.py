@@ -1,5 +1,6 @@
 """A job that kills its supervisor, and what forks the supervisors of its node, under an agent."""
 
+import sys
 import uuid
 
 import psutil
@@ -49,6 +50,33 @@ async def test_nothing_outlives_a_supervisor_and_no_other_job_ends(
     await longshore.cancel(other.job_id, "enough")
     assert (await longshore.wait(other.job_id)).state is JobState.CANCELLED
     await eventually(lambda: _ended_children(agent) == [])
+
+
+PAIR = """
+import os
+other = os.fork() or os.getppid()
+while True:
+    try:
+        os.kill(other, 0)
+    except ProcessLookupError:
+        other = os.fork() or os.getppid()
+"""
+"""Two processes, each of which starts the other anew when that has gone."""
+
+
+async def test_what_starts_again_when_its_partner_ends_ends_as_well(
+    longshore: Longshore, agent: AgentProcess, pool: str
+) -> None:
+    agent.start()
+    seconds = f"300.{uuid.uuid4().int % 10**9}"
+    pair = f"env -i setsid {sys.executable} -c '{PAIR}' {seconds} & "
+    begun = f"until [ $(pgrep -fc ' {seconds}') -ge 6 ]; do :; done; "
+    command = f"{NURSERY}{pair * 3}{begun}kill -9 $S; exec sleep {seconds}"
+    job = await longshore.submit(a_spec(pool, command=command, retry=NO_RETRY))
+    result = await longshore.wait(job.job_id)
+    assert running(seconds) == []
+    assert (result.state, result.failure) == (JobState.FAILED, FailureClass.NODE)
+    assert result.message == "the supervisor of the process was killed, and the process with it"
 
 
 async def test_what_a_killed_nursery_had_collected_ends(

@@ -289,3 +289,18 @@ def program(settings: Settings, *args: str) -> Iterator[subprocess.Popen[str]]:
 
 def _environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, "LONGSHORE_STATE_DIR": str(settings.state_dir)}
+
+
+async def test_why_of_a_job_that_has_run_says_where_and_how_it_ended(
+    longshore: Command, node: ScriptedNode, pool: str
+) -> None:
+    job_id = (await longshore("submit", "-q", "--pool", pool, "--", "true")).out.strip()
+    await node.end(job_id)
+    assert (await longshore("wait", job_id)).code == 0
+    why = await longshore("why", job_id)
+    assert (why.code, why.err) == (0, "")
+    assert f"{node.id}" in why.out
+    assert "SUCCEEDED" in why.out
+    assert "of GPU time on nodes that were not bought" in why.out
+    told = Explanation.model_validate_json((await longshore("why", job_id, "--json")).out)
+    assert [attempt.shares[0].node_id for attempt in told.attempts] == [node.id]

@@ -29,7 +29,16 @@ from models.placement import (
 from models.pool import Growth, PoolSpec
 from models.preemption import Spared
 from models.spending import JobCost, PurchaseUnderWay
-from models.views import Explanation, GPUView, JobView, NodeView, PartView, PoolView
+from models.views import (
+    AttemptShare,
+    AttemptView,
+    Explanation,
+    GPUView,
+    JobView,
+    NodeView,
+    PartView,
+    PoolView,
+)
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -519,10 +528,10 @@ def test_why_of_an_ended_job_says_how_it_ended_where_it_ran_and_what_it_cost() -
         exit_code=3, reason="exited with code 3", started_at=NOW - 5 * MINUTE,
         ended_at=NOW - 2 * MINUTE,
     )  # fmt: skip
-    record = AttemptRecord(
-        attempt=1, node_id="node-a", gpu_indices=(0, 1), placed_at=NOW - 5 * MINUTE,
-        ended_at=NOW - 2 * MINUTE, failure=FailureClass.USER, exit_code=3,
-        message="exited with code 3",
+    record = AttemptView(
+        attempt=1, shares=(AttemptShare(node_id="node-a", gpu_indices=(0, 1)),),
+        placed_at=NOW - 5 * MINUTE, ended_at=NOW - 2 * MINUTE, end_reason="FAILED",
+        end_message="exited with code 3",
     )  # fmt: skip
     cost = JobCost(
         gpu_time=6 * MINUTE, booked_micro_usd=1_200_000, bought=True, open_blocks=("b-2",)
@@ -535,7 +544,7 @@ def test_why_of_an_ended_job_says_how_it_ended_where_it_ran_and_what_it_cost() -
         "ended         2m ago (",
         "ran last for  3m",
         "cost          $1.20 for 6m of GPU time; its share of b-2 is booked when that ends",
-        "user, exit code 3: exited with code 3",
+        "FAILED: exited with code 3",
     ):
         assert part in text
     assert "score" not in text

@@ -13,7 +13,7 @@ from console.jobs_view import STATES, list_html, more_html, sums_html, waited, w
 from models.checkpoint import CheckpointInfo
 from models.gang import DomainRoom, GangPlan, NodeShare, PlannedGroup
 from models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
-from models.job_report import AttemptShare, AttemptView, JobReport
+from models.job_report import JobReport
 from models.messages import Progress
 from models.placement import (
     Candidate,
@@ -26,7 +26,7 @@ from models.placement import (
     ScoreTerms,
 )
 from models.pool import PoolSpec
-from models.views import Explanation, JobView, PoolView
+from models.views import AttemptShare, AttemptView, Explanation, JobView, PoolView
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
