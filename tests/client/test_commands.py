@@ -296,7 +296,7 @@ async def test_why_of_a_job_that_has_run_says_where_and_how_it_ended(
 ) -> None:
     job_id = (await longshore("submit", "-q", "--pool", pool, "--", "true")).out.strip()
     await node.end(job_id)
-    assert (await longshore("wait", job_id)).code == 0
+    assert (await longshore("watch", job_id)).code == 0
     why = await longshore("why", job_id)
     assert (why.code, why.err) == (0, "")
     assert f"{node.id}" in why.out
