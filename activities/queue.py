@@ -113,7 +113,7 @@ class QueueActivities:
         async with self._database.transaction() as connection:
             if request.unanswered is not None:
                 await put_into_queue(connection, request.unanswered, result.message or "cancelled")
-                await connection.execute(text(_LOCK_JOB), {"id": result.job_id})
+            await lock_job(connection, result.job_id)
             pool = await end_attempt(
                 connection, request.key, request.reason.value, result.message
             ) or await _pool_at_retry(connection, result.job_id)
@@ -191,9 +191,20 @@ async def why_never(connection: AsyncConnection, job_id: str, spec: JobSpec) -> 
     )
 
 
+async def lock_job(connection: AsyncConnection, job_id: str) -> str | None:
+    """Hold the job's row until the end of the transaction; return how the job ended, if it has.
+
+    To be called before the queue is touched: whoever ends the job and whoever queues it come one
+    after the other then, and neither holds what the other waits for.
+    """
+    return await connection.scalar(
+        text("SELECT end_state FROM jobs WHERE id = :id FOR NO KEY UPDATE"), {"id": job_id}
+    )
+
+
 async def _why_over(connection: AsyncConnection, job_id: str) -> str:
     """Return why an id cannot be used, where a job of that id has ended; empty otherwise."""
-    state = await connection.scalar(text(_LOCK_JOB), {"id": job_id})
+    state = await lock_job(connection, job_id)
     if state is None:
         return ""
     return f"a job {job_id} has ended before ({state}): give this one another id"
@@ -289,9 +300,6 @@ _INSERT_JOB = """
     VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, '')
     ON CONFLICT (id) DO NOTHING
 """
-
-_LOCK_JOB = "SELECT end_state FROM jobs WHERE id = :id FOR NO KEY UPDATE"
-"""So that whoever ends the job and whoever queues it come one after the other."""
 
 _WITH_KEY = """
     SELECT id FROM jobs WHERE tenant = :tenant AND name = :name AND key = :key AND id <> :id

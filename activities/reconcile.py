@@ -18,7 +18,7 @@ from activities.markets.findings import market_findings
 from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.observation import describe, observe
 from activities.placements import load_as
-from activities.queue import end_attempt, mark_poked_if_useful, record_end
+from activities.queue import end_attempt, lock_job, mark_poked_if_useful, record_end
 from activities.registry import RegistryActivities
 from activities.retrying import reports_errors
 from activities.signals import Signals
@@ -168,6 +168,7 @@ class ReconcileActivities:
             return "its workflow runs again"
         key = PlacementKey(job_id=job_id, attempt=end.attempt)
         async with self._database.transaction() as connection:
+            await lock_job(connection, job_id)
             # Waits for a cycle that is placing it, and keeps later ones from doing so.
             await connection.execute(
                 text("SELECT FROM queue WHERE job_id = :id FOR UPDATE"), {"id": job_id}

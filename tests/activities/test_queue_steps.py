@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import text
 from temporalio.exceptions import ApplicationError
 
+from activities.queue import lock_job
 from models.messages import EnqueueRequest, HoldRequest
 from models.placement import PlacementKey
 from models.pool import Growth
@@ -201,6 +202,18 @@ async def test_a_second_finish_changes_nothing(ledger: Ledger):
 async def test_a_finish_takes_a_job_out_of_the_queue(ledger: Ledger):
     await ledger.enqueue("a", attempt=3)
     await ledger.finish("a", attempt=3)
+    assert await ledger.rows(_QUEUE) == []
+
+
+async def test_an_end_and_a_late_enqueue_do_not_wait_for_each_other(ledger: Ledger):
+    """Either takes the job's row first. Else the server would end one of the two."""
+    await ledger.enqueue("a")
+    async with ledger.database.transaction() as enqueue:
+        await lock_job(enqueue, "a")  # as a repeat does
+        end = asyncio.create_task(ledger.finish("a"))
+        await eventually(lambda: ledger.value(WAITING_FOR_LOCKS))
+        await enqueue.execute(text("SELECT FROM queue WHERE job_id = 'a' FOR UPDATE NOWAIT"))
+    await end
     assert await ledger.rows(_QUEUE) == []
 
 

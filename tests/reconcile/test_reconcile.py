@@ -11,6 +11,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
 from activities.database import Database
+from activities.queue import lock_job
 from client.api import Longshore
 from models.job import JobState
 from models.messages import (
@@ -23,7 +24,7 @@ from models.messages import (
 )
 from models.reconcile import Finding, FindingKind, ReconcileReport, ReconcileRequest
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
-from tests.support.ledger import Ledger
+from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 from workflows.job import JobWorkflow
@@ -65,6 +66,25 @@ async def test_a_job_whose_workflow_was_terminated_in_the_queue_is_recorded_as_f
     job = await longshore.job(job_id)
     assert (job.state, job.reason) == (JobState.FAILED, "its workflow was terminated: by mistake")
     assert job.ended_at == (await _job(temporal, job_id).describe()).close_time
+    await _finds_nothing(temporal)
+
+
+async def test_the_end_of_a_terminated_job_and_a_late_enqueue_do_not_wait_for_each_other(
+    longshore: Longshore, control: Database, pool: str, temporal: Client
+):
+    job_id = (await longshore.submit(a_spec(pool, gpus=64))).job_id
+    await _waits_for_a_reason(longshore, job_id)
+    await _job(temporal, job_id).terminate()
+    subject = f"job {job_id}"
+    await eventually(lambda: _would_find(temporal, (FindingKind.END_NOT_RECORDED, subject)))
+    async with control.transaction() as enqueue:
+        await lock_job(enqueue, job_id)  # as a repeat does
+        mending = asyncio.create_task(_found(temporal, SOON))
+        await eventually(lambda: _scalar(control, WAITING_FOR_LOCKS))
+        nowait = text("SELECT FROM queue WHERE job_id = :id FOR UPDATE NOWAIT")
+        await enqueue.execute(nowait, {"id": job_id})
+    (finding,) = (await mending).findings
+    assert finding.mended
     await _finds_nothing(temporal)
 
 
