@@ -24,7 +24,9 @@ class PayloadConverter(PydanticPayloadConverter):
         self, payloads: Sequence[Payload], type_hints: list[type] | None = None
     ) -> list[Any]:
         if type_hints == []:
-            return []  # as the SDK does, which asks for an encoding that it knows all the same
+            # As the SDK, which passes on no argument without a type. But it reads them first: an
+            # encoding that it does not know would keep a workflow without input from its start.
+            return []
         wanted = _input_type(type_hints)
         try:
             values = super().from_payloads(payloads, type_hints)

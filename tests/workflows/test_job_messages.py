@@ -139,7 +139,6 @@ async def test_a_signal_whose_arguments_do_not_fit_changes_nothing(
         await job.signal(name)
         await job.signal(name, args=[{"reason": "x"}, {"reason": "y"}])
     await watched.signal("spot_notice")
-    await watched.signal("look", {"more": 1})
     await longshore.hold(job_id)
     await reaches(longshore, job_id, JobState.HELD)
     told = await watched.query("status", result_type=NodeStatus)

@@ -9,9 +9,11 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import RawValue
+from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 
 from activities.database import Database
+from client.payloads import data_converter
 from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW
 from models.reconcile import RECONCILE_WORKFLOW
 from workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
@@ -88,6 +90,13 @@ async def test_an_input_of_what_takes_none_is_not_read(
         _name(kind), args=inputs, id=f"start-{uuid.uuid4().hex}", task_queue=CONTROL_TASK_QUEUE
     )
     await asyncio.wait_for(handle.result(), 60)
+
+
+def test_where_nothing_is_wanted_what_came_is_dropped_as_the_sdk_drops_it():
+    """So a signal that takes nothing has its effect, whatever comes with it."""
+    ours, theirs = data_converter.payload_converter, pydantic_data_converter.payload_converter
+    payloads = theirs.to_payloads(["x", {"y": 1}])
+    assert ours.from_payloads(payloads, []) == theirs.from_payloads(payloads, []) == []
 
 
 def test_each_version_of_a_workflow_takes_the_same():
