@@ -32,7 +32,7 @@ class BuyingReasons:
     async def cost_of_job(self, job_id: str) -> JobCost:
         """Return what a job has cost so far; nothing of one that never held a GPU."""
         async with self._database.transaction() as connection:
-            found = await connection.execute(text(_COST_OF_JOB), {"id": job_id})
+            found = await connection.execute(text(COST_OF_JOB), {"id": job_id})
             return JobCost.model_validate(dict(found.mappings().one()))
 
 
@@ -45,7 +45,7 @@ _BLOCKS_OF_JOB = """
      ORDER BY b.id
 """
 
-_COST_OF_JOB = """
+COST_OF_JOB = """
     WITH held AS (
         SELECT b.id AS block, b.state = 'ENDED' AS ended, b.simulated,
                extract(epoch FROM coalesce(l.ended_at, clock_timestamp()) - l.started_at)
@@ -58,7 +58,8 @@ _COST_OF_JOB = """
     )
     SELECT make_interval(secs => coalesce(sum(seconds), 0)::float) AS gpu_time,
            (SELECT coalesce(sum(micro), 0)::bigint FROM ledger
-             WHERE kind = 'usage' AND debit = 'job:' || :id) AS booked_micro_usd,
+             WHERE block_id = ANY (ARRAY(SELECT block FROM held)) AND kind = 'usage'
+               AND debit = 'job:' || :id) AS booked_micro_usd,
            count(block) > 0 AS bought,
            coalesce(array_agg(DISTINCT block ORDER BY block) FILTER (WHERE NOT ended), '{}')
                AS open_blocks,
