@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import psutil
@@ -45,37 +45,53 @@ async def end_marked(agent_id: str, key: PlacementKey) -> None:
     await asyncio.to_thread(_kill_until_gone, agent_id, key, [])
 
 
-def end_strays(nursery: int, is_supervisor: Callable[[int], bool]) -> None:
+class Told:
+    """Says in the log which processes are killed, of each of them once."""
+
+    def __init__(self) -> None:
+        self._told: set[int] = set()
+
+    def killing(self, found: Collection[int]) -> None:
+        new = set(found) - self._told
+        if new:
+            _log.warning("killing %d processes that outlived their supervisor", len(new))
+        self._told |= new
+
+
+def end_strays(nursery: int, stays: Callable[[int], bool]) -> None:
     """Kill what came to a stopped nursery from supervisors that were killed, and wait for its end.
 
     Gives up after a while: of another user's process (sudo) there is no end.
     """
     until = time.monotonic() + STRAY_PATIENCE
-    while (found := strays(nursery, is_supervisor)) and time.monotonic() < until:
-        _log.warning("killing %d processes that outlived their supervisor", len(found))
+    told = Told()
+    while (found := strays(nursery, stays)) and time.monotonic() < until:
+        told.killing(found)
         # One whose first word was read a moment ago is no stray.
-        kill(pid for pid in found if not is_supervisor(pid))
+        kill(pid for pid in found if not stays(pid))
         time.sleep(0.01)  # the end of one may leave others, and takes a moment
 
 
-def strays(nursery: int, is_supervisor: Callable[[int], bool]) -> list[int]:
+def strays(nursery: int, stays: Callable[[int], bool]) -> list[int]:
     """Return what lives of the children that are no supervisors, and all that descends from them.
 
-    A supervisor that has ended is one of them: its children may be on their way to the nursery.
+    `stays` tells of the supervisors, and of what could not be ended before. A supervisor that has
+    ended is one of them: its children may be on their way to the nursery.
     """
     children = _children()
-    parents = [pid for pid in children.get(nursery, []) if not (runs(pid) and is_supervisor(pid))]
+    parents = [pid for pid in children.get(nursery, []) if not (runs(pid) and stays(pid))]
     return [pid for pid in _with_descendants(parents, children) if runs(pid)]
 
 
-def adopted_strays(is_ours: Callable[[int], bool]) -> list[int]:
+def adopted_strays(stays: Callable[[int], bool]) -> list[int]:
     """Return what lives of the jobs' processes that came to this one, which is a subreaper.
 
-    `is_ours` tells of the children in sessions of their own that belong to the agent. Its other
-    children are in its session. No job can put a process there: a session is inherited or new.
+    `stays` tells of the children in sessions of their own that belong to the agent, and of what
+    could not be ended before. Its other children are in its session. No job can put a process
+    there: a session is inherited or new.
     """
     children = _children()
-    parents = [pid for pid in _adopted(children) if not (runs(pid) and is_ours(pid))]
+    parents = [pid for pid in _adopted(children) if not (runs(pid) and stays(pid))]
     return [pid for pid in _with_descendants(parents, children) if runs(pid)]
 
 

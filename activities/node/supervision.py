@@ -72,6 +72,8 @@ class Nursery:
         self._supervisors: dict[int, int | None] = {}
         """Those that have come, by process id, and when they started."""
         self._ending: dict[subprocess.Popen[bytes], asyncio.Task[None]] = {}
+        self._unended: dict[int, int | None] = {}
+        """What could not be ended, and when it started: it is waited for once, for one job."""
         self._heard_at = 0.0
         """When the last of them came, on `boot_clock`."""
 
@@ -144,14 +146,14 @@ class Nursery:
 
     async def _killed_by(self, process: subprocess.Popen[bytes]) -> list[int]:
         """Wait until a nursery has ended the orphans that it has; return those that still run."""
-        found = set(orphans.strays(process.pid, self._is_supervisor))
+        found = set(orphans.strays(process.pid, self._stays))
         until = boot_clock() + orphans.STRAY_PATIENCE
         while self._process is process and found and boot_clock() < until:
             await asyncio.sleep(0.01)
             self._reap()  # it may have been killed meanwhile
             # What comes after the first look may be a supervisor that is being forked.
-            found &= set(orphans.strays(process.pid, self._is_supervisor))
-        return sorted(found) if self._process is process else []
+            found &= set(orphans.strays(process.pid, self._stays))
+        return self._given_up(sorted(found)) if self._process is process else []
 
     async def _end_adopted(self) -> list[int]:
         """Kill the orphans that came to this process; return those that still run after a while.
@@ -160,14 +162,23 @@ class Nursery:
         has been told nothing yet, and another is asked for.
         """
         until = boot_clock() + orphans.STRAY_PATIENCE
-        while self._adopts and (found := orphans.adopted_strays(self._is_ours)):
+        told = orphans.Told()
+        while self._adopts and (found := orphans.adopted_strays(self._stays)):
             if boot_clock() > until:
-                return found
-            _log.warning("killing %d processes that outlived their supervisor", len(found))
+                return self._given_up(found)
+            told.killing(found)
             orphans.kill(found)
             await asyncio.sleep(0.01)  # the end of one may leave others, and takes a moment
         self._reap()
         return []
+
+    def _given_up(self, found: list[int]) -> list[int]:
+        """Remember what could not be ended: no other job is told of it, and none waits for it."""
+        if found:
+            _log.warning("processes that could not be ended: %s", found)
+        still = {pid: at for pid, at in self._unended.items() if start_ticks(pid) == at}
+        self._unended = still | {pid: start_ticks(pid) for pid in found}
+        return found
 
     def _reap(self) -> None:
         """Collect what has ended of what came here, and a nursery that was killed."""
@@ -208,7 +219,7 @@ class Nursery:
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGSTOP)  # it forks and reaps nothing meanwhile
         try:
-            orphans.end_strays(process.pid, self._is_supervisor)
+            orphans.end_strays(process.pid, self._stays)
         finally:
             process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -221,8 +232,10 @@ class Nursery:
         mine = [*self._ending, *([self._process] if self._process else [])]
         return any(process.pid == pid for process in mine)
 
-    def _is_ours(self, pid: int) -> bool:
-        return self._is_supervisor(pid) or self._is_nursery(pid)
+    def _stays(self, pid: int) -> bool:
+        """Return whether a process belongs to the agent, or could not be ended before."""
+        known = self._is_supervisor(pid) or self._is_nursery(pid)
+        return known or self._unended.get(pid, -1) == start_ticks(pid)
 
     def _connected(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         if self._socket is None or self._process is None:
