@@ -204,10 +204,16 @@ def _adopting(processes: Processes) -> Iterator[None]:
     """Until the end of the block, end what a job leaves that kills all between it and here."""
     processes.adopt()
     task = asyncio.create_task(processes.keep_reaping())
+    task.add_done_callback(_say_of_reaping)
     try:
         yield
     finally:
         task.cancel()
+
+
+def _say_of_reaping(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        _log.error("what outlives a killed supervisor is not looked for any more", exc_info=error)
 
 
 async def _serve(

@@ -109,15 +109,15 @@ class Nursery:
     def adopt(self) -> None:
         """Have orphans of a killed nursery come to this process; `keep_reaping` belongs to it.
 
-        For a process whose own children are all in its session, but for the nursery.
+        For a process whose own children are all in its session, but for the nursery. Does nothing
+        where the system has none of that (macOS).
         """
-        become_subreaper()
-        self._adopts = True
+        self._adopts = become_subreaper()
 
     async def keep_reaping(self) -> None:
         """For ever, look for a nursery that was killed: end the orphans that came from it, and
-        collect what has ended of all that came."""
-        while True:
+        collect what has ended of all that came. At once done where nothing comes to this one."""
+        while self._adopts:
             if orphans.a_child_has_ended():
                 self._reap()
             if self._lost_one:
@@ -183,7 +183,7 @@ class Nursery:
     def _reap(self) -> None:
         """Collect what has ended of what came here, and a nursery that was killed."""
         if self._adopts:
-            if self._process and not orphans.runs(self._process.pid):
+            if self._process and self._process.poll() is not None:
                 self.close()  # the next start has another
             orphans.reap_adopted(self._is_nursery)
 

@@ -102,9 +102,13 @@ def group_lives(group: int) -> bool:
     return True
 
 
-def become_subreaper() -> None:
-    """Make orphaned descendants children of this process, so that none can slip away."""
+def become_subreaper() -> bool:
+    """Make orphaned descendants children of this process, so that none can slip away.
+
+    Returns whether they come, and /proc tells of them.
+    """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    return _libc is not None and stat_fields(os.getpid()) is not None
 
 
 def die_with_parent() -> None:

@@ -1,12 +1,15 @@
-"""What came to the agent from a killed nursery: what nobody can end."""
+"""What came to the agent from a killed nursery: what nobody can end, and what the system lacks."""
 
+import asyncio
 import logging
+import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from activities.node import orphans, supervision
+from activities.node import orphans, supervision, system
 from activities.node.supervision import Nursery
 
 _GONE = (2**22 + 1, 1)
@@ -31,6 +34,13 @@ def left() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.fixture
+def nothing() -> Iterator[int]:
+    """Where nothing is read, and what is written is lost."""
+    with Path(os.devnull).open("r+b") as file:
+        yield file.fileno()
+
+
 async def test_what_cannot_be_ended_is_said_of_one_job_alone(
     adopting: Nursery,
     left: subprocess.Popen[bytes],
@@ -45,3 +55,25 @@ async def test_what_cannot_be_ended_is_said_of_one_job_alone(
         assert await adopting.collected(left, *_GONE) == [left.pid]
         assert await adopting.collected(left, *_GONE) == []
     assert [record.message.split()[0] for record in caplog.records] == ["killing", "processes"]
+
+
+async def test_a_living_nursery_stays_where_proc_cannot_be_read(
+    adopting: Nursery, nothing: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As when the agent has no file descriptor left."""
+    nursery = adopting.fork(tmp_path, [nothing] * 3)
+    for module in (orphans, system):
+        monkeypatch.setattr(module, "stat_fields", lambda _pid: None)  # pyright: ignore
+    await adopting.collected(nursery, *_GONE)
+    assert adopting.fork(tmp_path, [nothing] * 3) is nursery
+    assert nursery.poll() is None
+
+
+async def test_nothing_is_adopted_where_the_system_gives_no_orphans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(system, "_libc", None)
+    monkeypatch.delattr(os, "waitid")
+    nursery = Nursery()
+    nursery.adopt()
+    await asyncio.wait_for(nursery.keep_reaping(), 10)
