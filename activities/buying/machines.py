@@ -62,8 +62,9 @@ class MachineActivities:
         """
         async with beating():
             async with self._database.transaction() as connection:
-                # Whoever ends the block waits for this, and then finds the machine.
-                block = await rows.block_to_start(connection, start.block_id, "FOR SHARE OF b")
+                # Whoever ends the block, sells of it or starts another machine on it waits for
+                # this, and then finds the machine.
+                block = await rows.block_to_start(connection, start.block_id, lock=True)
                 if block["state"] in _AT_ITS_END:
                     return Refusal(reason=f"its block ends: {block['reason']}")
                 if not await may_start(connection, start.block_id, start.name):

@@ -227,10 +227,17 @@ async def insert_machine(
     )
 
 
-async def block_to_start(connection: AsyncConnection, block_id: str, lock: str = "") -> Row:
+async def block_to_start(
+    connection: AsyncConnection, block_id: str, *, lock: bool = False
+) -> Row:
     """Return the row of a block with what its machines are asked for by: `for_gang`, and
-    `fast_fabric` where ranks are to meet over it."""
-    row = await _one(connection, f"{_BLOCK_TO_START} {lock}", id=block_id)
+    `fast_fabric` where ranks are to meet over it.
+
+    `lock` keeps others from starting a machine there, from selling its time and from ending it.
+    """
+    # Not FOR SHARE: two starts at one moment would not see the machine of each other.
+    locked = "FOR NO KEY UPDATE OF b" if lock else ""
+    row = await _one(connection, f"{_BLOCK_TO_START} {locked}", id=block_id)
     if row is None:
         raise NotFoundError(f"no block {block_id}")
     return row

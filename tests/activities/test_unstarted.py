@@ -115,7 +115,7 @@ async def test_either_the_sale_or_the_next_start_gets_the_time(failing: Failing)
     (machine,) = await failing.for_sale()
     async with failing.ledger.database.transaction() as connection:
         # As a start does: it holds the block, and stores its machine.
-        await rows.block_to_start(connection, BLOCK, "FOR SHARE OF b")
+        await rows.block_to_start(connection, BLOCK, lock=True)
         assert await may_start(connection, BLOCK, "next")
         sale = asyncio.create_task(failing.sell(machine))
         await eventually(lambda: failing.ledger.value(WAITING_FOR_LOCKS))
@@ -131,3 +131,28 @@ async def test_either_the_sale_or_the_next_start_gets_the_time(failing: Failing)
     async with failing.ledger.database.transaction() as connection:
         assert await nodes_left(connection, BLOCK) == 0
     assert await failing.for_sale() == []
+
+
+async def test_of_two_starts_at_one_moment_one_gets_the_node_that_is_not_for_sale(
+    failing: Failing,
+):
+    await failing.run("UPDATE blocks SET nodes = 2")
+    while len(failing.names) < 2 * FAILURES:
+        await failing.machine("FAILED")
+    await failing.sell((await failing.for_sale())[-1])
+
+    async def start(name: str) -> bool:
+        async with failing.ledger.database.transaction() as connection:
+            await rows.block_to_start(connection, BLOCK, lock=True)
+            may = await may_start(connection, BLOCK, name)
+            if may:
+                await rows.insert_machine(connection, BLOCK, name)
+            return may
+
+    async with failing.ledger.database.transaction() as connection:
+        await rows.block_to_start(connection, BLOCK, lock=True)
+        assert await may_start(connection, BLOCK, "one")
+        other = asyncio.create_task(start("other"))
+        await eventually(lambda: failing.ledger.value(WAITING_FOR_LOCKS))
+        await rows.insert_machine(connection, BLOCK, "one")
+    assert not await other
