@@ -41,8 +41,9 @@ async def insert(connection: AsyncConnection, intent: SaleIntent) -> None:
     Raises DBAPIError where the database refuses it, StaleError where the machine or its node is
     not as it was.
     """
-    # Whoever starts a machine waits for the block, and then finds what is for sale.
-    await connection.execute(text(_LOCK_FAILED), {"id": intent.block_id, "name": intent.machine})
+    # Whoever starts a machine waits for the block, and then finds what is for sale. In whatever
+    # state the machine is: it may be another when it is marked.
+    await connection.execute(text(_LOCK_BLOCK), {"id": intent.block_id})
     # Then the node, as placements do: else the two wait for each other.
     node = await connection.scalar(
         text("SELECT state FROM nodes WHERE id = :id FOR UPDATE"), {"id": intent.machine}
@@ -155,12 +156,7 @@ _INSERT = """
             CAST(:request AS jsonb), :bps, :flat, :simulated)
 """
 
-_LOCK_FAILED = """
-    SELECT FROM blocks
-     WHERE id = :id AND EXISTS (SELECT FROM machines
-                                 WHERE name = :name AND state IN ('FAILED', 'ENDED'))
-       FOR NO KEY UPDATE
-"""
+_LOCK_BLOCK = "SELECT FROM blocks WHERE id = :id FOR NO KEY UPDATE"
 
 _MARK_READY = """
     UPDATE machines SET sale_key = :key

@@ -156,3 +156,21 @@ async def test_of_two_starts_at_one_moment_one_gets_the_node_that_is_not_for_sal
         await eventually(lambda: failing.ledger.value(WAITING_FOR_LOCKS))
         await rows.insert_machine(connection, BLOCK, "one")
     assert not await other
+
+
+async def test_a_machine_that_fails_while_its_time_is_put_up_for_sale_is_not_sold_beside_a_start(
+    failing: Failing,
+):
+    await failing.machine("INTENT")
+    name = failing.names[-1]
+    refused = f"UPDATE machines SET refused_at = clock_timestamp() WHERE name = '{name}'"
+    await failing.run(refused)
+    async with failing.ledger.database.transaction() as connection:
+        await rows.block_to_start(connection, BLOCK, lock=True)
+        sale = asyncio.create_task(failing.sell(name))
+        await eventually(lambda: failing.ledger.value(WAITING_FOR_LOCKS))
+        failed = f"UPDATE machines SET state = 'FAILED' WHERE name = '{name}'"
+        await connection.execute(text(failed))
+        await rows.insert_machine(connection, BLOCK, "next")
+    with pytest.raises(StaleError):
+        await sale
