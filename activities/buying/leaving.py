@@ -4,6 +4,7 @@ Two blocks of a pool that are decided about at one moment see the same idle node
 gets here, and sees what the one before it took.
 """
 
+import asyncio
 from datetime import datetime
 
 from sqlalchemy import text
@@ -11,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.block_scene import read_scene
 from activities.database import clock
-from models.block_end import BlockOptionKind
+from models.block_end import BlockOptionKind, BlockScene
 from models.errors import StaleError
 from models.margins import Margins
 from scheduling.buying.leaving import kept_for, leaves_whole, may_be_called_off, may_be_sold
@@ -26,8 +27,9 @@ async def check_leaves(
     """
     await connection.execute(text(_ONE_AT_A_TIME), {"id": block_id})
     scene = await read_scene(connection, block_id, await clock(connection), margins)
-    if machine not in may_be_sold(scene):
-        raise StaleError(f"node {machine} stays: {kept_for(scene)}")
+    # In threads: in a large pool these take long.
+    if machine not in await asyncio.to_thread(may_be_sold, scene):
+        raise StaleError(f"node {machine} stays: {await asyncio.to_thread(kept_for, scene)}")
 
 
 async def mark_let_go(
@@ -36,12 +38,16 @@ async def mark_let_go(
     """Keep new jobs off the machine of a block that is let go; return why that may not be."""
     await connection.execute(text(_ONE_AT_A_TIME), {"id": block_id})
     scene = await read_scene(connection, block_id, now, margins)
-    if not leaves_whole(scene) and not may_be_called_off(scene):
-        return kept_for(scene)
+    if not await asyncio.to_thread(_may_go, scene):
+        return await asyncio.to_thread(kept_for, scene)
     values = {"id": block_id, "reason": reason}
     await connection.execute(text(_CORDON), values)
     await connection.execute(text(_LEAVES), values)
     return ""
+
+
+def _may_go(scene: BlockScene) -> bool:
+    return leaves_whole(scene) or may_be_called_off(scene)
 
 
 async def let_go_before(connection: AsyncConnection, block_id: str) -> str:

@@ -7,6 +7,8 @@ are decided about at one moment do not both leave where one would do.
 
 from collections.abc import Collection
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cached_property
 
 from models.block_end import BlockScene
 from models.job import Tier
@@ -16,6 +18,7 @@ from scheduling.buying.warm import bought_for, counts, short_of_warm, wants_warm
 
 MOST_QUEUED = 256
 """Jobs of the queue that are looked at."""
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def may_leave(scene: BlockScene) -> list[str]:
@@ -27,14 +30,23 @@ def may_leave(scene: BlockScene) -> list[str]:
     mine = {machine.name for machine in scene.machines if machine.takes_work}
     held = {job.node_id for job in scene.jobs}
     leaving: list[str] = []
-    for node in sorted(_idle(scene, fleet), key=lambda node: _order(scene, node)):
-        others = node.id not in mine
-        if others and node.id not in scene.billed:
-            continue  # whose paid time is sold first is settled where sales are stored
-        if _is_wanted(scene, fleet, node):
+    # Whose paid time is sold first is settled where sales are stored.
+    idle = [node for node in _idle(scene, fleet) if node.id in mine or node.id in scene.billed]
+    idle.sort(key=lambda node: _order(scene, node))
+    last = max((place for place, node in enumerate(idle) if node.id in mine), default=-1)
+    # To ask takes long in a large pool: where one is wanted, so is the like that lasts as long.
+    wanted: list[tuple[Node, datetime]] = []
+    target = _Target(scene, fleet)
+    for node in idle[: last + 1]:
+        kind, until = _kind(scene, node), node.expires_at or _NEVER
+        if any(kind == other and until >= least for other, least in wanted):
             continue
-        fleet = _without(fleet, {node.id})
-        if not others and node.id not in held:
+        if _is_wanted(target, node):
+            wanted.append((kind, until))
+            continue
+        target = _Target(scene, _without(target.fleet, {node.id}))
+        wanted.clear()
+        if node.id in mine and node.id not in held:
             leaving.append(node.id)
     return leaving
 
@@ -61,7 +73,7 @@ def may_be_called_off(scene: BlockScene) -> bool:
     if scene.block.coming is None:
         return False
     fleet = fleet_of_scene(scene)
-    return not _starts_there(scene, fleet) and not _needs(scene, fleet, _on_its_way(scene))
+    return not _starts_there(scene, fleet) and not _Target(scene, fleet).needs(_on_its_way(scene))
 
 
 def is_kept_warm(scene: BlockScene) -> bool:
@@ -73,7 +85,8 @@ def is_kept_warm(scene: BlockScene) -> bool:
         return False
     # What it would go on for may be on its way already.
     counting = any(node.id in mine and _counts(scene, node) for node in fleet.nodes)
-    return _needs(scene, fleet, mine) if counting else _short(scene, fleet) > 0
+    target = _Target(scene, fleet)
+    return target.needs(mine) if counting else target.short > 0
 
 
 def kept_for(scene: BlockScene) -> str:
@@ -87,9 +100,10 @@ def kept_for(scene: BlockScene) -> str:
         return "a job is to start there"
     mine = {machine.name for machine in scene.machines}
     there = [node for node in fleet.nodes if node.id in mine]
-    if any(not _counts(scene, node) and _is_wanted(scene, fleet, node) for node in there):
+    target = _Target(scene, fleet)
+    if any(not _counts(scene, node) and _is_wanted(target, node) for node in there):
         return "the pool's warm target wants it until another is there in its place"
-    if _needs(scene, fleet, mine):
+    if target.needs(mine):
         return "the pool's warm target wants it"
     return "the pool's warm target wants it: another idle machine, which costs more, goes first"
 
@@ -128,23 +142,51 @@ def _order(scene: BlockScene, node: Node) -> tuple[bool, int, str]:
     return hourly is None, -(hourly or 0), node.id
 
 
-def _is_wanted(scene: BlockScene, fleet: Fleet, node: Node) -> bool:
+def _kind(scene: BlockScene, node: Node) -> Node:
+    """Return a node without what does not matter to the warm target; of its end there is left
+    whether it counts."""
+    ends_at = None if _counts(scene, node) else scene.now
+    return node.model_copy(
+        update={
+            "id": "", "block_id": None, "epoch": 0, "price": None, "labels": {}, "data": (),
+            "expires_at": ends_at,
+        }
+    )  # fmt: skip
+
+
+class _Target:
+    """What lacks of the warm target with a fleet, and whether more would without some nodes."""
+
+    def __init__(self, scene: BlockScene, fleet: Fleet) -> None:
+        self.scene = scene
+        self.fleet = fleet
+
+    @cached_property
+    def short(self) -> int:
+        """GPUs that lack."""
+        return _short(self.scene, self.fleet)
+
+    @cached_property
+    def lasting(self) -> "_Target":
+        """The same of what is there, with nodes that do not end."""
+        return _Target(self.scene, _lasting(self.scene, _without(self.fleet, self.fleet.coming)))
+
+    def needs(self, names: Collection[str]) -> bool:
+        """Return whether the warm target lacks more without these nodes."""
+        return _short(self.scene, _without(self.fleet, names)) > self.short
+
+
+def _is_wanted(target: _Target, node: Node) -> bool:
     """Return whether the warm target lacks more without an idle node.
 
     One too near its end to count is wanted until another is there in its place: what comes does
     not hold jobs yet.
     """
-    if _counts(scene, node):
-        return _needs(scene, fleet, {node.id})
-    if not wants_warm(node.gpu_type, scene.policy):
+    if _counts(target.scene, node):
+        return target.needs({node.id})
+    if not wants_warm(node.gpu_type, target.scene.policy):
         return False
-    there = _without(fleet, fleet.coming)
-    return _needs(scene, _lasting(scene, there), {node.id})
-
-
-def _needs(scene: BlockScene, fleet: Fleet, names: Collection[str]) -> bool:
-    """Return whether the warm target lacks more without these nodes."""
-    return _short(scene, _without(fleet, names)) > _short(scene, fleet)
+    return target.lasting.needs({node.id})
 
 
 def _short(scene: BlockScene, fleet: Fleet) -> int:

@@ -54,7 +54,7 @@ from scheduling.buying.promises import unpromised
 from scheduling.buying.seed_rule import seed_options, shortfall
 from scheduling.buying.shorter import shortened
 from scheduling.buying.too_large import too_large
-from scheduling.buying.warm import bought_for, lacking_of, with_warm
+from scheduling.buying.warm import bought_for, lacking_of, with_warm, without_the_last
 from scheduling.buying.words import cost_of_difference, nothing_lacks, sentence
 
 MOST_ROUNDS = 8
@@ -178,7 +178,8 @@ def _scene(
     )
     if policy.rule is not BuyingRule.LEAST_COST or tier is not Tier.FAST:
         return scene
-    return replace(scene, jobs=with_warm(ordered, fleet, policy, demand, now))
+    jobs = with_warm(ordered, fleet, policy, demand, now)
+    return replace(scene, jobs=without_the_last(jobs, fleet, policy, now))
 
 
 def _lacking(scene: Scene) -> list[UnmetJob]:

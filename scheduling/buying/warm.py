@@ -59,17 +59,29 @@ def bought_for(
 def with_warm(
     queue: Sequence[UnmetJob], fleet: Fleet, policy: BuyingPolicy, usual: float, now: datetime
 ) -> tuple[UnmetJob, ...]:
-    """Return the first FAST jobs of a queue, and behind them the target beyond the demand of now
-    as jobs: whole machines and the rest. `queue` and `fleet` are those of FAST."""
+    """Return the first FAST jobs of a queue, and behind them the whole target beyond the demand of
+    now as jobs: whole machines and the rest. `queue` and `fleet` are those of FAST."""
     wanted = _wanted(queue, fleet, policy)
     beyond = max(warm_target(wanted, policy, usual) - wanted, 0)
     whole = _gpus_of_whole(policy)
     sizes = [whole] * (beyond // whole) + [beyond % whole] * (beyond % whole > 0)
     warm = (
         UnmetJob(request=_request(number, gpus, policy, now), start_by=now)
-        for number, gpus in enumerate(sizes[:MOST_JOBS], 1)
+        for number, gpus in enumerate(sizes, 1)
     )
     return (*queue[:MOST_JOBS], *warm)
+
+
+def without_the_last(
+    jobs: Sequence[UnmetJob], fleet: Fleet, policy: BuyingPolicy, now: datetime
+) -> tuple[UnmetJob, ...]:
+    """Return the same without what lacks of the target beyond `MOST_JOBS` of its jobs: that is
+    bought for when the first of it is under way."""
+    if sum(map(_is_warm, jobs)) <= MOST_JOBS:
+        return tuple(jobs)
+    lacking = [job for job in lacking_of(jobs, fleet, policy, now) if _is_warm(job)]
+    last = {job.request.id for job in lacking[MOST_JOBS:]}
+    return tuple(job for job in jobs if job.request.id not in last)
 
 
 def lacking_of(

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from models.block_end import BlockFacts, BlockMachine, BlockOptionKind
 from models.buying import CapacityUnderWay, MarketView, PurchasePlan, Release
+from scheduling.buying import leaving
 from scheduling.buying.block_end import decide_block, kept
-from scheduling.buying.warm import counts_until
+from scheduling.buying.leaving import may_leave
+from scheduling.buying.warm import counts_until, short_of_warm
 from tests.scheduling.test_block_end import a_block, a_scene, by_use, quote
 from tests.support.buying import NOW, a_release, cloud, decided, exchange
 
@@ -220,3 +222,33 @@ def test_what_may_leave_is_not_bought_again(
         gone = leave(pool, **policy)
         rest = tuple(each for each in pool if each.node.id not in gone)
         assert not bought(rest, **policy), f"{gone} left"
+
+
+def test_a_warm_target_of_many_machines_is_kept_and_bought_whole():
+    pool = tuple(a_release(f"n{number:03}", 8) for number in range(66))
+    scene = a_scene(
+        *pool, policy={"fast_warm_gpus": 66 * 8}, block=by_use(gpus_per_node=8),
+        billed={each.node.id: 16 for each in pool}, machines=(BlockMachine(name="n000"),),
+    )  # fmt: skip
+    assert may_leave(scene) == []
+    assert bought(pool[1:], fast_warm_gpus=66 * 8)
+
+
+def test_what_lacks_is_asked_once_for_nodes_that_are_alike(monkeypatch: pytest.MonkeyPatch):
+    asked: list[int] = []
+
+    def counted(*arguments: Any) -> int:
+        asked.append(1)
+        return short_of_warm(*arguments)
+
+    monkeypatch.setattr(leaving, "short_of_warm", counted)
+    pool = tuple(
+        a_release(f"n{n}", 8, block_id=f"b{n}", expires_at=NOW + (20 + n) * HOUR)
+        for n in range(12)
+    )
+    scene = a_scene(
+        *pool, policy={"fast_warm_gpus": 11 * 8}, block=by_use(gpus_per_node=8),
+        billed={each.node.id: 16 for each in pool}, machines=(BlockMachine(name="n9"),),
+    )  # fmt: skip
+    assert may_leave(scene) == []  # n0 goes first
+    assert len(asked) <= 4
