@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from models.purchase import PurchaseRequest
 
 FAILURES = 3
-"""For each node: so many machines have failed there when its time may be sold."""
+"""So many machines have failed for each node of a block that is not up, since the newest that came
+up, when the time of these nodes may be sold."""
 
 
 async def unstarted_machines(
@@ -47,21 +48,32 @@ async def may_start(connection: AsyncConnection, block_id: str, name: str) -> bo
 
 
 FAILED_AGAIN = f"""
-    WITH n AS (
-        SELECT b.nodes,
-               count(*) FILTER (WHERE m.sale_key IS NULL
-                                  AND m.state IN ('FAILED', 'ENDED')) AS failed,
-               count(*) FILTER (WHERE m.sale_key IS NOT NULL
-                                   OR m.state NOT IN ('FAILED', 'ENDED')) AS taken
-          FROM blocks b JOIN machines m ON m.block_id = b.id
+    WITH of_block AS (
+        SELECT m.*, m.state = 'READY' OR EXISTS (SELECT FROM nodes WHERE id = m.name) AS was_up
+          FROM machines m WHERE m.block_id = :id),
+    failed AS (
+        SELECT name, created_at FROM of_block
+         WHERE sale_key IS NULL AND state IN ('FAILED', 'ENDED') AND NOT was_up
+           AND created_at > coalesce((SELECT max(created_at) FROM of_block WHERE was_up),
+                                     '-infinity')),
+    n AS (
+        SELECT b.nodes - count(*) FILTER (WHERE m.sale_key IS NOT NULL
+                                             OR m.state NOT IN ('FAILED', 'ENDED')) AS without,
+               count(*) FILTER (WHERE m.sale_key IS NULL AND m.state = 'STARTING') AS starting
+          FROM blocks b JOIN of_block m ON m.block_id = b.id
          WHERE b.id = :id GROUP BY b.nodes)
-    SELECT m.name
-      FROM machines m
-     WHERE m.block_id = :id AND m.sale_key IS NULL AND m.state IN ('FAILED', 'ENDED')
-     ORDER BY m.created_at DESC, m.name DESC
-     LIMIT (SELECT greatest(least(n.failed / {FAILURES}, n.nodes - n.taken), 0) FROM n)
+    SELECT name
+      FROM failed
+     ORDER BY created_at DESC, name DESC
+     LIMIT (SELECT CASE WHEN (SELECT count(*) FROM failed)
+                             >= {FAILURES} * (n.without + n.starting)
+                        THEN greatest(n.without, 0) ELSE 0 END FROM n)
 """
-"""The SQL of the machines that stand for nodes of a block without one, where so many failed."""
+"""The SQL of the machines that stand for nodes of a block without one, where so many failed.
+
+Counted are the failures since the newest machine that came up, against the nodes that have none
+or one that starts. A machine that was up is no failure.
+"""
 
 _UNSTARTED = f"""
     SELECT m.name, p.request, greatest(b.starts_at, p.created_at) AS starts_at

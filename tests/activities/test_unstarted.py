@@ -104,7 +104,7 @@ async def test_it_is_for_sale_after_so_many_failures_for_each_node_and_once_it_i
     async with failing.ledger.database.transaction() as connection:
         assert await fails_again(connection, BLOCK)
     await failing.run("UPDATE blocks SET nodes = 2")
-    assert len(await failing.for_sale()) == 1, "so many failures are those of one node"
+    assert await failing.for_sale() == [], "so many failures are those of one node"
     await failing.machine("STARTING")
     await failing.run("UPDATE blocks SET nodes = 1")
     assert await failing.for_sale() == [], "the next may come up"
@@ -174,3 +174,20 @@ async def test_a_machine_that_fails_while_its_time_is_put_up_for_sale_is_not_sol
         await rows.insert_machine(connection, BLOCK, "next")
     with pytest.raises(StaleError):
         await sale
+
+
+async def test_failures_of_nodes_that_are_up_since_and_machines_that_were_up_do_not_count(
+    failing: Failing,
+):
+    await failing.run("UPDATE blocks SET nodes = 4")
+    await failing.machine("FAILED")
+    for _ in range(3):
+        await failing.machine("READY")
+    await failing.machine("FAILED")
+    assert await failing.for_sale() == [], "the fourth has failed once"
+    for _ in range(FAILURES - 1):
+        await failing.machine("FAILED")
+    assert await failing.for_sale() == failing.names[-1:]
+    await failing.ledger.register(failing.names[-1])
+    await failing.run(f"UPDATE machines SET state = 'ENDED' WHERE name = '{failing.names[-1]}'")
+    assert await failing.for_sale() == [], "what was up and has ended has not failed"
