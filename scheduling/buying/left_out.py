@@ -38,15 +38,25 @@ def with_refused(book: OrderBook, refused: Iterable[RefusedOffer]) -> OrderBook:
     """Return a book that says of which of its places its market took no order of late."""
     found: dict[str, str] = {}
     for each in refused:
-        if not each.instance_type or each.provider != book.provider:
+        if each.provider != book.provider or not _is_of(each, book):
             continue
         if each.place is not None:
             found[each.place] = why_refused(each)
-        elif InstanceType.parse(each.instance_type).takes(InstanceType.parse(book.instance_type)):
+        else:
             # The order named no place: the market had the choice of all.
             places = {ask.place or "" for ask in book.asks}
             found |= dict.fromkeys(places, why_refused(each))
     return book.model_copy(update={"refused": {**book.refused, **found}}) if found else book
+
+
+def _is_of(refused: RefusedOffer, book: OrderBook) -> bool:
+    """Return whether it was an order of the type of a book. A market's own name for a type, that
+    of none of ours, is another's."""
+    try:
+        wanted = InstanceType.parse(refused.instance_type)
+        return wanted.takes(InstanceType.parse(book.instance_type))
+    except ValueError:
+        return False
 
 
 def sells(market: MarketView, policy: BuyingPolicy) -> bool:

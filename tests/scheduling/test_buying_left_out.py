@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from models.buying import Among, BuyDecision, BuyingPolicy, MarketView, Option
+from models.buying import Among, BuyDecision, BuyingPolicy, MarketView, Option, RefusedOffer
 from models.market import Level
 from models.money import micro_of
-from tests.support.buying import a_job, book_of, cloud, decided, exchange, with_book
+from scheduling.buying.left_out import with_refused
+from tests.support.buying import NOW, a_job, book_of, cloud, decided, exchange, with_book
 
 ROWS: tuple[dict[str, Any], ...] = (
     {"id": "o0", "seller": "runpod", "community": True, "region": "eu_west", "country": "NL"},
@@ -115,3 +116,17 @@ def test_names_are_parted_by_commas_or_listed():
     assert BuyingPolicy.model_validate(policy.model_dump()) == policy
     with pytest.raises(ValueError, match="include"):
         Among.model_validate({"include": "a,,b"})
+
+
+@pytest.mark.parametrize(
+    ("named", "refused"),
+    [("8xH100", {"p"}), ("8xH100-80GB", {"p"}), ("8xH200", set()), ("h100-sxm", set())],
+)
+@pytest.mark.parametrize("place", ["p", None])
+def test_a_row_is_left_out_for_the_type_that_was_refused_there(
+    named: str, refused: set[str], place: str | None
+):
+    asks = (Level(price=1, gpus=8, place="p"),)
+    book = book_of(exchange(("1.00", 1))).model_copy(update={"asks": asks})
+    row = RefusedOffer(provider=book.provider, instance_type=named, place=place, at=NOW, said="no")
+    assert set(with_refused(book, [row]).refused) == refused
