@@ -105,7 +105,7 @@ class MarketError(LongshoreError):
     """A market said no. The text names the market, and never holds a credential.
 
     `creates` is true of the answer to a request that creates something: of a look it says nothing
-    of what was asked for before.
+    of what was asked for before. `fields` are those of the request that it complains of.
     """
 
     exit_code = 69
@@ -114,6 +114,7 @@ class MarketError(LongshoreError):
         self.provider = provider
         self.status = status
         self.creates = False
+        self.fields: tuple[str, ...] = ()
         super().__init__(f"{provider}: {text}")
 
 

@@ -5,7 +5,7 @@ The database refuses what is over a cap, and everything while buying is stopped.
 
 import json
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from psycopg import errors
 from sqlalchemy import RowMapping, text
@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.ledger import book_cost
+from activities.database import clock
 from models.errors import NotFoundError
 from models.market import Order, OrderRequest, OrderState
 from models.money import format_dollars
@@ -160,10 +161,17 @@ async def record_order(connection: AsyncConnection, row: Row, order: Order) -> N
     await book_cost(connection, row, cost(order.fills), simulated=order.simulated)
     if order.state is OrderState.REJECTED and what is None:
         said = f"{row['provider']}: the order was refused: it ended as rejected"
-        await close_order(connection, row["key"], refused=said, finally_=True)
+        final = not is_late(row, await clock(connection))
+        await close_order(connection, row["key"], refused=said, finally_=final)
     elif order.state.final:
         await close_order(connection, row["key"])
     await recount(connection, row["purchase_id"])
+
+
+def is_late(row: Row, now: datetime) -> bool:
+    """Return whether the time of an order had begun, so that it may be refused for that."""
+    window = OrderRequest.model_validate(row["request"]).window
+    return window is not None and now >= window.start + timedelta(minutes=1)
 
 
 async def record_machine_order(connection: AsyncConnection, row: Row, order: Order) -> None:
@@ -227,9 +235,7 @@ async def insert_machine(
     )
 
 
-async def block_to_start(
-    connection: AsyncConnection, block_id: str, *, lock: bool = False
-) -> Row:
+async def block_to_start(connection: AsyncConnection, block_id: str, *, lock: bool = False) -> Row:
     """Return the row of a block with what its machines are asked for by: `for_gang`, and
     `fast_fabric` where ranks are to meet over it.
 

@@ -145,14 +145,14 @@ class PurchasingActivities:
                 if not await self._sending.is_final(row, error, sent_before):
                     raise
                 now = await self._now()
-                final = isinstance(error, OfferRefusedError) and not _is_late(row, now)
+                final = isinstance(error, OfferRefusedError) and not rows.is_late(row, now)
                 await self._refuse(ref.key, str(error), finally_=final)
                 forbidden = isinstance(error, CredentialsError)
                 if forbidden:
                     async with self._database.transaction() as connection:
                         await market_refusals.note(connection, row["provider"], str(error))
                 return (await self._seen(ref.key)).model_copy(
-                    update={"late": _is_late(row, now), "forbidden": forbidden}
+                    update={"late": rows.is_late(row, now), "forbidden": forbidden}
                 )
             await self._record(ref.key, order)
         await failpoint("place_order.after-commit")
@@ -308,12 +308,6 @@ class PurchasingActivities:
 
 def _capabilities(settings: Settings, provider: str) -> Any:
     return registry.connect(settings, provider).capabilities
-
-
-def _is_late(row: rows.Row, now: datetime) -> bool:
-    """Return whether the time of an order had begun before it could be refused for that."""
-    window = OrderRequest.model_validate(row["request"]).window
-    return window is not None and now >= window.start + timedelta(minutes=1)
 
 
 def _window(option: PurchaseOption, now: datetime) -> Window:

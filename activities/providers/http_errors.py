@@ -56,6 +56,9 @@ _PASSES = (
 )  # fmt: skip
 """Parts of refusals that are not of what is sold: what is refused for these may be taken later."""
 
+_ROW = "instance_sku"
+"""The field of an order that names the row of a book."""
+
 
 def is_away(status: int) -> bool:
     """Return whether a status says that the market is away for now."""
@@ -71,14 +74,17 @@ def error_of(provider: str, status: int, body: Any, asked: str, token_name: str)
         said = f"{said} {_what_to_do(status, token_name)}"
     elif kind is FundsError:
         said = f"{said} (the account there has too little money, or is frozen)"
-    return kind(provider, f"{asked} was refused: {said}", status=status)
+    error = kind(provider, f"{asked} was refused: {said}", status=status)
+    error.fields = tuple(filter(None, map(_field, _complaints(next(_error_objects(body), {})))))
+    return error
 
 
 def refused_for_good(error: InvalidOrderError) -> InvalidOrderError:
     """Return the refusal of an order as one of the offer, or of the row of a book, unless it is of
-    the account, the price, or of this moment."""
+    the account, the price, this moment, or of fields of the request that name neither."""
     said = str(error)
-    if any(words in said.casefold() for words in _PASSES):
+    of_request = error.status == 422 and error.fields and _ROW not in error.fields
+    if of_request or any(words in said.casefold() for words in _PASSES):
         return error
     refused = OfferRefusedError(error.provider, said.removeprefix(f"{error.provider}: "),
                                 status=error.status)  # fmt: skip
@@ -146,9 +152,16 @@ def _line(item: Any) -> str:
     """Return ``field: what`` of one complaint, in any of the shapes."""
     if not isinstance(item, dict):
         return str(item)
-    where = item.get("field") or item.get("param") or ".".join(map(str, item.get("loc") or ()))
+    where = _field(item)
     what = item.get("message") or item.get("details") or item.get("msg") or item.get("code") or ""
     return f"{where}: {what}" if where else str(what)
+
+
+def _field(item: Any) -> str:
+    """Return the field that a complaint is of; empty where it names none."""
+    if not isinstance(item, dict):
+        return ""
+    return item.get("field") or item.get("param") or ".".join(map(str, item.get("loc") or ()))
 
 
 def _what_to_do(status: int, token_name: str) -> str:

@@ -347,10 +347,10 @@ async def _(shop: Shop, fault: str) -> None:
     assert shop.room.running == {machine.id: None}
 
 
-@meets("order_invalid", (SFC,), "`OfferRefusedError` with a line for each field")
+@meets("order_invalid", (SFC,), "`InvalidOrderError` with a line for each field")
 async def _(shop: Shop, fault: str) -> None:
     said = "\nallocation_schedule_delta: the fault order_invalid"
-    await refused(shop, fault, OfferRefusedError, 422, said)
+    await refused(shop, fault, InvalidOrderError, 422, said)
 
 
 @meets("order_rejected", (SFC,), "order REJECTED, without fills")

@@ -1,0 +1,68 @@
+"""What a market refuses because it came late is no fault of the row of its book."""
+
+from datetime import timedelta
+
+import pytest
+
+from activities.buying import purchase_rows as rows
+from activities.database import clock
+from activities.providers.http_errors import error_of, refused_for_good
+from activities.views import set_pool
+from models.buying import BuyingPolicy
+from models.errors import InvalidOrderError, OfferRefusedError
+from models.market import Order, OrderRequest, OrderState, Window
+from models.pool import PoolSpec
+from models.purchase import OrderIntent, PurchaseOption, PurchaseRequest
+from tests.support.ledger import Ledger
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(("begun", "final"), [(timedelta(), True), (2 * MINUTE, False)])
+async def test_an_order_that_ends_as_rejected_is_final_unless_its_time_had_begun(
+    ledger: Ledger, begun: timedelta, final: bool
+):
+    option = PurchaseOption(
+        provider="sfcompute", instance_type="8xH100", gpus_per_node=8, length=timedelta(hours=4),
+        limit=2_000_000,
+    )  # fmt: skip
+    intent = OrderIntent(purchase_id="p-1", number=1, option=0, nodes=1, limit=2_000_000)
+    async with ledger.database.transaction() as connection:
+        now = await clock(connection)
+        window = Window(start=now - begun, end=now + timedelta(hours=4))
+        order = OrderRequest(
+            key=intent.key, instance_type="8xH100", nodes=1, window=window, limit=2_000_000
+        )
+        purchase = PurchaseRequest(pool=ledger.pool, options=(option,))
+        policy = BuyingPolicy(enabled=True)
+        await set_pool(connection, PoolSpec(name=ledger.pool, buying=policy))
+        await rows.insert_purchase(connection, "p-1", purchase)
+        await rows.insert_order(
+            connection, intent, "sfcompute", order, 8, window.end, is_machine=False, now=now
+        )
+        row = await rows.lock_order(connection, intent.key)
+        rejected = Order(
+            provider="sfcompute", id="o-1", instance_type="8xH100", nodes=1,
+            state=OrderState.REJECTED, simulated=True,
+        )  # fmt: skip
+        await rows.record_order(connection, row, rejected)
+        row = await rows.lock_order(connection, intent.key)
+    assert row["refused_finally"] is final
+
+
+@pytest.mark.parametrize(
+    ("field", "kind"),
+    [
+        ("allocation_schedule_delta", InvalidOrderError),
+        ("instance_sku", OfferRefusedError),
+        (None, OfferRefusedError),
+    ],
+)
+def test_a_field_of_the_request_that_is_refused_is_no_fault_of_the_row(
+    field: str | None, kind: type[InvalidOrderError]
+):
+    details = [{"field": field, "message": "odd"}] if field else []
+    body = {"error": {"type": "unprocessable_entity", "message": "no", "details": details}}
+    error = error_of("sfcompute", 422, body, "POST /orders", "A_TOKEN")
+    assert isinstance(error, InvalidOrderError)
+    assert type(refused_for_good(error)) is kind
