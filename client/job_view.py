@@ -257,9 +257,7 @@ def _moment(instant: datetime, now: datetime) -> str:
     return f"{ago(instant, now)} ({clock(instant, now)})"
 
 
-def _attempts_table(
-    attempts: Sequence[AttemptRecord | AttemptView], now: datetime
-) -> Table:
+def _attempts_table(attempts: Sequence[AttemptRecord | AttemptView], now: datetime) -> Table:
     table = a_table(
         ("#", "node", "GPUs", f"placed ({zone(now)})", "lasted", "end"),
         right=("#",),

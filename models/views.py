@@ -173,7 +173,7 @@ class AttemptView(Wire):
     ended_at: Instant | None = None
     """When it gave up the last of its GPUs; null while it holds any."""
     end_reason: str | None = None
-    """Why it gave them up, such as SUCCEEDED or PREEMPTED."""
+    """Why it gave them up, such as finished, failed or node-lost."""
     end_message: str = ""
     reason: str = ""
     """Why it was placed there."""

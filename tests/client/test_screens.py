@@ -530,7 +530,7 @@ def test_why_of_an_ended_job_says_how_it_ended_where_it_ran_and_what_it_cost() -
     )  # fmt: skip
     record = AttemptView(
         attempt=1, shares=(AttemptShare(node_id="node-a", gpu_indices=(0, 1)),),
-        placed_at=NOW - 5 * MINUTE, ended_at=NOW - 2 * MINUTE, end_reason="FAILED",
+        placed_at=NOW - 5 * MINUTE, ended_at=NOW - 2 * MINUTE, end_reason="finished",
         end_message="exited with code 3",
     )  # fmt: skip
     cost = JobCost(
@@ -544,7 +544,7 @@ def test_why_of_an_ended_job_says_how_it_ended_where_it_ran_and_what_it_cost() -
         "ended         2m ago (",
         "ran last for  3m",
         "cost          $1.20 for 6m of GPU time; its share of b-2 is booked when that ends",
-        "FAILED: exited with code 3",
+        "finished: exited with code 3",
     ):
         assert part in text
     assert "score" not in text
