@@ -27,11 +27,11 @@ def stored_spec(job_id: str, stored: object) -> JobSpec | None:
         problems = "; ".join(describe_all(error, "spec"))
     except (TypeError, KeyError, AttributeError, ValueError) as error:  # it is no mapping at all
         problems = str(error)
-    _say_once(job_id, problems)
+    say_once(job_id, problems)
     return None
 
 
 @lru_cache(maxsize=1000)
-def _say_once(job_id: str, problems: str) -> None:
+def say_once(job_id: str, problems: str) -> None:
     """Name a job in the log; later looks find the same, and say nothing."""
     _log.warning("job %s is left alone: its spec cannot be read (%s)", job_id, problems)

@@ -8,6 +8,7 @@ import pytest
 from activities.buying.demand import demand_of_late
 from activities.departures import DepartureActivities
 from activities.signals import Signals
+from activities.stored_specs import say_once
 from activities.views import set_pool
 from models.buying import BuyingPolicy
 from models.departures import Cause, DepartureRequest, Leaving, Margins
@@ -35,6 +36,7 @@ DAMAGES = {
 @pytest.fixture(params=list(DAMAGES.values()), ids=list(DAMAGES))
 async def damaged(ledger: Ledger, request: pytest.FixtureRequest) -> Ledger:
     """A pool that may buy, with two nodes and a long job on each; one has a damaged row."""
+    say_once.cache_clear()  # another test may have damaged a row in the same way
     async with ledger.database.transaction() as connection:
         spec = PoolSpec(name=ledger.pool, buying=BuyingPolicy(enabled=True))
         await set_pool(connection, spec)

@@ -120,11 +120,11 @@ async def test_an_order_that_our_key_may_not_make_is_not_made_again_and_again(
         why = (await longshore.explain(job.job_id)).buying
         return why is not None and "Nothing is bought there until" in why.reason
 
-    await eventually(says_so, 60, interval=1)
+    await eventually(says_so, interval=1)
     assert len(await orders_of(buyer)) == 1
     buyer.market.clear_faults()
     await BuyingSwitch(buyer.database).resume()  # a person has given the key the role
-    await eventually(lambda: _has_orders(buyer, 2), 60)
+    await eventually(lambda: _has_orders(buyer, 2))
     await longshore.cancel(job.job_id)
 
 

@@ -41,7 +41,7 @@ async def test_a_patient_job_leaves_a_dear_node_and_takes_a_cheap_one(
         assert any(each.lost.endswith("more") for each in dear), dear
         return why.reason
 
-    await eventually(waits, 60, interval=1)
+    await eventually(waits, interval=1)
     assert await bought(buyer) == []
     sells(buyer, CHEAP)
     assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED

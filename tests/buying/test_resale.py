@@ -22,6 +22,8 @@ from tests.support.waiting import eventually
 
 LONG = timedelta(hours=4)
 FEE_BPS = 400
+SOON = 240
+"""Seconds: time at a market begins with a full minute, and what is late is waited for twice."""
 
 
 def bids(buyer: Buyer, *prices: str) -> None:
@@ -45,7 +47,7 @@ async def settled(buyer: Buyer, block: str) -> list[dict[str, Any]]:
 
 async def ended(buyer: Buyer, block: str) -> Any:
     handle = buyer.temporal.get_workflow_handle(f"block-{block}")
-    return await asyncio.wait_for(handle.result(), 60)
+    return await asyncio.wait_for(handle.result(), SOON)
 
 
 async def test_an_idle_node_is_sold_until_the_end_of_its_block(buyer: Buyer):
@@ -241,9 +243,9 @@ async def test_paid_time_on_which_nothing_may_be_started_is_sold(buyer: Buyer):
         (sale,) = await settled(buyer, block)
         return sale
 
-    sale = await eventually(sold, 90, interval=1)
+    sale = await eventually(sold, SOON, interval=1)
     assert (sale["state"], sale["proceeds"] > 0) == ("SOLD", True)
-    over = await asyncio.wait_for(bought.result(), 90)
+    over = await asyncio.wait_for(bought.result(), SOON)
     assert (over.state.value, over.nodes, len(over.orders)) == ("ENDED", (), 1)
     assert "its time was sold" in over.reason
     await buyer.agrees()
@@ -267,9 +269,9 @@ async def test_of_two_nodes_that_may_not_be_started_the_one_without_a_buyer_is_t
         (sale,) = await settled(buyer, block)
         return sale
 
-    sale = await eventually(sold, 90, interval=1)
+    sale = await eventually(sold, SOON, interval=1)
     buyer.market.clear_faults()
-    over = await asyncio.wait_for(bought.result(), 150)
+    over = await asyncio.wait_for(bought.result(), SOON)
     assert (over.state.value, len(over.nodes), len(over.orders)) == ("READY", 1, 1)
     machines = await buyer.rows("SELECT name, state FROM machines WHERE block_id = :id"
                                 " ORDER BY name", id=block)  # fmt: skip
@@ -286,7 +288,7 @@ async def test_paid_time_whose_machines_fail_again_and_again_is_sold(buyer: Buye
     bought = await buyer.start(
         buyer.request(block_option(length=LONG), ready_within=timedelta(seconds=5))
     )
-    over = await asyncio.wait_for(bought.result(), 240)
+    over = await asyncio.wait_for(bought.result(), SOON)
     assert (over.state.value, over.nodes, len(over.orders)) == ("ENDED", (), 1)
     (block,) = over.orders
     (sale,) = await settled(buyer, block)

@@ -63,7 +63,7 @@ async def test_a_job_that_nobody_places_gives_up_after_its_queue_timeout(
 
 
 async def test_time_under_hold_does_not_count_towards_the_queue_timeout(
-    hasty: Longshore, skipper: TimeSkipper, pool: str, temporal: Client
+    hasty: Longshore, skipper: TimeSkipper, pool: str, temporal: Client, control: Database
 ):
     with skipper.with_time_skipping_disabled():
         job_id = (await hasty.submit(a_spec(pool, queue_timeout="1h"))).job_id
