@@ -23,6 +23,7 @@ from tests.support.databases import make_template, own_database
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.scripted_node import ScriptedNode
 from workers.stack import Stack
+from workers.telemetry import start_runtime
 
 pytest_plugins = (
     "tests.support.warm", "tests.support.chromium", "tests.support.leftovers",
@@ -73,9 +74,13 @@ async def settings(stack: Stack, temporal: Client) -> AsyncIterator[Settings]:
 
 @pytest.fixture(scope="session")
 async def temporal(stack: Stack) -> Client:
-    """A client of the stack's Temporal, in the namespace `default`."""
+    """A client of the stack's Temporal, in the namespace `default`.
+
+    The SDK's own logs go to Python's: on the standard output a command in this process writes.
+    """
     return await Client.connect(
         stack.temporal.address,
+        runtime=start_runtime(stack.settings),
         data_converter=data_converter,
         interceptors=[AskAgain()],
     )

@@ -42,6 +42,9 @@ DOLLAR = 1_000_000
 READY_WITHIN = timedelta(seconds=90)
 """Many times what an agent takes to come up; on a loaded machine that is 20 s."""
 
+SOON = 240
+"""Seconds: time at a market begins with a full minute, and what is late is waited for twice."""
+
 Rows = Callable[[str], Awaitable[list[dict[str, Any]]]]
 Purchase = WorkflowHandle[PurchaseWorkflow, PurchaseStatus]
 
@@ -98,7 +101,7 @@ class Buyer:
             BlockWorkflow.run, block_workflow_id(block_id)
         )
         await eventually(lambda: self._has_begun(block_id))
-        return await asyncio.wait_for(handle.result(), 120)
+        return await asyncio.wait_for(handle.result(), SOON)
 
     async def _has_begun(self, block_id: str) -> bool:
         try:

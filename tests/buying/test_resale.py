@@ -15,15 +15,13 @@ from activities.buying.unstarted import FAILURES
 from activities.database import Database
 from client.api import Longshore
 from models.job import JobState
-from tests.buying.buyer import DOLLAR, Buyer, block_option
+from tests.buying.buyer import DOLLAR, SOON, Buyer, block_option
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
 
 LONG = timedelta(hours=4)
 FEE_BPS = 400
-SOON = 240
-"""Seconds: time at a market begins with a full minute, and what is late is waited for twice."""
 
 
 def bids(buyer: Buyer, *prices: str) -> None:

@@ -27,6 +27,9 @@ PATIENCE = 30.0
 """Seconds in which something that is ending may end."""
 _CRASHPAD = "chrome_crashpad_handler"
 """Chromium starts it again and again, in nobody's family, and it ends with its browser."""
+_COMPILER = "scheduling.bulk.warm"
+"""A control worker that lives on compiles beside its work once a plan took long: on a clean clone
+for half a minute. It ends with the worker."""
 _CACHES = {".pytest_cache", "__pycache__", ".hypothesis", ".ruff_cache"}
 
 Thing = tuple[str, Any]
@@ -92,6 +95,8 @@ class Leftovers:
         try:
             process = psutil.Process(what[0])
             if process.name().startswith(_CRASHPAD[:15]):  # the kernel keeps 15 letters
+                return True
+            if _COMPILER in process.cmdline():
                 return True
             return any(
                 ("process", (each.pid, each.create_time())) in kept or _works_in(each, folders)
