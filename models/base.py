@@ -82,6 +82,13 @@ class StartInput(Wire):
     instead: ClassVar[str]
     """What to do instead, as a sentence of that end."""
 
+    def own_id(self, found: str) -> str:
+        """Return the id that its workflow must have, which has the id `found`.
+
+        Any will do, unless others find the workflow by its id.
+        """
+        return found
+
 
 def _utc(value: datetime) -> datetime:
     if value.tzinfo is None:

@@ -141,6 +141,9 @@ class JobInput(StartInput):
         refused less has taken it, and here it is as far as it is understood."""
         return self._refused
 
+    def own_id(self, found: str) -> str:
+        return job_workflow_id(found.removeprefix(job_workflow_id("")))
+
     @model_validator(mode="wrap")
     @classmethod
     def _say_what_is_wrong(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
@@ -263,6 +266,9 @@ class PoolInput(StartInput):
     poked: bool = False
     max_cycles_per_run: int = Field(default=500, ge=1)
 
+    def own_id(self, found: str) -> str:
+        return pool_workflow_id(self.pool)
+
 
 class CycleRequest(Wire):
     pool: Name
@@ -318,6 +324,9 @@ class NodeInput(StartInput):
     counts_heartbeats: bool = False
     watches: int = 0
     max_watches_per_run: int = Field(default=200, ge=1)
+
+    def own_id(self, found: str) -> str:
+        return node_workflow_id(self.node_id)
 
 
 class Registration(Wire):

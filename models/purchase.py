@@ -145,6 +145,9 @@ class PurchaseRequest(StartInput):
     renews: str | None = None
     """The block whose machines are to go on in the time that is bought."""
 
+    def own_id(self, found: str) -> str:
+        return purchase_workflow_id(found.removeprefix(purchase_workflow_id("")))
+
     @property
     def planned(self) -> int:
         """The most that it can cost, whichever option serves it, in micro-dollars."""
@@ -300,6 +303,9 @@ class BlockInput(StartInput):
     draining: bool = False
     look_every: Duration = timedelta(minutes=5)
 
+    def own_id(self, found: str) -> str:
+        return block_workflow_id(self.block_id)
+
 
 class BlockRef(Wire):
     block_id: str
@@ -402,6 +408,9 @@ class BuyingInput(StartInput):
     pool: Name
     at_least: Duration = timedelta(seconds=15)
     """A decision takes this long at least: so often the markets are asked while jobs wait."""
+
+    def own_id(self, found: str) -> str:
+        return buying_workflow_id(self.pool)
 
 
 class BuyingRequest(Wire):

@@ -4,6 +4,8 @@ The SDK calls a workflow or a handler with what came. Where that does not fit, i
 workflow's task, again and again: a start would never end, and a workflow that is sent such a
 signal would hear nothing any more, and hold what it holds. So the start ends with a sentence, and
 the signal changes nothing. An input that cannot be read is refused by client/payloads.py.
+
+A start under another id than the one of what it is about ends with a sentence too.
 """
 
 import inspect
@@ -19,7 +21,9 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
+from models.base import StartInput
 from models.errors import SpecError
+from workflows.naming import refuse_another_id
 
 Handler = Callable[..., object]
 
@@ -34,9 +38,12 @@ class Started:
 
 def refuse_inputs(of: type, inputs: Sequence[object]) -> None:
     """Raise SpecError unless a start of this class of workflow was given what it takes: one
-    `StartInput`, or nothing. (What comes to one that takes nothing is not read.)"""
+    `StartInput`, or nothing. (What comes to one that takes nothing is not read.) Raise
+    ApplicationError where the workflow's id is not that of its input."""
     _self, *wanted = inspect.signature(cast(Any, of).run).parameters.values()
     if len(inputs) == len(wanted):
+        for given in inputs:
+            refuse_another_id(cast(StartInput, given))
         return
     if not inputs:
         raise SpecError("input", (wanted[0].annotation.instead,))

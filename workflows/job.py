@@ -36,7 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.attempt import Attempt
     from workflows.details import job_details
     from workflows.displaced import Displaced, Swaps
-    from workflows.naming import refuse_another_id, refuse_input
+    from workflows.naming import refuse_input, refuse_odd_id
 
 _ATTEMPTS_SHOWN = 20
 _LEAVES_A_NODE = (LeaseEnd.NODE_LOST, LeaseEnd.MOVED)
@@ -81,7 +81,7 @@ class JobWorkflow(Started):
 
     @workflow.run
     async def run(self, job: JobInput) -> JobResult:
-        refuse_another_id(self._id)
+        refuse_odd_id(self._id)
         refuse_input(self._job)
         self._show()
         life = asyncio.create_task(self._live())

@@ -184,7 +184,7 @@ async def test_a_job_workflow_needs_an_id_that_signals_can_find(
     )
     with pytest.raises(WorkflowFailureError) as failure:
         await asyncio.wait_for(handle.result(), 60)
-    assert "must begin with job-" in str(failure.value.cause)
+    assert f"must be job-{handle.id}, not {handle.id}" in str(failure.value.cause)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from client.payloads import data_converter
 from tests.support.local_stack import ROOT
 from workers.control import workflow_runner
 from workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
+from workflows.arguments import FittingArguments
 
 HISTORIES = sorted((ROOT / "tests" / "histories").glob("*.json"))
 
@@ -160,6 +161,17 @@ async def test_a_job_that_an_earlier_version_took_beyond_the_bounds_replays():
         workflow_runner=workflow_runner(strict=True),
     )
     await replayer.replay_workflow(WorkflowHistory.from_json("job-success", content))
+
+
+@pytest.mark.parametrize("name", ["pool-cycles", "node-left", "block-ready.1", "buying-buys"])
+async def test_what_an_earlier_version_took_under_another_id_replays(name: str):
+    replayer = Replayer(
+        workflows=WORKFLOWS,
+        data_converter=data_converter,
+        workflow_runner=workflow_runner(strict=True),
+        interceptors=[FittingArguments()],
+    )
+    await replayer.replay_workflow(WorkflowHistory.from_json("foo", _path(name).read_text()))
 
 
 def test_every_workflow_and_every_path_is_recorded():

@@ -3,23 +3,34 @@
 import asyncio
 import inspect
 import uuid
+from typing import Any
 
 import pytest
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+)
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 
 from activities.database import Database
 from client.payloads import data_converter
-from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW
+from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
+from models.purchase import BLOCK_WORKFLOW, BUYING_WORKFLOW, PURCHASE_WORKFLOW
 from models.reconcile import RECONCILE_WORKFLOW
 from workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
 
 _ENCODED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"xyz"))
 _NO_JSON = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b'{"pool": '))
+_OPTION = {
+    "provider": "x", "instance_type": "h100", "gpus_per_node": 8, "length": "1h", "limit": 1,
+}  # fmt: skip
 _UNREADABLE: tuple[tuple[str, tuple[object, ...], str], ...] = (
     ("none", (), ""),
     ("null", (None,), ""),
@@ -53,12 +64,16 @@ async def _said(temporal: Client, name: str, *inputs: object) -> str:
     handle = await temporal.start_workflow(
         name, args=inputs, id=f"start-{uuid.uuid4().hex}", task_queue=CONTROL_TASK_QUEUE
     )
+    return await _how_it_failed(handle)
+
+
+async def _how_it_failed(handle: WorkflowHandle[Any, Any], kind: str = "SpecError") -> str:
     with pytest.raises(WorkflowFailureError) as failure:
         await asyncio.wait_for(handle.result(), 60)
     assert (await handle.describe()).status is WorkflowExecutionStatus.FAILED
     cause = failure.value.cause
     assert isinstance(cause, ApplicationError)
-    assert cause.type == "SpecError"
+    assert cause.type == kind
     return cause.message
 
 
@@ -90,6 +105,33 @@ async def test_an_input_of_what_takes_none_is_not_read(
         _name(kind), args=inputs, id=f"start-{uuid.uuid4().hex}", task_queue=CONTROL_TASK_QUEUE
     )
     await asyncio.wait_for(handle.result(), 60)
+
+
+_OF_ONE: tuple[tuple[str, dict[str, object], str], ...] = (
+    (JOB_WORKFLOW, {"spec": {"name": "x", "command": "true"}}, "job-{id}"),
+    (POOL_WORKFLOW, {"pool": "some"}, "pool-some"),
+    (NODE_WORKFLOW, {"node_id": "some"}, "node-some"),
+    (BUYING_WORKFLOW, {"pool": "some"}, "buying-some"),
+    (PURCHASE_WORKFLOW, {"options": [_OPTION]}, "purchase-{id}"),
+    (BLOCK_WORKFLOW, {"block_id": "some.1"}, "block-some.1"),
+)
+
+
+@pytest.mark.parametrize(("name", "given", "wanted"), _OF_ONE, ids=[name for name, *_ in _OF_ONE])
+async def test_a_start_under_an_id_that_nobody_looks_for_ends_with_the_right_one(
+    temporal: Client, control: Database, name: str, given: dict[str, object], wanted: str
+):
+    """It would act beside the workflow that has the id. Also one that is signalled at once."""
+    for signal in (None, "nothing"):
+        own = f"other-{uuid.uuid4().hex}"
+        handle = await temporal.start_workflow(
+            name, given, id=own, task_queue=CONTROL_TASK_QUEUE, start_signal=signal
+        )
+        said = await _how_it_failed(handle)
+        right = wanted.format(id=own)
+        assert said == f"the workflow id must be {right}, not {own}: others find it by that id"
+        events = [event.event_type async for event in handle.fetch_history_events()]
+        assert EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED not in events
 
 
 def test_where_nothing_is_wanted_what_came_is_dropped_as_the_sdk_drops_it():
