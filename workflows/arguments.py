@@ -5,7 +5,8 @@ workflow's task, again and again: a start would never end, and a workflow that i
 signal would hear nothing any more, and hold what it holds. So the start ends with a sentence, and
 the signal changes nothing. An input that cannot be read is refused by client/payloads.py.
 
-A start under another id than the one of what it is about ends with a sentence too.
+A start under another id than the one of what it is about, or for what nobody has stored, ends
+with a sentence too.
 """
 
 import inspect
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self, cast
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import (
     ExecuteWorkflowInput,
     HandleSignalInput,
@@ -22,7 +24,7 @@ from temporalio.worker import (
 )
 
 from models.base import StartInput
-from models.errors import SpecError
+from models.errors import NotFoundError, SpecError
 from workflows.naming import refuse_another_id
 
 Handler = Callable[..., object]
@@ -62,7 +64,14 @@ class FittingArguments(Interceptor):
 class _TakesWhatFits(WorkflowInboundInterceptor):
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         refuse_inputs(input.type, input.args)
-        return await super().execute_workflow(input)
+        try:
+            return await super().execute_workflow(input)
+        except ActivityError as error:
+            cause = error.cause
+            if not isinstance(cause, ApplicationError) or cause.type != NotFoundError.__name__:
+                raise
+            # The sentence is the workflow's own end: nobody has to look for it in an activity's.
+            raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from error
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
         # The SDK leaves open what a handler returns.

@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from psycopg.errors import UniqueViolation
+from sqlalchemy.exc import IntegrityError, NoResultFound
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -31,14 +33,22 @@ async def _fails(error: Exception) -> None:
         (reports_errors, REFUSED, True),
         (follows_up, REFUSED, False),
         (follows_up, NotFoundError("no such block"), True),
+        (reports_errors, NoResultFound(), True),
+        (follows_up, NoResultFound(), True),
     ],
 )
-async def test_a_step_on_what_was_bought_is_tried_again(
+async def test_a_step_on_what_was_bought_is_tried_again_and_one_on_nothing_is_not(
     decorate: Any, error: Exception, final: bool
 ):
     with pytest.raises(ApplicationError) as raised:
         await decorate(_fails)(error)
     assert raised.value.non_retryable is final
+
+
+async def test_a_row_that_another_try_has_stored_is_found_by_the_next():
+    error = IntegrityError("INSERT", None, UniqueViolation("there already"))
+    with pytest.raises(IntegrityError):
+        await reports_errors(_fails)(error)
 
 
 @pytest.mark.parametrize("status", [400, 404, 422])

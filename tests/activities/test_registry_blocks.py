@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from temporalio.exceptions import ApplicationError
 
 from activities.buying.handing_over import hand_over
 from models.messages import Registered
@@ -91,3 +92,14 @@ async def test_an_agent_that_restarts_while_its_time_is_sold_ends_where_the_sale
     )  # fmt: skip
     await ledger.rows("UPDATE machines SET sale_key = 'first.s1' WHERE name = :id", id=node)
     assert await restarts(ledger, "boot-2") == sold_from
+
+
+async def test_an_agent_of_a_block_that_nobody_has_stored_is_told_and_not_kept_waiting(
+    ledger: Ledger,
+):
+    request = registration(ledger.pool, NODE, block="none.1")
+    with pytest.raises(ApplicationError) as refused:
+        await ledger.run(ledger.registry.register_node, request)
+    assert (refused.value.type, refused.value.non_retryable) == ("NotFoundError", True)
+    assert "register_node of " in refused.value.message
+    assert 'Key (block_id)=(none.1) is not present in table "blocks"' in refused.value.message

@@ -134,6 +134,17 @@ async def test_a_start_under_an_id_that_nobody_looks_for_ends_with_the_right_one
         assert EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED not in events
 
 
+async def test_a_block_that_nobody_has_stored_ends_with_a_sentence(
+    temporal: Client, control: Database
+):
+    handle = await temporal.start_workflow(
+        BLOCK_WORKFLOW, {"block_id": "none.1"}, id="block-none.1", task_queue=CONTROL_TASK_QUEUE
+    )
+    assert await _how_it_failed(handle, "NotFoundError") == (
+        "look_at_block of block_id none.1: the capacity database has no such row"
+    )
+
+
 def test_where_nothing_is_wanted_what_came_is_dropped_as_the_sdk_drops_it():
     """So a signal that takes nothing has its effect, whatever comes with it."""
     ours, theirs = data_converter.payload_converter, pydantic_data_converter.payload_converter
