@@ -21,14 +21,27 @@ _log = logging.getLogger(__name__)
 
 def stored_spec(job_id: str, stored: object) -> JobSpec | None:
     """Return the spec of a job, whichever version has taken it; None where it cannot be read."""
+    found = _read(stored)
+    if isinstance(found, JobSpec):
+        return found
+    say_once(job_id, found)
+    return None
+
+
+def why_unreadable(stored: object) -> str:
+    """Return why a stored spec cannot be read; empty where it can."""
+    found = _read(stored)
+    return "" if isinstance(found, JobSpec) else found
+
+
+def _read(stored: object) -> JobSpec | str:
+    """Return a stored spec, or why it cannot be read."""
     try:
         return JobSpec.as_known(stored)
     except ValidationError as error:
-        problems = "; ".join(describe_all(error, "spec"))
+        return "; ".join(describe_all(error, "spec"))
     except (TypeError, KeyError, AttributeError, ValueError) as error:  # it is no mapping at all
-        problems = str(error)
-    say_once(job_id, problems)
-    return None
+        return str(error) or type(error).__name__
 
 
 @lru_cache(maxsize=1000)

@@ -63,7 +63,7 @@ async def test_all_is_well(plant: Plant, jobs: dict[str, str]):
                 "settings", "disk", "log store", "checkpoint store", "join token", "markets",
                 "temporal", "namespace", "search attributes", "temporal clock", "control worker",
                 "workflows",
-                "database", "schema", "database clock", "pools", "agents", "console",
+                "database", "schema", "database clock", "jobs", "pools", "agents", "console",
             ),
             "ok",
         ), found  # fmt: skip

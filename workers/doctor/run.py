@@ -14,6 +14,7 @@ from models.errors import LongshoreError, SpecError
 from models.settings import Settings
 from models.settings_sources import unknown_variables
 from workers.doctor import database as database_checks
+from workers.doctor import jobs as job_checks
 from workers.doctor import machine as machine_checks
 from workers.doctor import markets as market_checks
 from workers.doctor import temporal as temporal_checks
@@ -55,6 +56,9 @@ async def examine() -> AsyncIterator[Finding]:
     async for finding in _all(database_checks.checks(database, settings)):
         ready = ready and not (finding.check == "schema" and finding.level is Level.FAIL)
         yield finding
+    if ready:
+        async for finding in _all(job_checks.checks(database)):
+            yield finding
     if temporal is not None and ready:
         async for finding in _all(temporal_checks.checks_of_nodes(temporal, database)):
             yield finding
