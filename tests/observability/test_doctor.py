@@ -26,7 +26,7 @@ from activities.database import Database
 from activities.polls import last_polls
 from client.payloads import data_converter
 from models.departures import DISK_REFUSES
-from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, POOL_WORKFLOW, PoolInput
+from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, PoolInput
 from models.protocol import PROTOCOL
 from models.settings import Settings
 from tests.support.plant import Plant
@@ -198,27 +198,6 @@ async def test_a_pool_whose_cycle_fails_is_named(plant: Plant):
             await pool.terminate()
             _forget(connection, "waits-1", "failing")
             await database.close()
-
-
-@pytest.mark.exhaustive  # the server tells after five tasks, a minute
-async def test_a_workflow_whose_tasks_fail_is_named(plant: Plant):
-    """It was started with two inputs, which no version of the worker takes."""
-    temporal = await Client.connect(_address(plant))
-    plain = {"spec": {"name": "x", "command": "true"}}
-    stuck = await temporal.start_workflow(
-        JOB_WORKFLOW, args=[plain, {}], id="job-two", task_queue=CONTROL_TASK_QUEUE
-    )
-    check = temporal_checks.checks(temporal)["workflows"]
-
-    async def named() -> bool:
-        return _failed(await check()) == [
-            "tasks of job-two fail again and again: they hear nothing"
-        ]
-
-    try:
-        await eventually(named, timeout=180)
-    finally:
-        await stuck.terminate()
 
 
 async def _is_named(temporal: Client, database: Database, what: str) -> bool:

@@ -25,13 +25,11 @@ from workers.doctor.agents import agents
 from workers.doctor.database import clocks
 from workers.doctor.findings import Check, Finding, fail, ok, warn
 from workers.doctor.pools import pools
+from workers.doctor.workflows import workflows
 
 OLDEST_TEMPORAL = (1, 29)
 _POLL_LASTS = timedelta(seconds=5)
 _TAKEN_WITHIN = timedelta(seconds=5)
-_STUCK = """TemporalReportedProblems IN ("category=WorkflowTaskFailed",
-    "category=WorkflowTaskTimedOut") AND ExecutionStatus = "Running\""""
-_MOST_STUCK, _STUCK_SHOWN = 100, 5
 _START = "Run `longshore up`, or `longshore worker` beside servers of your own."
 
 
@@ -43,7 +41,7 @@ def checks(temporal: Client) -> dict[str, Check]:
         "search attributes": partial(_search_attributes, temporal),
         "temporal clock": partial(_clock, temporal),
         "control worker": partial(_control_worker, temporal),
-        "workflows": partial(_workflows, temporal),
+        "workflows": partial(workflows, temporal),
     }
 
 
@@ -123,8 +121,8 @@ async def _control_worker(temporal: Client) -> list[Finding]:
     now = datetime.now(UTC)
     found: list[Finding] = []
     workers: set[str] = set()
-    for what, workflows in (("workflows", True), ("activities", False)):
-        seen = await last_polls(temporal, CONTROL_TASK_QUEUE, workflows=workflows)
+    for what, of_workflows in (("workflows", True), ("activities", False)):
+        seen = await last_polls(temporal, CONTROL_TASK_QUEUE, workflows=of_workflows)
         fresh = {who for who, at in seen.items() if now - at < POLL_SEEN_WITHIN}
         workers |= fresh
         if not fresh:
@@ -176,28 +174,6 @@ async def _troubles_of_versions(temporal: Client) -> list[Finding]:
             level = fail if trouble.holds_up_work else warn
             found.append(level("control worker", says, trouble.mend))
     return found
-
-
-async def _workflows(temporal: Client) -> list[Finding]:
-    """Name workflows whose tasks the server sees failing one after another."""
-    try:
-        stuck = [flow.id async for flow in temporal.list_workflows(_STUCK, limit=_MOST_STUCK)]
-    except RPCError as error:
-        if error.status is not RPCStatusCode.INVALID_ARGUMENT:
-            raise
-        return []  # an older server does not tell
-    if not stuck:
-        return [ok("workflows", "the tasks of none fail again and again")]
-    named = ", ".join(stuck[:_STUCK_SHOWN])
-    more = f", and {len(stuck) - _STUCK_SHOWN} more" if len(stuck) > _STUCK_SHOWN else ""
-    return [
-        fail(
-            "workflows",
-            f"tasks of {named}{more} fail again and again: they hear nothing",
-            "Look at their last events in the Temporal UI, and at the log of the control worker. "
-            "`temporal workflow terminate` ends one that somebody started wrongly.",
-        )
-    ]
 
 
 async def _clock(temporal: Client) -> list[Finding]:
