@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from activities.node.launch import AGENT_MARK, removal
-from activities.node.system import processes, send, start_ticks, stat_fields
+from activities.node.system import is_there, processes, send, start_ticks, stat_fields
 from models.placement import PlacementKey
 
 SUPERVISOR_PATIENCE = 3.0
@@ -114,9 +114,9 @@ def a_child_has_ended() -> bool:
 
 
 def runs(pid: int) -> bool:
-    """Return whether a process is there, and no zombie."""
+    """Return whether a process is there, and no zombie; one that cannot be read now counts."""
     fields = stat_fields(pid)
-    return fields is not None and fields[0] not in ("Z", "X")
+    return is_there(pid) if fields is None else fields[0] not in ("Z", "X")
 
 
 def kill(pids: Iterable[int]) -> None:
@@ -145,9 +145,12 @@ def _with_descendants(parents: list[int], children: Mapping[int, list[int]]) -> 
 
 def _adopted(children: Mapping[int, list[int]]) -> list[int]:
     """Return the children of this process that are in another session."""
-    own = os.getsid(0)
-    found = [(pid, stat_fields(pid)) for pid in children.get(os.getpid(), [])]
-    return [pid for pid, fields in found if fields and int(fields[3]) != own]
+    own, found = os.getsid(0), list[int]()
+    for pid in children.get(os.getpid(), []):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(pid) != own:
+                found.append(pid)
+    return found
 
 
 async def remove_container(runtime: str, name: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from activities.node import nursery, orphans
-from activities.node.system import become_subreaper, boot_clock, is_stopped, start_ticks
+from activities.node.system import become_subreaper, boot_clock, is_same, is_stopped, start_ticks
 from models.base import Frozen
 
 NURSERY_PATIENCE = 30.0
@@ -125,13 +125,15 @@ class Nursery:
                 await self._end_adopted()
             await asyncio.sleep(_REAP_EVERY)
 
-    async def collected(self, process: subprocess.Popen[bytes], pid: int, ticks: int) -> list[int]:
+    async def collected(
+        self, process: subprocess.Popen[bytes], pid: int, ticks: int | None
+    ) -> list[int]:
         """Wait until a supervisor that was killed, and what it left, is no concern any more.
 
         A nursery that does not collect it in time is ended. Returns what could not be ended.
         """
         until = boot_clock() + NURSERY_PATIENCE
-        while start_ticks(pid) == ticks and (self._adopts or self._process is process):
+        while is_same(pid, ticks) and (self._adopts or self._process is process):
             self._reap()
             late = boot_clock() > until
             if self._process is process and (late or is_stopped(process.pid)):
@@ -176,7 +178,7 @@ class Nursery:
         """Remember what could not be ended: no other job is told of it, and none waits for it."""
         if found:
             _log.warning("processes that could not be ended: %s", found)
-        still = {pid: at for pid, at in self._unended.items() if start_ticks(pid) == at}
+        still = {pid: at for pid, at in self._unended.items() if is_same(pid, at)}
         self._unended = still | {pid: start_ticks(pid) for pid in found}
         return found
 
@@ -226,7 +228,7 @@ class Nursery:
             process.wait(NURSERY_PATIENCE)
 
     def _is_supervisor(self, pid: int) -> bool:
-        return self._supervisors.get(pid, -1) == start_ticks(pid)
+        return pid in self._supervisors and is_same(pid, self._supervisors[pid])
 
     def _is_nursery(self, pid: int) -> bool:
         mine = [*self._ending, *([self._process] if self._process else [])]
@@ -235,7 +237,7 @@ class Nursery:
     def _stays(self, pid: int) -> bool:
         """Return whether a process belongs to the agent, or could not be ended before."""
         known = self._is_supervisor(pid) or self._is_nursery(pid)
-        return known or self._unended.get(pid, -1) == start_ticks(pid)
+        return known or (pid in self._unended and is_same(pid, self._unended[pid]))
 
     def _connected(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         if self._socket is None or self._process is None:
@@ -335,7 +337,7 @@ class Supervised:
                 end = message.get("end", end)
         finally:
             self.leave()
-        if end is None and self._ticks is not None:
+        if end is None:
             self.left = await self._nursery.collected(self._forked_by, self._pid, self._ticks)
         return end
 

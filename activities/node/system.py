@@ -33,6 +33,30 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields else None
 
 
+def is_there(pid: int) -> bool:
+    """Return whether there is a process of this number, a zombie too.
+
+    For what /proc does not tell: it asks for no file, of which this process may have none left.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def is_same(pid: int, ticks: int | None) -> bool:
+    """Return whether the process of this number is the one that started then.
+
+    Where /proc does not tell, now or when it came (`ticks` is None then), one that is there counts
+    as the same: nobody knows that it has gone.
+    """
+    now = start_ticks(pid)
+    return is_there(pid) if now is None or ticks is None else now == ticks
+
+
 def write_whole(path: str, content: Message) -> None:
     """Replace a file so that a reader sees the old or the new one, never a part."""
     temporary = f"{path}.new"
@@ -72,7 +96,10 @@ def processes() -> Iterator[tuple[int, int, int]]:
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the name, which may hold anything itself."""
+    """Return the fields of /proc/PID/stat after the name, which may hold anything itself.
+
+    None where it cannot be read: that alone does not say that the process has gone (`is_there`).
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 (as above)
             return file.read().rpartition(")")[2].split()

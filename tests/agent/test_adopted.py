@@ -1,8 +1,10 @@
 """What came to the agent from a killed nursery: what nobody can end, and what the system lacks."""
 
 import asyncio
+import contextlib
 import logging
 import os
+import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,16 @@ def adopting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery]:
 @pytest.fixture
 def left() -> Iterator[subprocess.Popen[bytes]]:
     """What a job has left."""
+    yield from _process()
+
+
+@pytest.fixture
+def supervisor() -> Iterator[subprocess.Popen[bytes]]:
+    """Of another job."""
+    yield from _process()
+
+
+def _process() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "300"], start_new_session=True) as process:
         yield process
         process.kill()
@@ -67,6 +79,45 @@ async def test_a_living_nursery_stays_where_proc_cannot_be_read(
     await adopting.collected(nursery, *_GONE)
     assert adopting.fork(tmp_path, [nothing] * 3) is nursery
     assert nursery.poll() is None
+
+
+def test_what_cannot_be_read_runs_until_it_has_gone(left: subprocess.Popen[bytes]) -> None:
+    with no_descriptors():
+        assert orphans.runs(left.pid)
+        assert not orphans.runs(_GONE[0])
+    left.kill()
+    left.wait()
+    with no_descriptors():
+        assert not orphans.runs(left.pid)
+
+
+async def test_an_orphan_that_cannot_be_read_is_not_taken_for_ended(
+    adopting: Nursery,
+    left: subprocess.Popen[bytes],
+    supervisor: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And a supervisor, at that moment, not for an orphan."""
+    adopting.has_come(supervisor.pid)
+    children = {os.getpid(): [left.pid, supervisor.pid]}
+    monkeypatch.setattr(orphans, "_children", lambda: children)  # pyright: ignore
+    monkeypatch.setattr(orphans, "kill", lambda _found: None)  # pyright: ignore
+    monkeypatch.setattr(orphans, "STRAY_PATIENCE", 0.2)
+    with no_descriptors():
+        assert await adopting.collected(left, *_GONE) == [left.pid]
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open nothing meanwhile, as an agent that has no file descriptor left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open(os.devnull, os.O_RDONLY)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_nothing_is_adopted_where_the_system_gives_no_orphans(
