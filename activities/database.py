@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Self
 
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
@@ -10,6 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from models.errors import UnavailableError
 
+PATIENCE = timedelta(seconds=8)
+"""For how long somebody who looks waits for a connection, and for what another session has locked:
+less than a check of `longshore doctor` may take."""
+_LOCKED = "55P03"
 _LIMITS = "54"
 """The class of errors about a value that is too large for the database, as for an index."""
 
@@ -20,28 +25,39 @@ class Database:
     Every statement runs in a short transaction; nothing waits on a network call inside one.
     """
 
-    def __init__(self, url: str, *, pool_size: int = 10) -> None:
+    def __init__(
+        self, url: str, *, pool_size: int = 10, patience: timedelta | None = None
+    ) -> None:
+        """With `patience` a connection, and each wait for a lock, may take so long; without, a
+        statement waits until it has its lock, as whoever would only ask again should."""
+        self._patience = patience
         self._engine = create_async_engine(
-            with_driver(url), pool_size=pool_size, pool_pre_ping=False, pool_recycle=1800
-        )
+            with_driver(url), pool_size=pool_size, pool_pre_ping=False, pool_recycle=1800,
+            connect_args=connect_args(patience),
+        )  # fmt: skip
+
+    @classmethod
+    def for_people(cls, url: str, *, pool_size: int) -> Self:
+        """Return one for somebody who waits for an answer: a command, or a page."""
+        return cls(url, pool_size=pool_size, patience=PATIENCE)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
         """Yield a connection in a transaction: committed at the end, rolled back on an error.
 
-        Raises UnavailableError when the server does not answer, and DataError for a value that
-        it cannot take.
+        Raises UnavailableError when the server does not answer, or what is needed stays locked
+        for longer than the patience; and DataError for a value that it cannot take.
         """
         try:
             async with self._engine.begin() as connection:
+                if self._patience is not None:
+                    await connection.execute(text(lock_timeout(self._patience)))
                 yield connection
         except OperationalError as error:
             cause = error.orig
             if cause and (getattr(cause, "sqlstate", None) or "").startswith(_LIMITS):
                 raise DataError(error.statement, error.params, cause) from error
-            raise UnavailableError(
-                f"the capacity database does not answer: {error.orig}"
-            ) from error
+            raise unanswered(error) from error
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise UnavailableError(f"the capacity database went away: {error.orig}") from error
@@ -71,6 +87,30 @@ async def clock(connection: AsyncConnection) -> datetime:
     """
     now = await connection.scalar(text("SELECT clock_timestamp()"))
     return now.astimezone(UTC)
+
+
+def connect_args(patience: timedelta | None) -> dict[str, int]:
+    """Return what the driver is told about connections that may take so long."""
+    return {} if patience is None else {"connect_timeout": max(round(patience.total_seconds()), 1)}
+
+
+def lock_timeout(patience: timedelta) -> str:
+    """Return the statement that bounds the waits of its transaction for locks.
+
+    Of the transaction and not of the connection: a pooler in between may not know the option, or
+    give the connection to somebody else afterwards.
+    """
+    return f"SET LOCAL lock_timeout = {round(patience.total_seconds() * 1000)}"
+
+
+def unanswered(error: OperationalError) -> UnavailableError:
+    """Return, in our words, that the database cannot be asked, or is locked."""
+    if getattr(error.orig, "sqlstate", None) == _LOCKED:
+        return UnavailableError(
+            "the capacity database is locked: another session keeps a table or row that is needed "
+            "here. `longshore doctor` names it."
+        )
+    return UnavailableError(f"the capacity database does not answer: {error.orig}")
 
 
 def with_driver(url: str) -> str:

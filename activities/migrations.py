@@ -1,14 +1,15 @@
 """Bringing the capacity database up to date, and whether it is. Few processes do the first:
 alembic takes time to import."""
 
+from datetime import timedelta
 from pathlib import Path
 
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import OperationalError
 
 import models.records
-from activities.database import with_driver
-from models.errors import RefusedError, UnavailableError
+from activities.database import connect_args, lock_timeout, unanswered, with_driver
+from models.errors import RefusedError
 
 _MIGRATIONS = Path(models.records.__file__).parent / "migrations"
 _UPGRADE_LOCK = 7_302_661  # any constant of ours: one upgrade at a time
@@ -35,7 +36,7 @@ def upgrade(url: str) -> str:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     except OperationalError as error:
-        raise UnavailableError(f"the capacity database does not answer: {error.orig}") from error
+        raise unanswered(error) from error
     finally:
         engine.dispose()
     return newest_revision()
@@ -63,14 +64,19 @@ def mismatch(found: str | None) -> str:
     )
 
 
-def current_revision(url: str) -> str | None:
-    """Return the revision that the database is at; None for an empty one."""
-    engine = create_engine(with_driver(url))
+def current_revision(url: str, *, patience: timedelta | None = None) -> str | None:
+    """Return the revision that the database is at; None for an empty one.
+
+    Raises UnavailableError when the server does not answer; `patience` as with `Database`.
+    """
+    engine = create_engine(with_driver(url), connect_args=connect_args(patience))
     try:
         with engine.connect() as connection:
+            if patience is not None:
+                connection.execute(text(lock_timeout(patience)))
             return _revision(connection)
     except OperationalError as error:
-        raise UnavailableError(f"the capacity database does not answer: {error.orig}") from error
+        raise unanswered(error) from error
     finally:
         engine.dispose()
 

@@ -79,7 +79,7 @@ class Longshore(NodeControl, Reading):
         self._on_away = on_away or (lambda reason: None)
         self._on_back = on_back or (lambda: None)
         self._away = False
-        self._submitted: deque[str] = deque(maxlen=1000)
+        self._known: deque[str] = deque(maxlen=1000)
         """Ids that need no look into the database."""
 
     @classmethod
@@ -126,7 +126,7 @@ class Longshore(NodeControl, Reading):
             return Submission(job_id=job_id, created=False)
         except RPCError as error:
             raise as_ours(error, f"job {job_id}") from error
-        self._submitted.append(job_id)
+        self._known.append(job_id)
         return Submission(job_id=job_id, created=True, warnings=warnings)
 
     async def status(self, ref: str) -> JobStatus:
@@ -338,15 +338,27 @@ class Longshore(NodeControl, Reading):
         return job_id
 
     async def _resolve(self, ref: str) -> str:
-        """Return the id of the job that `ref` names: an id, or the name of the newest."""
-        if ref in self._submitted:
+        """Return the id of the job that `ref` names: an id, or the name of the newest.
+
+        The database knows names. Of an id Temporal knows enough: a job can be steered, and got rid
+        of, while the database is locked or away.
+        """
+        if ref in self._known:
             return ref
+        like_an_id = GENERATED_ID.search(ref) is not None
+        temporal_answers = True
         try:
-            return await super()._resolve(ref)
-        except (NotFoundError, UnavailableError):
-            if GENERATED_ID.search(ref):
-                return ref  # not in the queue yet, or the database is away
-            raise
+            job_id = ref if like_an_id and await self.exists(ref) else ""
+        except UnavailableError:
+            job_id, temporal_answers = "", False
+        try:
+            job_id = job_id or await super()._resolve(ref)
+        except UnavailableError:
+            if temporal_answers or not like_an_id:
+                raise
+            return ref  # neither server says whether it is one
+        self._known.append(job_id)
+        return job_id
 
     def _job(self, job_id: str) -> JobHandle:
         return self.temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))

@@ -63,7 +63,7 @@ async def decide_on_pool(pool: str, now: datetime) -> DryRun:
     Raises UnavailableError without a database, NotFoundError without a market or for no such pool.
     """
     settings = Settings()
-    database = Database(settings.resolve_database_url(), pool_size=1)
+    database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     try:
         async with database.transaction() as connection:
             spec = await load_pool(connection, pool, settings.margins, known=True)

@@ -225,7 +225,7 @@ async def _past(
     from activities.markets.memory import MarketMemory
     from models.settings import Settings
 
-    database = Database(Settings().resolve_database_url(), pool_size=2)
+    database = Database.for_people(Settings().resolve_database_url(), pool_size=2)
     memory, until = MarketMemory(database), now()
     try:
         name = str(wanted)

@@ -139,7 +139,7 @@ async def states(
 async def remember(settings: Settings, quotes: Sequence[Quote], source: Source) -> bool:
     """Store books and recommendations; return whether that was possible."""
     try:
-        database = Database(settings.resolve_database_url(), pool_size=1)
+        database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     except LongshoreError:
         return False
     try:

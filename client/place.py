@@ -76,7 +76,7 @@ async def place_live(
     spec = read_document(job_path, JobSpec)
     pool = pool or spec.pool
     settings = Settings()
-    database = Database(settings.resolve_database_url(), pool_size=1)
+    database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     try:
         async with database.transaction() as connection:
             packing = (await load_pool(connection, pool, settings.margins, known=True)).packing

@@ -59,7 +59,7 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
     Raises NotFoundError for no such job, RefusedError for one that does not wait.
     """
     settings = Settings()
-    database = Database(settings.resolve_database_url(), pool_size=1)
+    database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     try:
         job = await Views(database).job(ref)
         if job.state is not JobState.QUEUED:
@@ -94,7 +94,7 @@ async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRu
     """
     spec = read_document(job_path, JobSpec)
     settings = Settings()
-    database = Database(settings.resolve_database_url(), pool_size=1)
+    database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     try:
         away = await _store_away(settings, spec.name)
         async with database.transaction() as connection:

@@ -312,7 +312,7 @@ def _ask(question: Callable[[Database], Awaitable[R]]) -> R:
     from models.settings import Settings
 
     async def ask() -> R:
-        database = Database(Settings().resolve_database_url(), pool_size=1)
+        database = Database.for_people(Settings().resolve_database_url(), pool_size=1)
         try:
             return await question(database)
         finally:

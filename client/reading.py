@@ -191,5 +191,5 @@ class Reading:
 
     def _db(self) -> Database:
         if self._database is None:
-            self._database = Database(self.settings.resolve_database_url(), pool_size=3)
+            self._database = Database.for_people(self.settings.resolve_database_url(), pool_size=3)
         return self._database

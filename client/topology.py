@@ -13,7 +13,7 @@ async def read_topology(pool: str | None) -> tuple[PoolTopology, ...]:
 
     Raises NotFoundError for no such pool, UnavailableError without a database.
     """
-    database = Database(Settings().resolve_database_url(), pool_size=1)
+    database = Database.for_people(Settings().resolve_database_url(), pool_size=1)
     try:
         return await topology_in(database, pool)
     finally:

@@ -145,7 +145,7 @@ class Bought:
 
     def _base(self) -> Database:
         if self._database is None:
-            self._database = Database(
+            self._database = Database.for_people(
                 self._settings.resolve_database_url(), pool_size=_CONNECTIONS
             )
         return self._database

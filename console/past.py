@@ -68,7 +68,7 @@ class Past:
 
     def _memory(self) -> MarketMemory:
         if self._database is None:
-            self._database = Database(
+            self._database = Database.for_people(
                 self._settings.resolve_database_url(), pool_size=_CONNECTIONS
             )
         return MarketMemory(self._database)

@@ -85,7 +85,7 @@ async def _connect(settings: Settings) -> Client | Finding:
 
 async def _reach(settings: Settings) -> Database | Finding:
     try:
-        database = Database(settings.resolve_database_url(), pool_size=2)
+        database = Database.for_people(settings.resolve_database_url(), pool_size=2)
         async with asyncio.timeout(ANSWER_WITHIN), database.transaction() as connection:
             await connection.execute(text("SELECT 1"))
     except LongshoreError as error:
