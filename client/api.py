@@ -28,6 +28,7 @@ from client.connection import connect
 from client.errors import as_ours
 from client.logs import JobLogs
 from client.node_control import NodeControl
+from client.outside_ends import is_outside_end
 from client.reading import Reading
 from client.status import JobHandle, progress_of, status_of
 from client.submission import GENERATED_ID, details_of, new_job_id, preflight
@@ -155,6 +156,9 @@ class Longshore(NodeControl, Reading):
             # Temporal lets an id that has ended be started again; the ledger does not.
             again = f"{status.submitted_at:%Y-%m-%d %H:%M:%S} UTC"
             return known.without_live(f"its id was started again at {again}, and refused")
+        if known.job.state.ended and is_outside_end(status.reason):
+            # Its workflow cannot say who ended it, nor what becomes of what it holds.
+            status = status.model_copy(update={"reason": known.job.reason})
         return known.model_copy(update={"status": status, "progress": progress})
 
     async def progress(self, ref: str) -> Progress | None:
@@ -288,6 +292,9 @@ class Longshore(NodeControl, Reading):
         if self._away:
             self._away = False
             self._on_back()
+
+    async def _temporal(self) -> Client:
+        return self.temporal
 
     async def _same_content_or_raise(self, job_id: str, digest: str) -> None:
         memo = await (await self._job(job_id).describe()).memo()

@@ -1,6 +1,9 @@
-"""What the capacity database says of jobs, nodes and pools. Temporal is not needed for it."""
+"""What the capacity database says of jobs, nodes and pools. Temporal is not needed for it, but to
+know of workflows that were ended from outside."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from activities.buying.coming import purchases_for, purchases_under_way
 from activities.buying.reasons import BuyingReasons
@@ -11,6 +14,7 @@ from activities.locality import with_locality
 from activities.snapshot import load_nodes, load_place, load_pool, load_recent
 from activities.views import Views
 from client.explain import explain
+from client.outside_ends import ended_outside_lately, freed, outside_ends_of, shown
 from client.topology import topology_in
 from models.checkpoint import CheckpointInfo
 from models.checkpointing import CheckpointDecision
@@ -26,6 +30,9 @@ from models.spending import PurchaseUnderWay
 from models.views import Explanation, JobView, NodeView, PoolView
 from scheduling.packer import place
 from scheduling.unready import look_past_states
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
 
 RECENT = timedelta(hours=1)
 """A list of jobs shows those that ended so lately, unless it is asked for others."""
@@ -57,14 +64,33 @@ class Reading:
         With `recent` only those that have not ended, or have within the last hour.
         """
         ended_since = datetime.now(UTC) - RECENT if recent else None
-        return await self._views().jobs(
+        ended = await self._ended_outside()
+        found = await self._views().jobs(
             pool=pool, tenant=tenant, states=states, ended_since=ended_since, after=after,
-            limit=limit,
+            limit=limit + len(ended),
         )  # fmt: skip
+        if not ended:
+            return found
+        # The database would look for them by the state that it has.
+        others = await self._views().jobs(
+            pool=pool, tenant=tenant, ids=tuple(ended), after=after, limit=len(ended)
+        )
+        others = (ended[job.id] if not job.state.ended else job for job in others)
+        both = [job for job in found if job.id not in ended]
+        both += [
+            job
+            for job in others
+            if (not states or job.state in states)
+            and not (ended_since and job.ended_at and job.ended_at <= ended_since)
+        ]
+        both.sort(key=lambda job: job.id)
+        both.sort(key=lambda job: job.submitted_at, reverse=True)
+        return tuple(both[:limit])
 
     async def job(self, ref: str) -> JobView:
         """Return the job with this id, or the newest of this name. Raises NotFoundError."""
-        return await self._views().job(ref)
+        job = await self._views().job(ref)
+        return job if job.state.ended else await self._as_it_is(job)
 
     async def spec(self, ref: str) -> JobSpec:
         """Return what was submitted. Raises NotFoundError."""
@@ -99,12 +125,12 @@ class Reading:
 
     async def explain(self, ref: str) -> Explanation:
         """Say why a job is where it is; for a queued one node by node, as things are now."""
-        job = await self._views().job(ref)
+        job = await self.job(ref)
         last, row = await self._views().last_decision(job.id)
         gave_way = await self._views().gave_way(job.id)
         saving = await self._views().saving(job.id)
         reasons = BuyingReasons(self._db())
-        if row is None:
+        if row is None or job.state.ended:
             on = await reasons.blocks_of_job(job.id)
             placed = await self._views().placed_by(job.id)
             told = explain(job, placed=placed, gave_way=gave_way, saving=saving, blocks=on)
@@ -162,6 +188,30 @@ class Reading:
         if pool is not None and not found:
             raise no_such_pool(pool, [each.spec.name for each in await self.pools()])
         return found
+
+    async def _temporal(self) -> "Client | None":
+        """Return who says which workflows were ended from outside; None where nobody does."""
+        return None
+
+    async def _as_it_is(self, job: JobView) -> JobView:
+        """Return a job that the database has as one that goes on, as it is."""
+        return (await self._shown([job])).get(job.id, job)
+
+    async def _ended_outside(self) -> Mapping[str, JobView]:
+        """Return, as they are shown, jobs whose end from outside nobody has recorded yet."""
+        temporal = await self._temporal()
+        ids = await ended_outside_lately(temporal) if temporal else ()
+        found = await self._views().jobs(ids=ids, limit=len(ids)) if ids else ()
+        return await self._shown(found)
+
+    async def _shown(self, jobs: Sequence[JobView]) -> Mapping[str, JobView]:
+        temporal = await self._temporal()
+        if temporal is None:
+            return {}
+        ends = await outside_ends_of(temporal, jobs)
+        when = await freed(temporal, frozenset(ends.values()))
+        known = {job.id: job for job in jobs}
+        return {job_id: shown(known[job_id], end, when[end]) for job_id, end in ends.items()}
 
     async def _purchases_for(self, job: JobView) -> tuple[PurchaseUnderWay, ...]:
         if job.state is not JobState.QUEUED:

@@ -1,17 +1,13 @@
 """What the workflow of a job says of it, also when somebody ended it from outside."""
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import Client, WorkflowHandle
 
+from client.outside_ends import outside_end
 from models.job import JobResult, JobState, JobStatus
 from models.messages import Progress
 from workflows.job import JobWorkflow
 
 JobHandle = WorkflowHandle[JobWorkflow, JobResult]
-
-_ENDED_FROM_OUTSIDE = {
-    WorkflowExecutionStatus.TERMINATED: "its workflow was terminated",
-    WorkflowExecutionStatus.TIMED_OUT: "its workflow timed out",
-}
 
 
 async def status_of(job: JobHandle) -> JobStatus:
@@ -23,20 +19,16 @@ async def status_of(job: JobHandle) -> JobStatus:
     status = await job.query(JobWorkflow.status)
     if status.state.ended:
         return status
-    description = await job.describe()
-    message = _ENDED_FROM_OUTSIDE.get(description.status or WorkflowExecutionStatus.RUNNING)
-    if message is None:
+    end = outside_end(await job.describe())
+    if end is None:
         return status
-    ended_at = description.close_time or status.since
     result = JobResult(
-        job_id=status.job_id, state=JobState.FAILED, message=message, attempts=status.attempt,
-        ended_at=ended_at,
+        job_id=status.job_id, state=JobState.FAILED, message=end.how, attempts=status.attempt,
+        ended_at=end.at,
     )  # fmt: skip
     return status.model_copy(
-        update={
-            "state": JobState.FAILED, "reason": message, "since": ended_at, "result": result,
-        }
-    )  # fmt: skip
+        update={"state": JobState.FAILED, "reason": end.how, "since": end.at, "result": result}
+    )
 
 
 async def progress_of(temporal: Client, job: JobHandle) -> Progress | None:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, TypeVar, cast
 
+from temporalio.client import Client
+
 from activities.checkpoints.rows import StoredCheckpoints
 from client.api import Longshore
 from client.reading import Reading
@@ -29,6 +31,19 @@ PATIENCE = 3.0
 T = TypeVar("T")
 
 
+class _Reading(Reading):
+    """Reads without Temporal where that does not answer."""
+
+    def __init__(
+        self, settings: Settings, temporal: Callable[[], Awaitable[Client | None]]
+    ) -> None:
+        super().__init__(settings)
+        self._answering = temporal
+
+    async def _temporal(self) -> Client | None:
+        return await self._answering()
+
+
 class Fleet:
     """Reads what the commands read, by the same functions. Changes nothing.
 
@@ -37,7 +52,7 @@ class Fleet:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._reading = Reading(settings)
+        self._reading = _Reading(settings, self._answering)
         self._longshore: Longshore | None = None
         self._answers: Shared[Hashable, Any] = Shared(KEPT)
         self._stored: Shared[str, StoredCheckpoints] = Shared(STORE_KEPT)
@@ -118,6 +133,14 @@ class Fleet:
             return known.without_live(f"Temporal did not answer within {PATIENCE:g} seconds")
         except UnavailableError as error:
             return known.without_live(str(error))
+
+    async def _answering(self) -> Client | None:
+        """Return Temporal where it is connected, or can be at once."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return (await self._temporal()).temporal
+        except (TimeoutError, LongshoreError):
+            return None
 
     async def _temporal(self) -> Longshore:
         if self._longshore is None:

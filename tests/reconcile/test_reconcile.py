@@ -30,6 +30,7 @@ from tests.support.waiting import eventually
 from workflows.job import JobWorkflow
 from workflows.reconcile import ReconcileWorkflow
 
+ENDED_AT = "SELECT ended_at FROM jobs WHERE id = :id"
 LOST_AFTER = timedelta(seconds=6)
 """Of the settings in conftest.py."""
 SOON = ReconcileRequest(
@@ -121,7 +122,7 @@ async def test_gpus_are_not_given_back_while_nobody_knows_that_the_process_has_e
     assert unmended.keys() == {FindingKind.END_NOT_RECORDED, FindingKind.AGENT_SILENT}
     assert f"node {node_id} did not stop it" in unmended[FindingKind.END_NOT_RECORDED].done
     assert await lease_ends(ledger.database, job_id) == [None]
-    assert (await longshore.job(job_id)).ended_at is None
+    assert await _scalar(ledger.database, ENDED_AT, id=job_id) is None
     # Lost, it has fenced itself: now they are free.
     await _reconcile(temporal, no_answer.model_copy(update={"even_most": True}))
     assert await lease_ends(ledger.database, job_id) == ["node-lost"]

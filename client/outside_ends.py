@@ -1,0 +1,113 @@
+"""Jobs whose workflow was ended from outside, and what they are shown as until that is recorded.
+
+The capacity database says how a job ended. Of a workflow that was terminated, or timed out, nobody
+writes it there before the next reconcile, and until then the rows are as for a job that goes on.
+What is decided here is what lists, `job`, `why` and the pages show of it: it has failed.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from models.job import JobState
+from models.messages import JOB_WORKFLOW, job_workflow_id
+from models.reconcile import RECONCILE_SCHEDULE, ReconcileRequest
+from models.views import JobView
+
+_HOW = {
+    WorkflowExecutionStatus.TERMINATED: "its workflow was terminated",
+    WorkflowExecutionStatus.TIMED_OUT: "its workflow timed out",
+}
+_PATIENCE = timedelta(seconds=3)
+"""For Temporal to answer before the database alone does."""
+_LOOK_BACK = timedelta(days=1)
+_MOST = 200
+"""Workflows, the newest, that a list of jobs looks at."""
+_LATELY = (
+    f"WorkflowType = '{JOB_WORKFLOW}' AND ExecutionStatus IN ('Terminated', 'TimedOut')"
+    " AND CloseTime > '{since}'"
+)
+_PREFIX = job_workflow_id("")
+
+
+@dataclass(frozen=True)
+class OutsideEnd:
+    """How and when a workflow was ended by something else than itself."""
+
+    how: str
+    at: datetime
+
+
+def outside_end(found: WorkflowExecutionDescription) -> OutsideEnd | None:
+    """Return how a workflow was ended from outside; None for one that was not."""
+    how = _HOW.get(found.status or WorkflowExecutionStatus.RUNNING)
+    return OutsideEnd(how, found.close_time) if how and found.close_time else None
+
+
+def is_outside_end(reason: str) -> bool:
+    """Return whether that is all that is known of why a job ended."""
+    return reason in _HOW.values()
+
+
+async def outside_end_of(temporal: Client, job_id: str) -> OutsideEnd | None:
+    """Return how the workflow of a job was ended from outside; None too where nobody says."""
+    handle = temporal.get_workflow_handle(job_workflow_id(job_id))
+    try:
+        return outside_end(await handle.describe(rpc_timeout=_PATIENCE))
+    except RPCError:
+        return None
+
+
+async def ended_outside_lately(temporal: Client) -> tuple[str, ...]:
+    """Return the jobs with a run that was ended from outside within a day, the newest; none where
+    nobody says. One of them may have been started again."""
+    query = _LATELY.format(since=(datetime.now(UTC) - _LOOK_BACK).isoformat())
+    try:
+        flows = temporal.list_workflows(query, limit=_MOST, rpc_timeout=_PATIENCE)
+        return tuple({flow.id.removeprefix(_PREFIX): None async for flow in flows})
+    except RPCError:
+        return ()
+
+
+async def outside_ends_of(temporal: Client, jobs: Sequence[JobView]) -> Mapping[str, OutsideEnd]:
+    """Return which of these jobs, as the database has them, have ended and how."""
+    open_ids = [job.id for job in jobs if not job.state.ended]
+    ends = await asyncio.gather(*(outside_end_of(temporal, job_id) for job_id in open_ids))
+    return {job_id: end for job_id, end in zip(open_ids, ends, strict=True) if end}
+
+
+async def freed(temporal: Client, ends: Collection[OutsideEnd]) -> dict[OutsideEnd, str]:
+    """Return when what each of these held is freed: by the first reconcile that looks at it."""
+    if not ends:
+        return {}
+    handle = temporal.get_schedule_handle(RECONCILE_SCHEDULE)
+    try:
+        schedule = await handle.describe(rpc_timeout=_PATIENCE)
+    except RPCError:
+        coming = list[datetime]()
+    else:
+        coming = [] if schedule.schedule.state.paused else schedule.info.next_action_times
+    return {end: _freed(end, coming) for end in ends}
+
+
+def shown(job: JobView, end: OutsideEnd, when: str) -> JobView:
+    """Return a job as it is shown once its workflow was ended from outside."""
+    return job.model_copy(
+        update={
+            "state": JobState.FAILED, "ended_at": end.at,
+            "reason": f"{end.how}; {when}", "queued_at": None, "estimated_start": None,
+            "counted_as": None,
+        }
+    )  # fmt: skip
+
+
+def _freed(end: OutsideEnd, coming: Sequence[datetime]) -> str:
+    looked_at = end.at + ReconcileRequest().margin  # what is younger is left alone
+    first = next((moment for moment in sorted(coming) if moment >= looked_at), None)
+    if first is None:
+        return "`longshore reconcile` stops what runs of it, and frees what it holds"
+    return f"the reconcile at {first:%H:%M:%S} UTC stops what runs of it, and frees what it holds"

@@ -1,0 +1,123 @@
+"""A job whose workflow was ended from outside is the same everywhere before that is recorded."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from client.api import Longshore
+from console.fleet import Fleet
+from models.job import JobState
+from models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
+from models.settings import Settings
+from models.views import JobView
+from tests.client.conftest import Command
+from tests.support.control import a_spec, reaches
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
+from workers.schedules import RECONCILE, ensure_schedule
+from workflows.job import JobWorkflow
+
+BY_HAND = "`longshore reconcile` stops what runs of it, and frees what it holds"
+
+
+@pytest.fixture
+async def api(temporal: Client, settings: Settings) -> Any:
+    client = Longshore(temporal, settings)
+    yield client
+    await client.close()
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["runs", "waits"])
+async def test_a_terminated_job_has_failed_wherever_one_looks(
+    longshore: Command,
+    api: Longshore,
+    settings: Settings,
+    node: ScriptedNode,
+    pool: str,
+    temporal: Client,
+    runs: bool,
+) -> None:
+    before = (await api.submit(a_spec(pool, gpus=64))).job_id
+    job_id = (await api.submit(a_spec(pool, gpus=1 if runs else 64))).job_id
+    after = (await api.submit(a_spec(pool, gpus=64))).job_id
+    was = JobState.RUNNING if runs else JobState.QUEUED
+    for each, state in ((before, JobState.QUEUED), (job_id, was), (after, JobState.QUEUED)):
+        await reaches(api, each, state)
+    await temporal.get_workflow_handle(job_workflow_id(job_id)).terminate("by mistake")
+
+    async def listed(*options: str) -> list[dict[str, Any]]:
+        return json.loads((await longshore("jobs", "--json", "--pool", pool, *options)).out)
+
+    async def is_listed() -> bool:
+        """A list of Temporal's may lag."""
+        return next(j for j in await listed() if j["id"] == job_id)["state"] == "FAILED"
+
+    await eventually(is_listed)
+    job = json.loads((await longshore("job", "--json", job_id)).out)
+    why = json.loads((await longshore("why", "--json", job_id)).out)
+    in_list = await listed()
+    assert [each["id"] for each in in_list] == [after, job_id, before]
+    seen = [in_list[1], job["job"], job["status"], why["job"]]
+    assert {each["state"] for each in seen} == {"FAILED"}
+    assert {each["reason"] for each in seen} == {f"its workflow was terminated; {BY_HAND}"}
+    assert why["headline"].endswith(f"its workflow was terminated; {BY_HAND}")
+    assert [each["id"] for each in await listed("--state", "failed")] == [job_id]
+    going_on = await listed("--state", "running", "--state", "queued")
+    assert [each["id"] for each in going_on] == [after, before]
+    assert [each["id"] for each in await listed("--limit", "2")] == [after, job_id]
+    for command in ("jobs", "job", "why"):
+        ran = await longshore(command, *([] if command == "jobs" else [job_id]))
+        assert "its workflow was terminated" in " ".join(ran.out.split())
+
+    pages = Fleet(settings)
+    report = await pages.report(job_id)
+    shown = [report.job, report.status, (await pages.explain(job_id)).job]
+    shown += [each for each in await pages.jobs(pool=pool) if each.id == job_id]
+    await pages.close()
+    assert [each.state for each in shown if each] == [JobState.FAILED] * 4
+
+
+async def test_it_says_when_the_reconcile_looks_that_frees_what_it_holds(
+    api: Longshore, node: ScriptedNode, pool: str, temporal: Client
+) -> None:
+    """Not the next, where that comes so early that it takes the end for a step under way."""
+    await ensure_schedule(temporal, RECONCILE, timedelta(seconds=30))
+    job_id = (await api.submit(a_spec(pool))).job_id
+    await node.started(job_id)
+    await temporal.get_workflow_handle(job_workflow_id(job_id)).terminate()
+    job = await api.job(job_id)
+    assert job.ended_at
+    schedule = temporal.get_schedule_handle(RECONCILE.schedule)
+    coming = (await schedule.describe()).info.next_action_times
+    late = next(each for each in coming if each >= job.ended_at + timedelta(minutes=1))
+    await schedule.delete()
+    assert job.reason == (
+        f"its workflow was terminated; the reconcile at {late:%H:%M:%S} UTC stops what runs of "
+        "it, and frees what it holds"
+    )
+
+
+async def test_a_terminated_job_that_was_started_again_goes_on(
+    api: Longshore, pool: str, temporal: Client, control: object
+) -> None:
+    """As by a reset: the run before was terminated, the newest one runs."""
+    spec = a_spec(pool, gpus=64)
+    job_id = (await api.submit(spec)).job_id
+    await reaches(api, job_id, JobState.QUEUED)
+    await temporal.get_workflow_handle(job_workflow_id(job_id)).terminate()
+
+    async def listed() -> JobView:
+        return next(each for each in await api.list(pool=pool) if each.id == job_id)
+
+    async def has_failed() -> bool:
+        return (await listed()).state is JobState.FAILED
+
+    await eventually(has_failed)
+    await temporal.start_workflow(
+        JobWorkflow.run, JobInput(spec=spec), id=job_workflow_id(job_id),
+        task_queue=CONTROL_TASK_QUEUE,
+    )  # fmt: skip
+    assert (await listed()).state is (await api.job(job_id)).state is JobState.QUEUED
