@@ -63,7 +63,7 @@ faults: $(STAMP) ## Kill every process at every step, and at random; SHARE=1/8 f
 	@$(if $(SEED),LONGSHORE_SEED=$(SEED)) $(BIN)/python -m pytest $(PARALLEL) $(ORDER) tests -m "exhaustive" --share $(SHARE) $(PYTEST)
 	@$(if $(filter 1/1,$(SHARE)),$(SEARCH))
 
-# Twelve times the cases of `make test`, and others each time.
+# Twenty times the cases of `make test`, and others each time.
 SEARCH = echo "Now each property on 300 random cases: about 5 minutes on two cores" && \
   HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q $(COMPUTING) $(ORDER) $(PURE) $(PYTEST)
 

@@ -118,7 +118,7 @@ def test_long_queues_with_gangs_on_crowded_nodes_are_planned_alike(
     codes: set[RejectionCode] = set()
     parts: Counter[str] = Counter()
     gangs = beside = 0
-    for seed in seeds(8):
+    for seed in seeds(4):
         rng = random.Random(seed)
         scene = crowded_in_parts(rng) if seed % 2 else crowded(rng, linked=seed % 4 == 0)
         scene = with_data(scene, rng)
@@ -143,4 +143,4 @@ def test_long_queues_with_gangs_on_crowded_nodes_are_planned_alike(
     assert gangs > 3
     assert beside > 3
     assert parts["data on the node"] > 20
-    assert parts["links between its GPUs"] > 9
+    assert parts["links between its GPUs"] > 5

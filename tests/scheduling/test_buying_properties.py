@@ -66,7 +66,7 @@ def markets(draw: st.DrawFn) -> list[MarketView]:
     ]
 
 
-@examples(10)
+@examples(6)
 @given(queues(), markets(), st.integers(0, 400), st.integers(0, 400), st.integers(0, 400))
 def test_no_purchase_is_over_a_cap(
     jobs: list[UnmetJob], seen: list[MarketView], purchase: int, day: int, tenant: int
@@ -81,7 +81,7 @@ def test_no_purchase_is_over_a_cap(
         assert plan.limit <= highest[plan.tier]
 
 
-@examples(10)
+@examples(6)
 @given(queues(), markets())
 def test_windows_cover_what_they_are_bought_for_and_lots_are_whole(
     jobs: list[UnmetJob], seen: list[MarketView]
@@ -135,7 +135,7 @@ def test_away_markets_are_waited_for_with_their_reason(jobs: list[UnmetJob]):
     assert all(option.kind is OptionKind.WAIT for option in decision.options)
 
 
-@examples(10)
+@examples(6)
 @given(queues(), markets())
 def test_the_chosen_option_costs_least_and_its_terms_are_right(
     jobs: list[UnmetJob], seen: list[MarketView]
@@ -185,7 +185,7 @@ def test_for_one_job_nothing_costs_less_than_what_is_chosen(
     assert abs(best.total - min(every) * MICRO) <= 2  # rounding
 
 
-@examples(10)
+@examples(6)
 @given(queues(4), markets(), st.integers(10, 99))
 def test_lower_prices_never_buy_less_for_more(
     jobs: list[UnmetJob], seen: list[MarketView], percent: int

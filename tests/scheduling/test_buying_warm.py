@@ -120,7 +120,7 @@ class Pool:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("limit", [5, 40])
+@pytest.mark.parametrize("limit", [pytest.param(5, marks=pytest.mark.exhaustive), 40])
 @pytest.mark.parametrize(
     ("first", "then", "refused"),
     [(WINDOW, POD, False), (WINDOW, WINDOW, False), (POD, POD, True), (POD, POD, False)],

@@ -79,7 +79,7 @@ streams = st.lists(
 )
 
 
-@examples(20)
+@examples(12)
 @given(streams, st.integers(1, 2), st.integers(2, 8))
 def test_a_wide_job_starts_when_it_was_promised_under_an_endless_stream(
     stream: list[tuple[int, int, int]], node_count: int, width: int

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 _slow_inputs = [HealthCheck.too_slow]
 settings.register_profile(
     "quick",
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     database=None,
@@ -27,7 +27,7 @@ settings.register_profile(
     "thorough", max_examples=5_000, deadline=None, suppress_health_check=_slow_inputs
 )
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
-_TIMES = {"quick": 1, "long": 12, "thorough": 200}[_PROFILE]
+_TIMES = {"quick": 1, "long": 20, "thorough": 330}[_PROFILE]
 settings.load_profile(_PROFILE)
 
 
