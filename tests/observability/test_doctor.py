@@ -63,8 +63,8 @@ async def test_all_is_well(plant: Plant, jobs: dict[str, str]):
                 "settings", "disk", "log store", "checkpoint store", "join token", "markets",
                 "temporal", "namespace", "search attributes", "temporal clock", "control worker",
                 "workflows",
-                 "database", "database locks", "schema", "database clock", "jobs", "pools", "agents",
-                 "console",
+                 "database", "database locks", "schema", "database clock", "jobs", "pools",
+                 "agents", "console",
             ),
             "ok",
         ), found  # fmt: skip
