@@ -1,6 +1,7 @@
 """A node whose processes are real, first without an agent around them, then with one."""
 
 import functools
+import os
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -159,8 +160,13 @@ def box(make_box: MakeBox, tmp_path: Path) -> LocalNode:
 
 @pytest.fixture(scope="module")
 def images() -> Iterator[None]:
-    """Podman with storage of its own, and an image in it; skips where it cannot run; 2 s."""
-    with tempfile.TemporaryDirectory(prefix="podman-") as folder, own_podman(Path(folder)):
+    """Podman with storage of its own, and an image in it; skips where it cannot run; 2 s.
+
+    On the disk: in memory it does not see a container's end, and waits 20 s for each.
+    """
+    disk = os.environ["PYTEST_DEBUG_TEMPROOT"]
+    folder = tempfile.TemporaryDirectory(prefix="podman-", dir=disk)
+    with folder as path, own_podman(Path(path)):
         yield
 
 
