@@ -16,6 +16,7 @@ from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.retrying import reports_errors
 from activities.signals import Signals
 from activities.snapshot import load_nodes, load_pool
+from activities.stored_specs import stored_spec
 from models.job import JobResult, JobSpec
 from models.messages import (
     EnqueueReply,
@@ -43,12 +44,15 @@ class QueueActivities:
         """Put the job into its pool's queue, and poke the pool.
 
         A job that no node of a fixed pool could hold is refused instead, and so is one whose id
-        has ended before, or that the database does not take as data: another try would not
-        help. A repeat, and one that comes after this attempt was placed, change nothing.
+        has ended before, or is that of another that has not, or that the database does not take
+        as data: another try would not help. A repeat, and one that comes after this attempt was
+        placed, change nothing.
         """
         spec = request.spec
         try:
             async with self._database.transaction() as connection:
+                if other := await _why_another(connection, request):
+                    return EnqueueReply(queued=False, refusal=other, other=True)
                 refusal = await why_never(connection, request.job_id, spec)
                 refusal = await put_into_queue(connection, request, refusal)
                 if refusal:
@@ -112,6 +116,8 @@ class QueueActivities:
         result = request.result
         async with self._database.transaction() as connection:
             if request.unanswered is not None:
+                if await _why_another(connection, request.unanswered):
+                    return
                 await put_into_queue(connection, request.unanswered, result.message or "cancelled")
             await lock_job(connection, result.job_id)
             pool = await end_attempt(
@@ -208,6 +214,25 @@ async def _why_over(connection: AsyncConnection, job_id: str) -> str:
     if state is None:
         return ""
     return f"a job {job_id} has ended before ({state}): give this one another id"
+
+
+async def _why_another(connection: AsyncConnection, request: EnqueueRequest) -> str:
+    """Return why an id cannot be used, where a job of other content that has not ended is on
+    record under it; empty otherwise.
+
+    Temporal takes the id of a workflow that was terminated again at once. What that job holds is
+    freed by the next reconcile, and its row says what it asked for. One that was reset asks for
+    the same. (Only of first attempts: a later one goes on whatever somebody wrote into the row.)
+    """
+    if request.attempt > 1:
+        return ""
+    stored = await connection.scalar(
+        text("SELECT spec FROM jobs WHERE id = :id AND ended_at IS NULL"),
+        {"id": request.job_id},
+    )
+    if stored is None or stored_spec(request.job_id, stored) in (None, request.spec):
+        return ""
+    return f"another job {request.job_id} is not on record as ended: give this one another id"
 
 
 async def _why_taken(connection: AsyncConnection, row: Mapping[str, object]) -> str:

@@ -125,8 +125,9 @@ def _headline(job: JobView) -> str:
         case JobState.SUCCEEDED:
             return "has ended with success"
         case JobState.FAILED:
-            code = "" if job.exit_code is None else f", exit code {job.exit_code}"
-            return f"has failed ({job.failure or 'unknown'}{code}): {job.reason}"
+            code = "" if job.exit_code is None else f"exit code {job.exit_code}"
+            what = ", ".join(filter(None, (job.failure, code)))
+            return "has failed" + (f" ({what})" if what else "") + f": {job.reason}"
         case _:
             return f"is {job.state.value.lower()}" + (f": {job.reason}" if job.reason else "")
 

@@ -109,5 +109,5 @@ def _freed(end: OutsideEnd, coming: Sequence[datetime]) -> str:
     looked_at = end.at + ReconcileRequest().margin  # what is younger is left alone
     first = next((moment for moment in sorted(coming) if moment >= looked_at), None)
     if first is None:
-        return "`longshore reconcile` stops what runs of it, and frees what it holds"
-    return f"the reconcile at {first:%H:%M:%S} UTC stops what runs of it, and frees what it holds"
+        return "`longshore reconcile` records that, and frees what it may hold"
+    return f"the reconcile at {first:%H:%M:%S} UTC records that, and frees what it may hold"

@@ -186,7 +186,9 @@ class EnqueueRequest(Wire):
 class EnqueueReply(Wire):
     queued: bool
     refusal: str = ""
-    """Why no node that can ever come could hold the job."""
+    """Why it is not queued, and never will be."""
+    other: bool = False
+    """The row of its id is that of another job: nothing of it is this one's to end."""
 
 
 class HoldRequest(Wire):

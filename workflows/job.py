@@ -77,6 +77,8 @@ class JobWorkflow(Started):
         self._swaps: Swaps | None = None
         self._cancel: str | None = None
         self._unanswered: EnqueueRequest | None = None
+        self._is_another = False
+        """The id is on record for another job: what that holds is not this one's to end."""
         self._result: JobResult | None = None
 
     @workflow.run
@@ -192,6 +194,7 @@ class JobWorkflow(Started):
             return ""
         reply = await entry
         if not reply.queued:
+            self._is_another = reply.other
             return reply.refusal
         if held:
             self._enter(JobState.HELD, self._hold_reason)
@@ -344,7 +347,8 @@ class JobWorkflow(Started):
             message=report.message, attempts=len(self._attempts) and self._attempts[-1].attempt,
             ended_at=workflow.now(),
         )  # fmt: skip
-        await steps.finish(self._here, reason, result, self._unanswered)
+        if not self._is_another:
+            await steps.finish(self._here, reason, result, self._unanswered)
         self._result = result
         self._enter(state, report.message)
         return result

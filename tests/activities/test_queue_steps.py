@@ -8,7 +8,8 @@ from sqlalchemy import text
 from temporalio.exceptions import ApplicationError
 
 from activities.queue import lock_job
-from models.messages import EnqueueRequest, HoldRequest
+from models.job import JobResult, JobState
+from models.messages import EnqueueRequest, FinishRequest, HoldRequest, LeaseEnd
 from models.placement import PlacementKey
 from models.pool import Growth
 from tests.support.database_away import database_away
@@ -47,6 +48,24 @@ async def test_a_key_that_no_index_takes_is_refused_and_not_tried_again(ledger: 
     assert not reply.queued
     assert "index row" in reply.refusal
     assert await ledger.rows(_QUEUE) == []
+
+
+async def test_an_id_of_a_job_that_has_not_ended_is_no_other_s_to_queue_or_end(ledger: Ledger):
+    await ledger.register(gpus=2)
+    await ledger.enqueue("a")
+    await ledger.place("a", gpus=(0, 1))
+    other = EnqueueRequest(
+        job_id="a", attempt=1, spec=ledger.spec(gpus=99), submitted_at=SUBMITTED_AT
+    )
+    reply = await ledger.run(ledger.queue.enqueue, other)
+    assert (reply.queued, reply.other) == (False, True)
+    assert "is not on record as ended" in reply.refusal
+    result = JobResult(job_id="a", state=JobState.CANCELLED, attempts=0)
+    key = PlacementKey(job_id="a", attempt=1)
+    end = FinishRequest(key=key, reason=LeaseEnd.CANCELLED, result=result, unanswered=other)
+    await ledger.run(ledger.queue.finish, end)
+    assert await ledger.rows("SELECT ended_at FROM jobs") == [{"ended_at": None}]
+    assert await ledger.rows("SELECT ended_at FROM placements") == [{"ended_at": None}]
 
 
 async def test_a_key_that_another_job_has_is_refused_with_its_id(ledger: Ledger):

@@ -5,7 +5,8 @@ import uuid
 from typing import Any
 
 import pytest
-from temporalio.api.common.v1 import Payload
+from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -268,6 +269,48 @@ async def test_an_id_that_ended_before_is_refused_and_does_not_hang(
         await asyncio.wait_for(handle.result(), 60)
     assert "has ended before" in str(failure.value.cause)
     assert (await longshore.job(job_id)).state is JobState.SUCCEEDED
+
+
+async def test_an_id_of_which_no_end_is_on_record_is_refused_and_changes_nothing(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
+):
+    """Temporal takes the id of a workflow that was terminated at once."""
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.started(job_id)
+    await temporal.get_workflow_handle(job_workflow_id(job_id)).terminate()
+    plain = {"spec": {"name": "other", "command": "false", "pool": f"{pool}-other"}}
+    handle = await _start_plain(temporal, job_workflow_id(job_id), plain)
+    with pytest.raises(WorkflowFailureError) as failure:
+        await asyncio.wait_for(handle.result(), 60)
+    assert "is not on record as ended: give this one another id" in str(failure.value.cause)
+    assert await lease_ends(control, job_id) == [None]
+    job = await longshore.job(job_id)
+    assert (job.pool, job.ended_at) == (pool, None)
+
+
+async def test_a_job_that_was_reset_goes_on(
+    longshore: Longshore, pool: str, temporal: Client, control: Database
+):
+    """Its newest run began later than the job: it is the same job for all that."""
+    job_id = (await longshore.submit(a_spec(pool, gpus=64))).job_id
+    await reaches(longshore, job_id, JobState.QUEUED)
+    job = temporal.get_workflow_handle(job_workflow_id(job_id))
+    first = await job.describe()
+    await temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=temporal.namespace, reason="a test", request_id=uuid.uuid4().hex,
+            workflow_execution=WorkflowExecution(workflow_id=job.id, run_id=first.run_id),
+            workflow_task_finish_event_id=4,  # its first task is done anew: it enqueues again
+        )
+    )  # fmt: skip
+    await reaches(longshore, job_id, JobState.QUEUED)
+    assert (await job.describe()).run_id != first.run_id
+    assert await is_queued(control, job_id)
+    assert (await longshore.report(job_id)).status is not None
+    listed = [await longshore.job(job_id), *await longshore.list(pool=pool)]
+    assert [each.state for each in listed] == [JobState.QUEUED] * 2
+    await longshore.cancel(job_id)
+    assert (await longshore.wait(job_id)).state is JobState.CANCELLED
 
 
 async def test_a_job_that_continues_as_new_keeps_what_it_went_through(
