@@ -9,7 +9,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from models.errors import UnavailableError
+from models.errors import LockedError, UnavailableError
 
 PATIENCE = timedelta(seconds=8)
 """For how long somebody who looks waits for a connection, and for what another session has locked:
@@ -106,7 +106,7 @@ def lock_timeout(patience: timedelta) -> str:
 def unanswered(error: OperationalError) -> UnavailableError:
     """Return, in our words, that the database cannot be asked, or is locked."""
     if getattr(error.orig, "sqlstate", None) == _LOCKED:
-        return UnavailableError(
+        return LockedError(
             "the capacity database is locked: another session keeps a table or row that is needed "
             "here. `longshore doctor` names it."
         )

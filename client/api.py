@@ -361,9 +361,10 @@ class Longshore(NodeControl, Reading):
         try:
             job_id = job_id or await super()._resolve(ref)
         except UnavailableError:
-            if temporal_answers or not like_an_id:
+            # An id that somebody chose looks like a name.
+            if temporal_answers and (like_an_id or not await self.exists(ref)):
                 raise
-            return ref  # neither server says whether it is one
+            return ref  # at worst neither server says whether it is one
         self._known.append(job_id)
         return job_id
 

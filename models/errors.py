@@ -8,6 +8,7 @@
     ├── UnsatisfiableError     no node that can ever come could hold the job
     ├── NotFoundError          no such job, node or pool
     ├── UnavailableError       a server that is needed does not answer
+    │   ├── LockedError        another session keeps what is needed in the database
     │   ├── MarketAwayError    a market does not answer, or asks to be left alone for a while
     │   └── StoreError         the checkpoint store cannot be read or written
     ├── RefusedError           the database or an authority said no
@@ -71,6 +72,10 @@ class NotFoundError(LongshoreError):
 class UnavailableError(LongshoreError):
     exit_code = 69
     retryable = True
+
+
+class LockedError(UnavailableError):
+    pass
 
 
 class StoreError(UnavailableError):

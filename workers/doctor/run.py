@@ -10,7 +10,7 @@ from temporalio.service import RPCError
 from activities.database import Database
 from client.connection import connect
 from models.addresses import without_secrets
-from models.errors import LongshoreError, SpecError
+from models.errors import LockedError, LongshoreError, SpecError
 from models.settings import Settings
 from models.settings_sources import unknown_variables
 from workers.doctor import database as database_checks
@@ -105,6 +105,8 @@ async def _all(checks: Mapping[str, Check]) -> AsyncIterator[Finding]:
             found = [_no_answer(name)]
         except RPCError as error:
             found = [fail(name, f"Temporal refused to answer: {error.message}.", _LOOK)]
+        except LockedError:
+            found = [fail(name, "another session keeps what is looked at here locked", _LOCKED)]
         except LongshoreError as error:
             found = [fail(name, without_secrets(str(error)), _LOOK)]
         except Exception as error:  # one check that breaks must not hide what the others find
@@ -119,3 +121,4 @@ def _no_answer(name: str) -> Finding:
 
 
 _LOOK = "Look at the server and its log; for the local stack, `longshore up` starts what stopped."
+_LOCKED = "The line on database locks names it, and how to end it."
