@@ -25,8 +25,8 @@ _HOW = {
 _PATIENCE = timedelta(seconds=3)
 """For Temporal to answer before the database alone does."""
 _LOOK_BACK = timedelta(days=1)
-_MOST = 200
-"""Workflows, the newest, that a list of jobs looks at."""
+_MOST = 1_000
+"""Workflows, the newest, that a list of jobs looks at: one page of Temporal's."""
 _LATELY = (
     f"WorkflowType = '{JOB_WORKFLOW}' AND ExecutionStatus IN ('Terminated', 'TimedOut')"
     " AND CloseTime > '{since}'"

@@ -24,7 +24,7 @@ async def test_a_second_enqueue_changes_nothing_but_pokes_again(ledger: Ledger):
     await ledger.enqueue("a")
     before = await ledger.rows("SELECT * FROM queue")
     assert await ledger.pokes() == 1
-    assert (await ledger.enqueue("a", delivery=2, priority=9)).queued
+    assert (await ledger.enqueue("a", delivery=2)).queued
     assert await ledger.rows("SELECT * FROM queue") == before
     assert await ledger.pokes() == 2, "the first delivery may not have got as far as its poke"
 

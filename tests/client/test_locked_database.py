@@ -56,7 +56,7 @@ async def queued(
 ) -> tuple[str, str]:
     """The id and the name of a job that waits."""
     api = Longshore(temporal, settings)
-    job_id = (await api.submit(a_spec(pool, gpus=64))).job_id
+    job_id = (await api.submit(a_spec(pool, gpus=64, name=f"n-{pool}"))).job_id
     await reaches(api, job_id, JobState.QUEUED)
     name = (await api.job(job_id)).name
     await api.close()
