@@ -45,7 +45,12 @@ async def locked(url: str) -> AsyncIterator[int]:
         )
         names = [sql.Identifier(name) for (name,) in sorted(await tables.fetchall())]
         lock = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE")
-        await session.execute(lock.format(sql.SQL(", ").join(names)))
+        while True:
+            try:
+                await session.execute(lock.format(sql.SQL(", ").join(names)))
+                break
+            except psycopg.errors.DeadlockDetected:  # with a cycle that takes them in its order
+                await session.rollback()
         yield session.info.backend_pid
         await session.rollback()
 
