@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from temporalio.service import RPCError
 
 from activities.database import Database
@@ -84,6 +85,7 @@ async def test_nothing_is_bought_within_the_cooldown_and_something_after_it(
     await finish(buyer, longshore, first.job_id, second.job_id)
 
 
+@pytest.mark.exhaustive  # 40 s; test_buying_trigger.py decides it
 async def test_a_flex_job_is_bought_for_when_its_deadline_nears_and_not_before(
     buyer: Buyer, longshore: Longshore
 ):

@@ -5,6 +5,8 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from activities.providers import registry
 from client.api import Longshore
 from models.job import JobState
@@ -78,6 +80,7 @@ async def test_a_gang_runs_on_a_cluster_with_each_rank_on_its_own_machine(
     assert {row["state"] for row in await machines_of(buyer, status.purchase_id)} == {"ENDED"}
 
 
+@pytest.mark.exhaustive  # 40 s; test_billed.py has such a machine
 async def test_a_cluster_one_machine_of_which_never_answers_is_let_go_whole(buyer: Buyer):
     offer = await a_cluster(buyer)
     buyer.market.fault("machine_silent", provider="prime")

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from client.api import Longshore
 from models.job import JobState
 from tests.buying.buyer import Buyer
@@ -47,6 +49,7 @@ def instances_of(buyer: Buyer) -> list[dict[str, Any]]:
     return [each for each in buyer.market.state()["instances"] if each["id"] not in before]
 
 
+@pytest.mark.exhaustive  # a minute; test_buying_again.py decides it
 async def test_what_was_bought_and_does_not_hold_its_job_is_not_bought_again(
     buyer: Buyer, longshore: Longshore
 ):

@@ -3,6 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from client.api import Longshore
 from models.job import JobState
 from tests.buying.buyer import DOLLAR, Buyer
@@ -51,6 +53,7 @@ async def test_a_patient_job_leaves_a_dear_node_and_takes_a_cheap_one(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive  # a minute; test_buying_patience.py decides it
 async def test_when_its_patience_is_over_a_job_takes_what_there_is(
     buyer: Buyer, longshore: Longshore
 ):

@@ -226,6 +226,7 @@ async def _has_ended(buyer: Buyer, machine: str) -> bool:
     return True
 
 
+@pytest.mark.exhaustive  # 40 s; failed machines' time is sold below
 async def test_paid_time_on_which_nothing_may_be_started_is_sold(buyer: Buyer):
     """A token that may order, and sell, and not start."""
     buyer.market.fault("forbidden", times=-1, provider="sfcompute", route="POST /instances")
@@ -251,6 +252,7 @@ async def test_paid_time_on_which_nothing_may_be_started_is_sold(buyer: Buyer):
     assert (machine["state"], machine["machine_id"]) == ("ENDED", None)
 
 
+@pytest.mark.exhaustive  # over a minute; failed machines' time is sold below
 async def test_of_two_nodes_that_may_not_be_started_the_one_without_a_buyer_is_tried_on(
     buyer: Buyer,
 ):

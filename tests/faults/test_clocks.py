@@ -47,6 +47,7 @@ async def fleet() -> AsyncIterator[Fleet]:
             yield running
 
 
+@pytest.mark.exhaustive  # 30 s; test_partition.py cuts a node
 async def test_a_cut_node_whose_clock_jumped_waits_to_be_set_right(fleet: Fleet) -> None:
     agent = agent_process(fleet.nodes[0])
     epoch = fleet.epoch(fleet.nodes[0])

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 import pytest
 
 SECONDS = {
+    "tests/buying/test_autoscaler.py": 40,
+    "tests/buying/test_clusters.py": 45,
+    "tests/buying/test_gangs.py": 55,
+    "tests/buying/test_patience.py": 60,
     "tests/buying/test_purchases.py": 8,
+    "tests/buying/test_resale.py": 55,
     "tests/console/test_api_schema.py": 8,
     "tests/faults/test_block_end_points.py": 14,
     "tests/faults/test_buying_points.py": 14,
