@@ -5,10 +5,15 @@ import shutil
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = (
+    "/usr/lib/chromium/chromium-headless-shell",  # Debian's: its command would stay as a parent
+    "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome",
+    "google-chrome-stable",
+)  # fmt: skip
+"""The first that is there is taken: the shell needs less than half of the browser's time."""
 HOW_TO_INSTALL = (
-    "no Chromium is installed, so no page was looked at. Install it (Debian and Ubuntu: "
-    "apt install chromium), then run the tests again"
+    "no Chromium is installed, so no page was looked at. Install it (Debian: "
+    "apt install chromium-headless-shell), then run the tests again"
 )
 
 
