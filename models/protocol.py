@@ -22,3 +22,9 @@ from typing import Final
 PROTOCOL: Final = 3
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
+BUILD: Final = f"longshore-protocol-{PROTOCOL}"
+"""What a worker that is no version of a deployment tells Temporal of its code.
+
+Without it the SDK reads and hashes the code of every module at each start: 0.1 s of the processor
+in an agent, 0.2 s in a control worker.
+"""

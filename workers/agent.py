@@ -33,6 +33,7 @@ from models.errors import NodeTakenError, UnavailableError
 from models.job import Tier
 from models.messages import node_task_queue
 from models.node import Inventory, NodeIdentity
+from models.protocol import BUILD
 from models.settings import Settings
 from workers.health import agent_parts, serving_health
 from workers.notice import pass_on_notices
@@ -254,6 +255,7 @@ def node_worker(client: Client, node_id: str, activities: NodeActivities) -> Wor
             activities.save_checkpoint,
             activities.watch_agent,
         ],
+        build_id=BUILD,
         max_concurrent_activities=MAX_ACTIVITIES,
         max_concurrent_activity_task_polls=2,
         # Progress is news for seconds, and a heartbeat is how a cancellation comes back.

@@ -44,6 +44,7 @@ from models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE, WorkerVersion
 from models.errors import LongshoreError, RefusedError, SpecError, UnavailableError
 from models.market_memory import MARKET_WATCH_SCHEDULE
 from models.messages import CONTROL_TASK_QUEUE
+from models.protocol import BUILD
 from models.settings import Settings
 from workers import logs
 from workers.control_health import ControlHealth
@@ -155,6 +156,7 @@ def control_worker(
         workflow_failure_exception_types=[pydantic.ValidationError, SpecError],
         max_cached_workflows=max_cached_workflows,
         graceful_shutdown_timeout=GRACE,
+        build_id=BUILD if version is None else None,
         deployment_config=deployment_config(version),
     )  # fmt: skip
 
