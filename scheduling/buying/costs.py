@@ -1,7 +1,7 @@
 """What an option costs in all: money committed, less what is left over, plus delay."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -18,7 +18,7 @@ from models.buying import (
 from models.job import Tier
 from scheduling.buying.again import tried_before
 from scheduling.buying.ending import Lasting
-from scheduling.buying.fleet import Fleet, names_of
+from scheduling.buying.fleet import Fleet, names_of, nodes_of
 from scheduling.buying.outlook import Outlook
 from scheduling.buying.prices import BlockSource, PodSource, Taken, taken_by
 from scheduling.buying.promises import CANNOT_MEET
@@ -50,15 +50,32 @@ class Scene:
     """What was chosen before, and is in the books no more."""
     lasting: Lasting = field(default_factory=Lasting)
 
-    def outlook(self, fleet: Fleet) -> Outlook:
-        return fleet.outlook((job.request for job in self.jobs), self.now)
+    _known: dict[Hashable, Outlook] = field(
+        default_factory=dict[Hashable, Outlook], init=False, repr=False, compare=False
+    )
+    """By what is bought: half of all options differ from another one in their price alone."""
 
-    def outlook_without(self, left_out: Collection[str], fleet: Fleet) -> Outlook:
-        """Return the outlook where some jobs, by id, start when they would without a purchase."""
-        known = self.outlook(self.fleet).starts
+    def outlook(
+        self, bought: Sequence[PurchasePlan] = (), left_out: Collection[str] = ()
+    ) -> Outlook:
+        """Return when the jobs start once this is bought; those that are left out, by id, start
+        when they would without a purchase."""
+        key = tuple(nodes_of(plan, _until(plan)) for plan in bought), frozenset(left_out)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._look_ahead(bought, left_out)
+        return found
+
+    def _look_ahead(self, bought: Sequence[PurchasePlan], left_out: Collection[str]) -> Outlook:
+        fleet = self.fleet
+        for number, plan in enumerate(bought):
+            fleet = fleet.with_bought(plan, name_in(self, number), _until(plan))
         rest = (job.request for job in self.jobs if job.request.id not in left_out)
         found = fleet.outlook(rest, self.now)
-        starts = {**{job_id: known[job_id] for job_id in left_out}, **found.starts}
+        if not left_out:
+            return found
+        without = self.outlook().starts
+        starts = {**{job_id: without[job_id] for job_id in left_out}, **found.starts}
         return Outlook(starts, found.uses)
 
 
@@ -71,9 +88,14 @@ class Candidate:
     pods: tuple[PodSource, ...] = field(default=())
 
 
+def _until(bought: PurchasePlan) -> datetime | None:
+    """Return when nodes end that are looked ahead for; what is billed as it runs has no end yet."""
+    return bought.window.end if bought.window else None
+
+
 def waiting(scene: Scene, title: str = "wait") -> Option:
     """Return the option to buy nothing."""
-    outlook = scene.outlook(scene.fleet)
+    outlook = scene.outlook()
     return Option(
         kind=OptionKind.WAIT,
         tier=scene.tier,
@@ -132,17 +154,12 @@ def foreseen(
     machines: list[tuple[Source, PurchasePlan]] = [*candidate.blocks, *tentative]
     # Of machines that come at one time the packer fills the first: small jobs go to small ones.
     machines.sort(key=lambda machine: machine[1].gpus_per_node)
-    fleet = scene.fleet
-    for number, (_, plan) in enumerate(machines):
-        ends_at = plan.window.end if plan.window else None
-        fleet = fleet.with_bought(plan, name_in(scene, number), ends_at)
     tried = {
         job.request.id: why
         for job in scene.jobs
         if (why := tried_before(job, {isinstance(source, PodSource) for source, _ in machines}))
     }
-    outlook = scene.outlook_without(tried, fleet) if tried else scene.outlook(fleet)
-    return machines, outlook, tried
+    return machines, scene.outlook([plan for _, plan in machines], tried), tried
 
 
 def ruled_out(

@@ -5,7 +5,7 @@ for every job when it starts: now, when something ends, when a machine comes up,
 is known (`scheduling.buying.outlook`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -154,6 +154,14 @@ def fleet_of(
             coming.until, coming.place, coming.domain,
         )  # fmt: skip
     return fleet
+
+
+def nodes_of(bought: PurchasePlan, expires_at: datetime | None) -> Hashable:
+    """Return all that `Fleet.with_bought` makes of a purchase, but for the name."""
+    return (
+        bought.nodes, bought.shape, bought.tier, bought.provider, bought.ready_at, expires_at,
+        bought.place, bought.fast_fabric,
+    )  # fmt: skip
 
 
 def names_under_way(coming: CapacityUnderWay) -> list[str]:

@@ -85,6 +85,8 @@ _Shares = dict[str, list[_Share]]
 def look_ahead(jobs: Iterable[JobRequest], ground: Ground, now: datetime) -> Outlook:
     """Return when each job starts on this ground, by the packer itself."""
     wanted = {job.id: job for job in jobs}
+    if not wanted:
+        return _outlook(wanted, {})
     found = _shares(ground.plan(wanted.values(), now), wanted, now)
     coming = {
         name for name, shares in found.items() if all(s.node_id in ground.ready for s in shares)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from models.buying import (
     CapsLeft,
     DemandSample,
     OptionKind,
+    PurchasePlan,
 )
 from models.job import Tier
 from models.market import InstanceType, Level, NoQuoteReason, Window
@@ -22,7 +24,7 @@ from models.pool import PoolPacking
 from models.spending import named
 from models.topology import Conformance, Gang, SameConformance
 from scheduling.buying.costs import Candidate, Scene, after, costed, usual_demand
-from scheduling.buying.fleet import Fleet, holds, shape_of
+from scheduling.buying.fleet import Fleet, holds, nodes_of, shape_of
 from scheduling.buying.options import windows_to_ask
 from scheduling.buying.prices import pod_sources
 from scheduling.packer import check
@@ -443,15 +445,50 @@ def test_a_machine_that_is_billed_as_it_runs_is_no_longer_there_for_what_comes_a
 
 def test_what_a_round_chose_ends_for_the_next_one():
     # Were the machine there for ever, a job of two hours would be placed there for nothing.
-    policy = BuyingPolicy(enabled=True)
-    scene = Scene(Tier.FAST, (a_job(),), Fleet(PoolPacking()), policy, CapsLeft(), 0.0, NOW)
-    (source,) = pod_sources([cloud(("2.00", 1))], Tier.FAST, policy)
+    scene, _ = _one_machine()
+    (source,) = pod_sources([cloud(("2.00", 1))], Tier.FAST, scene.policy)
     option = costed(scene, Candidate(OptionKind.PODS, pods=(source,)))
     beside = replace(after(scene, option), jobs=(a_job("next", hours=2),))
     (node,) = beside.fleet.nodes
     # Start-up and work 65 min, 10 min more if it comes up late, and the margin of 5.
     assert node.expires_at == option.plans[0].ends_at(NOW) == NOW + timedelta(minutes=80)
-    assert beside.outlook(beside.fleet).starts == {"next": None}
+    assert beside.outlook().starts == {"next": None}
+
+
+def test_what_differs_in_its_price_alone_is_looked_ahead_for_once():
+    scene, plan = _one_machine()
+    found = scene.outlook([plan])
+    dearer = plan.model_copy(update={"limit": 2 * plan.limit, "max_total": 2 * plan.max_total})
+    assert scene.outlook([dearer]) is found
+    assert scene.outlook([plan, dearer]) is not found
+    assert scene.outlook() is not found
+    assert scene.outlook([plan], {"a"}).starts == {"a": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nodes": 2}, {"shape": shape_of("1xH200-141GB")}, {"tier": Tier.FLEX},
+        {"provider": "another"}, {"ready_at": NOW + HOUR}, {"place": "elsewhere"},
+        {"fast_fabric": True},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)  # fmt: skip
+def test_what_other_nodes_are_made_of_is_looked_ahead_for_anew(changes: dict[str, Any]):
+    scene, plan = _one_machine()
+    other = plan.model_copy(update=changes)
+    made = [scene.fleet.with_bought(bought, "new", None) for bought in (plan, other)]
+    assert made[0] != made[1]
+    assert scene.outlook([plan]) is not scene.outlook([other])
+    assert nodes_of(plan, None) != nodes_of(plan, NOW + HOUR)
+
+
+def _one_machine() -> tuple[Scene, PurchasePlan]:
+    """Return a scene in which one job waits, and a machine that might be bought for it."""
+    policy = BuyingPolicy(enabled=True)
+    scene = Scene(Tier.FAST, (a_job(),), Fleet(PoolPacking()), policy, CapsLeft(), 0.0, NOW)
+    (source,) = pod_sources([cloud(("2.00", 1))], Tier.FAST, policy)
+    return scene, source.plan(NOW + HOUR, Tier.FAST, policy, NOW)
 
 
 def test_the_price_that_flex_hopes_for_rises_until_its_latest_start():

@@ -213,7 +213,7 @@ def open_for(
         then = [span for span in others if span.start <= instant < span.end]
         for number, amount in enumerate(wants(job, machine.node)):
             used = machine.unexplained[number] + sum(span.host[number] for span in then)
-            if used + amount * count / job.gpus > machine.size()[number] + TINY:
+            if used + amount * count / job.gpus > machine.size(number) + TINY:
                 return set()
     gpus = machine.with_memory(job) - machine.stuck
     if idle_only:

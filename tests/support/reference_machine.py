@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from itertools import combinations, groupby, pairwise
 
 from models.node import Node
@@ -57,14 +58,14 @@ class Machine:
     unexplained: Amounts = (0.0, 0.0, 0.0, 0.0)
     vram_used: float = 0.0
 
-    def size(self) -> list[float]:
+    def size(self, number: int) -> float:
         node = self.node
-        limits = (node.cpus, node.ram, node.storage_bandwidth, node.power)
-        return [math.inf if limit is None else limit for limit in limits]
+        limit = (node.cpus, node.ram, node.storage_bandwidth, node.power)[number]
+        return math.inf if limit is None else limit
 
     def free(self, number: int) -> float:
-        used = self.unexplained[number] + sum(span.host[number] for span in self.held)
-        return self.size()[number] - used
+        used = self.unexplained[number] + sum([span.host[number] for span in self.held])
+        return self.size(number) - used
 
     def with_memory(self, job: JobRequest) -> set[int]:
         return {index for index, room in self.room.items() if room + TINY >= job.vram_per_gpu}
@@ -153,7 +154,7 @@ def open_part(
         then = [span for span in others if span.start <= instant < span.end]
         for number, amount in enumerate(wants(job, machine.node)):
             used = machine.unexplained[number] + sum(span.host[number] for span in then)
-            if used + amount > machine.size()[number] + TINY:
+            if used + amount > machine.size(number) + TINY:
                 return None
     if job.mig is not None:
         places = instances(machine, job, others)
@@ -240,7 +241,7 @@ def best_instance(
     return (index,), max(positions, key=leaves)  # the first of equals: the lowest
 
 
-def taken(machine: Machine, index: int, others: Sequence[Span]) -> set[int]:
+def taken(machine: Machine, index: int, others: Sequence[Span]) -> frozenset[int]:
     slices = bits(machine.slices_stuck[index])
     return slices.union(*(bits(span.slices) for span in others if index in span.gpus))
 
@@ -345,5 +346,6 @@ def ends_too_soon(node: Node, job: JobRequest, policy: PackingPolicy, start: dat
     return asked < done and not (job.saves and asked - start >= publish + grace + publish)
 
 
-def bits(mask: int) -> set[int]:
-    return {bit for bit in range(mask.bit_length()) if mask >> bit & 1}
+@cache
+def bits(mask: int) -> frozenset[int]:
+    return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)

@@ -149,10 +149,12 @@ def worth(machine: plain.Machine, ranking: PlainRanking) -> float:
 
 def lasting(machine: plain.Machine, kind: Kind) -> float:
     need, node = kind.need, machine.node
+    if not suits(machine, kind):
+        return 0.0
     free, _, large = found(machine, kind)
     jobs = len(machine.held) + len(machine.stuck)
     copies = 0.0
-    for i in range(1, large // need.gpus + 1 if suits(machine, kind) else 1):
+    for i in range(1, large // need.gpus + 1):
         if i * need.cpus > node.cpus + TINY or i * need.ram > node.ram + TINY:
             break
         leave = max(
