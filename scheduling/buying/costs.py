@@ -89,7 +89,7 @@ class Candidate:
 
 
 def _until(bought: PurchasePlan) -> datetime | None:
-    """Return when nodes end that are looked ahead for; what is billed as it runs has no end yet."""
+    """Return when nodes end that are looked ahead for; without a window, at no known time."""
     return bought.window.end if bought.window else None
 
 

@@ -463,6 +463,7 @@ def test_what_differs_in_its_price_alone_is_looked_ahead_for_once():
     assert scene.outlook([plan, dearer]) is not found
     assert scene.outlook() is not found
     assert scene.outlook([plan], {"a"}).starts == {"a": None}
+    assert replace(scene, jobs=()).outlook([plan]).starts == {}
 
 
 @pytest.mark.parametrize(
