@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from models.errors import SpecError
 from models.plain_yaml import Located, parse_yaml
 from models.problems import describe, known_fields
+from models.visible import name_of_place
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -196,7 +197,7 @@ def _field(path: tuple[str | int, ...]) -> str:
         return ""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+        text += f"[{part}]" if isinstance(part, int) else f".{name_of_place(part)}"
     return text.lstrip(".") + ": "
 
 

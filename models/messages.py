@@ -25,6 +25,7 @@ from models.placement import Placement, PlacementKey
 from models.problems import describe_all
 from models.protocol import COUNTS_HEARTBEATS
 from models.units import Duration
+from models.visible import name_of_place
 
 CONTROL_TASK_QUEUE = "longshore"
 """Where control workers take workflows and database activities."""
@@ -165,7 +166,7 @@ class JobInput(StartInput):
         if found.history is None and isinstance(data, dict):
             given = set(cast("dict[str, Any]", data))
             unknown = sorted(given - set(cls.model_fields))
-            found._refused += tuple(f"{name}: no such field" for name in unknown)
+            found._refused += tuple(f"{name_of_place(name)}: no such field" for name in unknown)
         if len((found.key or "").encode()) > _MOST_KEY:
             found._refused += (f"key: must have at most {_MOST_KEY} bytes as UTF-8",)
         if "\0" in (found.key or ""):

@@ -7,6 +7,8 @@ from typing import Any, NoReturn, cast
 
 import yaml
 
+from models.visible import name_of_place
+
 _STR = "tag:yaml.org,2002:str"
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
@@ -58,10 +60,10 @@ class Located:
 
     def repeats(self, path: str = "") -> Iterator[tuple[int, str]]:
         """Yield line and dotted name of every key that stands twice in its mapping."""
-        yield from ((line, f"{path}{key}") for line, key in self.twice)
+        yield from ((line, f"{path}{name_of_place(key)}") for line, key in self.twice)
         if isinstance(self.value, dict):
             for key, inner in self.value.items():
-                yield from inner.repeats(f"{path}{key}.")
+                yield from inner.repeats(f"{path}{name_of_place(key)}.")
         elif isinstance(self.value, list):
             for position, inner in enumerate(self.value):
                 yield from inner.repeats(f"{path.rstrip('.')}[{position}].")

@@ -8,6 +8,7 @@ from pydantic_core import ErrorDetails
 
 from models.base import Name, Text
 from models.job import DataName, EnvName, SignalName
+from models.visible import name_of_place
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -44,7 +45,7 @@ def describe_all(error: ValidationError, whole: str = "") -> tuple[str, ...]:
     `whole` is the name of all, for a mistake that is about no field.
     """
     return tuple(
-        ": ".join(filter(None, (".".join(map(str, mistake["loc"])) or whole, describe(mistake))))
+        ": ".join(filter(None, (_place(mistake) or whole, describe(mistake))))
         for mistake in error.errors(include_url=False)
     )
 
@@ -86,6 +87,10 @@ def known_fields(model: type[BaseModel], path: tuple[str | int, ...]) -> list[st
         annotations = [m.model_fields[part].annotation for m in models if part in m.model_fields]
         models = [inner for annotation in annotations for inner in _models_in(annotation)]
     return [name for m in models for name in m.model_fields]
+
+
+def _place(mistake: ErrorDetails) -> str:
+    return ".".join(map(name_of_place, mistake["loc"]))
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -12,6 +12,7 @@ _HIDING = frozenset(
     "\u2066\u2067\u2068\u2069\ufeff"
 )
 """Marks of direction, and characters without width or that end a line."""
+_LONGEST_NAME = 200
 
 
 def visible(text: str) -> str:
@@ -24,6 +25,13 @@ def visible(text: str) -> str:
 def in_one_line(text: str) -> str:
     r"""Return the same with ends of lines written out too: for a cell, and for a single line."""
     return visible(text).replace("\n", "\\n")
+
+
+def name_of_place(part: str | int) -> str:
+    r"""Return a part of the path to a value, with its tabs written out too, and cut where it is
+    long: the name of a field, the key of a mapping, which anybody writes, or an index."""
+    name = in_one_line(str(part)).replace("\t", "\\t")
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
 
 
 def _hides(character: str) -> bool:

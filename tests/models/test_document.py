@@ -132,6 +132,24 @@ def test_names_given_twice_are_all_refused(text: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{name: a, command: x, env: {"A\\nB": x}, data: {"a\\u202eb": -1}}',
+        r'{"name": "a", "command": "x", "env": {"A\nB": "x"}, "data": {"a\u202eb": -1}}',
+    ],
+    ids=["yaml", "json"],
+)
+def test_keys_of_mappings_stay_in_their_line_and_hide_nothing(text: str) -> None:
+    named = {each.split(": ")[1] for each in problems(text)}
+    assert named == {r"env.A\nB", r"data.a\u202eb"}
+
+
+def test_a_key_given_twice_stays_in_its_line() -> None:
+    twice = 'name: a\ncommand: x\nenv: {"A\\nB": 1, "A\\nB": 2}\n'
+    assert problems(twice) == (r"job.yaml:3: env.A\nB: is given twice",)
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"name: x\n\xff\xfe")
     (tmp_path / "sixteen").write_text("name: x", encoding="utf-16")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.visible import visible
+from models.visible import name_of_place, visible
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,20 @@ from models.visible import visible
 )
 def test_what_steers_a_screen_is_written_out(text: str, shown: str):
     assert visible(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("part", "shown"),
+    [
+        ("gpus", "gpus"),
+        (3, "3"),
+        ("A\nB\tC", r"A\nB\tC"),
+        ("a\u202eb", r"a\u202eb"),
+        ("x" * 201, "x" * 197 + "..."),
+    ],
+)
+def test_a_name_that_anybody_writes_stays_in_its_line(part: str | int, shown: str):
+    assert name_of_place(part) == shown
 
 
 @given(st.text())

@@ -37,6 +37,8 @@ from tests.support.waiting import eventually
 from workflows.job import JobWorkflow
 
 
+PLAIN = {"name": "x", "command": "true"}
+
 async def test_a_placement_that_is_signalled_twice_runs_once(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -96,6 +98,25 @@ async def test_a_bad_input_fails_the_workflow(temporal: Client, control: Databas
 
 
 async def test_plain_json_by_name_runs_a_job(
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"spec": {**PLAIN, "env": {"A\nB": "x"}}}, r"spec.env.A\nB.[key]: "),
+        ({"spec": {**PLAIN, "data": {"a\u202eb": -1}}}, r"spec.data.a\u202eb"),
+        ({"spec": PLAIN, "a\rb": 1}, r"a\x0db: no such field"),
+    ],
+    ids=["newline", "direction", "beside the spec"],
+)
+async def test_keys_in_a_refusal_are_written_out(
+    temporal: Client, control: Database, bad: object, said: str
+):
+    handle = await _start_plain(temporal, f"job-bad-{uuid.uuid4().hex[:8]}", bad)
+    with pytest.raises(WorkflowFailureError) as failure:
+        await asyncio.wait_for(handle.result(), 60)
+    assert isinstance(failure.value.cause, ApplicationError)
+    assert failure.value.cause.message.startswith(said)
+
+
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
     job_id = new_job_id(a_spec("default", name="x"), None)
