@@ -21,6 +21,7 @@ from temporalio.api.workflowservice.v1 import (
     PollWorkflowTaskQueueRequest,
 )
 from temporalio.client import Client
+from temporalio.worker import Worker
 
 from activities.database import Database
 from activities.polls import last_polls
@@ -39,6 +40,7 @@ from workers.doctor import temporal as temporal_checks
 from workers.doctor.commands import in_all
 from workers.doctor.database import clocks
 from workers.doctor.findings import Finding, Level, fail, ok, warn
+from workflows.pool import PoolWorkflow
 
 
 def doctor(plant: Plant, **env: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
@@ -199,6 +201,34 @@ async def test_a_pool_whose_cycle_fails_is_named(plant: Plant):
             await pool.terminate()
             _forget(connection, "waits-1", "failing")
             await database.close()
+
+
+async def test_waiting_pools_that_nobody_answers_for_point_at_the_control_worker(plant: Plant):
+    """The server lists for minutes who asked it for work, and waits for that one's answer."""
+    namespace = f"silent-{uuid.uuid4().hex[:8]}"
+    await _make_namespace(plant, namespace)
+    temporal = await Client.connect(
+        _address(plant), namespace=namespace, data_converter=data_converter
+    )
+    database = Database(plant.stack.postgres.url())
+    with psycopg.connect(plant.stack.postgres.url(), autocommit=True) as connection:
+        connection.execute("INSERT INTO pools (name, spec) VALUES ('silent', '{}')")
+        _let_wait(connection, "waits-2", "silent", None)
+        try:
+            async with Worker(temporal, task_queue=CONTROL_TASK_QUEUE, workflows=[PoolWorkflow]):
+                pool = await temporal.start_workflow(
+                    POOL_WORKFLOW, PoolInput(pool="silent"), id="pool-silent",
+                    task_queue=CONTROL_TASK_QUEUE,
+                )  # fmt: skip
+                await pool.query("status")
+            found = await pool_checks.pools(temporal, database)
+        finally:
+            _forget(connection, "waits-2", "silent")
+            await database.close()
+    (finding,) = (each for each in found if "how the cycles" in each.says)
+    assert finding.says.startswith("no control worker has said within 5 s ")
+    assert "silent" in finding.says
+    assert finding.mend.startswith("The line on the control worker says what to do")
 
 
 async def _is_named(temporal: Client, database: Database, what: str) -> bool:

@@ -13,7 +13,9 @@ from models.reconcile import WorkflowState
 from workers.doctor.findings import Finding, fail, ok
 
 _SHOWN = 5
-"""Jobs that are named; how many there are in all is said."""
+"""Pools and jobs that are named; how many there are in all is said."""
+_ASKED_FOR = 5.0
+"""Seconds in which workflows are asked: less than a check may take, which would end it first."""
 
 
 async def pools(temporal: Client, database: Database) -> list[Finding]:
@@ -61,8 +63,14 @@ async def _failing(temporal: Client, database: Database) -> list[Finding]:
             text("SELECT DISTINCT pool FROM queue WHERE NOT held ORDER BY pool")
         )
         names = list(waiting)
-    seen = [(name, await describe(temporal, pool_workflow_id(name))) for name in names]
-    return [
+    seen = [(name, await describe(temporal, pool_workflow_id(name), ask=False)) for name in names]
+    try:
+        async with asyncio.timeout(_ASKED_FOR):
+            seen = [(name, await describe(temporal, pool_workflow_id(name))) for name in names]
+        unasked: list[Finding] = []
+    except TimeoutError:  # what Temporal itself knows is there
+        unasked = [_nobody_says(names)]
+    return unasked + [
         fail(
             "pools",
             f"the cycle of pool {name} fails: {flow.trouble}",
@@ -72,6 +80,16 @@ async def _failing(temporal: Client, database: Database) -> list[Finding]:
         for name, flow in seen
         if flow.trouble
     ]
+
+
+def _nobody_says(names: list[str]) -> Finding:
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return fail(
+        "pools",
+        f"no control worker has said within {_ASKED_FOR:g} s how the cycles of the pools with "
+        f"waiting jobs go: {', '.join(names[:_SHOWN])}{more}",
+        "The line on the control worker says what to do; one that is busy answers later.",
+    )
 
 
 async def _set_aside(database: Database) -> list[Finding]:
