@@ -12,7 +12,14 @@ from typing import Any
 import psutil
 
 from activities.node.launch import AGENT_MARK, removal
-from activities.node.system import is_there, processes, send, start_ticks, stat_fields
+from activities.node.system import (
+    is_same,
+    is_there,
+    processes,
+    send,
+    start_ticks,
+    stat_fields,
+)
 from models.placement import PlacementKey
 
 SUPERVISOR_PATIENCE = 3.0
@@ -56,6 +63,38 @@ class Told:
         if new:
             _log.warning("killing %d processes that outlived their supervisor", len(new))
         self._told |= new
+
+
+class Unended:
+    """What could not be ended: it is waited for once, and one job is told of it."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, int | None] = {}
+        """By process id, when each started."""
+        self._untold: list[int] = []
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._since and is_same(pid, self._since[pid])
+
+    def give_up(self, found: list[int]) -> list[int]:
+        """Remember what could not be ended, and return it: for a job, or for nobody."""
+        if found:
+            _log.warning("processes that could not be ended: %s", found)
+        still = {pid: at for pid, at in self._since.items() if is_same(pid, at)}
+        self._since = still | {pid: start_ticks(pid) for pid in found}
+        return found
+
+    def told_to_nobody(self, found: list[int]) -> None:
+        """Keep for the next job what no job was told of."""
+        self._untold += found
+
+    def to_tell_of(self) -> list[int]:
+        """Return what still runs of that; what has ended since is logged, as it was before."""
+        untold, self._untold = self._untold, []
+        left = [pid for pid in untold if pid in self and runs(pid)]
+        if ended := sorted(set(untold) - set(left)):
+            _log.info("processes that could not be ended at first have ended: %s", ended)
+        return left
 
 
 def end_strays(nursery: int, stays: Callable[[int], bool]) -> None:

@@ -72,8 +72,7 @@ class Nursery:
         self._supervisors: dict[int, int | None] = {}
         """Those that have come, by process id, and when they started."""
         self._ending: dict[subprocess.Popen[bytes], asyncio.Task[None]] = {}
-        self._unended: dict[int, int | None] = {}
-        """What could not be ended, and when it started: it is waited for once, for one job."""
+        self._unended = orphans.Unended()
         self._heard_at = 0.0
         """When the last of them came, on `boot_clock`."""
 
@@ -122,7 +121,7 @@ class Nursery:
                 self._reap()
             if self._lost_one:
                 self._lost_one = False
-                await self._end_adopted()
+                self._unended.told_to_nobody(await self._end_adopted())
             await asyncio.sleep(_REAP_EVERY)
 
     async def collected(
@@ -144,7 +143,8 @@ class Nursery:
                 await asyncio.sleep(0.01)
         if ending := self._ending.get(process):  # for another start, or another run
             await asyncio.shield(ending)
-        return [*await self._killed_by(process), *await self._end_adopted()]
+        left = [*await self._killed_by(process), *await self._end_adopted()]
+        return [*left, *self._unended.to_tell_of()]
 
     async def _killed_by(self, process: subprocess.Popen[bytes]) -> list[int]:
         """Wait until a nursery has ended the orphans that it has; return those that still run."""
@@ -155,7 +155,7 @@ class Nursery:
             self._reap()  # it may have been killed meanwhile
             # What comes after the first look may be a supervisor that is being forked.
             found &= set(orphans.strays(process.pid, self._stays))
-        return self._given_up(sorted(found)) if self._process is process else []
+        return self._unended.give_up(sorted(found)) if self._process is process else []
 
     async def _end_adopted(self) -> list[int]:
         """Kill the orphans that came to this process; return those that still run after a while.
@@ -167,20 +167,12 @@ class Nursery:
         told = orphans.Told()
         while self._adopts and (found := orphans.adopted_strays(self._stays)):
             if boot_clock() > until:
-                return self._given_up(found)
+                return self._unended.give_up(found)
             told.killing(found)
             orphans.kill(found)
             await asyncio.sleep(0.01)  # the end of one may leave others, and takes a moment
         self._reap()
         return []
-
-    def _given_up(self, found: list[int]) -> list[int]:
-        """Remember what could not be ended: no other job is told of it, and none waits for it."""
-        if found:
-            _log.warning("processes that could not be ended: %s", found)
-        still = {pid: at for pid, at in self._unended.items() if is_same(pid, at)}
-        self._unended = still | {pid: start_ticks(pid) for pid in found}
-        return found
 
     def _reap(self) -> None:
         """Collect what has ended of what came here, and a nursery that was killed."""
@@ -237,7 +229,7 @@ class Nursery:
     def _stays(self, pid: int) -> bool:
         """Return whether a process belongs to the agent, or could not be ended before."""
         known = self._is_supervisor(pid) or self._is_nursery(pid)
-        return known or (pid in self._unended and is_same(pid, self._unended[pid]))
+        return known or pid in self._unended
 
     def _connected(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         if self._socket is None or self._process is None:

@@ -13,6 +13,7 @@ import pytest
 
 from activities.node import orphans, supervision, system
 from activities.node.supervision import Nursery
+from tests.support.waiting import eventually
 
 _GONE = (2**22 + 1, 1)
 """A supervisor that has ended: no process has that number."""
@@ -67,6 +68,33 @@ async def test_what_cannot_be_ended_is_said_of_one_job_alone(
         assert await adopting.collected(left, *_GONE) == [left.pid]
         assert await adopting.collected(left, *_GONE) == []
     assert [record.message.split()[0] for record in caplog.records] == ["killing", "processes"]
+
+
+async def test_what_could_not_be_ended_before_a_job_asked_is_said_of_the_next(
+    adopting: Nursery,
+    left: subprocess.Popen[bytes],
+    supervisor: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """But for what has ended meanwhile: the log says that of what it has named."""
+    both = [left.pid, supervisor.pid]
+    monkeypatch.setattr(orphans, "_adopted", lambda _children: both)  # pyright: ignore
+    monkeypatch.setattr(orphans, "kill", lambda _found: None)  # pyright: ignore
+    monkeypatch.setattr(orphans, "reap_adopted", lambda _is_nursery: None)  # pyright: ignore
+    monkeypatch.setattr(orphans, "STRAY_PATIENCE", 0.2)
+    adopting.close()  # it has lost one
+    with caplog.at_level(logging.INFO):
+        reaping = asyncio.create_task(adopting.keep_reaping())
+        await eventually(lambda: "could not be ended: " in caplog.text)
+        reaping.cancel()
+        supervisor.kill()
+        supervisor.wait()
+        assert await adopting.collected(left, *_GONE) == [left.pid]
+        assert await adopting.collected(left, *_GONE) == []
+    assert caplog.messages[-1] == (
+        f"processes that could not be ended at first have ended: [{supervisor.pid}]"
+    )
 
 
 async def test_a_living_nursery_stays_where_proc_cannot_be_read(
