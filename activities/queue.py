@@ -56,7 +56,9 @@ class QueueActivities:
                 refusal = await why_never(connection, request.job_id, spec)
                 refusal = await put_into_queue(connection, request, refusal)
                 if refusal:
-                    return EnqueueReply(queued=False, refusal=refusal)
+                    # Of a later attempt it is the job itself that is on record as ended.
+                    over = request.attempt == 1 and await _why_over(connection, request.job_id)
+                    return EnqueueReply(queued=False, refusal=refusal, other=refusal == over)
                 poke = not request.held and await mark_poked(connection, spec.pool)
                 await failpoint("enqueue.before-commit")
         except DataError as error:

@@ -189,7 +189,8 @@ class EnqueueReply(Wire):
     refusal: str = ""
     """Why it is not queued, and never will be."""
     other: bool = False
-    """The row of its id is that of another job: nothing of it is this one's to end."""
+    """The row of its id is that of another job, which may have ended: nothing of it is this one's
+    to end, and its state is not this one's."""
 
 
 class HoldRequest(Wire):

@@ -16,13 +16,18 @@ def summary_of(spec: JobSpec) -> str:
     return visible(text).encode()[:200].decode(errors="ignore")
 
 
-def job_details(status: JobStatus, spec: JobSpec, *, simulated: bool) -> str:
+def job_details(
+    status: JobStatus, spec: JobSpec, *, simulated: bool, is_another: bool = False
+) -> str:
     """Return the job in a line, state and reason, what it needs, and its attempts so far.
 
     The line is the summary of the workflow. That can be given at the start alone, and some start a
-    job without one.
+    job without one. With `is_another` the id is that of another job, whose state this is not.
     """
-    lines = [summary_of(spec), "", f"### {_headline(status, simulated)}", ""]
+    headline = _headline(status, simulated)
+    if is_another:
+        headline = f"Refused at {status.since:%Y-%m-%d %H:%M:%S} UTC: its id is another job's"
+    lines = [summary_of(spec), "", f"### {headline}", ""]
     if status.reason:
         lines += [status.reason, ""]
     lines += [f"**Needs** {_needs(spec)}", ""]

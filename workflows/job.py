@@ -419,4 +419,6 @@ class JobWorkflow(Started):
     def _show(self) -> None:
         """Keep the card in the Temporal UI up to date; it is read on demand and costs nothing."""
         simulated = self._placement is not None and self._placement.simulated
-        workflow.set_current_details(job_details(self.status(), self._spec, simulated=simulated))
+        status, other = self.status(), self._is_another
+        card = job_details(status, self._spec, simulated=simulated, is_another=other)
+        workflow.set_current_details(card)

@@ -48,6 +48,14 @@ def test_the_details_are_the_job_file_without_values_of_its_environment():
     assert "secret" not in told
 
 
+def test_the_card_of_a_start_under_the_id_of_another_job_shows_no_state_of_a_job():
+    why = "a job train-a has ended before (SUCCEEDED): give this one another id"
+    card = job_details(status(JobState.FAILED, reason=why), SPEC, simulated=False, is_another=True)
+    assert "### Refused at 2026-11-20 12:00:00 UTC: its id is another job's" in card
+    assert why in card
+    assert "FAILED" not in card
+
+
 def test_what_hides_or_turns_text_around_is_written_out():
     update = {"gpu_type": "X\u202eY", "command": ["true", "a\u202eb\x1bc"]}
     spec = SPEC.model_copy(update=update)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
@@ -36,8 +37,8 @@ from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 from workflows.job import JobWorkflow
 
-
 PLAIN = {"name": "x", "command": "true"}
+
 
 async def test_a_placement_that_is_signalled_twice_runs_once(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
@@ -97,7 +98,6 @@ async def test_a_bad_input_fails_the_workflow(temporal: Client, control: Databas
         assert (await handle.describe()).status is WorkflowExecutionStatus.FAILED
 
 
-async def test_plain_json_by_name_runs_a_job(
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
@@ -117,6 +117,7 @@ async def test_keys_in_a_refusal_are_written_out(
     assert failure.value.cause.message.startswith(said)
 
 
+async def test_plain_json_by_name_runs_a_job(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
     job_id = new_job_id(a_spec("default", name="x"), None)
@@ -290,6 +291,9 @@ async def test_an_id_that_ended_before_is_refused_and_does_not_hang(
         await asyncio.wait_for(handle.result(), 60)
     assert "has ended before" in str(failure.value.cause)
     assert (await longshore.job(job_id)).state is JobState.SUCCEEDED
+    shown = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    assert "### Refused at " in shown.current_details
+    assert "has ended before (SUCCEEDED)" in shown.current_details
 
 
 async def test_an_id_of_which_no_end_is_on_record_is_refused_and_changes_nothing(
