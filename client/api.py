@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 
 from temporalio.client import (
     Client,
+    WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
@@ -27,6 +28,7 @@ from activities.views import set_pool
 from client.connection import connect
 from client.errors import as_ours
 from client.logs import JobLogs
+from client.no_record import failure_of, has_result, message_of
 from client.node_control import NodeControl
 from client.outside_ends import is_outside_end
 from client.reading import Reading
@@ -35,6 +37,7 @@ from client.submission import GENERATED_ID, details_of, new_job_id, preflight
 from models.errors import (
     ConflictError,
     LongshoreError,
+    NoRecordError,
     NotFoundError,
     RefusedError,
     UnavailableError,
@@ -134,7 +137,7 @@ class Longshore(NodeControl, Reading):
         """Return what the job's workflow says of it. `ref` is an id, or the name of the newest."""
         job_id = await self._resolve(ref)
         try:
-            return await status_of(self._job(job_id))
+            return await status_of(self.temporal, self._job(job_id))
         except RPCError as error:
             raise as_ours(error, f"job {ref}") from error
 
@@ -150,6 +153,8 @@ class Longshore(NodeControl, Reading):
         try:
             status = await self.status(known.job.id)
             progress = None if status.state.ended else await self.progress(known.job.id)
+        except NoRecordError as error:
+            return known.without_live(f"its id was started again, and refused: {error.why}")
         except LongshoreError as error:
             return known.without_live(str(error))
         if known.job.ended_at is not None and status.submitted_at > known.job.ended_at:
@@ -219,7 +224,7 @@ class Longshore(NodeControl, Reading):
         if rest.ended:
             return ""
         try:
-            records = (await status_of(self._job(job_id))).attempts
+            records = (await status_of(self.temporal, self._job(job_id))).attempts
         except RPCError:
             return ""
         found = [each for each in records if attempt in (None, each.attempt)]
@@ -230,8 +235,9 @@ class Longshore(NodeControl, Reading):
         job_id = await self._resolve(ref)
         try:
             # Temporal takes a request for a workflow that has ended, and forgets it.
-            if (await self._job(job_id).describe()).status is not WorkflowExecutionStatus.RUNNING:
-                raise RefusedError(f"job {ref} has ended already")
+            found = await self._job(job_id).describe()
+            if found.status is not WorkflowExecutionStatus.RUNNING:
+                raise await self._over(ref, found)
             await self._job(job_id).cancel(reason=reason or "cancelled by its user")
         except RPCError as error:
             raise as_ours(error, f"job {ref}") from error
@@ -309,6 +315,8 @@ class Longshore(NodeControl, Reading):
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.details:
             return JobResult.model_validate(cause.details[0])
+        if isinstance(cause, ApplicationError):  # refused, before it came into a queue
+            return JobResult(job_id=job_id, state=JobState.FAILED, message=cause.message)
         status = await self._status_when_back(job_id)
         if status.result is not None:
             return status.result
@@ -317,7 +325,7 @@ class Longshore(NodeControl, Reading):
 
     async def _status_when_back(self, job_id: str) -> JobStatus:
         job = self._job(job_id)
-        return await self._when_back(job_id, lambda: status_of(job))
+        return await self._when_back(job_id, lambda: status_of(self.temporal, job))
 
     async def _when_back(self, job_id: str, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask until there is an answer, waiting for a server or worker that is away."""
@@ -341,8 +349,19 @@ class Longshore(NodeControl, Reading):
         try:
             await self._job(job_id).signal(signal, CommandReason(reason=reason))
         except RPCError as error:
-            raise as_ours(error, f"job {ref}") from error
+            reply = as_ours(error, f"job {ref}")
+            if isinstance(reply, RefusedError):
+                reply = await self._over(ref, await self._job(job_id).describe())
+            raise reply from error
         return job_id
+
+    async def _over(self, ref: str, found: WorkflowExecutionDescription) -> LongshoreError:
+        """Return why a job that has ended cannot be steered."""
+        failed = await failure_of(self.temporal, found)
+        of = f"job {ref} has ended already"
+        if failed is not None and not has_result(failed):
+            return RefusedError(f"{of}: its workflow refused it ({message_of(failed)})")
+        return RefusedError(of)
 
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest.
@@ -360,9 +379,14 @@ class Longshore(NodeControl, Reading):
             job_id, temporal_answers = "", False
         try:
             job_id = job_id or await super()._resolve(ref)
-        except UnavailableError:
+        except NoRecordError:
+            raise
+        except (NotFoundError, UnavailableError) as error:
             # An id that somebody chose looks like a name.
-            if temporal_answers and (like_an_id or not await self.exists(ref)):
+            if temporal_answers:
+                if like_an_id or not await self.exists(ref):
+                    raise
+            elif isinstance(error, NotFoundError):
                 raise
             return ref  # at worst neither server says whether it is one
         self._known.append(job_id)

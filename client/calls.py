@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from client.process import run
 from client.terminal import note
-from models.errors import NotFoundError, UnavailableError
+from models.errors import NoRecordError, NotFoundError, UnavailableError
 from models.pool import no_such_pool
 from models.settings import Settings
 
@@ -40,10 +40,13 @@ def call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
 async def known_job(api: "Longshore", ref: str) -> "JobView":
     """Return a job as the database sees it; one that was submitted this instant is waited for.
 
-    Raises NotFoundError, and UnavailableError where no control worker takes the job up.
+    Raises NotFoundError, NoRecordError where it is over and never came there, and
+    UnavailableError where no control worker takes the job up.
     """
     try:
         return await api.job(ref)
+    except NoRecordError:
+        raise
     except NotFoundError:
         if not await api.exists(ref):
             raise
@@ -64,6 +67,8 @@ async def _queued_within(api: "Longshore", ref: str, seconds: float) -> "JobView
         await asyncio.sleep(0.1)
         try:
             return await api.job(ref)
+        except NoRecordError:
+            raise
         except NotFoundError:
             continue
     return None

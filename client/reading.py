@@ -1,9 +1,9 @@
 """What the capacity database says of jobs, nodes and pools. Temporal is not needed for it, but to
-know of workflows that were ended from outside."""
+know of workflows that were ended from outside, or have refused their job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from activities.buying.coming import purchases_for, purchases_under_way
 from activities.buying.reasons import BuyingReasons
@@ -14,13 +14,14 @@ from activities.locality import with_locality
 from activities.snapshot import load_nodes, load_place, load_pool, load_recent
 from activities.views import Views
 from client.explain import explain
+from client.no_record import why_no_record
 from client.outside_ends import ended_outside_lately, freed, outside_ends_of, shown
 from client.topology import topology_in
 from models.checkpoint import CheckpointInfo
 from models.checkpointing import CheckpointDecision
 from models.cycles import PoolCycles
 from models.domains import PoolTopology
-from models.errors import LongshoreError
+from models.errors import LongshoreError, NotFoundError
 from models.job import JobSpec, JobState
 from models.job_report import JobReport
 from models.placement import JobRequest, PlacementKind
@@ -33,6 +34,8 @@ from scheduling.unready import look_past_states
 
 if TYPE_CHECKING:
     from temporalio.client import Client
+
+T = TypeVar("T")
 
 RECENT = timedelta(hours=1)
 """A list of jobs shows those that ended so lately, unless it is asked for others."""
@@ -89,12 +92,12 @@ class Reading:
 
     async def job(self, ref: str) -> JobView:
         """Return the job with this id, or the newest of this name. Raises NotFoundError."""
-        job = await self._views().job(ref)
+        job = await self._looked_up(ref, self._views().job)
         return job if job.state.ended else await self._as_it_is(job)
 
     async def spec(self, ref: str) -> JobSpec:
         """Return what was submitted. Raises NotFoundError."""
-        return await self._views().spec((await self._views().job(ref)).id)
+        return await self._views().spec(await self._looked_up(ref, self._views().id_of))
 
     async def saving(self, ref: str) -> CheckpointDecision | None:
         """Return what was decided last about a save of a job; None where nobody has looked."""
@@ -190,7 +193,7 @@ class Reading:
         return found
 
     async def _temporal(self) -> "Client | None":
-        """Return who says which workflows were ended from outside; None where nobody does."""
+        """Return who says which workflows are over; None where nobody does."""
         return None
 
     async def _as_it_is(self, job: JobView) -> JobView:
@@ -222,7 +225,22 @@ class Reading:
 
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest."""
-        return await self._views().id_of(ref)
+        return await self._looked_up(ref, self._views().id_of)
+
+    async def _looked_up(self, ref: str, look: Callable[[str], Awaitable[T]]) -> T:
+        """Return what the database has of a job. Raises NotFoundError, and NoRecordError where
+        Temporal says that it is over."""
+        try:
+            return await look(ref)
+        except NotFoundError:
+            temporal = await self._temporal()
+            why = await why_no_record(temporal, ref) if temporal else None
+            if why is None:
+                raise
+        try:
+            return await look(ref)  # it may have come and ended meanwhile
+        except NotFoundError:
+            raise why from None
 
     async def _stored(
         self, job_id: str, spec: JobSpec

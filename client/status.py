@@ -1,34 +1,61 @@
 """What the workflow of a job says of it, also when somebody ended it from outside."""
 
-from temporalio.client import Client, WorkflowHandle
+from datetime import datetime
 
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+
+from client.no_record import failure_of, has_result, message_of, refused
 from client.outside_ends import outside_end
 from models.job import JobResult, JobState, JobStatus
-from models.messages import Progress
+from models.messages import Progress, job_workflow_id
 from workflows.job import JobWorkflow
 
 JobHandle = WorkflowHandle[JobWorkflow, JobResult]
+_PREFIX = job_workflow_id("")
 
 
-async def status_of(job: JobHandle) -> JobStatus:
-    """Return the job's status. Raises RPCError.
+async def status_of(temporal: Client, job: JobHandle) -> JobStatus:
+    """Return the job's status. Raises RPCError, and NoRecordError where its workflow could not
+    read what it was started with: then it has none.
 
-    A workflow that was ended from outside still answers with the last state that it knew, and
-    can say nothing of its end: the job has failed.
+    A workflow that was ended from outside, or that refused its job, still answers with the last
+    state that it knew, and can say nothing of its end: the job has failed.
     """
-    status = await job.query(JobWorkflow.status)
+    try:
+        status = await job.query(JobWorkflow.status)
+    except WorkflowQueryFailedError:
+        found = await job.describe()
+        failed = await failure_of(temporal, found)
+        if failed is None:
+            raise
+        raise refused(found.id.removeprefix(_PREFIX), failed) from None
     if status.state.ended:
         return status
-    end = outside_end(await job.describe())
-    if end is None:
+    found = await job.describe()
+    end = outside_end(found)
+    if end is not None:
+        return _failed(status, end.how, end.at)
+    failed = await failure_of(temporal, found)
+    if failed is None:
         return status
+    if has_result(failed):
+        return await job.query(JobWorkflow.status)  # it has ended since it was asked
+    status = status.model_copy(
+        update={"submitted_at": found.start_time, "attempt": 0, "attempts": ()}
+    )
+    return _failed(status, message_of(failed), found.close_time)
+
+
+def _failed(status: JobStatus, why: str, at: datetime | None) -> JobStatus:
     result = JobResult(
-        job_id=status.job_id, state=JobState.FAILED, message=end.how, attempts=status.attempt,
-        ended_at=end.at,
+        job_id=status.job_id, state=JobState.FAILED, message=why, attempts=status.attempt,
+        ended_at=at,
     )  # fmt: skip
     return status.model_copy(
-        update={"state": JobState.FAILED, "reason": end.how, "since": end.at, "result": result}
-    )
+        update={
+            "state": JobState.FAILED, "reason": why, "since": at or status.since, "result": result,
+        }
+    )  # fmt: skip
 
 
 async def progress_of(temporal: Client, job: JobHandle) -> Progress | None:

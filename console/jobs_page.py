@@ -14,7 +14,7 @@ from console.layout import Badge, Card, frame, toggle
 from console.live import follow
 from console.parts import chip, empty, updated
 from console.pool_choice import PoolChoice
-from models.errors import LongshoreError, NotFoundError
+from models.errors import LongshoreError, NoRecordError, NotFoundError
 from models.job_report import JobReport
 from models.views import Explanation
 
@@ -140,6 +140,8 @@ class JobPage:
         try:
             report = await self._fleet.report(self._id)
             explanation = await self._fleet.explain(report.job.id)
+        except NoRecordError as error:
+            self._show_instead(empty("The database has no such job", str(error)))
         except NotFoundError:
             self._show_instead(
                 empty("There is no such job", "`longshore jobs --all` lists them all.")

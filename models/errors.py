@@ -7,6 +7,7 @@
     ├── ConflictError          the same name and key were submitted with other content
     ├── UnsatisfiableError     no node that can ever come could hold the job
     ├── NotFoundError          no such job, node or pool
+    │   └── NoRecordError      the database has no such job, and its workflow is over
     ├── UnavailableError       a server that is needed does not answer
     │   ├── LockedError        another session keeps what is needed in the database
     │   ├── MarketAwayError    a market does not answer, or asks to be left alone for a while
@@ -67,6 +68,16 @@ class UnsatisfiableError(LongshoreError):
 
 class NotFoundError(LongshoreError):
     exit_code = 66
+
+
+class NoRecordError(NotFoundError):
+    """The database has no row of a job whose workflow is over; `why` it was refused, if it was."""
+
+    exit_code = 70  # as of a job that has failed
+
+    def __init__(self, text: str, why: str = "") -> None:
+        self.why = why
+        super().__init__(text)
 
 
 class UnavailableError(LongshoreError):

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 from playwright.async_api import Browser, Page, expect
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 
 from client.api import Longshore
 from models.job import JobState
+from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, job_workflow_id
 from models.settings import Settings
 from tests.support.console import RunningConsole, running_console
 from tests.support.control import a_spec, new_pool, reaches, serving_control
@@ -185,6 +186,30 @@ async def test_one_job_with_its_attempts(page: Page, here: RunningConsole, fleet
 async def test_a_job_that_is_not_there(page: Page, here: RunningConsole):
     await page.goto(f"{here.url}/jobs/none-of-this")
     await expect(page.get_by_text("There is no such job")).to_be_visible()
+
+
+async def test_a_job_that_its_workflow_has_refused(
+    page: Page, here: RunningConsole, fleet: Fleet, temporal: Client
+):
+    """Only Temporal knows of it."""
+    job_id = f"refused-of-{fleet.pool}"
+    flow = await temporal.start_workflow(
+        JOB_WORKFLOW, {"spec": {"name": "x", "command": "true", "gpus": 0}},
+        id=job_workflow_id(job_id), task_queue=CONTROL_TASK_QUEUE,
+    )  # fmt: skip
+    with pytest.raises(WorkflowFailureError):
+        await flow.result()
+    said = (
+        f"job {job_id} was refused, and never came into a queue: "
+        "spec.gpus: must be at least 1, got 0"
+    )
+    for path in (f"/jobs/{job_id}", f"/jobs/{job_id}/why", f"/jobs/{job_id}/checkpoints"):
+        answer = here.get(path)
+        assert answer.status_code == 404
+        assert answer.json()["error"] == {"type": "not_found", "message": said}
+    await page.goto(f"{here.url}/jobs/{job_id}")
+    await expect(page.get_by_text("The database has no such job")).to_be_visible()
+    await expect(page.get_by_text(said)).to_be_visible()
 
 
 async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole, fleet: Fleet):

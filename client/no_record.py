@@ -1,0 +1,89 @@
+"""Jobs of which the database has no row, and whose workflow is over: why.
+
+A workflow that refuses its input, or the id that it was started under, fails before its job comes
+into a queue. Only Temporal knows of it.
+"""
+
+from datetime import timedelta
+
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+)
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.service import RPCError
+
+from models.errors import NoRecordError
+from models.job import JobResult
+from models.messages import job_workflow_id
+
+_PATIENCE = timedelta(seconds=3)
+"""For Temporal to answer before the database alone does."""
+_GOES_ON = (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
+_ENDS = {
+    WorkflowExecutionStatus.COMPLETED: "has completed",
+    WorkflowExecutionStatus.FAILED: "has failed",
+    WorkflowExecutionStatus.CANCELED: "was cancelled",
+    WorkflowExecutionStatus.TERMINATED: "was terminated",
+    WorkflowExecutionStatus.TIMED_OUT: "timed out",
+}
+
+
+async def why_no_record(temporal: Client, job_id: str) -> NoRecordError | None:
+    """Return what to say of a job that the database does not know and whose workflow is over.
+
+    None where its workflow goes on, where there is none, and where nobody says.
+    """
+    handle = temporal.get_workflow_handle(job_workflow_id(job_id))
+    try:
+        found = await handle.describe(rpc_timeout=_PATIENCE)
+        if found.status is None or found.status in _GOES_ON:
+            return None
+        failed = await failure_of(temporal, found)
+    except RPCError:
+        return None
+    if failed is not None and not _has_run(failed):
+        return refused(job_id, failed)
+    why = f": {message_of(failed)}" if failed is not None else ""
+    return NoRecordError(
+        f"the database has no job {job_id}, and its workflow {_ENDS[found.status]}{why}"
+    )
+
+
+async def failure_of(temporal: Client, found: WorkflowExecutionDescription) -> FailureError | None:
+    """Return what a workflow has failed with; None of one that has not. Raises RPCError."""
+    if found.status is not WorkflowExecutionStatus.FAILED:
+        return None
+    handle = temporal.get_workflow_handle(found.id, run_id=found.run_id)
+    try:
+        await handle.result(follow_runs=False, rpc_timeout=_PATIENCE)
+    except WorkflowFailureError as error:
+        return error.cause if isinstance(error.cause, FailureError) else None
+    return None
+
+
+def has_result(failed: FailureError) -> bool:
+    """Return whether a job has ended so, with its result: it was not refused at its start."""
+    return isinstance(failed, ApplicationError) and bool(failed.details)
+
+
+def _has_run(failed: FailureError) -> bool:
+    """Return whether an attempt of the job was placed: the database has lost its row."""
+    if not isinstance(failed, ApplicationError) or not has_result(failed):
+        return False
+    return JobResult.model_validate(failed.details[0]).attempts > 0
+
+
+def message_of(failed: FailureError) -> str:
+    """Return the sentence that a workflow has failed with."""
+    while isinstance(failed, ActivityError) and isinstance(failed.cause, FailureError):
+        failed = failed.cause
+    return failed.message
+
+
+def refused(job_id: str, failed: FailureError) -> NoRecordError:
+    """Return what to say of a job whose workflow has refused it."""
+    why = message_of(failed)
+    return NoRecordError(f"job {job_id} was refused, and never came into a queue: {why}", why)

@@ -1,0 +1,167 @@
+"""Jobs that somebody starts in Temporal, and whose workflow refuses them: nobody else knows."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowFailureError
+
+from client.api import Longshore
+from console.fleet import Fleet
+from models.errors import NoRecordError, NotFoundError, RefusedError
+from models.job import JobState
+from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, job_workflow_id
+from models.settings import Settings
+from tests.client.conftest import Command
+from tests.support.control import a_spec, reaches
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
+
+WRONG = "spec.gpus: must be at least 1, got 0"
+OWN_HISTORY = "history: is what a job carries over when its workflow continues as new; give none"
+NOBODYS = "no-worker-asks-this-queue"
+HISTORY = {"submitted_at": "2026-01-01T00:00:00Z", "attempt": 3}
+
+
+@pytest.fixture
+async def api(temporal: Client, settings: Settings) -> AsyncIterator[Longshore]:
+    client = Longshore(temporal, settings)
+    yield client
+    await client.close()
+
+
+async def started(
+    temporal: Client, job_id: str, pool: str, queue: str = CONTROL_TASK_QUEUE, **given: Any
+) -> None:
+    spec = {"name": "other", "command": "true", "pool": pool, **given.pop("spec", {})}
+    await temporal.start_workflow(
+        JOB_WORKFLOW, {"spec": spec, **given}, id=job_workflow_id(job_id),
+        task_queue=queue,
+    )  # fmt: skip
+
+
+async def refused(temporal: Client, job_id: str, pool: str, **given: Any) -> None:
+    await started(temporal, job_id, pool, **given)
+    with pytest.raises(WorkflowFailureError):
+        await temporal.get_workflow_handle(job_workflow_id(job_id)).result()
+
+
+@pytest.mark.parametrize("ending", ["", "-abcdefghij"], ids=["chosen", "like ours"])
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [({"spec": {"gpus": 0}}, WRONG), ({"history": HISTORY}, OWN_HISTORY)],
+    ids=["unreadable", "read"],
+)
+async def test_a_refused_job_is_said_to_be_refused_and_why_wherever_one_asks(
+    longshore: Command,
+    api: Longshore,
+    settings: Settings,
+    temporal: Client,
+    pool: str,
+    given: dict[str, Any],
+    why: str,
+    ending: str,
+) -> None:
+    job_id = f"bad-{uuid.uuid4().hex[:8]}{ending}"
+    await refused(temporal, job_id, pool, **given)
+    said = f"job {job_id} was refused, and never came into a queue: {why}"
+    for command in ("job", "why", "watch", "logs"):
+        ran = await longshore(command, job_id)
+        assert (ran.code, ran.out) == (70, "")
+        assert " ".join(ran.err.split()) == f"error: {said}"
+    for command in ("cancel", "hold", "release"):
+        ran = await longshore(command, job_id)
+        assert (ran.code, ran.out) in ((70, ""), (77, ""))
+        assert "refused" in ran.err
+        assert why in " ".join(ran.err.split())
+
+    pages = Fleet(settings)
+    for look in (pages.report, pages.explain, pages.checkpoints):
+        with pytest.raises(NoRecordError) as error:
+            await look(job_id)
+        assert str(error.value) == said
+    await pages.close()
+
+    if ending:  # no look into the database
+        result = await asyncio.wait_for(api.wait(job_id), 30)
+        assert (result.state, result.message) == (JobState.FAILED, why)
+
+
+async def test_who_watches_a_job_that_its_workflow_has_read_and_refused_sees_it_fail(
+    temporal: Client, api: Longshore, control: None, pool: str
+) -> None:
+    job_id = f"bad-{uuid.uuid4().hex[:8]}-abcdefghij"
+    await refused(temporal, job_id, pool, history=HISTORY)
+    seen = await asyncio.wait_for(anext(api.watch(job_id)), 30)
+    assert (seen.state, seen.reason) == (JobState.FAILED, OWN_HISTORY)
+    assert seen.result
+    assert (seen.result.message, seen.result.attempts) == (OWN_HISTORY, 0)
+
+
+async def test_a_job_without_a_row_that_was_not_refused_has_ended_as_temporal_says(
+    temporal: Client, api: Longshore, pool: str
+) -> None:
+    job_id = f"bad-{uuid.uuid4().hex[:8]}"
+    await started(temporal, job_id, pool, queue=NOBODYS)
+    with pytest.raises(NotFoundError) as open_one:
+        await api.job(job_id)
+    assert not isinstance(open_one.value, NoRecordError)
+    await temporal.get_workflow_handle(job_workflow_id(job_id)).terminate("by mistake")
+    with pytest.raises(NoRecordError) as over:
+        await api.job(job_id)
+    assert str(over.value) == (
+        f"the database has no job {job_id}, and its workflow was terminated"
+    )
+
+
+@pytest.mark.parametrize("given", [{"spec": {"gpus": 0}}, {"history": HISTORY}, {}])
+async def test_a_refused_second_start_is_no_state_of_the_job(
+    longshore: Command,
+    api: Longshore,
+    node: ScriptedNode,
+    temporal: Client,
+    pool: str,
+    given: dict[str, Any],
+) -> None:
+    job_id = (await api.submit(a_spec(pool))).job_id
+    await node.end(job_id)
+    await reaches(api, job_id, JobState.SUCCEEDED)
+    await temporal.get_workflow_handle(job_workflow_id(job_id)).result()
+    await refused(temporal, job_id, pool, **given)
+    report = await api.report(job_id)
+    assert report.job.state is JobState.SUCCEEDED
+    assert report.status is None
+    assert "its id was started again" in report.missing[0]
+    assert (await longshore("job", job_id)).code == 0
+    with pytest.raises(RefusedError, match="has ended already"):
+        await api.cancel(job_id)
+    with pytest.raises(RefusedError, match="has ended already"):
+        await api.hold(job_id)
+
+
+async def test_a_list_of_temporal_has_those_that_were_refused(
+    temporal: Client, control: None, pool: str
+) -> None:
+    """As docs/other-languages.md says."""
+    job_id = f"bad-{uuid.uuid4().hex[:8]}"
+    await refused(temporal, job_id, pool, spec={"gpus": 0})
+    docs = (Path(__file__).parents[2] / "docs" / "other-languages.md").read_text()
+    query = docs.partition("temporal workflow list --query '")[2].partition("'")[0]
+
+    async def is_listed() -> bool:
+        """A list of Temporal's may lag."""
+        return job_workflow_id(job_id) in {f.id async for f in temporal.list_workflows(query)}
+
+    await eventually(is_listed)
+
+
+async def test_a_chosen_id_that_no_worker_has_come_to_can_be_cancelled(
+    temporal: Client, api: Longshore, pool: str
+) -> None:
+    job_id = f"chosen-{uuid.uuid4().hex[:8]}"
+    await started(temporal, job_id, pool, queue=NOBODYS)
+    assert await api.cancel(job_id) == job_id
+    await temporal.get_workflow_handle(job_workflow_id(job_id)).terminate()
