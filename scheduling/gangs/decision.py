@@ -16,10 +16,10 @@ from models.placement import (
     RejectionCode,
 )
 from scheduling.gangs.offers import Offers, need_of_share
-from scheduling.gangs.plan import could_ever_hold, plan_gang
+from scheduling.gangs.plan import plan_gang, why_never
 from scheduling.placement.feasibility import explain as explain_rejection
 from scheduling.placement.scoring import provider_for
-from scheduling.placement.state import Need, NodeView
+from scheduling.placement.state import Need, NodeView, emptied
 from scheduling.words import count, format_rejected
 
 _MOST_NAMED = 4
@@ -40,6 +40,12 @@ def place_gang(
     ValueError for a job without a gang.
     """
     plan, offers = plan_gang(job, views, policy, now)
+    never = None if plan.fits else why_never(job, views, policy)
+    if never is not None:
+        # What runs there does not matter then: the reasons are those of empty nodes.
+        found, offers = never
+        shortage = ("refusal", "limiting_domain", "missing")
+        plan = plan.model_copy(update={name: getattr(found, name) for name in shortage})
     failures = offers.refused
     if not plan.fits:
         failures = failures + [(offer.position, RejectionCode.DOMAIN) for offer in offers.made]
@@ -48,13 +54,18 @@ def place_gang(
     decision = (
         _placing(job, plan, views, rejected)
         if plan.fits
-        else _waiting(job, plan, offers, rejected, could_ever_hold(job, views))
+        else _waiting(job, plan, offers, rejected, never is None)
     )
     if not explain:
         return decision
     need = need_of_share(Need.of(job, policy), 1)
     rejections = tuple(
-        _rejection(views[position], need, code, now) for position, code in sorted(failures)
+        _rejection(views[position], need, code, now)
+        if never is None
+        else _rejection(emptied(views[position]), need, code, now).model_copy(
+            update={"permanent": True}
+        )
+        for position, code in sorted(failures)
     )
     return decision.model_copy(update={"rejections": rejections})
 

@@ -92,21 +92,23 @@ def offers_from(
     return offers
 
 
-def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) -> list[Offer]:
-    """Return what the nodes could give without any job, and with time left."""
+def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) -> Offers:
+    """Return what the nodes could give if they were ready, without any job, and with time left."""
     whole = Need.of(job, PackingPolicy())
     unsuited = _Unsuited(whole, gang)
-    offers: list[Offer] = []
+    offers = Offers([], [])
     for position, view in enumerate(views):
         domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
-        gone = view.node.state is NodeState.GONE
-        code = unsuited(view, domain)
-        if gone or domain is None or code not in (None, RejectionCode.STATE):
-            continue
-        large = view.rooms.large(whole.vram)
-        gpus = min(large.bit_count(), *_gpus_by_amount(view.host, view, whole))
-        if gpus > 0:
-            offers.append(Offer(position, view, domain, gpus, large, view.rooms.all_gpus))
+        gone = RejectionCode.STATE if view.node.state is NodeState.GONE else None
+        found = (
+            gone
+            or unsuited.when_ready(view, domain)
+            or _give_of(view, whole, view.host, view.rooms.large(whole.vram), view.rooms.all_gpus)
+        )
+        if isinstance(found, RejectionCode):
+            offers.refused.append((position, found))
+        elif domain is not None:
+            offers.made.append(Offer(position, view, domain, *found, free=view.rooms.all_gpus))
     return offers
 
 
@@ -132,9 +134,13 @@ class _Unsuited:
         self._codes: dict[tuple[Attributes, str], RejectionCode | None] = {}
 
     def __call__(self, view: NodeView, domain: DomainKey | None) -> RejectionCode | None:
-        node = view.node
-        if node.state is not NodeState.READY:
+        if view.node.state is not NodeState.READY:
             return RejectionCode.STATE
+        return self.when_ready(view, domain)
+
+    def when_ready(self, view: NodeView, domain: DomainKey | None) -> RejectionCode | None:
+        """Return the same whatever the state of the node."""
+        node = view.node
         make = attributes_of(node), flavor_of(node)
         if make not in self._codes:
             self._codes[make] = self._code(*make)
@@ -158,20 +164,28 @@ def _no_time(view: NodeView, whole: Need, now: datetime) -> RejectionCode | None
 
 def _give(view: NodeView, whole: Need, now: datetime) -> tuple[int, int] | RejectionCode:
     """Return how many GPUs the node can give, and the set they are from."""
-    by_amount = _gpus_by_amount(view.host_free, view, whole)
+    found = _give_of(view, whole, view.host_free, view.rooms.roomy(whole.vram), view.free)
+    if isinstance(found, RejectionCode) or not view.reserved:
+        return found
+    return _beside_reserved(view, whole, found[0], now)
+
+
+def _give_of(
+    view: NodeView, whole: Need, left: HostAmounts, roomy: int, free: int
+) -> tuple[int, int] | RejectionCode:
+    """Return the same of a node that has this left, and these GPUs with the memory and free."""
+    by_amount = _gpus_by_amount(left, view, whole)
     for code, gpus in zip(HOST_CODES, by_amount, strict=True):
         if gpus < 1:
             return code
     if not view.rooms.count:
         return RejectionCode.GPU_COUNT
-    roomy = view.rooms.roomy(whole.vram)
     if not roomy:
         return RejectionCode.VRAM
-    usable = roomy & view.free
+    usable = roomy & free
     if not usable:
         return RejectionCode.GPUS_BUSY
-    gpus = min(usable.bit_count(), *by_amount)
-    return _beside_reserved(view, whole, gpus, now) if view.reserved else (gpus, usable)
+    return min(usable.bit_count(), *by_amount), usable
 
 
 def _beside_reserved(

@@ -48,20 +48,48 @@ def plan_gang(
     if found:
         best = min(found, key=lambda filling: filling.preference(gang))
         return _plan_of(best, job, gang, domains, policy), offers
-    nothing: list[Offer] = []
-    most = max(sets, key=_total, default=nothing)
-    refused = refuse(job, gang, policy.gang_packing, most, domains, len(made))
-    alone = [filling for alike in sets for filling in _fillings(job, gang, alike, policy)]
-    if not alone:
-        return refused, offers
-    best = max(alone, key=lambda filling: filling.spares_found)
-    return without_spares(refused, best.spares_found, best.planned()[0].domain), offers
+    return _refused(job, gang, made, domains, policy), offers
 
 
 def could_ever_hold(job: JobRequest, views: Sequence[NodeView]) -> bool:
     """Return whether the nodes could hold the gang together when empty and with time left."""
-    offers = offers_when_empty(job, gang_of(job), views)
-    return could_hold(job, offers, PackingPolicy())
+    return could_hold(job, offers_when_empty(job, gang_of(job), views).made, PackingPolicy())
+
+
+def why_never(
+    job: JobRequest, views: Sequence[NodeView], policy: PackingPolicy
+) -> tuple[GangPlan, Offers] | None:
+    """Return the refusal of a gang that the nodes could not even hold when empty and with time
+    left, and what each would offer then; None where they could."""
+    gang = gang_of(job)
+    offers = offers_when_empty(job, gang, views)
+    if could_hold(job, offers.made, PackingPolicy()):
+        return None
+    made = sorted(offers.made, key=lambda offer: offer.view.node.id)
+    domains = [
+        domain._replace(free=domain.gpus)
+        for domain in domains_of(views, unlabelled=gang.unlabelled_nodes)
+    ]
+    return _refused(job, gang, made, domains, policy), offers
+
+
+def _refused(
+    job: JobRequest,
+    gang: Gang,
+    made: Sequence[Offer],
+    domains: Sequence[Domain],
+    policy: PackingPolicy,
+) -> GangPlan:
+    """Return why a gang does not fit on what nodes offer, in the order of their names."""
+    nothing: list[Offer] = []
+    sets = _alike(made, gang)
+    most = max(sets, key=_total, default=nothing)
+    refused = refuse(job, gang, policy.gang_packing, most, domains, len(made))
+    alone = [filling for alike in sets for filling in _fillings(job, gang, alike, policy)]
+    if not alone:
+        return refused
+    best = max(alone, key=lambda filling: filling.spares_found)
+    return without_spares(refused, best.spares_found, best.planned()[0].domain)
 
 
 def could_hold(job: JobRequest, offers: Iterable[Offer], policy: PackingPolicy) -> bool:

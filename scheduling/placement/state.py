@@ -206,6 +206,14 @@ def view_at(view: NodeView, now: datetime) -> NodeView:
     )  # fmt: skip
 
 
+def emptied(view: NodeView) -> NodeView:
+    """Return the view of the node as if no job had ever been there."""
+    return replace(
+        view, free=view.rooms.all_gpus, stuck=0, host_stuck=NOTHING, host_free=view.host,
+        vram_used=0.0, holds=[], reserved=[], parts=(), parts_stuck=(),
+    )  # fmt: skip
+
+
 def order_on_node(job: RunningJob) -> tuple[datetime, str]:
     """Return the order in which a view takes the jobs of its node: amounts are added up in it."""
     return job.expected_end, job.job_id

@@ -100,7 +100,7 @@ class Ground:
         starts = self._starts_now()
         if job.gang is not None:
             offers = offers_when_empty(job, job.gang, list(self._views.values()))
-            places = np.array(sorted({offer.position for offer in offers}), np.intp)
+            places = np.array(sorted({offer.position for offer in offers.made}), np.intp)
             return self._named(starts.lasting(places, need))
         if need not in self._open:
             self._open[need] = self._named(starts.lasting(starts.suited(need), need))

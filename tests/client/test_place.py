@@ -180,8 +180,8 @@ def test_a_gang_that_does_not_fit_says_what_each_domain_has(tmp_path: Path) -> N
     job.write_text("{name: big, command: 'true', gpus: 48, cpus: 1, gang: {group_gpus: 24}}")
     text = drawn(EXAMPLES / "state-topology.yaml", job, terminal=False, width=20)
     assert text.startswith("REQUEST_MORE_CAPACITY  no known nodes could ever hold it together: ")
-    assert "needs 2 groups of 24 GPUs, each in one domain, and 0 would fit; " in text
-    assert "eu-north/c1/a has 22, eu-north/c1/b has 7 (6 nodes: " in text
+    assert "needs 2 groups of 24 GPUs, each in one domain, and 1 would fit; " in text
+    assert "eu-north/c1/a has 24, eu-north/c1/b has 16 (6 nodes: " in text  # when empty
     assert "lone  does not name its region, cluster, fabric.domain" in text
 
 

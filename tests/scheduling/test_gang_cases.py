@@ -357,6 +357,27 @@ def test_what_would_fit_when_empty_waits_and_what_never_fits_says_so():
     assert decide(a_gang(16), gone).reason.startswith("no known nodes could ever hold it")
 
 
+def test_what_never_fits_has_the_reasons_of_empty_nodes():
+    """What runs there is no reason: no end of it lets the gang start."""
+    full = [in_domain("A", "n1", busy=range(8)), in_domain("B", "n2", busy=range(8))]
+    large = decide(a_gang(24), full)
+    assert large.reason == (
+        "no known nodes could ever hold it together: needs 24 GPUs, the domains together have 16; "
+        "r/c/A has 8, r/c/B has 8 (2 nodes: 2 domain-too-small)"
+    )
+    assert large.gang is not None
+    assert [room.free for room in large.gang.domains] == [0, 0]  # as it is now
+    assert [(r.code, r.permanent) for r in large.rejections] == [(RejectionCode.DOMAIN, True)] * 2
+    apart = decide(a_gang(16, allow_cross_group_spread=False), full)
+    assert "needs 16 GPUs in one domain; r/c/A has 8, r/c/B has 8 (" in apart.reason
+    other = decide(a_gang(16, tier="FLEX"), full)
+    assert {(r.code, r.permanent) for r in other.rejections} == {(RejectionCode.TIER, True)}
+    waits = decide(a_gang(16), full)
+    assert [(r.code, r.permanent) for r in waits.rejections] == [
+        (RejectionCode.GPUS_BUSY, False)
+    ] * 2
+
+
 def test_groups_that_the_total_cannot_have_are_refused():
     with pytest.raises(ValueError, match="group_gpus is 16, but the job has 8 GPUs"):
         a_gang(8, 16)

@@ -21,6 +21,7 @@ from models.placement import (
     RejectionCode,
 )
 from models.topology import FABRIC_LABELS, FLAVOR_LABEL, RACK_LABEL, Gang, SameConformance
+from scheduling.placement.state import without_jobs
 from tests.support.reference_machine import (
     HOST_CODES,
     TINY,
@@ -30,6 +31,7 @@ from tests.support.reference_machine import (
     end_of,
     ends_too_soon,
     instants,
+    machine_of,
     misfit,
     wants,
 )
@@ -92,6 +94,10 @@ class First:
 def gang_decision(machines: Sequence[Machine], job: JobRequest, policy: PackingPolicy) -> Decision:
     """The decision without its sentence, and without why it does not fit."""
     way, offers, failed = best_way(machines, job, policy, None)
+    if way is None:
+        at_best = best_way([at_its_best(machine) for machine in machines], job, policy, None)
+        if at_best[0] is None:  # it can never fit: what runs there is no reason
+            _, offers, failed = at_best
     counts = Counter(failed)
     if way is None:
         counts[RejectionCode.DOMAIN] += len(offers)
@@ -109,6 +115,14 @@ def gang_decision(machines: Sequence[Machine], job: JobRequest, policy: PackingP
         spares=members_of(way.spares) if way else (),
         gang=plan_of(way, machines, job, policy) if way else None,
     )
+
+
+def at_its_best(machine: Machine) -> Machine:
+    """A machine that is ready, empty and has time left; one that is gone does not come back."""
+    if machine.node.state is NodeState.GONE:
+        return machine
+    ready = {"state": NodeState.READY, "expires_at": None}
+    return machine_of(without_jobs(machine.node).model_copy(update=ready), (), machine.now)
 
 
 def first_gang(
