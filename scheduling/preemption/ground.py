@@ -25,7 +25,7 @@ from models.preemption import GainedGPUs
 from models.topology import Gang
 from scheduling.gangs.decision import place_gang
 from scheduling.gangs.offers import Offer, need_of_share, offers_from, offers_when_empty
-from scheduling.gangs.plan import could_hold, plan_gang
+from scheduling.gangs.plan import could_hold, plan_gang, why_never
 from scheduling.gangs.start import Shares, first_gang_start
 from scheduling.packer import placing, waiting
 from scheduling.placement.columns import Columns
@@ -105,6 +105,16 @@ class Ground:
         if need not in self._open:
             self._open[need] = self._named(starts.lasting(starts.suited(need), need))
         return self._open[need]
+
+    def why_never(self, job: JobRequest) -> str:
+        """Return why no nodes could hold the job, were they ready and nobody there; empty where
+        they could."""
+        if job.gang is not None:
+            never = why_never(job, list(self._views.values()), self.packing)
+            told = never and never[0].refusal
+            return f"no known nodes could ever hold it together: {told}" if told else ""
+        suited = self._starts_now().suited(Need.of(job, self.packing))
+        return "" if len(suited) else "no known node could ever hold it"
 
     def node(self, name: str) -> Node:
         return self._nodes[name]

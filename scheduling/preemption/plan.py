@@ -177,6 +177,9 @@ class _Scene:
         if self.ground.fits(job):
             reason = self.ground.decide(job).reason
             return self._none(job, f"it needs nobody's GPUs: {reason}")
+        if never := self.ground.why_never(job):
+            # Whoever stops, and however long it waits: there is no price to compare.
+            return self._none(job, f"{never}: no end and no stop of running jobs helps")
         names = self.ground.nodes_for(job)
         if not names:
             return self._none(job, "no node could take it, were nobody there")

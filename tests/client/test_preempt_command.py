@@ -46,6 +46,21 @@ def test_the_example_as_json_holds_every_way(cli: CLI) -> None:
     assert found.plan.cost == victim.total
 
 
+def test_what_can_never_fit_is_told_so_without_the_price_of_a_wait(
+    cli: CLI, tmp_path: Path
+) -> None:
+    job = tmp_path / "huge.yaml"
+    job.write_text(
+        "{name: huge, command: 'true', gpus: 24, priority: 9, gang: {unlabelled_nodes: true}}"
+    )
+    ran = cli("preempt", "--dry-run", "--state", STATE, "--job", str(job))
+    assert ran.code == 0
+    assert "needs 24 GPUs, the domains together have 16; " in ran.out
+    assert "no end and no stop of running jobs helps" in " ".join(ran.out.split())
+    assert "wait, nobody knows" not in ran.out
+    assert "$" not in ran.out
+
+
 def test_a_policy_that_is_off_is_shown_as_if_on_and_said(cli: CLI, tmp_path: Path) -> None:
     file = tmp_path / "off.yaml"
     file.write_text(Path(STATE).read_text() + "\npreemption: {enabled: false}\n")

@@ -21,6 +21,7 @@ from models.preemption import (
 from scheduling.cycle import plan
 from scheduling.preemption.costs import cost_of, probable_end, victim_of
 from scheduling.preemption.plan import plan_preemption, plan_preemptions
+from tests.support.gangs import a_gang
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, one_by_one
 from tests.support.preemption import MINUTE, RULES, a_work, nodes_with, saved
 
@@ -270,6 +271,21 @@ def test_jobs_that_share_a_gpu_leave_it_together() -> None:
 def test_a_node_that_ends_too_soon_helps_nobody() -> None:
     plan = planned(a_job("urgent", 8, priority=9), [full()], [a_node(expires_in=HOUR)])
     assert plan.reason == "no node could take it, were nobody there"
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        (a_gang(24, priority=9, unlabelled_nodes=True), "needs 24 GPUs, the domains together"),
+        (a_job("urgent", 16, priority=9), "no known node could ever hold it"),
+        (a_job("urgent", 8, priority=9, tier="FLEX"), "no known node could ever hold it"),
+    ],
+)
+def test_no_wait_is_priced_for_what_can_never_fit(job: JobRequest, reason: str) -> None:
+    plan = planned(job, [full()], [a_node("node-a"), a_node("node-b")])
+    assert reason in plan.reason
+    assert plan.reason.endswith(": no end and no stop of running jobs helps")
+    assert (plan.ways, plan.victims) == ((), ())
 
 
 def test_a_short_wait_is_cheaper_than_a_dear_victim() -> None:
