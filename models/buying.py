@@ -326,6 +326,8 @@ class Option(Frozen):
     chosen: bool = False
     lost: str = ""
     """Why it was not chosen."""
+    limit: str = ""
+    """The setting of the pool's policy that alone forbids it, such as `caps.per_day`."""
 
     @property
     def total(self) -> int:
@@ -351,6 +353,9 @@ class BuyDecision(Frozen):
     options: tuple[Option, ...] = ()
     reason: str
     """The answer in one sentence."""
+    held_by: str = ""
+    """What alone keeps from buying, where somebody can change it: a setting of the pool's policy
+    such as `caps.per_day`, or one of `models.spending.HeldBy`."""
     waits_for: tuple[NoQuote, ...] = ()
     """Markets that are away or have no price, and why."""
     coming: dict[str, Coming] = Field(default_factory=dict[str, Coming])

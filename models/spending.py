@@ -6,6 +6,7 @@ What is stored (options and decisions) keeps short names, of the same units. Tim
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Self
 
 from models.base import Instant, Wire
@@ -174,6 +175,17 @@ class OptionRecord(Wire):
     """Why it was not chosen."""
 
 
+class HeldBy(StrEnum):
+    """What keeps a pool from buying beside the settings of its policy."""
+
+    STOPPED = "stopped"
+    """The stop-buying switch."""
+    NO_MARKET = "no-market"
+    """No market is configured."""
+    REFUSED = "refused"
+    """The database refused the purchase: a cap that `longshore market caps` sets."""
+
+
 class BuyingRecord(Wire):
     """What a pool decided about buying: a purchase keeps it, and the pool its last one."""
 
@@ -183,6 +195,8 @@ class BuyingRecord(Wire):
     """The answer in one sentence."""
     serves: tuple[str, ...] = ()
     """Jobs that something is bought for."""
+    held_by: str = ""
+    """What alone kept from buying: a setting such as `caps.per_day`, or one of `HeldBy`."""
     options: tuple[OptionRecord, ...] = ()
     """All that was looked at; of a pool's last decision the best of each tier."""
 

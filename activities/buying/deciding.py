@@ -18,6 +18,7 @@ from activities.buying import purchase_rows as rows
 from activities.buying.demand import demand_of_late
 from activities.buying.inputs import PoolNeed, look_at, read_need, under_way
 from activities.buying.market_refusals import closed_markets, refused_offers
+from activities.buying.switch import why_stopped
 from activities.database import Database, clock
 from activities.providers import registry
 from activities.retrying import reports_errors
@@ -36,6 +37,7 @@ from models.buying import (
 from models.pool import PoolSpec
 from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
 from models.settings import Settings
+from models.spending import HeldBy
 from scheduling.buying.coming import with_bought
 from scheduling.buying.plan import decide
 from scheduling.buying.words import best_options, line_of
@@ -83,6 +85,8 @@ class BuyingActivities:
             decision = await _decided(spec, need, coming, views, caps, now)
             bought, stored = await self._store(prefix, spec, need, decision)
             noted = decision.model_copy(update={"reason": bought.reason})
+            if decision.plans and not bought.purchases:
+                noted = noted.model_copy(update={"held_by": HeldBy.REFUSED})
             await self._note(spec.name, noted, with_bought(decision, stored))
             return bought
 
@@ -212,6 +216,7 @@ def _record(decision: BuyDecision, serves: Iterable[str]) -> dict[str, Any]:
         "at": decision.at.isoformat(),
         "rule": decision.rule.value,
         "reason": decision.reason,
+        "held_by": decision.held_by,
         "serves": list(serves),
         "options": [
             {
@@ -244,7 +249,6 @@ async def caps_left(connection: AsyncConnection, spec: PoolSpec) -> CapsLeft:
     """Return what is left of the policy's caps today; others are the database's to refuse."""
     found = await connection.execute(text(_SUMS), {"pool": spec.name})
     sums = {(row.scope, row.name): row.committed for row in found}
-    reason = await connection.scalar(text("SELECT reason FROM market_switch WHERE stopped"))
     caps: Caps = spec.buying.caps
     tenants = {name.partition("/")[2]: used for (scope, name), used in sums.items()
                if scope == "pool tenant"}  # fmt: skip
@@ -259,7 +263,7 @@ async def caps_left(connection: AsyncConnection, spec: PoolSpec) -> CapsLeft:
             name: _left(caps.per_tenant_day, used) or 0 for name, used in tenants.items()
         } if caps.per_tenant_day is not None else {},
         tenant=caps.per_tenant_day,
-        stopped=reason or "",
+        stopped=await why_stopped(connection),
     )  # fmt: skip
 
 

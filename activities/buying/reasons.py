@@ -1,10 +1,16 @@
 """Reading why a pool bought, or did not, and what became of its blocks, for people."""
 
-from sqlalchemy import text
+from datetime import datetime
 
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from activities.buying.switch import why_stopped
 from activities.database import Database
 from models.block_end import BlockDecision
+from models.pool import PoolSpec
 from models.spending import BuyingRecord, JobCost
+from scheduling.buying.standing import Standing, standing_of
 
 
 class BuyingReasons:
@@ -16,10 +22,7 @@ class BuyingReasons:
     async def of_pool(self, pool: str) -> BuyingRecord | None:
         """Return what a pool decided last about buying; None where it never has."""
         async with self._database.transaction() as connection:
-            found = await connection.scalar(
-                text("SELECT buying_decision FROM pools WHERE name = :pool"), {"pool": pool}
-            )
-        return None if found is None else BuyingRecord.model_validate(found)
+            return await _last_of(connection, pool)
 
     async def blocks_of_job(self, job_id: str) -> tuple[BlockDecision, ...]:
         """Return what was decided last about each block that a job runs on, by their ids."""
@@ -34,6 +37,23 @@ class BuyingReasons:
         async with self._database.transaction() as connection:
             found = await connection.execute(text(COST_OF_JOB), {"id": job_id})
             return JobCost.model_validate(dict(found.mappings().one()))
+
+
+async def read_standing(
+    connection: AsyncConnection, pool: PoolSpec, since: datetime | None = None
+) -> Standing:
+    """Return whether a pool buys, and what would let it, for a job that waits since then."""
+    if not pool.buying.enabled:
+        return standing_of(pool, "", None)
+    stopped = await why_stopped(connection)
+    return standing_of(pool, stopped, await _last_of(connection, pool.name), since)
+
+
+async def _last_of(connection: AsyncConnection, pool: str) -> BuyingRecord | None:
+    found = await connection.scalar(
+        text("SELECT buying_decision FROM pools WHERE name = :pool"), {"pool": pool}
+    )
+    return None if found is None else BuyingRecord.model_validate(found)
 
 
 _BLOCKS_OF_JOB = """

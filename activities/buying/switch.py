@@ -1,6 +1,7 @@
 """Whether anything may be bought, and how much: the switch and the caps in the database."""
 
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying import market_refusals
 from activities.database import Database
@@ -75,6 +76,11 @@ class BuyingSwitch:
                      " changed_at = clock_timestamp()"),
                 {"stopped": stopped, "reason": reason},
             )  # fmt: skip
+
+
+async def why_stopped(connection: AsyncConnection) -> str:
+    """Return why nothing may be bought at all; empty where buying is not stopped."""
+    return await connection.scalar(text("SELECT reason FROM market_switch WHERE stopped")) or ""
 
 
 _SET_CAP = """

@@ -22,7 +22,7 @@ from scheduling.buying.fleet import Fleet, names_of, nodes_of
 from scheduling.buying.outlook import Outlook
 from scheduling.buying.prices import BlockSource, PodSource, Taken, taken_by
 from scheduling.buying.promises import CANNOT_MEET
-from scheduling.buying.words import UNUSED, title_of
+from scheduling.buying.words import NOT_LOST, UNUSED, Lost, title_of
 from scheduling.lasting import to_finish
 
 UNSERVED = timedelta(hours=24)
@@ -138,8 +138,14 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
         starts=_starts(scene, outlook),
     )
     unused = next(iter(tried.values()), UNUSED)
-    lost = ruled_out(scene, machines, outlook) or over_a_cap(scene, option) if plans else unused
-    return option.model_copy(update={"lost": lost})
+    lost = ruled_out(scene, machines, outlook) if plans else unused
+    return option.model_copy(update={"lost": lost}) if lost else within_caps(scene, option)
+
+
+def within_caps(scene: Scene, option: Option) -> Option:
+    """Return an option, rejected where it is over a cap."""
+    over = over_a_cap(scene, option) or NOT_LOST
+    return option.model_copy(update={"lost": over.why, "limit": over.limit})
 
 
 def foreseen(
@@ -194,22 +200,23 @@ def lasts_on(scene: Scene, outlook: Outlook, name: str) -> datetime | None:
     return max((use.end + beyond[use.job_id] for use in uses), default=None)
 
 
-def over_a_cap(scene: Scene, option: Option) -> str:
-    """Return which cap an option is over; empty for none."""
+def over_a_cap(scene: Scene, option: Option) -> Lost | None:
+    """Return which cap an option is over; None for none."""
     left = scene.caps
     for plan in option.plans:
         if left.purchase is not None and plan.most > left.purchase:
-            return "it is over the cap of a purchase"
+            return Lost("it is over the cap of a purchase", "caps.per_purchase")
+    today = "it is over what is left of the cap of today"
     if left.day is not None and option.max_total > left.day:
-        return "it is over what is left of the cap of today"
+        return Lost(today, "caps.per_day")
     of_tier = left.tiers.get(option.tier)
     if of_tier is not None and option.max_total > of_tier:
-        return f"it is over what is left of the cap of today for {option.tier}"
+        return Lost(f"{today} for {option.tier}", f"caps.per_tier_day.{option.tier}")
     for tenant, amount in shares(scene.jobs, option.plans).items():
         of_tenant = left.tenants.get(tenant, left.tenant)
         if of_tenant is not None and amount > of_tenant:
-            return f"it is over what is left of the cap of today for {tenant}"
-    return ""
+            return Lost(f"{today} for {tenant}", "caps.per_tenant_day")
+    return None
 
 
 def after(scene: Scene, option: Option) -> Scene:

@@ -11,13 +11,14 @@ from models.placement import JobRequest
 from models.units import format_duration
 from scheduling.buying.fleet import holds
 from scheduling.buying.prices import BlockSource, PodSource, block_sources, pod_sources
+from scheduling.buying.words import Lost
 
 _FOR_EVER = timedelta(days=3650)
 
 
 def out_of_reach(
     markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy, jobs: Iterable[JobRequest]
-) -> str:
+) -> Lost | None:
     """Return what the limit on prices, or on start-up, alone keeps from the jobs of a tier."""
     wanted = [job for job in jobs if job.tier is tier]
     return _over_cap(markets, tier, policy, wanted) or _too_slow(markets, tier, policy, wanted)
@@ -25,11 +26,11 @@ def out_of_reach(
 
 def _over_cap(
     markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy, wanted: Sequence[JobRequest]
-) -> str:
-    """Return the cheapest that only the cap on a tier's price keeps from its jobs, or nothing."""
+) -> Lost | None:
+    """Return the cheapest that only the cap on a tier's price keeps from its jobs."""
     cap = policy.max_price.get(tier)
     if cap is None:
-        return ""
+        return None
     uncapped = policy.model_copy(update={"max_price": {}})
     found = [
         (source.offer.price, source.offer.instance_type)
@@ -44,16 +45,17 @@ def _over_cap(
     ]
     price, kind = min((each for each in found if each[0] > cap), default=(0, ""))
     if not kind:
-        return ""
-    return (
+        return None
+    return Lost(
         f"over the price limit: {kind} costs {format_dollars(price)} a GPU-hour, and "
-        f"max_price.{tier} is {format_dollars(cap)}"
+        f"max_price.{tier} is {format_dollars(cap)}",
+        f"max_price.{tier}",
     )
 
 
 def _too_slow(
     markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy, wanted: Sequence[JobRequest]
-) -> str:
+) -> Lost | None:
     """Return the first to come up of those that only `startup_limit` keeps from its jobs."""
     patient = policy.model_copy(update={"startup_limit": _FOR_EVER})
     found = [
@@ -68,10 +70,11 @@ def _too_slow(
     ]
     takes, kind = min(found, default=(timedelta(0), ""))
     if takes <= policy.startup_limit:
-        return ""
-    return (
+        return None
+    return Lost(
         f"over the start-up limit: {kind} takes {format_duration(takes)} to come up, and "
-        f"startup_limit is {format_duration(policy.startup_limit)}"
+        f"startup_limit is {format_duration(policy.startup_limit)}",
+        "startup_limit",
     )
 
 

@@ -24,6 +24,7 @@ from models.buying import (
 )
 from models.job import Tier
 from models.placement import PackingPolicy
+from models.spending import HeldBy
 from scheduling.buying.again import bought_before
 from scheduling.buying.coming import MOST_JOBS, on_their_way
 from scheduling.buying.costs import (
@@ -55,7 +56,15 @@ from scheduling.buying.seed_rule import seed_options, shortfall
 from scheduling.buying.shorter import shortened
 from scheduling.buying.too_large import too_large
 from scheduling.buying.warm import bought_for, lacking_of, with_warm, without_the_last
-from scheduling.buying.words import cost_of_difference, nothing_lacks, sentence
+from scheduling.buying.words import (
+    NO_MARKET,
+    NOTHING_SERVES,
+    Lost,
+    cost_of_difference,
+    nothing_lacks,
+    sentence,
+    why_not,
+)
 
 MOST_ROUNDS = 8
 
@@ -79,7 +88,10 @@ def decide(
     coming = dict(on_their_way(unmet, fleet, under_way, now))
     hindrance = _hindrance(unmet, policy, caps_left, now)
     if hindrance:
-        return _nothing(policy, markets, now, hindrance, coming)
+        held_by = HeldBy.STOPPED if caps_left.stopped and policy.enabled else ""
+        return _nothing(policy, markets, now, hindrance, coming).model_copy(
+            update={"held_by": held_by}
+        )
     options = [
         *unpromised(unmet.jobs), *too_large(unmet.jobs, markets),
         *bought_before(unmet.jobs, policy, now),
@@ -101,11 +113,7 @@ def decide(
         return _nothing(policy, markets, now, nothing_lacks(coming), coming)
     plans = tuple(plan for option in options if option.chosen for plan in option.plans)
     missing = away(markets)
-    requests = [job.request for job in unmet.jobs]
-    dear = [
-        out_of_reach(markets, tier, policy, requests)
-        for tier in dict.fromkeys(option.tier for option in options)
-    ]
+    nothing = _why_nothing(options, unmet, markets, policy)
     return BuyDecision(
         at=now,
         rule=policy.rule,
@@ -114,14 +122,27 @@ def decide(
         reason=sentence(
             options,
             missing,
-            tuple(filter(None, dear)),
+            nothing,
             {job.request.id: job.request.expected_duration for job in unmet.jobs},
             _left_out(options, unmet, markets, policy),
             lasting_of(unmet.ended).mean,
         ),
+        held_by="" if plans else why_not(options, nothing).limit,
         waits_for=missing,
         coming=coming,
     )
+
+
+def _why_nothing(
+    options: Sequence[Option], unmet: Unmet, markets: Sequence[MarketView], policy: BuyingPolicy
+) -> Lost:
+    """Return why there would be nothing to choose from: no market, or what a limit keeps out."""
+    if not markets:
+        return NO_MARKET
+    requests = [job.request for job in unmet.jobs]
+    tiers = dict.fromkeys(option.tier for option in options)
+    dear = (out_of_reach(markets, tier, policy, requests) for tier in tiers)
+    return next(filter(None, dear), NOTHING_SERVES)
 
 
 def _left_out(

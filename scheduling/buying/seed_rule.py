@@ -16,8 +16,8 @@ from scheduling.buying.costs import (
     Scene,
     after,
     costed,
-    over_a_cap,
     waiting,
+    within_caps,
 )
 from scheduling.buying.instead import with_instead
 from scheduling.buying.prices import (
@@ -160,4 +160,4 @@ def _whole(scene: Scene, candidate: Candidate) -> Option:
             "max_total": sum(plan.max_total for plan in plans),
         }
     )
-    return option.model_copy(update={"lost": over_a_cap(scene, option)})
+    return within_caps(scene, option)

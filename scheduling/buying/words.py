@@ -4,18 +4,34 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
+from typing import NamedTuple
 
 from models.buying import Coming, Option, OptionKind, PurchasePlan
 from models.job import ASSUMED_DURATION
 from models.market import NoQuote
 from models.money import about as about
-from models.spending import WARM, PurchaseUnderWay
+from models.spending import WARM, HeldBy, PurchaseUnderWay
 from models.units import format_duration
 from scheduling.buying.again import BOUGHT_ONCE
 from scheduling.buying.promises import CANNOT_MEET
 
 UNUSED = "no job would use it"
 NO_LENGTHS: Mapping[str, timedelta] = MappingProxyType({})
+
+
+class Lost(NamedTuple):
+    """Why something is not bought."""
+
+    why: str
+    limit: str = ""
+    """The setting that alone forbids it."""
+
+
+WAIT = "wait: "
+"""How a decision to buy nothing begins."""
+NOT_LOST = Lost("")
+NO_MARKET = Lost("no market is configured", HeldBy.NO_MARKET)
+NOTHING_SERVES = Lost("nothing on the markets can serve these jobs")
 _MOST = 3
 """Kinds of machine that are named."""
 _AS_SAID = 0.995
@@ -27,23 +43,23 @@ _MOST_SHOWN = 6
 def sentence(
     options: Sequence[Option],
     missing: Sequence[NoQuote],
-    dear: Sequence[str] = (),
+    nothing: Lost = NOTHING_SERVES,
     lasts: Mapping[str, timedelta] = NO_LENGTHS,
     left_out: Sequence[str] = (),
     likely: float = 1.0,
 ) -> str:
     """Return what was decided and why, in one sentence.
 
-    `dear` is what a limit on the price kept out, `lasts` how long each job may run, `left_out`
+    `nothing` is why there is nothing to choose from, `lasts` how long each job may run, `left_out`
     what would have served otherwise, `likely` the share of their time that jobs of late used.
     """
-    return "; ".join([_decided(options, missing, dear, lasts, likely), *left_out])
+    return "; ".join([_decided(options, missing, nothing, lasts, likely), *left_out])
 
 
 def _decided(
     options: Sequence[Option],
     missing: Sequence[NoQuote],
-    dear: Sequence[str],
+    nothing: Lost,
     lasts: Mapping[str, timedelta],
     likely: float,
 ) -> str:
@@ -52,15 +68,22 @@ def _decided(
         return "; then ".join(_bought(option, options, lasts, likely) for option in bought)
     again = [option.lost for option in options if option.kind.is_in_vain]
     if again and len(again) == len(options):
-        return f"wait: {again[0]}"
+        return f"{WAIT}{again[0]}"
+    why = why_not(options, nothing).why
+    away = f" ({'; '.join(quote.detail for quote in missing[:2])})" if missing else ""
+    return f"{WAIT}{'; '.join([why, *again[:1]])}{away}"
+
+
+def why_not(options: Sequence[Option], nothing: Lost) -> Lost:
+    """Return why nothing is bought of these options, none of which was chosen, or nothing but to
+    wait; `nothing` where there was none."""
+    if options and all(option.kind.is_in_vain for option in options):
+        return Lost(options[0].lost)
     refused = [o for o in options if not o.chosen and not o.kind.is_in_vain]
-    nothing = dear[0] if dear else "nothing on the markets can serve these jobs"
-    why = "it costs least" if refused else nothing
     ruled_out = [o for o in refused if _by_cap(o) or _tried(o) or o.lost.startswith(CANNOT_MEET)]
     if ruled_out and all(o in ruled_out or o.lost == UNUSED for o in refused):
-        why = ruled_out[0].lost
-    away = f" ({'; '.join(quote.detail for quote in missing[:2])})" if missing else ""
-    return f"wait: {'; '.join([why, *again[:1]])}{away}"
+        return Lost(ruled_out[0].lost, ruled_out[0].limit)
+    return Lost("it costs least") if refused else nothing
 
 
 def nothing_lacks(coming: Mapping[str, Coming]) -> str:
@@ -172,4 +195,4 @@ def _tried(option: Option) -> bool:
 
 
 def _by_cap(option: Option) -> bool:
-    return " over " in option.lost
+    return bool(option.limit)

@@ -239,19 +239,36 @@ def test_demand_of_late_makes_unused_time_worth_something():
 
 
 @pytest.mark.parametrize(
-    ("caps", "why"),
+    ("caps", "why", "held_by"),
     [
-        (CapsLeft(purchase=micro_of("1.00")), "cap of a purchase"),
-        (CapsLeft(day=micro_of("1.00")), "cap of today"),
-        (CapsLeft(tiers={Tier.FAST: 0}), "for FAST"),
-        (CapsLeft(tenants={"default": 1}), "for default"),
-        (CapsLeft(stopped="too dear today"), "buying is stopped: too dear today"),
+        (CapsLeft(purchase=micro_of("1.00")), "cap of a purchase", "caps.per_purchase"),
+        (CapsLeft(day=micro_of("1.00")), "cap of today", "caps.per_day"),
+        (CapsLeft(tiers={Tier.FAST: 0}), "for FAST", "caps.per_tier_day.FAST"),
+        (CapsLeft(tenants={"default": 1}), "for default", "caps.per_tenant_day"),
+        (CapsLeft(stopped="too dear today"), "buying is stopped: too dear today", "stopped"),
     ],
 )
-def test_nothing_is_bought_over_a_cap_and_the_reason_says_which(caps: CapsLeft, why: str):
-    decision = decided([a_job()], BOOK, OFFERS, caps=caps)
+@pytest.mark.parametrize("rule", list(BuyingRule))
+def test_nothing_is_bought_over_a_cap_and_the_reason_says_which(
+    caps: CapsLeft, why: str, held_by: str, rule: BuyingRule
+):
+    decision = decided([a_job()], BOOK, OFFERS, caps=caps, rule=rule)
     assert decision.plans == ()
     assert why in decision.reason
+    assert decision.held_by == held_by
+
+
+def test_what_alone_keeps_from_buying_is_named():
+    assert decided([a_job()], BOOK, OFFERS).held_by == ""
+    nowhere = decided([a_job()])
+    assert (nowhere.reason, nowhere.held_by) == ("wait: no market is configured", "no-market")
+    cheap = decided([a_job()], BOOK, OFFERS, policy={"max_price": {"FAST": "$0.10"}})
+    assert "max_price.FAST is $0.10" in cheap.reason
+    assert cheap.held_by == "max_price.FAST"
+    # No setting lets it: nothing of that kind is for sale, or nothing is bought for it at all.
+    assert decided([a_job(gpu_type="B999")], BOOK, OFFERS).held_by == ""
+    named = a_job(conformance=Conformance(allowed=("1f",)))
+    assert decided([named]).held_by == ""
 
 
 def test_caps_are_used_up_by_what_was_chosen_before():

@@ -1,0 +1,60 @@
+"""What is said of a pool that may buy: whether it does, and what would let it."""
+
+from datetime import timedelta
+
+import pytest
+
+from models.buying import BuyingPolicy
+from models.pool import PoolSpec
+from models.spending import BuyingRecord, HeldBy
+from scheduling.buying.standing import NO_BUYING, standing_of
+from tests.support.buying import NOW
+
+MINUTE = timedelta(minutes=1)
+POOL = PoolSpec(name="p", buying=BuyingPolicy(enabled=True))
+
+
+def decided(held_by: str, reason: str = "wait: so it is") -> BuyingRecord:
+    return BuyingRecord(at=NOW, reason=reason, held_by=held_by)
+
+
+def test_a_pool_that_may_not_buy_has_nothing_to_say() -> None:
+    assert standing_of(PoolSpec(name="p"), "again", decided("caps.per_day")) == NO_BUYING
+
+
+def test_a_pool_buys_unless_something_is_known_to_keep_it() -> None:
+    for last in (None, decided(""), decided(HeldBy.STOPPED)):  # resumed since
+        standing = standing_of(POOL, "", last, NOW)
+        assert standing.buys
+        assert standing.says == "buys what is missing"
+
+
+def test_the_switch_goes_before_all() -> None:
+    standing = standing_of(POOL, "again", decided("caps.per_day"), NOW)
+    assert not standing.buys
+    assert standing.says == "buying is stopped: again"
+    assert "`longshore market resume`" in standing.helps
+
+
+@pytest.mark.parametrize(
+    "held_by", ["caps.per_day", "caps.per_tier_day.FAST", "max_price.FAST", "startup_limit"]
+)
+def test_the_setting_that_keeps_it_is_named_with_its_command(held_by: str) -> None:
+    standing = standing_of(POOL, "", decided(held_by), NOW - MINUTE)
+    assert standing.says == "it buys nothing now: so it is"
+    assert f"`longshore pool set p --buying {held_by}=...`" in standing.helps
+
+
+def test_what_was_decided_without_the_job_counts_only_where_no_market_is() -> None:
+    for since in (None, NOW + MINUTE):
+        assert standing_of(POOL, "", decided("max_price.FAST"), since).buys
+        nowhere = standing_of(POOL, "", decided(HeldBy.NO_MARKET), since)
+        assert nowhere.says == "no market is configured to buy at"
+        assert "docs/settings.md" in nowhere.helps
+
+
+def test_a_cap_that_the_database_keeps_is_shown_by_its_command() -> None:
+    refused = decided(HeldBy.REFUSED, "buy 1 x H100. Refused: it may cost $2")
+    standing = standing_of(POOL, "", refused, NOW)
+    assert standing.says.endswith("Refused: it may cost $2")
+    assert "`longshore market caps`" in standing.helps
