@@ -119,6 +119,19 @@ def test_an_empty_database_is_to_be_upgraded(plant: Plant):
     assert "agents" not in found
 
 
+def test_a_pool_that_may_buy_without_a_market_is_named(plant: Plant):
+    plant.longshore("pool", "set", "buyers", "--buying", "enabled=true")
+    try:
+        _, found = doctor(plant)
+        (finding,) = found["buying"]
+        assert finding["level"] == "warn"
+        assert finding["says"] == "pool buyers may buy, and no market is configured here"
+        assert "`longshore pool set buyers --buying enabled=false`" in finding["mend"]
+    finally:
+        plant.longshore("pool", "set", "buyers", "--buying", "enabled=false")
+    assert "buying" not in doctor(plant)[1]
+
+
 def test_a_namespace_that_is_not_there_is_named(plant: Plant):
     code, found = doctor(plant, TEMPORAL_NAMESPACE="nowhere", TEMPORAL_ADDRESS=_address(plant))
     assert code == 1

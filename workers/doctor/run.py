@@ -59,6 +59,8 @@ async def examine() -> AsyncIterator[Finding]:
     if ready:
         async for finding in _all(job_checks.checks(database)):
             yield finding
+        async for finding in _all(market_checks.checks_of_pools(database, settings)):
+            yield finding
     if temporal is not None and ready:
         async for finding in _all(temporal_checks.checks_of_nodes(temporal, database)):
             yield finding
