@@ -2,6 +2,8 @@
 with what it would cost to stop it."""
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from datetime import datetime
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -19,6 +21,7 @@ from models.node import Node
 from models.placement import JobRequest, RecentJobs, RunningJob
 from models.pool import PoolSpec
 from models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
+from scheduling.preemption.costs import why_not
 
 
 class PreemptionInputs(Frozen):
@@ -59,6 +62,25 @@ async def read_inputs(
         running=await load_running_work(connection, pool, spec.preemption, shares, store_away),
         queue=tuple(queue),
         recent=await load_recent(connection, pool) if spec.packing.rule.learns else (),
+    )
+
+
+async def may_stop_any(
+    connection: AsyncConnection,
+    spec: PoolSpec,
+    job: JobRequest,
+    names: AbstractSet[str],
+    now: datetime,
+) -> bool:
+    """Return whether any job that runs on these nodes of the pool may be stopped for this one."""
+    if not spec.preemption.enabled or not names:
+        return False
+    shares = await load_running(connection, spec.name)
+    works = await load_running_work(connection, spec.name, spec.preemption, shares)
+    return any(
+        why_not(work, job, spec.preemption, now) is None
+        for work in works
+        if not names.isdisjoint(work.nodes)
     )
 
 

@@ -3,6 +3,7 @@
 Every activity here may run twice: it is idempotent by (job, attempt).
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 from sqlalchemy import text
@@ -27,7 +28,10 @@ from models.messages import (
 )
 from models.placement import JobRequest, PlacementKey
 from models.pool import Growth, PoolSpec
+from scheduling.advice import advice
 from scheduling.packer import could_ever_place
+from scheduling.unready import in_the_way_for_good
+from scheduling.words import format_rejected
 
 
 class QueueActivities:
@@ -189,13 +193,22 @@ async def why_never(connection: AsyncConnection, job_id: str, spec: JobSpec) -> 
         return ""
     nodes = await load_nodes(connection, spec.pool)
     now = await clock(connection)
-    if could_ever_place(JobRequest.of(job_id, spec, now, 1), nodes, now):
+    job = JobRequest.of(job_id, spec, now, 1)
+    if could_ever_place(job, nodes, now):
         return ""
+    if not nodes:
+        return (
+            f"pool {spec.pool} has no nodes, and is fixed: start one (`longshore agent --pool "
+            f"{spec.pool}`), or name another pool"
+        )
+    rejections = in_the_way_for_good(job, nodes, pool.packing, now)
+    counts = format_rejected(Counter(each.code for each in rejections))
+    helps = advice(job, rejections, nodes, now, pool=spec.pool)
     what = "no nodes together" if spec.gang else "no node"
     return (
         f"{what} of pool {spec.pool} could ever hold {spec.gpus} x "
-        f"{spec.gpu_type or 'any GPU'} for it, and the pool is fixed: ask for less, or for "
-        f"another pool (`longshore nodes` lists what there is)"
+        f"{spec.gpu_type or 'any GPU'} for it ({counts}), and the pool is fixed: "
+        f"{'; or '.join((*helps, 'name another pool'))} (`longshore nodes` lists what there is)"
     )
 
 

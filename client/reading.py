@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from activities.buying.coming import purchases_for, purchases_under_way
-from activities.buying.reasons import BuyingReasons
+from activities.buying.reasons import BuyingReasons, read_standing
 from activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
 from activities.cycle_views import CycleViews
 from activities.database import Database
 from activities.locality import with_locality
+from activities.preemption_inputs import may_stop_any
 from activities.snapshot import load_nodes, load_place, load_pool, load_recent
 from activities.views import Views
 from client.explain import explain
@@ -29,6 +30,7 @@ from models.pool import no_such_pool
 from models.settings import Settings
 from models.spending import PurchaseUnderWay
 from models.views import Explanation, JobView, NodeView, PoolView
+from scheduling.advice import advice, kind_of_node
 from scheduling.packer import place
 from scheduling.unready import look_past_states
 
@@ -151,7 +153,8 @@ class Reading:
             recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
             coming = await purchases_under_way(connection, pool)
             purchases = await purchases_for(connection, pool, job.id)
-            alone = None
+            standing = await read_standing(connection, pool, job.submitted_at)
+            alone, helps, kind = None, (), ""
             if last is None or last.kind is not PlacementKind.SET_ASIDE:
                 request = JobRequest.model_validate(row["request"])
                 (request,), nodes = await with_locality(
@@ -160,6 +163,13 @@ class Reading:
                 moment = datetime.now(UTC)
                 alone = place(request, nodes, pool.packing, moment, recent=recent)
                 alone, last = look_past_states(alone, last, request, nodes, pool.packing, moment)
+                could = {each.node_id for each in alone.rejections if not each.permanent}
+                helps = advice(
+                    request, alone.rejections, nodes, moment, pool=job.pool,
+                    may_stop=await may_stop_any(connection, pool, request, could, moment),
+                )  # fmt: skip
+                if alone.rejections and not could:
+                    kind = kind_of_node(request, alone.rejections)
         making_room = await self._views().making_room(job.id)
         spared = await self._views().spared(job.id) if pool.preemption.enabled else ()
         return explain(
@@ -167,7 +177,7 @@ class Reading:
             nodes=len(nodes), growth=pool.growth, making_room=making_room, spared=spared,
             gave_way=gave_way, saving=saving,
             buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
-            coming=coming, purchases=purchases, buys=pool.buying.enabled,
+            coming=coming, purchases=purchases, standing=standing, kind=kind, helps=helps,
         )  # fmt: skip
 
     async def nodes(

@@ -12,6 +12,7 @@ import yaml
 from sqlalchemy.exc import DBAPIError
 
 from activities.buying.coming import purchases_under_way
+from activities.buying.reasons import read_standing
 from activities.database import Database
 from activities.queue import why_never
 from activities.snapshot import load_nodes, load_pool
@@ -23,8 +24,11 @@ from models.pool import PoolSpec
 from models.spending import PurchaseUnderWay
 from models.units import format_duration, format_gb, format_gb_per_second, format_watts
 from models.visible import visible
+from scheduling.advice import kind_of_node
+from scheduling.buying.standing import Standing
 from scheduling.buying.words import under_way
 from scheduling.packer import could_ever_place
+from scheduling.unready import in_the_way_for_good
 
 _SUFFIX = 10
 _MOST_NAMED = 2
@@ -80,13 +84,14 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
             nodes = await load_nodes(connection, spec.pool)
             pool = await load_pool(connection, spec.pool)
             coming = await purchases_under_way(connection, pool)
+            standing = await read_standing(connection, pool)
     except UnavailableError as error:
         return (f"could not look at the nodes first ({error})",)
     except DBAPIError as error:
         return (f"could not look at the nodes first ({error.orig}): `longshore db upgrade`",)
     if refusal:
         raise UnsatisfiableError(refusal)
-    return (*_warnings(spec, nodes, _what_comes(pool, coming)), *_assumed(spec, pool))
+    return (*_warnings(spec, pool, nodes, standing, coming), *_assumed(spec, pool))
 
 
 def _assumed(spec: JobSpec, pool: PoolSpec) -> tuple[str, ...]:
@@ -100,29 +105,43 @@ def _assumed(spec: JobSpec, pool: PoolSpec) -> tuple[str, ...]:
     )
 
 
-def _what_comes(pool: PoolSpec, coming: tuple[PurchaseUnderWay, ...]) -> str:
+def _what_comes(standing: Standing, coming: tuple[PurchaseUnderWay, ...]) -> str:
     """Return what a pool does where nodes lack; nothing where it waits for somebody."""
-    if not coming and not pool.buying.enabled:
+    if not coming and not standing.buys:
         return ""
-    buys = "it buys what is missing" if pool.buying.enabled else ""
+    buys = f"it {standing.says}" if standing.buys else ""
     there = under_way(coming[:_MOST_NAMED])
     if len(coming) > _MOST_NAMED:
         there += f"; and {len(coming) - _MOST_NAMED} more"
     return f"{'; '.join(filter(None, (buys, there)))} (`longshore why` shows what for this job)"
 
 
-def _warnings(spec: JobSpec, nodes: tuple[Node, ...], comes: str) -> list[str]:
+def _warnings(
+    spec: JobSpec,
+    pool: PoolSpec,
+    nodes: tuple[Node, ...],
+    standing: Standing,
+    coming: tuple[PurchaseUnderWay, ...],
+) -> list[str]:
+    comes = _what_comes(standing, coming)
+    if not comes and standing.says:
+        comes = f"{standing.says}: {standing.helps}"
     if not nodes:
         waits = f"the job waits until one joins (`longshore agent --pool {spec.pool}`)"
         return [f"pool {spec.pool} has no nodes yet: {comes or waits}"]
     now = datetime.now(UTC)
-    if could_ever_place(JobRequest.of("", spec, now, 1), nodes, now):
+    job = JobRequest.of("", spec, now, 1)
+    if could_ever_place(job, nodes, now):
         return []
-    which = "the" if spec.gang else "none of the"
-    hold = "cannot" if spec.gang else "could"
-    together = "together " if spec.gang else ""
-    larger = "it waits until a larger one joins (`longshore why` says what is missing)"
-    return [
-        f"{which} {len(nodes)} nodes of pool {spec.pool} {hold} hold the job {together}even when "
-        f"empty: {comes or larger}"
-    ]
+    kind = kind_of_node(job, in_the_way_for_good(job, nodes, pool.packing, now))
+    waits = f"it waits for {kind} (`longshore why` says what is missing, and what helps)"
+    return [f"{_which(spec, len(nodes))} even when empty: {comes or waits}"]
+
+
+def _which(spec: JobSpec, nodes: int) -> str:
+    """Return ``none of the 2 nodes of pool default could hold the job``."""
+    if nodes == 1:
+        return f"the only node of pool {spec.pool} cannot hold the job"
+    if spec.gang:
+        return f"the {nodes} nodes of pool {spec.pool} cannot hold the job together"
+    return f"none of the {nodes} nodes of pool {spec.pool} could hold the job"

@@ -154,7 +154,7 @@ async def test_a_fixed_pool_refuses_what_it_could_never_hold(
     assert (await longshore("pool", "set", pool, "--packing", "rule=loose")).code == 65
     refused = await longshore("submit", "--pool", pool, "--", "true")
     assert (refused.code, refused.out) == (69, "")
-    assert f"no node of pool {pool} could ever hold" in refused.err
+    assert f"pool {pool} has no nodes, and is fixed: start one (`longshore agent" in refused.err
     wrong = await longshore("pool", "set", pool, "--weights", "speed=1")
     assert (wrong.code, wrong.err) == (
         65, "error: --weights speed=1: packing.weights.speed: no such field\n",

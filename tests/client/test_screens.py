@@ -39,6 +39,7 @@ from models.views import (
     PartView,
     PoolView,
 )
+from scheduling.buying.standing import Standing
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -241,9 +242,19 @@ def test_the_purchase_for_a_job_is_named_with_when_it_is_there() -> None:
 
 
 def test_a_pool_that_buys_wants_no_agent() -> None:
-    told = waiting(nodes=0, buys=True)
-    assert told.headline == "waits: pool default has no nodes, and buys what lacks"
+    told = waiting(nodes=0, standing=Standing("buys what is missing"))
+    assert told.headline == "waits: pool default has no nodes; it buys what is missing"
     assert told.hints == ("see what it would buy now: `longshore buy --dry-run --pool default`",)
+    held = Standing("it buys nothing now: over a cap", "raise the cap")
+    none = waiting(nodes=0, standing=held)
+    assert none.headline == "waits: pool default has no nodes; it buys nothing now: over a cap"
+    assert none.hints == ("raise the cap",)
+    full = waiting(nodes=2, standing=held, helps=("wait for running jobs to end",))
+    assert full.hints == ("wait for running jobs to end", "raise the cap")
+    small = waiting(nodes=2, standing=Standing("buys what is missing"), kind="a larger one")
+    assert small.hints == (
+        "no node that is there could ever hold it: its pool buys what is missing",
+    )
 
 
 def test_how_a_job_failed() -> None:

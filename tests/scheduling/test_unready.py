@@ -10,6 +10,7 @@ from models.job import JobState, Tier
 from models.node import GPU, GPUParts, Node, NodeState
 from models.placement import Decision, JobRequest, PlacementKind, RejectionCode
 from models.views import Explanation, JobView
+from scheduling.advice import advice, kind_of_node
 from scheduling.packer import place
 from scheduling.unready import look_past_states
 from tests.support.gangs import a_gang, in_domain
@@ -26,12 +27,17 @@ def cordoned(name: str, **fields: Any) -> Node:
     return a_node(name, state=NodeState.DRAINING, cordoned=True, **{"gpu_type": "H100", **fields})
 
 
-def why(job: JobRequest, *nodes: Node) -> Explanation:
+def why(job: JobRequest, *nodes: Node, may_stop: bool = False) -> Explanation:
     """Explain as the client does, right after a cycle."""
     alone = place(job, nodes, POLICY, NOW)
     cycle = place(job, nodes, POLICY, NOW, explain=False)
     alone, last = look_past_states(alone, cycle, job, nodes, POLICY, NOW)
-    return explain(SEEN, alone=alone, last=last, position=1, nodes=len(nodes))
+    helps = advice(job, alone.rejections, nodes, NOW, pool="default", may_stop=may_stop)
+    never = alone.rejections and all(each.permanent for each in alone.rejections)
+    kind = kind_of_node(job, alone.rejections) if never else ""
+    return explain(
+        SEEN, alone=alone, last=last, position=1, nodes=len(nodes), kind=kind, helps=helps
+    )
 
 
 def rejected(explanation: Explanation) -> list[tuple[RejectionCode, str]]:
@@ -40,25 +46,29 @@ def rejected(explanation: Explanation) -> list[tuple[RejectionCode, str]]:
 
 
 @pytest.mark.parametrize(
-    ("job", "code", "reason", "hint"),
+    ("job", "code", "reason", "kind", "hints"),
     [
-        (a_job(gpus=16), RejectionCode.GPU_COUNT, "has 8 GPUs, job wants 16",
+        (a_job(gpus=16), RejectionCode.GPU_COUNT, "has 8 GPUs, job wants 16", "a larger one",
          "ask for fewer GPUs: a job's GPUs are all on one node, unless `gang` lets it span "
          "several"),
         (a_job(gpu_type="B999"), RejectionCode.GPU_TYPE, "has H100 GPUs, job wants B999",
-         "name another gpu_type, or leave it out"),
+         "a node with B999 GPUs",
+         "name another gpu_type, or leave it out|add a node with B999 GPUs"),
         (a_job(cpus=99), RejectionCode.CPU, "has 64 of 64 cores free, job wants 99",
-         "ask for fewer cpus"),
+         "a node with more cores", "ask for fewer cpus"),
+        (a_job(tier="FLEX"), RejectionCode.TIER, "is a FAST node, job is FLEX", "a FLEX node",
+         "give the job the tier FAST (`--set tier=FAST`)"
+         "|add a FLEX node: `longshore agent --pool default --tier flex`"),
     ],
 )  # fmt: skip
 def test_what_no_uncordon_mends_is_the_reason(
-    job: JobRequest, code: RejectionCode, reason: str, hint: str
+    job: JobRequest, code: RejectionCode, reason: str, kind: str, hints: str
 ) -> None:
     found = why(job, cordoned("a"), cordoned("b", busy={0}, cpus_used=60))
     assert rejected(found) == [(code, f"{reason}, and is cordoned")] * 2
     assert found.headline == f"waits: no known node could ever hold it (2 nodes: 2 {code.value})"
     assert found.hints == (
-        "no node that is there could ever hold it: it waits for a larger one", hint,
+        f"no node that is there could ever hold it: it waits for {kind}", *hints.split("|"),
     )  # fmt: skip
 
 

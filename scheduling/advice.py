@@ -1,0 +1,187 @@
+"""What would help a job that no node can take.
+
+The constraint that ruled a node out decides: one table for all who advise, which are `submit`,
+`why` and the refusal of a fixed pool. To change the job is advised only where it then fits.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from models.job import Tier
+from models.node import Node
+from models.placement import JobRequest, Rejection, RejectionCode
+from scheduling.packer import could_ever_place
+from scheduling.placement.feasibility import CORDONED
+
+
+class _Help(NamedTuple):
+    joins: str
+    """What kind of node the job waits for, where the constraint holds of empty nodes too."""
+    change: str = ""
+    """What to change about the job or the nodes."""
+    busy: bool = False
+    """Whether the ends of other jobs help, where an empty node would do."""
+
+
+_CODES = {
+    RejectionCode.TIER: _Help("a {tier} node"),
+    RejectionCode.GPU_TYPE: _Help("a node with {gpu_type} GPUs"),
+    RejectionCode.FLAVOR: _Help("a node with {gpu_type} GPUs"),
+    RejectionCode.CONTAINER_RUNTIME: _Help(
+        "a node that runs images",
+        "no docker or podman was found there: give a command without an image, or install one "
+        "and restart the agent",
+    ),
+    RejectionCode.LABELS: _Help(
+        "nodes that name their region, cluster and fabric.domain",
+        "start the agents with --label region=..., --label cluster=... and "
+        "--label fabric.domain=...",
+    ),
+    RejectionCode.CONFORMANCE: _Help(
+        "a node that says what driver and kernel parameters it has",
+        "leave out conformance, set gang.same_conformance to prefer, or add nodes that say what "
+        "they have (`longshore topology`)",
+    ),
+    RejectionCode.NOT_ALLOWED: _Help(
+        "a node with a fingerprint that it allows",
+        "allow the fingerprints of other nodes too; `longshore topology` lists them",
+    ),
+    RejectionCode.EXPIRY: _Help(
+        "a node that lasts longer",
+        "lower expected_duration or the grace if they are too careful, or add a node that lasts "
+        "longer",
+    ),
+    RejectionCode.CPU: _Help("a node with more cores", "ask for fewer cpus", busy=True),
+    RejectionCode.RAM: _Help("a node with more RAM", "ask for less ram", busy=True),
+    RejectionCode.STORAGE: _Help(
+        "a node with more storage bandwidth", "ask for less storage_bandwidth", busy=True
+    ),
+    RejectionCode.POWER: _Help(
+        "a node with more power",
+        "limit what its GPUs draw and say so as power_per_gpu",
+        busy=True,
+    ),
+    RejectionCode.GPU_COUNT: _Help(
+        "a larger one",
+        "ask for fewer GPUs: a job's GPUs are all on one node, unless `gang` lets it span several",
+    ),
+    RejectionCode.VRAM: _Help(
+        "a node with larger GPUs", "ask for less vram_per_gpu, or add a node with larger GPUs"
+    ),
+    RejectionCode.MIG_PROFILE: _Help(
+        "a node whose GPUs have the profile",
+        "name another profile, or start an agent on GPUs in MIG mode",
+    ),
+    RejectionCode.MIG_BUSY: _Help("a larger one", "name a smaller profile", busy=True),
+    RejectionCode.SHARES_BUSY: _Help(
+        "a larger one", "ask for a smaller milli or less vram_per_gpu", busy=True
+    ),
+    RejectionCode.GPUS_BUSY: _Help("a larger one", busy=True),
+    RejectionCode.DOMAIN: _Help("more nodes", busy=True),
+}
+"""What rules a node out for a state, or for a reservation before the job, is not among them."""
+
+
+def advice(
+    job: JobRequest,
+    rejections: Sequence[Rejection],
+    nodes: Sequence[Node],
+    now: datetime,
+    *,
+    pool: str,
+    may_stop: bool = False,
+) -> tuple[str, ...]:
+    """Return what would help, the most frequent constraint first.
+
+    `rejections` are of nodes as they are, and where one is for good, of the node as if it were
+    empty (`scheduling.unready`). With `may_stop` jobs run there that may give way to this one.
+    """
+    found: list[str] = []
+    for (code, permanent), _ in Counter((r.code, r.permanent) for r in rejections).most_common():
+        if code is RejectionCode.STATE:
+            found += _of_states(rejections)
+            continue
+        of = _CODES.get(code)
+        if of is None:
+            continue
+        if of.busy and not permanent:
+            found.append(_wait_for_ends(job, may_stop=may_stop))
+        found += _changes(job, code, nodes, now, pool) if permanent else ()
+        if of.change:
+            found.append(of.change)
+    return tuple(dict.fromkeys(found))
+
+
+def kind_of_node(job: JobRequest, rejections: Iterable[Rejection]) -> str:
+    """Return what kind of node the job waits for, where none that is there could ever hold it:
+    ``a FLEX node``."""
+    codes = {each.code for each in rejections if each.code in _CODES}
+    if RejectionCode.DOMAIN in codes:
+        codes = {RejectionCode.DOMAIN}
+    if len(codes) != 1:
+        return "one with all that it asks for"
+    return _in_words(_CODES[codes.pop()].joins, job)
+
+
+def _changes(
+    job: JobRequest, code: RejectionCode, nodes: Sequence[Node], now: datetime, pool: str
+) -> list[str]:
+    """Return what changes of the job would let these nodes hold it, or which node would."""
+    gang = job.gang
+    tries: list[tuple[str, dict[str, object]]] = []
+    last = ""
+    if code is RejectionCode.TIER:
+        other = Tier.FLEX if job.tier is Tier.FAST else Tier.FAST
+        tries = [(f"give the job the tier {other} (`--set tier={other}`)", {"tier": other})]
+        last = f"add a {job.tier} node: `longshore agent --pool {pool} --tier {job.tier.lower()}`"
+    elif code in (RejectionCode.GPU_TYPE, RejectionCode.FLAVOR):
+        tries = [("name another gpu_type, or leave it out", {"gpu_type": None})]
+        last = f"add {_in_words(_CODES[code].joins, job)}"
+    elif code is RejectionCode.LABELS and gang is not None:
+        tries = [("set gang.unlabelled_nodes", {"unlabelled_nodes": True})]
+    elif code is RejectionCode.DOMAIN and gang is not None:
+        tries = [
+            ("let its groups spread over domains: gang.allow_cross_group_spread",
+             {"allow_cross_group_spread": True}),
+            ("make gang.group_gpus smaller", {"group_gpus": 1}),
+            ("do without spares: gang.spares_required: false", {"spares_required": False}),
+        ]  # fmt: skip
+        last = "ask for fewer GPUs, or add nodes"
+    else:
+        return []
+    helps = [said for said, change in tries if could_ever_place(_with(job, change), nodes, now)]
+    return [*helps, *filter(None, [last])]
+
+
+def _with(job: JobRequest, change: dict[str, object]) -> JobRequest:
+    """Return the job with other fields; those of its gang are named as if they were its own."""
+    if job.gang is None or not change.keys() <= type(job.gang).model_fields.keys():
+        return job.model_copy(update=change)
+    return job.model_copy(update={"gang": job.gang.model_copy(update=change)})
+
+
+def _wait_for_ends(job: JobRequest, *, may_stop: bool) -> str:
+    asks = f", ask who would give way to it (`longshore preempt --dry-run {job.id}`)"
+    return (
+        f"wait for running jobs to end (`longshore jobs`){asks if may_stop else ''}, or add a node"
+    )
+
+
+def _of_states(rejections: Sequence[Rejection]) -> list[str]:
+    """Return what helps with nodes that are not ready: a cordoned one is let in again, another
+    one's agent is looked at."""
+    states = {each.node_id: each.reason for each in rejections if each.code is RejectionCode.STATE}
+    cordoned = next((node for node, reason in states.items() if reason == CORDONED), None)
+    other = next((node for node, reason in states.items() if reason != CORDONED), None)
+    hints: list[str] = []
+    if cordoned:
+        hints.append(f"let {cordoned} take jobs again: `longshore uncordon {cordoned}`")
+    if other:
+        hints.append(f"look at the agent of {other}, which {states[other]} (`longshore nodes`)")
+    return hints
+
+
+def _in_words(text: str, job: JobRequest) -> str:
+    return text.format(tier=job.tier, gpu_type=(job.gpu_type or "").upper())

@@ -1,0 +1,92 @@
+"""What `submit` and `why` advise: what would really help."""
+
+from temporalio.client import Client
+
+from models.settings import Settings
+from models.views import Explanation
+from tests.client.conftest import Command
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
+
+ASK = "ask who would give way to it"
+
+
+async def explained(longshore: Command, job: str, waits_for: str) -> Explanation:
+    """Return what `why` says of a job that waits, once its headline has this."""
+
+    async def found() -> str:
+        ran = await longshore("why", job, "--json")
+        return ran.out if ran.code == 0 and waits_for in ran.out else ""
+
+    return Explanation.model_validate_json(await eventually(found))
+
+
+async def test_the_constraint_decides_what_is_advised(
+    longshore: Command, pool: str, temporal: Client, settings: Settings
+) -> None:
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
+    async with node.serving():
+        flex = await longshore("submit", "--pool", pool, "--set", "tier=FLEX", "--", "true")
+        assert (
+            f"warning: the only node of pool {pool} cannot hold the job even when empty: it waits "
+            "for a FLEX node (" in flex.err
+        )
+        told = await explained(longshore, flex.out.strip(), "could ever hold it")
+        assert told.hints[:2] == (
+            "no node that is there could ever hold it: it waits for a FLEX node",
+            "give the job the tier FAST (`--set tier=FAST`)",
+        )
+        huge = await longshore(
+            "submit", "--pool", pool, "--gpus", "24", "--set", "gang={unlabelled_nodes: true}",
+            "--", "true",
+        )  # fmt: skip
+        assert "it waits for more nodes (" in huge.err
+        told = await explained(longshore, huge.out.strip(), "needs 24 GPUs, the domains together")
+        assert "larger" not in " ".join(told.hints)
+        ran = await longshore("preempt", "--dry-run", huge.out.strip())
+        assert "no end and no stop of running jobs helps" in " ".join(ran.out.split())
+        for job in (flex, huge):
+            await longshore("cancel", job.out.strip())
+
+
+async def test_who_would_give_way_is_asked_only_where_somebody_may_be_stopped(
+    longshore: Command, pool: str, temporal: Client, settings: Settings
+) -> None:
+    # To wait costs nothing: the cycles stop nobody, who may be stopped is the same.
+    free = ("--preemption", "delay_price.FAST=$0")
+    assert (await longshore("pool", "set", pool, *free, "--interval", "1s")).code == 0
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
+    submit = ("submit", "-q", "--pool", pool, "--gpus", "8")
+    async with node.serving():
+        runs = (await longshore(*submit, "--", "true")).out.strip()
+        await node.started(runs)
+        same = (await longshore(*submit, "--", "true")).out.strip()
+        higher = (await longshore(*submit, "--set", "priority=8", "--", "true")).out.strip()
+        told = await explained(longshore, same, "gpus-busy")
+        assert any("wait for running jobs to end" in hint for hint in told.hints)
+        assert ASK not in " ".join(told.hints)
+        assert ASK in " ".join((await explained(longshore, higher, "gpus-busy")).hints)
+        for job in (higher, same, runs):
+            await longshore("cancel", job)
+        await node.end(runs)
+
+
+async def test_a_pool_that_may_not_buy_now_is_not_said_to_buy(
+    longshore: Command, pool: str
+) -> None:
+    allowed = ("pool", "set", pool, "--buying", "enabled=true", "--interval", "1s")
+    assert (await longshore(*allowed)).code == 0
+    assert (await longshore("market", "stop", "--reason", "again")).code == 0
+    try:
+        job = await longshore("submit", "--pool", pool, "--", "true")
+        assert f"pool {pool} has no nodes yet: buying is stopped: again: let pools buy" in job.err
+        told = await explained(longshore, job.out.strip(), "no nodes; buying is stopped: again")
+        assert told.hints == ("let pools buy again: `longshore market resume`",)
+    finally:
+        assert (await longshore("market", "resume")).code == 0
+    # The stack of the tests has no market.
+    told = await explained(longshore, job.out.strip(), "no market is configured to buy at")
+    assert "docs/settings.md" in told.hints[0]
+    await longshore("cancel", job.out.strip())

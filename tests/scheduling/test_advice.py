@@ -1,0 +1,103 @@
+"""What is advised about a job that no node can take: only what would help."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from models.node import Node
+from models.placement import JobRequest, RejectionCode
+from scheduling.advice import advice, kind_of_node
+from scheduling.packer import place
+from scheduling.unready import in_the_way_for_good, look_past_states
+from tests.support.gangs import a_gang, in_domain
+from tests.support.packing import NOW, POLICY, a_job, a_node
+
+
+def advised(job: JobRequest, nodes: Sequence[Node], *, may_stop: bool = False) -> tuple[str, ...]:
+    alone, _ = look_past_states(place(job, nodes, POLICY, NOW), None, job, nodes, POLICY, NOW)
+    return advice(job, alone.rejections, nodes, NOW, pool="p", may_stop=may_stop)
+
+
+def kind(job: JobRequest, nodes: Sequence[Node]) -> str:
+    return kind_of_node(job, in_the_way_for_good(job, nodes, POLICY, NOW))
+
+
+FULL = [in_domain("A", "n1", busy=range(8)), in_domain("B", "n2", busy=range(8))]
+
+
+def test_to_ask_who_gives_way_is_advised_where_somebody_may_be_stopped() -> None:
+    for job in (a_job(gpus=8), a_gang(16), a_job(gpus=4, milli=1000)):
+        (alone,) = advised(job, FULL)
+        assert alone == "wait for running jobs to end (`longshore jobs`), or add a node"
+        (asked,) = advised(job, FULL, may_stop=True)
+        assert f"`longshore preempt --dry-run {job.id}`" in asked
+
+
+def test_a_job_of_the_other_tier_is_advised_what_then_fits() -> None:
+    flex = a_job(gpus=8, tier="FLEX")
+    assert advised(flex, FULL) == (
+        "give the job the tier FAST (`--set tier=FAST`)",
+        "add a FLEX node: `longshore agent --pool p --tier flex`",
+    )
+    assert kind(flex, FULL) == "a FLEX node"
+    # It would not fit there in the other tier either.
+    assert advised(a_job(gpus=16, tier="FLEX"), FULL) == (
+        "add a FLEX node: `longshore agent --pool p --tier flex`",
+    )
+
+
+def test_a_gang_without_labels_is_advised_to_have_them_or_to_do_without() -> None:
+    bare = [a_node("n1"), a_node("n2")]
+    assert advised(a_gang(16), bare) == (
+        "set gang.unlabelled_nodes",
+        "start the agents with --label region=..., --label cluster=... and "
+        "--label fabric.domain=...",
+    )
+    assert kind(a_gang(16), bare) == "nodes that name their region, cluster and fabric.domain"
+    assert "set gang.unlabelled_nodes" not in advised(a_gang(24), bare)
+
+
+@pytest.mark.parametrize(
+    ("job", "helps"),
+    [
+        (a_gang(24), ()),
+        (a_gang(16, allow_cross_group_spread=False),
+         ("let its groups spread over domains: gang.allow_cross_group_spread",)),
+        (a_gang(16, 16), ("make gang.group_gpus smaller",)),
+        (a_gang(16, 8, spares_per_group=8),
+         ("do without spares: gang.spares_required: false",)),
+    ],
+)  # fmt: skip
+def test_a_gang_that_can_never_fit_is_not_told_to_wait(
+    job: JobRequest, helps: tuple[str, ...]
+) -> None:
+    assert advised(job, FULL, may_stop=True) == (*helps, "ask for fewer GPUs, or add nodes")
+    assert kind(job, FULL) == "more nodes"
+
+
+def test_what_would_be_in_the_way_of_an_empty_node_is_what_is_advised_about() -> None:
+    """The first constraint that fails now may be one that passes."""
+    small = a_node("n1", gpus=1, cpus_used=60)
+    job = a_job(gpus=8, cpus=32)
+    alone = place(job, [small], POLICY, NOW)
+    assert [r.code for r in alone.rejections] == [RejectionCode.CPU]
+    looked, last = look_past_states(alone, alone, job, [small], POLICY, NOW)
+    assert [(r.code, r.reason) for r in looked.rejections] == [
+        (RejectionCode.GPU_COUNT, "has 1 GPU, job wants 8")
+    ]
+    assert last is not None
+    assert last.reason == "no known node could ever hold it (1 node: 1 not-enough-gpus)"
+    (helps,) = advised(job, [small], may_stop=True)
+    assert helps.startswith("ask for fewer GPUs")
+    assert kind(job, [small]) == "a larger one"
+
+
+def test_cores_that_others_have_come_back() -> None:
+    waits, fewer = advised(a_job(gpus=1, cpus=32), [a_node("n1", cpus_used=60)])
+    assert waits.startswith("wait for running jobs to end")
+    assert fewer == "ask for fewer cpus"
+
+
+def test_nodes_that_lack_different_things_are_not_called_too_small() -> None:
+    nodes = [a_node("n1", gpus=1, gpu_type="H100"), a_node("n2", gpu_type="A100")]
+    assert kind(a_job(gpus=8, gpu_type="H100"), nodes) == "one with all that it asks for"
