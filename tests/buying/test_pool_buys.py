@@ -4,12 +4,15 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from activities.buying.switch import BuyingSwitch
 from activities.views import set_pool
 from client.api import Longshore
 from models.buying import BuyingPolicy, Caps
 from models.job import JobState
 from models.pool import PoolSpec
+from models.views import Explanation
 from tests.buying.buyer import DOLLAR, Buyer, an_offer, pod_option
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
@@ -87,6 +90,33 @@ async def test_a_refused_purchase_says_why_and_the_job_waits(buyer: Buyer, longs
     assert decided["purchases"] == {}
     await longshore.cancel(job.job_id)
     await buyer.agrees_on_nothing()
+
+
+@pytest.mark.parametrize(
+    ("policy", "setting", "why"),
+    [
+        ({"caps": {"per_day": "$1"}}, "caps.per_day", "over what is left of the cap of today"),
+        ({"max_price": {"FAST": "$0.10"}}, "max_price.FAST", "over the price limit: "),
+    ],
+)
+async def test_a_pool_that_a_limit_keeps_from_buying_names_the_limit(
+    buyer: Buyer, longshore: Longshore, policy: dict[str, Any], setting: str, why: str
+):
+    await may_buy(buyer, **policy)
+    job = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+    await reaches(longshore, job.job_id, JobState.QUEUED)
+
+    async def held() -> Explanation | None:
+        told = await longshore.explain(job.job_id)
+        return told if "; it buys nothing now: " in told.headline else None
+
+    told = await eventually(held)
+    assert told is not None
+    assert why in told.headline
+    (helps,) = told.hints
+    assert f"`longshore pool set {buyer.pool} --buying {setting}=...`" in helps
+    await longshore.cancel(job.job_id)
+    assert await bought(buyer) == []
 
 
 async def test_nothing_is_decided_while_buying_is_stopped(buyer: Buyer, longshore: Longshore):
