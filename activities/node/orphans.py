@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from activities.node.launch import AGENT_MARK, removal
+from activities.node.supervisor import REMOVALS
 from activities.node.system import (
     is_same,
     is_there,
@@ -27,9 +28,6 @@ SUPERVISOR_PATIENCE = 3.0
 
 STRAY_PATIENCE = 10.0
 """Seconds in which what came to a stopped nursery ends."""
-
-_REMOVALS = 5
-"""Tries to remove a container."""
 
 _log = logging.getLogger(__name__)
 
@@ -265,7 +263,7 @@ async def _remove_containers(runtime: str, which: str) -> None:
 
     Again where the runtime was tidying up after one at the same moment, and neither came through.
     """
-    for _ in range(_REMOVALS):
+    for _ in range(REMOVALS):
         ids = await _output(runtime, "ps", "--all", "--quiet", "--filter", which)
         if not ids:
             return

@@ -37,6 +37,9 @@ from activities.node.system import (
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 HELPER_SECONDS = 20.0
 """How long a container command may take before it is given up."""
+REMOVALS = 5
+"""Tries to remove a container: where its runtime tidies up after it at the same moment, neither
+may come through."""
 SIGNAL_AGAIN_SECONDS = 0.5
 """Between two signals to a container that is not there yet: its image may be on its way."""
 RESCAN_SECONDS = 0.05
@@ -62,6 +65,8 @@ class Supervisor:
         self._cause = "exited"
         self._kill_at: float | None = None
         self._killing = False
+        self._removal = self._removals = 0
+        """The helper that removes the container, and how many did."""
         self._had_grace = self._overdue = False
         self._leftovers = 0
         self._oom_kills = oom_kills()
@@ -173,7 +178,7 @@ class Supervisor:
             self._killing = True
             if self._status is None:
                 self._cause = cause
-            self._help(self._plan.get("kill_command"))
+            self._remove()
         # A container that has ended is left to its runtime while that tidies up after it.
         if self._status is None or not self._helpers:
             self._signal_group(signal.SIGKILL)
@@ -184,6 +189,11 @@ class Supervisor:
             if boot_clock() > deadline:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+    def _remove(self) -> None:
+        """Have the runtime remove the container, if it is one."""
+        self._removals += 1
+        self._removal = self._help(self._plan.get("kill_command"))
 
     def _signal_all(self, signal_number: int) -> None:
         """Signal the group, or the container instead of its client."""
@@ -228,6 +238,8 @@ class Supervisor:
                 number = self._signalling.pop(pid, None)
                 if number is not None and status and self._kill_at is not None:
                     self._unheard = number, boot_clock() + SIGNAL_AGAIN_SECONDS
+                if pid == self._removal and status and self._removals < REMOVALS:
+                    self._remove()
                 if pid == self._leader:
                     self._status = os.waitstatus_to_exitcode(status)
                     self._ended_at = time.time()

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import signal
 import uuid
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from activities.node import orphans, processes
+from activities.node import launch, orphans, processes
 from client.api import Longshore
 from models.job import FailureClass
 from tests.agent.conftest import LocalNode
@@ -118,6 +119,24 @@ async def test_nothing_stays_where_the_supervisor_could_not_remove_it(
     await box.says(run, "ready")
     ended = await box.stop(run, grace=0)
     assert (ended.exit_code, ended.stopped_for) == (137, "test")
+    assert containers() == []
+
+
+async def test_its_supervisor_tries_again_to_remove_it(
+    box: LocalNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where its agent has died nobody else would before the next agent starts."""
+    tries = tmp_path / "tries"
+
+    def fails_once(runtime: str, *names: str) -> tuple[str, ...]:
+        removal = shlex.join(launch.removal(runtime, *names))
+        return ("sh", "-c", f"echo >> {tries}; [ $(wc -l < {tries}) -gt 1 ] && {removal}")
+
+    monkeypatch.setattr(processes, "removal", fails_once)
+    run = box.start(IDLE)
+    await box.says(run, "ready")
+    assert (await box.stop(run, grace=0)).stopped_for == "test"
+    assert tries.read_text() == "\n\n"
     assert containers() == []
 
 
