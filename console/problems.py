@@ -101,6 +101,9 @@ def retry_after(seconds: float | None) -> dict[str, str]:
 def _invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        why = first.get("ctx", {}).get("error", first["msg"])
+        return problem(400, "bad_request", f"The body cannot be read as JSON: {why}")
     field = str(first["loc"][-1]) if len(first["loc"]) > 1 else None
     said = str(first["msg"]).removeprefix("Value error, ")
     message = f"{field}: {said[:1].lower()}{said[1:]}" if field else said
