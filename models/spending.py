@@ -176,10 +176,12 @@ class OptionRecord(Wire):
 
 
 class HeldBy(StrEnum):
-    """What keeps a pool from buying beside the settings of its policy."""
+    """What keeps a pool from buying, beside the limits of its policy."""
 
     STOPPED = "stopped"
     """The stop-buying switch."""
+    COOLDOWN = "cooldown"
+    """The time after a purchase in which the pool makes no other."""
     NO_MARKET = "no-market"
     """No market is configured."""
     REFUSED = "refused"

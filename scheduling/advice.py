@@ -10,10 +10,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from models.job import Tier
-from models.node import Node
+from models.node import Node, NodeState
 from models.placement import JobRequest, Rejection, RejectionCode
 from scheduling.packer import could_ever_place
-from scheduling.placement.feasibility import CORDONED
 
 
 class _Help(NamedTuple):
@@ -25,6 +24,7 @@ class _Help(NamedTuple):
     """Whether the ends of other jobs help, where an empty node would do."""
 
 
+_IN_ONE_DOMAIN = " of one domain"
 _CODES = {
     RejectionCode.TIER: _Help("a {tier} node"),
     RejectionCode.GPU_TYPE: _Help("a node with {gpu_type} GPUs"),
@@ -79,7 +79,7 @@ _CODES = {
         "a larger one", "ask for a smaller milli or less vram_per_gpu", busy=True
     ),
     RejectionCode.GPUS_BUSY: _Help("a larger one", busy=True),
-    RejectionCode.DOMAIN: _Help("more nodes", busy=True),
+    RejectionCode.DOMAIN: _Help("more nodes{together}", busy=True),
 }
 """What rules a node out for a state, or for a reservation before the job, is not among them."""
 
@@ -101,7 +101,7 @@ def advice(
     found: list[str] = []
     for (code, permanent), _ in Counter((r.code, r.permanent) for r in rejections).most_common():
         if code is RejectionCode.STATE:
-            found += _of_states(rejections)
+            found += _of_states(rejections, nodes)
             continue
         of = _CODES.get(code)
         if of is None:
@@ -148,7 +148,7 @@ def _changes(
             ("make gang.group_gpus smaller", {"group_gpus": 1}),
             ("do without spares: gang.spares_required: false", {"spares_required": False}),
         ]  # fmt: skip
-        last = "ask for fewer GPUs, or add nodes"
+        last = _in_words("ask for fewer GPUs, or add nodes{together}", job)
     else:
         return []
     helps = [said for said, change in tries if could_ever_place(_with(job, change), nodes, now)]
@@ -169,19 +169,43 @@ def _wait_for_ends(job: JobRequest, *, may_stop: bool) -> str:
     )
 
 
-def _of_states(rejections: Sequence[Rejection]) -> list[str]:
-    """Return what helps with nodes that are not ready: a cordoned one is let in again, another
-    one's agent is looked at."""
+def _of_states(rejections: Sequence[Rejection], nodes: Sequence[Node]) -> list[str]:
+    """Return what helps with nodes that are not ready: of those that somebody shut, the one with
+    most free GPUs is let in again. Nothing keeps a bought one whose jobs leave it. Of another one
+    the agent is looked at."""
     states = {each.node_id: each.reason for each in rejections if each.code is RejectionCode.STATE}
-    cordoned = next((node for node, reason in states.items() if reason == CORDONED), None)
-    other = next((node for node, reason in states.items() if reason != CORDONED), None)
+    unready = [node for node in nodes if node.id in states]
+    draining = [node for node in unready if node.state is NodeState.DRAINING]
+    shut = [node for node in draining if _is_shut_by_hand(node)]
+    other = next((node for node in unready if node.state is not NodeState.DRAINING), None)
     hints: list[str] = []
-    if cordoned:
-        hints.append(f"let {cordoned} take jobs again: `longshore uncordon {cordoned}`")
+    if shut:
+        best = max(shut, key=lambda node: sum(gpu.is_free for gpu in node.gpus)).id
+        hints.append(f"let {best} take jobs again: `longshore uncordon {best}`")
     if other:
-        hints.append(f"look at the agent of {other}, which {states[other]} (`longshore nodes`)")
+        hints.append(
+            f"look at the agent of {other.id}, which {states[other.id]} (`longshore nodes`)"
+        )
+    if draining and not hints:
+        hints.append(f"add a node: {draining[0].id} is on its way out")
     return hints
 
 
+def _is_shut_by_hand(node: Node) -> bool:
+    """Return whether `longshore uncordon` lets a node that drains in again. A bought one that its
+    jobs leave is on its way out; nobody else drains one of our own."""
+    return node.cordoned or (node.block_id is None and node.expires_at is None)
+
+
 def _in_words(text: str, job: JobRequest) -> str:
-    return text.format(tier=job.tier, gpu_type=(job.gpu_type or "").upper())
+    gpu_type, together = (job.gpu_type or "").upper(), _IN_ONE_DOMAIN if _is_whole(job) else ""
+    return text.format(tier=job.tier, gpu_type=gpu_type, together=together)
+
+
+def _is_whole(job: JobRequest) -> bool:
+    """Return whether all GPUs of a gang have to be in one domain."""
+    gang = job.gang
+    if gang is None:
+        return False
+    named = gang.group_gpus is not None and len(gang.group_sizes(job.gpus)) == 1
+    return named or not gang.allow_cross_group_spread

@@ -87,10 +87,9 @@ def decide(
     fleet = fleet_of(releases, under_way, packing, unmet.recent)
     coming = dict(on_their_way(unmet, fleet, under_way, now))
     hindrance = _hindrance(unmet, policy, caps_left, now)
-    if hindrance:
-        held_by = HeldBy.STOPPED if caps_left.stopped and policy.enabled else ""
-        return _nothing(policy, markets, now, hindrance, coming).model_copy(
-            update={"held_by": held_by}
+    if hindrance is not None:
+        return _nothing(policy, markets, now, hindrance.why, coming).model_copy(
+            update={"held_by": hindrance.limit}
         )
     options = [
         *unpromised(unmet.jobs), *too_large(unmet.jobs, markets),
@@ -162,16 +161,18 @@ def _left_out(
     return tuple(filter(None, said))
 
 
-def _hindrance(unmet: Unmet, policy: BuyingPolicy, caps_left: CapsLeft, now: datetime) -> str:
+def _hindrance(
+    unmet: Unmet, policy: BuyingPolicy, caps_left: CapsLeft, now: datetime
+) -> Lost | None:
     if not policy.enabled:
-        return "buying is off for this pool"
+        return Lost("buying is off for this pool")
     if caps_left.stopped:
-        return f"buying is stopped: {caps_left.stopped}"
+        return Lost(f"buying is stopped: {caps_left.stopped}", HeldBy.STOPPED)
     bought_at = unmet.last_bought_at
     if bought_at is not None and now < bought_at + policy.cooldown:
-        until = bought_at + policy.cooldown
-        return f"within the cooldown: the next purchase may be at {until:%H:%M:%S} UTC"
-    return ""
+        until = f"{bought_at + policy.cooldown:%H:%M:%S} UTC"
+        return Lost(f"within the cooldown: the next purchase may be at {until}", HeldBy.COOLDOWN)
+    return None
 
 
 def _scene(

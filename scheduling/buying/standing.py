@@ -52,5 +52,8 @@ def standing_of(
     says = f"it buys nothing now: {last.reason.removeprefix(WAIT)}"
     if held_by == HeldBy.REFUSED:
         return Standing(says, "raise the cap that is named: `longshore market caps` shows all")
+    if held_by == HeldBy.COOLDOWN:
+        setting = f"`longshore pool set {pool.name} --buying cooldown=...`"
+        return Standing(says, f"wait until then, or make the cooldown shorter: {setting}")
     setting = f"`longshore pool set {pool.name} --buying {held_by}=...`"
     return Standing(says, f"raise `{held_by}`: {setting}")

@@ -58,21 +58,23 @@ def test_a_gang_without_labels_is_advised_to_have_them_or_to_do_without() -> Non
 
 
 @pytest.mark.parametrize(
-    ("job", "helps"),
+    ("job", "helps", "together"),
     [
-        (a_gang(24), ()),
+        (a_gang(24), (), ""),
         (a_gang(16, allow_cross_group_spread=False),
-         ("let its groups spread over domains: gang.allow_cross_group_spread",)),
-        (a_gang(16, 16), ("make gang.group_gpus smaller",)),
+         ("let its groups spread over domains: gang.allow_cross_group_spread",),
+         " of one domain"),
+        (a_gang(16, 16), ("make gang.group_gpus smaller",), " of one domain"),
         (a_gang(16, 8, spares_per_group=8),
-         ("do without spares: gang.spares_required: false",)),
+         ("do without spares: gang.spares_required: false",), ""),
     ],
 )  # fmt: skip
 def test_a_gang_that_can_never_fit_is_not_told_to_wait(
-    job: JobRequest, helps: tuple[str, ...]
+    job: JobRequest, helps: tuple[str, ...], together: str
 ) -> None:
-    assert advised(job, FULL, may_stop=True) == (*helps, "ask for fewer GPUs, or add nodes")
-    assert kind(job, FULL) == "more nodes"
+    last = f"ask for fewer GPUs, or add nodes{together}"
+    assert advised(job, FULL, may_stop=True) == (*helps, last)
+    assert kind(job, FULL) == f"more nodes{together}"
 
 
 def test_what_would_be_in_the_way_of_an_empty_node_is_what_is_advised_about() -> None:

@@ -361,6 +361,7 @@ def test_nothing_is_bought_by_a_pool_that_was_not_allowed_to_or_within_the_coold
     cooling = decided([a_job()], BOOK, unmet=bought, cooldown=timedelta(minutes=5))
     assert cooling.plans == ()
     assert "12:04:00" in cooling.reason
+    assert cooling.held_by == "cooldown"
     assert decided([a_job()], BOOK, unmet=bought, cooldown=timedelta(seconds=30)).plans
 
 

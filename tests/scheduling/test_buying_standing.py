@@ -58,3 +58,12 @@ def test_a_cap_that_the_database_keeps_is_shown_by_its_command() -> None:
     standing = standing_of(POOL, "", refused, NOW)
     assert standing.says.endswith("Refused: it may cost $2")
     assert "`longshore market caps`" in standing.helps
+
+
+def test_a_cooldown_passes_by_itself_or_is_made_shorter() -> None:
+    standing = standing_of(POOL, "", decided(HeldBy.COOLDOWN, "wait: within the cooldown"), NOW)
+    assert standing.says == "it buys nothing now: within the cooldown"
+    assert standing.helps == (
+        "wait until then, or make the cooldown shorter: `longshore pool set p --buying "
+        "cooldown=...`"
+    )

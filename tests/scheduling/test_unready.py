@@ -89,6 +89,21 @@ def test_a_node_that_would_take_it_some_time_is_worth_an_uncordon() -> None:
     assert "2 nodes could hold it when empty" in found.headline
 
 
+def test_of_the_nodes_that_somebody_shut_the_one_with_most_room_is_let_in_again() -> None:
+    full = cordoned("full", busy=range(8))
+    found = why(a_job(gpus=8), full, cordoned("some", busy=range(3)), cordoned("empty"))
+    assert found.hints == (UNCORDON.format("empty"),)
+
+
+def test_a_node_that_was_drained_by_hand_is_let_in_again() -> None:
+    drained = a_node("own", gpu_type="H100", state=NodeState.DRAINING)
+    assert why(a_job(gpus=8), drained).hints == (UNCORDON.format("own"),)
+    bought = drained.model_copy(update={"id": "bought", "block_id": "block-1"})
+    assert why(a_job(gpus=8), bought).hints == ("add a node: bought is on its way out",)
+    shut = bought.model_copy(update={"cordoned": True})
+    assert why(a_job(gpus=8), shut).hints == (UNCORDON.format("bought"),)
+
+
 def test_a_node_whose_time_is_too_short_and_one_that_is_gone() -> None:
     short = cordoned("short", expires_in=timedelta(minutes=9))
     gone = a_node("gone", state=NodeState.GONE)
