@@ -18,6 +18,7 @@ from models.pool import PoolSpec
 from models.preemption import PreemptionPlan, Spared
 from models.problems import describe_all
 from models.views import AttemptView, GPUView, JobView, NodeView, PartView, PoolView
+from models.visible import shown
 
 _LABELS = TypeAdapter(dict[str, str])
 MOST_ATTEMPTS = 50
@@ -66,14 +67,14 @@ class Views:
         async with self._database.transaction() as connection:
             job_id = await connection.scalar(text(_ID_OF), {"ref": ref})
         if job_id is None:
-            raise NotFoundError(f"no job {ref!r}: `longshore jobs --all` lists them")
+            raise NotFoundError(f"no job {shown(ref)}: `longshore jobs --all` lists them")
         return job_id
 
     async def job(self, ref: str) -> JobView:
         """Return the job with this id, or the newest of this name. Raises NotFoundError."""
         found = await self.jobs(ids=(ref,)) or await self.jobs(name=ref, limit=1)
         if not found:
-            raise NotFoundError(f"no job {ref!r}: `longshore jobs --all` lists them")
+            raise NotFoundError(f"no job {shown(ref)}: `longshore jobs --all` lists them")
         return found[0]
 
     async def spec(self, job_id: str) -> JobSpec:
@@ -84,7 +85,7 @@ class Views:
                 text("SELECT spec FROM jobs WHERE id = :id"), {"id": job_id}
             )
         if spec is None:
-            raise NotFoundError(f"no job {job_id!r}: `longshore jobs --all` lists them")
+            raise NotFoundError(f"no job {shown(job_id)}: `longshore jobs --all` lists them")
         try:
             return JobSpec.as_known(spec)
         except ValidationError as error:

@@ -22,6 +22,7 @@ from models.packing import PackingRule
 from models.preemption_document import PreemptionState
 from models.settings import Settings
 from models.statefile import ClusterState
+from models.visible import shown
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -107,7 +108,9 @@ def _rules(text: str | None) -> tuple[PackingRule, ...]:
         return tuple(PackingRule(name.strip()) for name in text.split(","))
     except ValueError:
         known = ", ".join(rule.value for rule in PackingRule)
-        raise typer.BadParameter(f"--rules takes all, or some of {known}, not {text!r}") from None
+        raise typer.BadParameter(
+            f"--rules takes all, or some of {known}, not {shown(text)}"
+        ) from None
 
 
 def _place_live(job: str, pool: str | None, rules: tuple[PackingRule, ...], as_json: bool) -> None:

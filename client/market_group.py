@@ -113,7 +113,7 @@ def history(
     try:
         back = parse_duration(since)
     except ValueError as error:
-        raise typer.BadParameter(f"--since {since}: {error}") from None
+        raise typer.BadParameter(f"--since: {error}") from None
     points, quality = run(_past(wanted, back, provider))
     if as_json:
         print_json({"points": points, "quality": quality})

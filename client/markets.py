@@ -24,6 +24,7 @@ from models.market import (
 from models.market_memory import Recommendation, Source
 from models.price import PriceAnswer, PriceNeed
 from models.settings import Settings
+from models.visible import shown
 from scheduling.prices.price import price
 
 ANSWER_WITHIN = 15.0
@@ -78,7 +79,9 @@ async def open_markets(
     if not names:
         raise NotFoundError(NOTHING_CONFIGURED)
     if only is not None and only not in names:
-        raise NotFoundError(f"market {only!r} is not configured; these are: {', '.join(names)}")
+        raise NotFoundError(
+            f"market {shown(only)} is not configured; these are: {', '.join(names)}"
+        )
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(aclosing(connect(settings, name)))

@@ -20,6 +20,7 @@ from models.placement import GPUChoice, PackingRule
 from models.pool import Growth, PoolSpec
 from models.units import parse_duration
 from models.views import PoolView
+from models.visible import brief
 
 if TYPE_CHECKING:
     from client.api import Longshore
@@ -294,7 +295,9 @@ def _weights(text: str | None) -> list[Override]:
     for part in text.split(",") if text else ():
         name, equals, number = part.strip().partition("=")
         if not (name and equals):
-            raise typer.BadParameter(f"--weights {text}: give NAME=NUMBER, as in expiry=-0.3")
+            raise typer.BadParameter(
+                f"--weights {brief(part.strip())}: give NAME=NUMBER, as in expiry=-0.3"
+            )
         changes.append(Override(f"packing.weights.{name}", number, f"--weights {part.strip()}"))
     return changes
 
@@ -304,7 +307,7 @@ def _named(field: str, texts: list[str] | None, example: str) -> list[Override]:
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise typer.BadParameter(f"--{field} {text}: give NAME=VALUE, as in {example}")
+            raise typer.BadParameter(f"--{field} {brief(text)}: give NAME=VALUE, as in {example}")
         if field == "buying" and _MONEY.fullmatch(name.strip()) and _NUMBER.fullmatch(value):
             raise typer.BadParameter(
                 f"--{field} {text}: give dollars, as in '{name.strip()}=${value}'"

@@ -27,6 +27,7 @@ from models.document import Override, load_document, read_document
 from models.errors import LongshoreError, SpecError
 from models.job import JobResult, JobSpec
 from models.views import Submission
+from models.visible import brief
 
 if TYPE_CHECKING:
     from activities.logstore import Stream
@@ -133,7 +134,9 @@ def submit(
 def _override(text: str) -> Override:
     field, equals, value = text.partition("=")
     if not (field and equals):
-        raise typer.BadParameter(f"--set {text}: give a field and a value, as in --set gpus=2")
+        raise typer.BadParameter(
+            f"--set {brief(text)}: give a field and a value, as in --set gpus=2"
+        )
     return Override(field, value, f"--set {text}")
 
 

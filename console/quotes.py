@@ -13,6 +13,7 @@ from models.base import Frozen
 from models.errors import MarketAwayError, NotFoundError, UnavailableError
 from models.market import InstanceType, Level, NoQuote, OrderBook, Window
 from models.price import CountedLevel, PriceAnswer, PriceNeed
+from models.visible import shown
 from scheduling.prices.price import price
 
 BOOK_KEPT = 2.0
@@ -88,7 +89,9 @@ class Quotes:
             )
         if name not in known:
             names = ", ".join(known) or "none"
-            raise NotFoundError(f"there is no market {name!r} here; those configured: {names}.")
+            raise NotFoundError(
+                f"there is no market {shown(name)} here; those configured: {names}."
+            )
         return known[name]
 
     def now(self, provider: str) -> datetime:

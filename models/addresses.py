@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
+from models.visible import shown
+
 CONSOLE_PAGES = (
     ("/orderbook", "Order book"),
     ("/nodes", "Nodes"),
@@ -44,7 +46,7 @@ def parse_address(value: object) -> object:
     except ValueError:
         raise ValueError(
             "must be a port, an IP address with a port such as 0.0.0.0:9100, or off, "
-            f"got {value!r}"
+            f"got {shown(value)}"
         ) from None
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from models.base import Frozen, Instant
 from models.market import InstanceType, Level, OrderBook
 from models.money import MicroDollars, micro_of
+from models.visible import shown
 
 _MOST_GPUS = 10**9
 _MOST_HOURS = 1_000_000.0
@@ -22,7 +23,7 @@ _MOST_HOURS = 1_000_000.0
 def _micro_of_number(value: object) -> object:
     """Return micro-dollars of a number of dollars; as it is written, not as a float holds it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"must be a number of dollars, such as 24.5, got {value!r}")
+        raise ValueError(f"must be a number of dollars, such as 24.5, got {shown(value)}")
     if not math.isfinite(value):
         raise ValueError(f"must be a finite number of dollars, got {value}")
     if value < 0:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from models.base import Instant, Wire
 from models.placement import PlacementKey
 from models.units import Duration
+from models.visible import shown
 
 _LINE = re.compile(r"saved(?:, step (\d{1,18}))?(?:, took (\d{1,9}(?:\.\d{1,9})?)s)?")
 _NAME = re.compile(r"(\d{6})-(\d{6})-s(\d+|x)-(\d{4})of(\d{4})\.manifest")
@@ -18,7 +19,7 @@ _NAME = re.compile(r"(\d{6})-(\d{6})-s(\d+|x)-(\d{4})of(\d{4})\.manifest")
 def _within(path: str) -> str:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise ValueError(f"{path!r} leads out of the folder of checkpoints")
+        raise ValueError(f"{shown(path)} leads out of the folder of checkpoints")
     return path
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from models.errors import SpecError
 from models.plain_yaml import Located, parse_yaml
 from models.problems import describe, known_fields
-from models.visible import name_of_place
+from models.visible import brief, name_of_place
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -103,6 +103,7 @@ def _parse(text: str, source: str) -> tuple[Located, str]:
 
 def _put_over(root: Located, override: Override) -> None:
     """Put one value over the document. Raises SpecError where it is not YAML or has no place."""
+    override = override._replace(given_by=brief(override.given_by))
     *outer, name = override.field.split(".")
     here = root
     for part in outer:

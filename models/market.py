@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from models.base import Frozen, Instant, Name, Wire
 from models.money import MicroDollars
 from models.units import GB, format_gb, parse_gb
+from models.visible import shown
 
 _INSTANCE_TYPE = re.compile(
     r"^(?P<gpus>[1-9]\d{0,3})x(?P<type>[A-Za-z][A-Za-z0-9_+.]*)(-(?P<vram>\d+(\.\d+)?GB))?$",
@@ -38,7 +39,7 @@ class InstanceType(Frozen):
         match = _INSTANCE_TYPE.match(text.strip())
         if match is None:
             raise ValueError(
-                f"expected an instance type such as 8xH100 or 8xH100-80GB, not {text!r}"
+                f"expected an instance type such as 8xH100 or 8xH100-80GB, not {shown(text)}"
             )
         vram = parse_gb(match["vram"]) if match["vram"] else None
         return cls(gpus=int(match["gpus"]), gpu_type=match["type"].upper(), vram=vram)

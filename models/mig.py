@@ -12,6 +12,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from models.visible import shown
+
 SLICES = 8
 """Of memory, on every GPU listed here."""
 
@@ -38,7 +40,7 @@ def check_profile(name: str) -> str:
     """Return the name of a profile in lower case. Raises ValueError for another form."""
     lower = name.strip().casefold()
     if not _PROFILE.fullmatch(lower):
-        raise ValueError(f"expected a MIG profile such as 1g.10gb, not {name!r}")
+        raise ValueError(f"expected a MIG profile such as 1g.10gb, not {shown(name)}")
     return lower
 
 
@@ -59,7 +61,7 @@ def profile_gb(profile: str) -> float:
     """Return the GB in the name of a profile."""
     match = _PROFILE.fullmatch(profile)
     if not match:
-        raise ValueError(f"expected a MIG profile such as 1g.10gb, not {profile!r}")
+        raise ValueError(f"expected a MIG profile such as 1g.10gb, not {shown(profile)}")
     return float(match.group(2))
 
 
@@ -67,7 +69,7 @@ def profile_slices(profile: str) -> int:
     """Return how many of the eight slices an instance of a profile has, by its compute slices."""
     match = _PROFILE.fullmatch(profile)
     if not match:
-        raise ValueError(f"expected a MIG profile such as 1g.10gb, not {profile!r}")
+        raise ValueError(f"expected a MIG profile such as 1g.10gb, not {shown(profile)}")
     compute = int(match.group(1))
     lengths = [length for of, length, _ in _SIX_SHAPES if of == compute]
     return min(lengths, default=min(compute, SLICES))

@@ -9,6 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from models.visible import shown
+
 MICRO = 1_000_000
 """Micro-dollars in a dollar."""
 
@@ -60,9 +62,11 @@ def micro_of(dollars: Decimal | str | int, *, rounding: str = "nearest") -> int:
     try:
         amount = Decimal(dollars)
     except InvalidOperation:
-        raise ValueError(f"expected an amount in dollars such as 2.10, not {dollars!r}") from None
+        raise ValueError(
+            f"expected an amount in dollars such as 2.10, not {shown(dollars)}"
+        ) from None
     if not amount.is_finite():
-        raise ValueError(f"expected a finite amount in dollars, not {dollars!r}")
+        raise ValueError(f"expected a finite amount in dollars, not {shown(dollars)}")
     return int((amount * MICRO).to_integral_value(_ROUNDING[rounding]))
 
 

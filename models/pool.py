@@ -13,6 +13,7 @@ from models.margins import Margins
 from models.placement import PackingPolicy, PackingRule
 from models.preemption import PreemptionPolicy
 from models.units import Duration
+from models.visible import shown
 
 
 class Growth(StrEnum):
@@ -59,7 +60,7 @@ def no_such_pool(name: str, known: Iterable[str]) -> NotFoundError:
     names = sorted(known)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     there = f"there are {', '.join(names[:_NAMED])}{more}" if names else "there is none yet"
-    return NotFoundError(f"no pool {name!r}: `longshore pools` lists them; {there}")
+    return NotFoundError(f"no pool {shown(name)}: `longshore pools` lists them; {there}")
 
 
 _NAMED = 5

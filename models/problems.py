@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from models.base import Name, Text
 from models.job import DataName, EnvName, SignalName
-from models.visible import name_of_place
+from models.visible import brief, name_of_place, shown
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -36,7 +36,6 @@ _BOUNDS = {
     "greater_than": ("more than", "gt"),
     "less_than": ("less than", "lt"),
 }
-_LONGEST = 60
 
 
 def describe_all(error: ValidationError, whole: str = "") -> tuple[str, ...]:
@@ -117,8 +116,7 @@ def _shown(value: object) -> str:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
-    text = str(value) if isinstance(value, int | float) else repr(value)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return brief(str(value)) if isinstance(value, int | float) else shown(value)
 
 
 def _pattern_of(annotated: Any) -> str:

@@ -13,6 +13,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
+from models.visible import shown
+
 MOST = 1e9
 """GB, GB/s or watts: an exabyte, or a large power station. Nothing that people mean is more."""
 MOST_CPUS = 1_000_000
@@ -48,7 +50,7 @@ def parse_gb(value: object) -> float:
     if isinstance(value, str) and (match := _SIZE.match(value)):
         unit = (match.group(2) or "GB").lower()
         return _finite(float(match.group(1)) * _SIZE_UNITS[unit], "size")
-    raise ValueError(f"expected a size such as 80GB, 512MB or 64GiB, not {value!r}")
+    raise ValueError(f"expected a size such as 80GB, 512MB or 64GiB, not {shown(value)}")
 
 
 def format_gb(gb: float) -> str:
@@ -67,7 +69,7 @@ def parse_gb_per_second(value: object) -> float:
         return parse_gb(_PER_SECOND.sub("", value) if isinstance(value, str) else value)
     except ValueError:
         raise ValueError(
-            f"expected a bandwidth such as 10GB/s or 500MB/s, not {value!r}"
+            f"expected a bandwidth such as 10GB/s or 500MB/s, not {shown(value)}"
         ) from None
 
 
@@ -88,7 +90,7 @@ def parse_watts(value: object) -> float:
     if isinstance(value, str) and (match := _POWER.match(value)):
         watts = float(match.group(1)) * _POWER_UNITS[(match.group(2) or "W").lower()]
         return _finite(watts, "power")
-    raise ValueError(f"expected a power such as 700W or 10.2kW, not {value!r}")
+    raise ValueError(f"expected a power such as 700W or 10.2kW, not {shown(value)}")
 
 
 def format_watts(watts: float) -> str:
@@ -143,7 +145,7 @@ def parse_duration(value: object) -> timedelta:
         if iso := _ISO.fullmatch(text):
             days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
             return _of_seconds(86400 * days + 3600 * hours + 60 * minutes + seconds)
-    raise ValueError(f"expected a duration such as 90s, 30m, 2h or 1h30m, not {value!r}")
+    raise ValueError(f"expected a duration such as 90s, 30m, 2h or 1h30m, not {shown(value)}")
 
 
 def _of_seconds(seconds: float) -> timedelta:

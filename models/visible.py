@@ -13,6 +13,7 @@ _HIDING = frozenset(
 )
 """Marks of direction, and characters without width or that end a line."""
 _LONGEST_NAME = 200
+_LONGEST_VALUE = 100
 
 
 def visible(text: str) -> str:
@@ -32,6 +33,21 @@ def name_of_place(part: str | int) -> str:
     long: the name of a field, the key of a mapping, which anybody writes, or an index."""
     name = in_one_line(str(part)).replace("\t", "\\t")
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
+
+
+def brief(text: str) -> str:
+    """Return a text that a message repeats, cut where it is long, and then with its length:
+    ``--set name=xxx… (5,000 characters)``."""
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    return f"{text[:_LONGEST_VALUE]}… ({len(text):,} characters)"
+
+
+def shown(value: object) -> str:
+    """Return a value that a message repeats, a text in quotes, cut where it is long."""
+    if not isinstance(value, str) or len(value) <= _LONGEST_VALUE:
+        return brief(repr(value))
+    return f"{value[:_LONGEST_VALUE] + '…'!r} ({len(value):,} characters)"
 
 
 def _hides(character: str) -> bool:

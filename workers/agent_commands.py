@@ -24,6 +24,7 @@ from models.units import (
     parse_gb_per_second,
     parse_watts,
 )
+from models.visible import shown
 from workers import logs
 from workers.agent import AgentOptions, run_agent
 
@@ -204,7 +205,7 @@ def _labels(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise SpecError("--label", (f"--label: expected KEY=VALUE, not {pair!r}",))
+            raise SpecError("--label", (f"--label: expected KEY=VALUE, not {shown(pair)}",))
         labels[key] = value
     return labels
 
@@ -217,7 +218,9 @@ def _amount(
     except ValueError as error:
         raise SpecError(option, (f"{option}: {error}",)) from None
     if amount is not None and amount > MOST:
-        raise SpecError(option, (f"{option}: expected {MOST:,.0f} {unit} at most, not {text!r}",))
+        raise SpecError(
+            option, (f"{option}: expected {MOST:,.0f} {unit} at most, not {shown(text)}",)
+        )
     return amount
 
 

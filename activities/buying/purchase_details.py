@@ -25,6 +25,7 @@ from models.spending import (
     OrderView,
     PurchaseDetail,
 )
+from models.visible import shown
 
 Row = Mapping[str, Any]
 
@@ -44,7 +45,7 @@ class PurchaseDetails:
             found = await _rows(connection, _PURCHASE, id=purchase_id)
             if not found:
                 raise NotFoundError(
-                    f"no purchase {purchase_id!r}: `longshore purchases --all` lists them"
+                    f"no purchase {shown(purchase_id)}: `longshore purchases --all` lists them"
                 )
             orders = await _rows(connection, _ORDERS, id=purchase_id)
             machines = await _rows(connection, _MACHINES, purchase=purchase_id, blocks=[])
@@ -56,7 +57,7 @@ class PurchaseDetails:
         """Return a block with its machines and the jobs on it. Raises NotFoundError."""
         found = await self.blocks([block_id])
         if not found:
-            raise NotFoundError(f"no block {block_id!r}: `longshore blocks --all` lists them")
+            raise NotFoundError(f"no block {shown(block_id)}: `longshore blocks --all` lists them")
         return found[0]
 
     async def blocks(self, block_ids: Sequence[str]) -> tuple[BlockDetail, ...]:

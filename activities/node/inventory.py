@@ -21,6 +21,7 @@ from models.mig import listed_models, positions_of
 from models.node import GPUInventory, Inventory
 from models.topology import NodeTopology
 from models.units import format_gb, parse_gb
+from models.visible import shown
 
 RUNTIMES = ("docker", "podman")
 _SIMULATED = re.compile(r"(\d{1,4})x([A-Za-z0-9]+)-(\d+(?:\.\d+)?\s*[KMGT]i?B)", re.IGNORECASE)
@@ -70,7 +71,7 @@ def parse_simulated(text: str, mig: str | None = None, power: float = 0.0) -> Si
     """
     match = _SIMULATED.fullmatch(text.strip())
     if not match or int(match.group(1)) == 0:
-        raise SpecError("--simulate", (f"--simulate: expected 8xH100-80GB, not {text!r}",))
+        raise SpecError("--simulate", (f"--simulate: expected 8xH100-80GB, not {shown(text)}",))
     count, gpu_type, vram = match.groups()
     gpus = SimulatedGPUs(count=int(count), gpu_type=gpu_type, vram=parse_gb(vram), power=power)
     return gpus.model_copy(update={"mig": _indices(mig, gpus)}) if mig else gpus
@@ -130,7 +131,9 @@ def find_runtime() -> str | None:
 def _indices(text: str, gpus: SimulatedGPUs) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     if any(not word.isdecimal() or int(word) >= gpus.count for word in words):
-        problem = f"--mig: expected indices of the {gpus.count} GPUs, such as 0,1, not {text!r}"
+        problem = (
+            f"--mig: expected indices of the {gpus.count} GPUs, such as 0,1, not {shown(text)}"
+        )
         raise SpecError("--mig", (problem,))
     if positions_of(gpus.gpu_type, gpus.vram) is None:
         known = ", ".join(listed_models())

@@ -282,3 +282,21 @@ def _words(schema: Any, *, names: bool = False) -> set[str]:
         if key != "default" or names:
             found |= _words(inner, names=not names and key in _NAMED)
     return found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("market", "history", "--since", "LONG"),
+        ("market", "history", "--instance-type", "LONG"),
+        ("submit", "job.yaml", "--set", "LONG"),
+        ("submit", "--set", "gpus=LONG", "--", "true"),
+        ("pool", "set", "main", "--weights", "LONG"),
+        ("console", "--address", "LONG"),
+    ],
+)
+def test_a_refused_value_is_not_repeated_in_full_length(cli: CLI, arguments: tuple[str, ...]):
+    ran = cli(*(each.replace("LONG", "x" * 5000) for each in arguments))
+    assert ran.code != 0
+    assert "characters)" in ran.err
+    assert ran.err.count("x") < 300

@@ -116,6 +116,7 @@ def test_a_type_that_nobody_trades(console: RunningConsole, example: RunningMark
         ({"instance_type": "H100"}, "instance_type"),
         ({"instance_type": ""}, "instance_type"),
         ({"instance_type": "8x" + "H" * 100}, "instance_type"),
+        ({"instance_type": "x" * 5000}, "instance_type"),
         ({"node_count": 0}, "node_count"),
         ({"node_count": 10**9}, "node_count"),
         ({"node_count": "many"}, "node_count"),

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.document import load_document
+from models.document import Override, load_document
 from models.errors import SpecError
 from models.job import MOST_TEXT, JobSpec
 from models.job_examples import FULL_EXAMPLE
@@ -154,3 +154,38 @@ def test_a_job_file_with_one_value_changed_is_taken_or_refused(field: str, value
     again = JobSpec.model_validate_json(spec.model_dump_json())
     assert again == spec
     plan([JobRequest.of("job", spec, NOW, 1)], [a_node()], [], POLICY, NOW)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((field, "x" * 5000) for field in ("vram_per_gpu", "ram", "storage_bandwidth")),
+        *((field, "x" * 5000) for field in ("power_per_gpu", "expected_duration", "mig")),
+        *((field, "x" * 5000) for field in ("gpus", "tier", "name")),
+        ("data", {"set": "x" * 5000}),
+        ("ram", ["x" * 4996]),
+    ],
+)
+def test_a_refusal_shows_the_begin_of_a_long_value_and_how_long_it_is(field: str, value: object):
+    with pytest.raises(SpecError) as refused:
+        load(**{field: value})
+    (problem,) = refused.value.problems
+    assert "xxx…" in problem
+    assert "(5,000 characters)" in problem
+    assert len(problem) < 400
+
+
+def test_a_refusal_shows_a_short_value_whole():
+    with pytest.raises(SpecError, match=r"not '12 parsecs'$"):
+        load(ram="12 parsecs")
+
+
+def test_a_long_value_over_a_document_is_cut_where_it_is_named():
+    value = "x" * 4995
+    override = Override("gpus", value, f"--set gpus={value}")
+    with pytest.raises(SpecError) as refused:
+        load_document("command: x", "job.yaml", JobSpec, [override])
+    (problem,) = (p for p in refused.value.problems if "gpus" in p)
+    assert problem.startswith("--set gpus=xxx")
+    assert "xxx… (5,006 characters): gpus: " in problem
+    assert len(problem) < 400

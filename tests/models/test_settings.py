@@ -165,3 +165,11 @@ def test_secrets_do_not_leak(
         "LONGSHORE_DATABASE_URL: must be like postgresql://user:password@host/database",
         f"{file}:1: agent_token: must be text",
     ]
+
+
+def test_a_long_value_is_cut_in_what_is_said_of_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LONGSHORE_CONSOLE_ADDRESS", "x" * 5000)
+    monkeypatch.setenv("LONGSHORE_LOG_LEVEL", "x" * 5000)
+    for problem in problems():
+        assert problem.endswith("…' (5,000 characters)")
+        assert len(problem) < 400
