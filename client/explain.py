@@ -5,7 +5,7 @@ from datetime import datetime
 
 from models.block_end import BlockDecision
 from models.checkpointing import CheckpointDecision
-from models.job import JobState
+from models.job import JobState, JobStatus
 from models.placement import Decision, PlacementKind
 from models.pool import Growth
 from models.preemption import PreemptionPlan, Spared
@@ -14,6 +14,9 @@ from models.views import Explanation, JobView
 from scheduling.buying.standing import NO_BUYING, Standing
 from scheduling.buying.words import under_way
 from scheduling.words import count, format_spared
+
+_HELD = "held"
+"""What a workflow says of a hold for which nobody gave a reason."""
 
 
 def explain(
@@ -37,6 +40,7 @@ def explain(
     standing: Standing = NO_BUYING,
     kind: str = "",
     helps: Sequence[str] = (),
+    hold: JobStatus | None = None,
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
@@ -44,11 +48,14 @@ def explain(
     pool bought and is no node yet, `purchases` what the job is to start on of that; `standing`
     says whether the pool buys, `kind` what kind of node the job waits for where none that is
     there could ever hold it, `helps` what would help with those that are there
-    (`scheduling.advice`). The others are as in the explanation."""
+    (`scheduling.advice`), `hold` what the workflow of a held job says. The others
+    are as in the explanation."""
     queued = position is not None
     headline = _queued_headline(job, alone, last, nodes, standing) if queued else _headline(job)
     waits = queued and job.state is not JobState.HELD
-    if waits and making_room is not None:
+    if queued and not waits:
+        headline = _held(job, hold)
+    elif waits and making_room is not None:
         headline = f"waits until others have given way: {making_room.reason}"
     elif waits:
         if spared:
@@ -103,6 +110,14 @@ def _headline(job: JobView) -> str:
             return f"is {job.state.value.lower()}" + (f": {job.reason}" if job.reason else "")
 
 
+def _held(job: JobView, hold: JobStatus | None) -> str:
+    since = why = ""
+    if hold is not None:
+        since = f" since {hold.since:%Y-%m-%d %H:%M} UTC"
+        why = f" ({hold.reason})" if hold.reason not in ("", _HELD) else ""
+    return f"is held{since}{why}: `longshore release {job.id}` lets it go on"
+
+
 def _queued_headline(
     job: JobView,
     alone: Decision | None,
@@ -110,8 +125,6 @@ def _queued_headline(
     nodes: int,
     standing: Standing,
 ) -> str:
-    if job.state is JobState.HELD:
-        return f"is held: `longshore release {job.id}` lets it go on"
     if nodes == 0:
         says = f"it {standing.says}" if standing.buys else standing.says
         return f"waits: pool {job.pool} has no nodes" + (f"; {says}" if says else "")

@@ -15,6 +15,7 @@ from activities.preemption_inputs import may_stop_any
 from activities.snapshot import load_nodes, load_place, load_pool, load_recent
 from activities.views import Views
 from client.explain import explain
+from client.holds import hold_of
 from client.no_record import why_no_record
 from client.outside_ends import ended_outside_lately, freed, outside_ends_of, shown
 from client.topology import topology_in
@@ -23,7 +24,7 @@ from models.checkpointing import CheckpointDecision
 from models.cycles import PoolCycles
 from models.domains import PoolTopology
 from models.errors import LongshoreError, NotFoundError
-from models.job import JobSpec, JobState
+from models.job import JobSpec, JobState, JobStatus
 from models.job_report import JobReport
 from models.placement import JobRequest, PlacementKind
 from models.pool import no_such_pool
@@ -178,6 +179,7 @@ class Reading:
             gave_way=gave_way, saving=saving,
             buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
             coming=coming, purchases=purchases, standing=standing, kind=kind, helps=helps,
+            hold=await self._hold_of(job),
         )  # fmt: skip
 
     async def nodes(
@@ -225,6 +227,10 @@ class Reading:
         when = await freed(temporal, frozenset(ends.values()))
         known = {job.id: job for job in jobs}
         return {job_id: shown(known[job_id], end, when[end]) for job_id, end in ends.items()}
+
+    async def _hold_of(self, job: JobView) -> JobStatus | None:
+        temporal = await self._temporal() if job.state is JobState.HELD else None
+        return await hold_of(temporal, job.id) if temporal else None
 
     async def _purchases_for(self, job: JobView) -> tuple[PurchaseUnderWay, ...]:
         if job.state is not JobState.QUEUED:

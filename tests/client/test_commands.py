@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
+MINUTE = r"\d{4}-\d\d-\d\d \d\d:\d\d"
 
 
 async def submitted(longshore: Command, pool: str, *more: str, name: str = "job") -> str:
@@ -54,7 +56,9 @@ async def test_hold_why_release_cancel(longshore: Command, pool: str) -> None:
     job_id = await submitted(longshore, pool, "--hold", name="kept")
     await is_listed(longshore, pool, job_id, "HELD")
     why = await longshore("why", job_id)
-    assert f"is held: `longshore release {job_id}`" in why.out
+    assert re.search(
+        rf"is held since {MINUTE} UTC \(held at submit\): `longshore release", why.out
+    )
     assert "place 1 in pool" in why.out
 
     assert (await longshore("release", job_id)).out == f"{job_id} may be placed again\n"
@@ -65,9 +69,11 @@ async def test_hold_why_release_cancel(longshore: Command, pool: str) -> None:
     explained = Explanation.model_validate_json((await longshore("why", job_id, "--json")).out)
     assert (explained.job.id, explained.position, explained.ahead) == (job_id, 1, 0)
 
-    held = await longshore("hold", "kept", "--json")
+    held = await longshore("hold", "kept", "--reason", "make room", "--json")
     assert json.loads(held.out) == {"asked": "hold", "jobs": [job_id]}
     await is_listed(longshore, pool, job_id, "HELD")
+    why = await longshore("why", job_id)
+    assert re.search(rf"is held since {MINUTE} UTC \(make room\): `longshore release", why.out)
 
     assert (await longshore("cancel", job_id, "--reason", "enough")).code == 0
     watched = await longshore("watch", job_id)

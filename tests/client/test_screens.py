@@ -189,7 +189,17 @@ def test_why_names_who_is_left_alone_and_until_when() -> None:
     assert found.headline == f"waits: no room; nobody gives way to it yet: {said}"
     assert found.spared == spared
     held = explain(a_job(JobState.HELD), last=last, position=1, nodes=1, spared=spared)
-    assert "gives way" not in held.headline
+    assert held.headline == "is held: `longshore release train-abcdefghij` lets it go on"
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"), [("held", ""), ("make room", " (make room)"), ("", "")]
+)
+def test_a_held_job_says_since_when_and_why(reason: str, said: str) -> None:
+    status = a_status(JobState.HELD, reason=reason, since=NOW)
+    told = explain(a_job(JobState.HELD), position=1, nodes=1, hold=status)
+    release = "`longshore release train-abcdefghij` lets it go on"
+    assert told.headline == f"is held since {NOW:%Y-%m-%d %H:%M} UTC{said}: {release}"
 
 
 def test_each_job_is_one_line_that_fits() -> None:

@@ -1,0 +1,24 @@
+"""Since when a job is held, and why: its workflow alone knows."""
+
+import asyncio
+
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.service import RPCError
+
+from models.job import JobState, JobStatus
+from models.messages import job_workflow_id
+from workflows.job import JobWorkflow
+
+_PATIENCE = 3.0
+"""Seconds for Temporal to answer before the database alone does."""
+
+
+async def hold_of(temporal: Client, job_id: str) -> JobStatus | None:
+    """Return what the workflow of a job says, where it is held; None too where nobody says."""
+    job = temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            status = await job.query(JobWorkflow.status)
+    except (RPCError, WorkflowQueryFailedError, TimeoutError):
+        return None
+    return status if status.state is JobState.HELD else None
