@@ -216,6 +216,8 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         facts.append(("may start", _may_start(job.estimated_start, now)))
     if report.purchases:
         facts.append(("bought", under_way(report.purchases, whose=" for it")))
+    if report.not_bought:
+        facts.append(("not bought", report.not_bought))
     facts += [
         ("wants", wants(spec)),
         ("command", Text(command_of(spec))),

@@ -3,7 +3,7 @@ know of workflows that were ended from outside, or have refused their job."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from activities.buying.coming import purchases_for, purchases_under_way
 from activities.buying.reasons import BuyingReasons, read_standing
@@ -29,7 +29,6 @@ from models.job_report import JobReport
 from models.placement import JobRequest, PlacementKind
 from models.pool import no_such_pool
 from models.settings import Settings
-from models.spending import PurchaseUnderWay
 from models.views import Explanation, JobView, NodeView, PoolView
 from scheduling.advice import advice, kind_of_node
 from scheduling.packer import place
@@ -126,7 +125,7 @@ class Reading:
         checkpoint, missing = await self._stored(job.id, spec)
         return JobReport(
             job=job, spec=spec, attempts=attempts, checkpoint=checkpoint, saving=saving,
-            missing=missing, purchases=await self._purchases_for(job),
+            missing=missing, **await self._buying_for(job),
         )  # fmt: skip
 
     async def explain(self, ref: str) -> Explanation:
@@ -232,12 +231,16 @@ class Reading:
         temporal = await self._temporal() if job.state is JobState.HELD else None
         return await hold_of(temporal, job.id) if temporal else None
 
-    async def _purchases_for(self, job: JobView) -> tuple[PurchaseUnderWay, ...]:
+    async def _buying_for(self, job: JobView) -> dict[str, Any]:
+        """Return what is bought for a job that waits, and why nothing is."""
         if job.state is not JobState.QUEUED:
-            return ()
+            return {}
         async with self._db().transaction() as connection:
             pool = await load_pool(connection, job.pool, self.settings.margins)
-            return await purchases_for(connection, pool, job.id)
+            purchases = await purchases_for(connection, pool, job.id)
+            standing = await read_standing(connection, pool, job.submitted_at)
+        not_bought = "" if standing.buys or purchases else standing.says
+        return {"purchases": purchases, "not_bought": not_bought}
 
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest."""

@@ -29,6 +29,8 @@ class JobReport(Wire):
     """What was decided last about a save while it runs."""
     purchases: tuple[PurchaseUnderWay, ...] = ()
     """While it waits: purchases under way that it is to start on."""
+    not_bought: str = ""
+    """While it waits: why its pool, which may buy, buys nothing for it; empty where it buys."""
     missing: tuple[str, ...] = ()
     """What could not be asked, and why: a sentence for each."""
 

@@ -115,6 +115,9 @@ async def test_a_pool_that_a_limit_keeps_from_buying_names_the_limit(
     assert why in told.headline
     (helps,) = told.hints
     assert f"`longshore pool set {buyer.pool} --buying {setting}=...`" in helps
+    report = await longshore.report(job.job_id)
+    assert report.not_bought.startswith("it buys nothing now: ")
+    assert why in report.not_bought
     await longshore.cancel(job.job_id)
     assert await bought(buyer) == []
 

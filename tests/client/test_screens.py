@@ -169,6 +169,13 @@ def test_a_class_that_has_risen_is_said_with_how_long_it_took() -> None:
     assert "FAST, class 5\n" in plain
 
 
+def test_a_job_that_waits_names_what_keeps_its_pool_from_buying() -> None:
+    spec = JobSpec.model_validate({"name": "train", "command": "true"})
+    report = JobReport(job=a_job(), spec=spec, not_bought="it buys nothing now: over a cap")
+    rows = [line.split() for line in drawn(job_screen(report, NOW))]
+    assert ["not", "bought", *report.not_bought.split()] in rows
+
+
 def test_the_queue_is_watched_in_the_order_in_which_it_is_planned() -> None:
     risen = a_job(id="risen", priority=4, counted_as=5, submitted_at=NOW - 50 * MINUTE)
     jobs = (a_job(id="new"), a_job(id="low", priority=4), risen, a_running_job(id="runs"))
