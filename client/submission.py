@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from activities.buying.coming import purchases_under_way
 from activities.buying.reasons import read_standing
-from activities.database import Database
+from activities.database import Database, clock
 from activities.queue import why_never
 from activities.snapshot import load_nodes, load_pool
 from models.errors import UnavailableError, UnsatisfiableError
@@ -84,7 +84,7 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
             nodes = await load_nodes(connection, spec.pool)
             pool = await load_pool(connection, spec.pool)
             coming = await purchases_under_way(connection, pool)
-            standing = await read_standing(connection, pool)
+            standing = await read_standing(connection, pool, await clock(connection))
     except UnavailableError as error:
         return (f"could not look at the nodes first ({error})",)
     except DBAPIError as error:

@@ -1,6 +1,6 @@
 """Whether a pool buys what its jobs lack, and where it does not, what would let it."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from models.pool import PoolSpec
@@ -30,7 +30,8 @@ def standing_of(
     """Return how a pool stands to buying.
 
     `stopped` is why all buying is stopped now, `last` what the pool decided last. What was decided
-    before `since` was decided without the job: of that counts only that there is no market.
+    before `since` was decided without the job: of that counts only that there is no market, and a
+    spending cap of the same day is told with when it kept the pool from buying.
     """
     if not pool.buying.enabled:
         return NO_BUYING
@@ -48,7 +49,7 @@ def standing_of(
             f"(docs/settings.md); or start a node: `longshore agent --pool {pool.name}`",
         )
     if since is None or last.at < since:
-        return Standing("buys what is missing")
+        return Standing(f"buys what is missing{_kept_lately(last, since)}")
     says = f"it buys nothing now: {last.reason.removeprefix(WAIT)}"
     if held_by == HeldBy.REFUSED:
         return Standing(says, "raise the cap that is named: `longshore market caps` shows all")
@@ -57,3 +58,13 @@ def standing_of(
         return Standing(says, f"wait until then, or make the cooldown shorter: {setting}")
     setting = f"`longshore pool set {pool.name} --buying {held_by}=...`"
     return Standing(says, f"raise `{held_by}`: {setting}")
+
+
+def _kept_lately(last: BuyingRecord, since: datetime | None) -> str:
+    """Return that a spending cap kept the pool from buying for others, on the day of `since`."""
+    capped = last.held_by == HeldBy.REFUSED or last.held_by.startswith("caps.")
+    if not capped or since is None or last.at.date() != since.astimezone(UTC).date():
+        return ""
+    return (
+        f"; at {last.at:%H:%M} UTC it bought nothing for others: {last.reason.removeprefix(WAIT)}"
+    )

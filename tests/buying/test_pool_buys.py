@@ -118,6 +118,10 @@ async def test_a_pool_that_a_limit_keeps_from_buying_names_the_limit(
     report = await longshore.report(job.job_id)
     assert report.not_bought.startswith("it buys nothing now: ")
     assert why in report.not_bought
+    another = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+    told_before = "it bought nothing for others: " in another.warnings[0]
+    assert told_before == setting.startswith("caps."), another.warnings
+    await longshore.cancel(another.job_id)
     await longshore.cancel(job.job_id)
     assert await bought(buyer) == []
 

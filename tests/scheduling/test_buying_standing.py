@@ -53,6 +53,16 @@ def test_what_was_decided_without_the_job_counts_only_where_no_market_is() -> No
         assert "docs/settings.md" in nowhere.helps
 
 
+@pytest.mark.parametrize("held_by", ["caps.per_day", HeldBy.REFUSED])
+def test_a_cap_that_kept_it_from_buying_for_others_today_is_told(held_by: str) -> None:
+    standing = standing_of(POOL, "", decided(held_by), NOW + MINUTE)
+    assert standing.buys
+    kept = f"at {NOW:%H:%M} UTC it bought nothing for others: so it is"
+    assert standing.says == f"buys what is missing; {kept}"
+    tomorrow = standing_of(POOL, "", decided(held_by), NOW + timedelta(days=1))
+    assert tomorrow.says == "buys what is missing"
+
+
 def test_a_cap_that_the_database_keeps_is_shown_by_its_command() -> None:
     refused = decided(HeldBy.REFUSED, "buy 1 x H100. Refused: it may cost $2")
     standing = standing_of(POOL, "", refused, NOW)
