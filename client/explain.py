@@ -51,6 +51,10 @@ def explain(
     (`scheduling.advice`), `hold` what the workflow of a held job says. The others
     are as in the explanation."""
     queued = position is not None
+    if last is not None and last.rejected and not nodes and queued:
+        # The headline says how it is now: without this the two would contradict each other.
+        gone = f"{last.reason}; {count(sum(last.rejected.values()), 'node')} gone since"
+        last = last.model_copy(update={"reason": gone})
     headline = _queued_headline(job, alone, last, nodes, standing) if queued else _headline(job)
     waits = queued and job.state is not JobState.HELD
     if queued and not waits:

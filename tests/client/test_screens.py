@@ -245,6 +245,19 @@ def test_machines_on_their_way_are_told_and_nothing_else_is_advised() -> None:
     assert told.hints == ()
 
 
+def test_nodes_that_the_last_cycle_saw_and_that_have_gone_are_said_to_have() -> None:
+    reason = "no node can take it now (1 node: 1 node-not-ready)"
+    last = Decision(
+        job_id="train", kind=PlacementKind.QUEUE_FOR_FLEX, reason=reason,
+        rejected={RejectionCode.STATE: 1},
+    )  # fmt: skip
+    told = waiting(nodes=0, last=last)
+    assert told.headline == "waits: pool default has no nodes"
+    lines = [line.strip() for line in drawn(explanation_screen(told, NOW), 140)]
+    assert any(line.endswith(f"{reason}; 1 node gone since") for line in lines)
+    assert waiting(nodes=1, last=last).headline == f"waits: {reason}"
+
+
 def test_the_purchase_for_a_job_is_named_with_when_it_is_there() -> None:
     told = waiting(nodes=0, coming=(COMING,), purchases=(COMING,), estimated_start=NOW + MINUTE)
     assert told.headline == (
