@@ -3,7 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 
-from activities.buying.deciding import caps_left
+from activities.buying.deciding import caps_left, tenants_of
 from activities.buying.inputs import look_at, read_need, under_way
 from activities.buying.market_refusals import closed_markets, refused_offers
 from activities.database import Database
@@ -69,7 +69,7 @@ async def decide_on_pool(pool: str, now: datetime) -> DryRun:
             spec = await load_pool(connection, pool, settings.margins, known=True)
             need = await read_need(connection, spec)
             coming = await under_way(connection, spec)
-            caps = await caps_left(connection, spec)
+            caps = await caps_left(connection, spec, tenants_of(need))
             closed = await closed_markets(connection, spec.name, now)
             refused = await refused_offers(connection, spec.buying)
     finally:

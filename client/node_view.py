@@ -148,7 +148,12 @@ def buying_words(policy: BuyingPolicy) -> str:
     """Return by which rule a pool buys, and for how much at most."""
     if not policy.enabled:
         return "off"
-    caps = (("a purchase", policy.caps.per_purchase), ("a day", policy.caps.per_day))
+    caps = (
+        ("a purchase", policy.caps.per_purchase),
+        ("a day", policy.caps.per_day),
+        *((f"a day for {tier}", cap) for tier, cap in policy.caps.per_tier_day.items()),
+        ("a day for a tenant", policy.caps.per_tenant_day),
+    )
     most = ", ".join(f"at most {format_dollars(cap)} {of}" for of, cap in caps if cap is not None)
     prices = [
         f"a GPU-hour at {'any price' if cap is None else f'most {format_dollars(cap)}'} for {tier}"

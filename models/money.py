@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from models.visible import shown
 
 MICRO = 1_000_000
+_CENT = 10_000
 """Micro-dollars in a dollar."""
 
 _MOST = 10**15
@@ -79,6 +80,11 @@ def about(micro: int) -> str:
     """Return an amount rounded to cents: ``$2.10``."""
     sign = "-" if micro < 0 else ""
     return f"{sign}${round(abs(micro) / MICRO, 2):,.2f}"
+
+
+def at_most(micro: int) -> str:
+    """Return an amount rounded up to cents: what a cap has to be for it."""
+    return about(-(-micro // _CENT) * _CENT)
 
 
 def format_dollars(micro: int) -> str:

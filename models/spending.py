@@ -185,7 +185,9 @@ class HeldBy(StrEnum):
     NO_MARKET = "no-market"
     """No market is configured."""
     REFUSED = "refused"
-    """The database refused the purchase: a cap that `longshore market caps` sets."""
+    """A cap that `longshore market caps` sets, or the database refused the purchase."""
+    MARKET_AWAY = "market-away"
+    """A market does not answer, or has no prices, and the others serve nobody."""
 
 
 class BuyingRecord(Wire):

@@ -27,20 +27,20 @@ from models.buying import (
     BuyDecision,
     BuyingPolicy,
     CapacityUnderWay,
-    Caps,
     CapsLeft,
     Coming,
     MarketView,
     PurchasePlan,
     RefusedOffer,
 )
+from models.job import Tier
 from models.pool import PoolSpec
 from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
 from models.settings import Settings
 from models.spending import HeldBy
 from scheduling.buying.coming import with_bought
 from scheduling.buying.plan import decide
-from scheduling.buying.words import best_options, line_of
+from scheduling.buying.words import WAIT, best_options, line_of
 
 _SHORTEST = timedelta(minutes=1)
 _LATE_ON_PAID_TIME = timedelta(minutes=5)
@@ -69,7 +69,7 @@ class BuyingActivities:
                 spec = await load_pool(connection, request.pool, self._settings.margins)
                 need = await read_need(connection, spec)
                 coming = await under_way(connection, spec)
-                caps = await caps_left(connection, spec)
+                caps = await caps_left(connection, spec, tenants_of(need))
                 refused = await refused_offers(connection, spec.buying)
                 now = await clock(connection)
                 need = await _with_past(connection, spec, need, now)
@@ -110,7 +110,8 @@ class BuyingActivities:
     ) -> tuple[Bought, Mapping[int, str]]:
         """Store an intent for each plan; return those that were not refused, and the id of each
         by its place among the plans."""
-        reason, requests = decision.reason, dict[str, PurchaseRequest]()
+        refusals: list[str] = []
+        requests: dict[str, PurchaseRequest] = {}
         stored: dict[int, str] = {}
         for number, plan in enumerate(decision.plans, start=1):
             purchase_id = f"{prefix}-{number}"
@@ -122,12 +123,17 @@ class BuyingActivities:
                 refused = rows.refusal_of(error)
                 if refused is None:
                     raise
-                reason = f"{reason} Refused: {refused}"
+                refusals.append(refused)
                 async with self._database.transaction() as connection:
                     await rows.insert_purchase(connection, purchase_id, made, refused=refused)
                 continue
             requests[purchase_id] = made
             stored[number - 1] = purchase_id
+        reason = decision.reason
+        if refusals and not requests:
+            reason = f"{WAIT}{refusals[0]}; it was to {reason}"
+        elif refusals:
+            reason = f"{reason}; refused: {'; '.join(refusals)}"
         considered = tuple(map(line_of, best_options(decision.options)))
         return Bought(reason=reason, considered=considered, purchases=requests), stored
 
@@ -245,30 +251,54 @@ async def _stored(connection: AsyncConnection, prefix: str) -> dict[str, Purchas
     }
 
 
-async def caps_left(connection: AsyncConnection, spec: PoolSpec) -> CapsLeft:
-    """Return what is left of the policy's caps today; others are the database's to refuse."""
-    found = await connection.execute(text(_SUMS), {"pool": spec.name})
-    sums = {(row.scope, row.name): row.committed for row in found}
-    caps: Caps = spec.buying.caps
-    tenants = {name.partition("/")[2]: used for (scope, name), used in sums.items()
-               if scope == "pool tenant"}  # fmt: skip
+def tenants_of(need: PoolNeed) -> set[str]:
+    """Return whose jobs lack something."""
+    return {job.tenant for job in need.unmet.jobs}
+
+
+async def caps_left(
+    connection: AsyncConnection, spec: PoolSpec, tenants: Iterable[str]
+) -> CapsLeft:
+    """Return what is left today for jobs of these tenants: by the policy's caps, and by those
+    that `longshore market caps` sets."""
+    names = sorted(set(tenants))
+    found = await connection.execute(text(_CAPS), {"pool": spec.name, "tenants": names})
+    left = {(row.scope, row.name): (row.cap, row.committed) for row in found}
+    caps, general = spec.buying.caps, set[str]()
+
+    def least(cap: str, own: int | None, *scopes: tuple[str, str]) -> int | None:
+        """Of the scopes the first counts what the pool's own cap is for."""
+        lefts = [most - used for most, used in map(left.__getitem__, scopes) if most is not None]
+        others = max(min(lefts), 0) if lefts else None
+        mine = None if own is None else max(own - left[scopes[0]][1], 0)
+        if others is None or (mine is not None and mine <= others):
+            return mine
+        general.add(cap)
+        return others
+
+    tiers = {
+        tier: least(
+            f"caps.per_tier_day.{tier}", caps.per_tier_day.get(tier),
+            ("pool tier", f"{spec.name}/{tier}"), ("tier", tier.value),
+        )
+        for tier in Tier
+    }  # fmt: skip
+    of_tenants = {
+        name: least(
+            f"caps.per_tenant_day.{name}", caps.per_tenant_day,
+            ("pool tenant", f"{spec.name}/{name}"), ("tenant", name),
+        )
+        for name in names
+    }  # fmt: skip
     return CapsLeft(
-        purchase=caps.per_purchase,
-        day=_left(caps.per_day, sums.get(("pool", spec.name), 0)),
-        tiers={
-            tier: _left(cap, sums.get(("pool tier", f"{spec.name}/{tier.value}"), 0)) or 0
-            for tier, cap in caps.per_tier_day.items()
-        },
-        tenants={
-            name: _left(caps.per_tenant_day, used) or 0 for name, used in tenants.items()
-        } if caps.per_tenant_day is not None else {},
+        purchase=least("caps.per_purchase", caps.per_purchase, ("purchase", "*")),
+        day=least("caps.per_day", caps.per_day, ("pool", spec.name), ("day", "all")),
+        tiers={tier: each for tier, each in tiers.items() if each is not None},
+        tenants={name: each for name, each in of_tenants.items() if each is not None},
         tenant=caps.per_tenant_day,
+        general=frozenset(general),
         stopped=await why_stopped(connection),
-    )  # fmt: skip
-
-
-def _left(cap: int | None, used: int) -> int | None:
-    return None if cap is None else max(cap - used, 0)
+    )
 
 
 async def _with_past(
@@ -288,8 +318,19 @@ async def _with_past(
 
 _NOTE = "UPDATE pools SET buying_decision = CAST(:record AS jsonb) WHERE name = :pool"
 
-_SUMS = """
-    SELECT scope, name, committed FROM purchase_sums
-     WHERE day = (clock_timestamp() AT TIME ZONE 'UTC')::date
-       AND (name = :pool OR starts_with(name, :pool || '/'))
+_CAPS = """
+    WITH scopes (scope, name) AS (
+        VALUES ('purchase', '*'), ('day', 'all'), ('pool', :pool), ('tier', 'FAST'),
+               ('tier', 'FLEX'), ('pool tier', :pool || '/FAST'), ('pool tier', :pool || '/FLEX')
+        UNION SELECT 'tenant', name FROM unnest(CAST(:tenants AS text[])) AS name
+        UNION SELECT 'pool tenant', :pool || '/' || name
+                FROM unnest(CAST(:tenants AS text[])) AS name
+    )
+    SELECT k.scope, k.name, purchase_cap(k.scope, k.name) AS cap,
+           coalesce(s.committed, 0) AS committed
+      FROM scopes k
+      LEFT JOIN purchase_sums s ON s.scope = k.scope AND s.name = k.name
+       AND s.day = (clock_timestamp() AT TIME ZONE 'UTC')::date
 """
+"""The caps of `longshore market caps`, and what is committed today; as the trigger
+`purchase_commits` looks at them."""

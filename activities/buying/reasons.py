@@ -10,7 +10,7 @@ from activities.database import Database
 from models.block_end import BlockDecision
 from models.pool import PoolSpec
 from models.spending import BuyingRecord, JobCost
-from scheduling.buying.standing import Standing, standing_of
+from scheduling.buying.standing import Failed, Standing, standing_of
 
 
 class BuyingReasons:
@@ -45,8 +45,9 @@ async def read_standing(
     """Return whether a pool buys, and what would let it, for a job that waits since then."""
     if not pool.buying.enabled:
         return standing_of(pool, "", None)
-    stopped = await why_stopped(connection)
-    return standing_of(pool, stopped, await _last_of(connection, pool.name), since)
+    stopped, last = await why_stopped(connection), await _last_of(connection, pool.name)
+    failed = None if since is None else await _failed(connection, pool.name, since)
+    return standing_of(pool, stopped, last, since, failed)
 
 
 async def _last_of(connection: AsyncConnection, pool: str) -> BuyingRecord | None:
@@ -55,6 +56,22 @@ async def _last_of(connection: AsyncConnection, pool: str) -> BuyingRecord | Non
     )
     return None if found is None else BuyingRecord.model_validate(found)
 
+
+async def _failed(connection: AsyncConnection, pool: str, since: datetime) -> Failed | None:
+    """Return the pool's newest purchase since then that has ended, where no node came of it."""
+    found = await connection.execute(text(_NEWEST), {"pool": pool, "since": since})
+    newest = found.one_or_none()
+    return Failed(newest.at, newest.reason) if newest is not None and newest.in_vain else None
+
+
+_NEWEST = """
+    SELECT coalesce(p.ended_at, p.changed_at) AS at, p.reason,
+           NOT EXISTS (SELECT FROM blocks b JOIN nodes n ON n.block_id = b.id
+                        WHERE b.purchase_id = p.id) AS in_vain
+      FROM purchases p
+     WHERE p.pool = :pool AND p.created_at >= :since AND p.state = 'ENDED' AND p.renews IS NULL
+     ORDER BY p.created_at DESC, p.id DESC LIMIT 1
+"""
 
 _BLOCKS_OF_JOB = """
     SELECT DISTINCT ON (b.id) b.id, b.decision

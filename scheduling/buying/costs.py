@@ -1,7 +1,7 @@
 """What an option costs in all: money committed, less what is left over, plus delay."""
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -17,12 +17,13 @@ from models.buying import (
 )
 from models.job import Tier
 from scheduling.buying.again import tried_before
+from scheduling.buying.caps import over_a_cap, spent
 from scheduling.buying.ending import Lasting
 from scheduling.buying.fleet import Fleet, names_of, nodes_of
 from scheduling.buying.outlook import Outlook
 from scheduling.buying.prices import BlockSource, PodSource, Taken, taken_by
 from scheduling.buying.promises import CANNOT_MEET
-from scheduling.buying.words import NOT_LOST, UNUSED, Lost, title_of
+from scheduling.buying.words import NOT_LOST, UNUSED, title_of
 from scheduling.lasting import to_finish
 
 UNSERVED = timedelta(hours=24)
@@ -144,7 +145,7 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
 
 def within_caps(scene: Scene, option: Option) -> Option:
     """Return an option, rejected where it is over a cap."""
-    over = over_a_cap(scene, option) or NOT_LOST
+    over = over_a_cap(scene.caps, scene.jobs, option) or NOT_LOST
     return option.model_copy(update={"lost": over.why, "limit": over.limit})
 
 
@@ -200,58 +201,15 @@ def lasts_on(scene: Scene, outlook: Outlook, name: str) -> datetime | None:
     return max((use.end + beyond[use.job_id] for use in uses), default=None)
 
 
-def over_a_cap(scene: Scene, option: Option) -> Lost | None:
-    """Return which cap an option is over; None for none."""
-    left = scene.caps
-    for plan in option.plans:
-        if left.purchase is not None and plan.most > left.purchase:
-            return Lost("it is over the cap of a purchase", "caps.per_purchase")
-    today = "it is over what is left of the cap of today"
-    if left.day is not None and option.max_total > left.day:
-        return Lost(today, "caps.per_day")
-    of_tier = left.tiers.get(option.tier)
-    if of_tier is not None and option.max_total > of_tier:
-        return Lost(f"{today} for {option.tier}", f"caps.per_tier_day.{option.tier}")
-    for tenant, amount in shares(scene.jobs, option.plans).items():
-        of_tenant = left.tenants.get(tenant, left.tenant)
-        if of_tenant is not None and amount > of_tenant:
-            return Lost(f"{today} for {tenant}", "caps.per_tenant_day")
-    return None
-
-
 def after(scene: Scene, option: Option) -> Scene:
     """Return the scene when an option was taken: its machines are coming, its money is gone."""
     fleet = scene.fleet
     for number, plan in enumerate(option.plans):
         ends_at = plan.ends_at(scene.now)
         fleet = fleet.with_bought(plan, f"{name_in(scene, number)}-taken", ends_at)
-    left = scene.caps
-    tenants = dict(left.tenants)
-    for tenant, amount in shares(scene.jobs, option.plans).items():
-        of_tenant = tenants.get(tenant, left.tenant)
-        if of_tenant is not None:
-            tenants[tenant] = of_tenant - amount
-    tiers = {
-        tier: amount - (option.max_total if tier is option.tier else 0)
-        for tier, amount in left.tiers.items()
-    }
-    day = None if left.day is None else left.day - option.max_total
-    caps = left.model_copy(update={"day": day, "tiers": tiers, "tenants": tenants})
+    caps = spent(scene.caps, scene.jobs, option)
     taken = taken_by(option.plans, scene.taken)
     return replace(scene, fleet=fleet, caps=caps, taken=taken, round=scene.round + 1)
-
-
-def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[str, int]:
-    """Return what each tenant has to pay at most, by the GPU-hours of its jobs; rounded up."""
-    by_id = {job.request.id: job for job in jobs}
-    owed: dict[str, int] = {}
-    for plan in plans:
-        served = [by_id[job_id] for job_id in plan.serves if job_id in by_id]
-        weights = [_gpu_seconds(job) for job in served]
-        for job, weight in zip(served, weights, strict=True):
-            part = -(-plan.most * weight // max(sum(weights), 1))
-            owed[job.tenant] = owed.get(job.tenant, 0) + part
-    return owed
 
 
 def start_by(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> datetime:
@@ -386,7 +344,3 @@ def _reused(scene: Scene, plan: PurchasePlan, paid: float, free: timedelta) -> f
 
 def _priced(price: int, gpus: int, waited: timedelta) -> int:
     return price * gpus * max(waited // timedelta(seconds=1), 0) // 3600
-
-
-def _gpu_seconds(job: UnmetJob) -> int:
-    return job.request.gpus * max(job.request.expected_duration // timedelta(seconds=1), 1)

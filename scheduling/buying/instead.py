@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 
 from models.buying import Option, OptionKind, PurchasePlan, UnmetJob
 from models.market import Offer
-from scheduling.buying.costs import Scene, after, costed, over_a_cap, waiting
+from scheduling.buying.caps import over_a_cap
+from scheduling.buying.costs import Scene, after, costed, waiting
 from scheduling.buying.options import candidates
 from scheduling.buying.prices import BlockSource, PodSource
 
@@ -49,7 +50,7 @@ def with_instead(
             if dear or len(instead) == MOST_INSTEAD:
                 break
             wider = _replaced(found, number, (*instead, other))
-            if over_a_cap(scene, wider):
+            if over_a_cap(scene.caps, scene.jobs, wider):
                 break
             found = wider
     return found
@@ -85,7 +86,7 @@ def _each_with_next_best(
         instead = _with_next_best(apart, alone, options, free).plans[0].instead
         while instead:
             wider = _replaced(found, number, instead)
-            if not over_a_cap(scene, wider):
+            if not over_a_cap(scene.caps, scene.jobs, wider):
                 found = wider
                 break
             instead = instead[:-1]
@@ -123,7 +124,7 @@ def _with_next_best(
         for each in (other.model_copy(update={"instead": ()}), *other.instead):
             instead = found.plans[0].instead
             wider = _replaced(found, 0, (*instead, each))
-            if len(instead) == MOST_INSTEAD or over_a_cap(scene, wider):
+            if len(instead) == MOST_INSTEAD or over_a_cap(scene.caps, scene.jobs, wider):
                 break
             found = wider
         if found is not best:

@@ -141,7 +141,8 @@ def _why_nothing(
     requests = [job.request for job in unmet.jobs]
     tiers = dict.fromkeys(option.tier for option in options)
     dear = (out_of_reach(markets, tier, policy, requests) for tier in tiers)
-    return next(filter(None, dear), NOTHING_SERVES)
+    unserved = NOTHING_SERVES._replace(limit=HeldBy.MARKET_AWAY if away(markets) else "")
+    return next(filter(None, dear), unserved)
 
 
 def _left_out(

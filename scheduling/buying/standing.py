@@ -15,6 +15,8 @@ class Standing(NamedTuple):
     """Such as "buys what is missing", or why it does not; empty where it may not buy at all."""
     helps: str = ""
     """What would let it buy; empty where it does."""
+    chosen: bool = False
+    """It buys nothing because to wait costs least, or because it has just bought."""
 
     @property
     def buys(self) -> bool:
@@ -22,16 +24,30 @@ class Standing(NamedTuple):
 
 
 NO_BUYING = Standing("")
+_STAYS = (HeldBy.REFUSED, HeldBy.COOLDOWN, HeldBy.MARKET_AWAY)
+"""What holds beside caps, whatever the job."""
+
+
+class Failed(NamedTuple):
+    """The newest purchase of a pool that has ended, where no node came of it."""
+
+    at: datetime
+    why: str
 
 
 def standing_of(
-    pool: PoolSpec, stopped: str, last: BuyingRecord | None, since: datetime | None = None
+    pool: PoolSpec,
+    stopped: str,
+    last: BuyingRecord | None,
+    since: datetime | None = None,
+    failed: Failed | None = None,
 ) -> Standing:
     """Return how a pool stands to buying.
 
-    `stopped` is why all buying is stopped now, `last` what the pool decided last. What was decided
-    before `since` was decided without the job: of that counts only that there is no market, and a
-    spending cap of the same day is told with when it kept the pool from buying.
+    `stopped` is why all buying is stopped now, `last` what the pool decided last, `failed` what
+    became of its newest purchase. What was decided before `since` was decided without the job: of
+    that counts only that there is no market, and a spending cap of the same day is told with when
+    it kept the pool from buying.
     """
     if not pool.buying.enabled:
         return NO_BUYING
@@ -39,31 +55,53 @@ def standing_of(
         return Standing(
             f"buying is stopped: {stopped}", "let pools buy again: `longshore market resume`"
         )
-    held_by = last.held_by if last is not None else ""
-    if last is None or held_by in ("", HeldBy.STOPPED):
-        return Standing("buys what is missing")
-    if held_by == HeldBy.NO_MARKET:
+    if last is not None and last.held_by == HeldBy.NO_MARKET:
         return Standing(
             "no market is configured to buy at",
-            "configure a market where the control worker runs: `LONGSHORE_MARKET` and a token "
-            f"(docs/settings.md); or start a node: `longshore agent --pool {pool.name}`",
+            "configure a market where the control worker runs: `longshore market simulate`, or "
+            "`LONGSHORE_MARKET` and a token (docs/settings.md); or start a node: "
+            f"`longshore agent --pool {pool.name}`",
         )
-    if since is None or last.at < since:
+    if last is None or since is None or last.at < since:
         return Standing(f"buys what is missing{_kept_lately(last, since)}")
-    says = f"it buys nothing now: {last.reason.removeprefix(WAIT)}"
-    if held_by == HeldBy.REFUSED:
-        return Standing(says, "raise the cap that is named: `longshore market caps` shows all")
-    if held_by == HeldBy.COOLDOWN:
-        setting = f"`longshore pool set {pool.name} --buying cooldown=...`"
-        return Standing(says, f"wait until then, or make the cooldown shorter: {setting}")
-    setting = f"`longshore pool set {pool.name} --buying {held_by}=...`"
-    return Standing(says, f"raise `{held_by}`: {setting}")
+    buys_nothing = last.held_by or last.reason.startswith(WAIT)
+    if last.held_by == HeldBy.STOPPED or not (buys_nothing or failed):
+        return Standing("buys what is missing")
+    says = [f"it buys nothing now: {last.reason.removeprefix(WAIT)}"] if buys_nothing else []
+    if failed:
+        says.append(f"its last purchase, {failed.at:%H:%M} UTC, came to nothing: {failed.why}")
+    chosen = last.held_by in ("", "flex_price", HeldBy.COOLDOWN) and not failed
+    return Standing("; ".join(says), _helps(pool, last, failed), chosen)
 
 
-def _kept_lately(last: BuyingRecord, since: datetime | None) -> str:
-    """Return that a spending cap kept the pool from buying for others, on the day of `since`."""
-    capped = last.held_by == HeldBy.REFUSED or last.held_by.startswith("caps.")
-    if not capped or since is None or last.at.date() != since.astimezone(UTC).date():
+def _helps(pool: PoolSpec, last: BuyingRecord, failed: Failed | None) -> str:
+    """Return what would let the pool buy."""
+    setting = f"`longshore pool set {pool.name} --buying {last.held_by}=...`"
+    match last.held_by:
+        case "":
+            look = "`longshore purchases --all`" if failed else _dry_run(pool)
+            return f"see {'what was tried' if failed else 'what is for sale'}: {look}"
+        case HeldBy.REFUSED:
+            return "raise the cap that is named: `longshore market caps` shows all"
+        case HeldBy.COOLDOWN:
+            return f"wait until then, or make the cooldown shorter: {setting}"
+        case HeldBy.MARKET_AWAY:
+            return f"see what the markets say: `longshore doctor`, {_dry_run(pool)}"
+        case "flex_price":
+            return f"raise `flex_price`: {setting}; or give the job the tier FAST"
+        case _:
+            return f"raise `{last.held_by}`: {setting}"
+
+
+def _dry_run(pool: PoolSpec) -> str:
+    return f"`longshore buy --dry-run --pool {pool.name}`"
+
+
+def _kept_lately(last: BuyingRecord | None, since: datetime | None) -> str:
+    """Return what kept the pool from buying for others, on the day of `since`, and may still."""
+    if last is None or since is None or last.at.date() != since.astimezone(UTC).date():
+        return ""
+    if last.held_by not in _STAYS and not last.held_by.startswith("caps."):
         return ""
     return (
         f"; at {last.at:%H:%M} UTC it bought nothing for others: {last.reason.removeprefix(WAIT)}"

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from models.buying import Coming, Option, OptionKind, PurchasePlan
-from models.job import ASSUMED_DURATION
+from models.job import ASSUMED_DURATION, Tier
 from models.market import NoQuote
 from models.money import about as about
 from models.spending import WARM, HeldBy, PurchaseUnderWay
@@ -79,11 +79,17 @@ def why_not(options: Sequence[Option], nothing: Lost) -> Lost:
     wait; `nothing` where there was none."""
     if options and all(option.kind.is_in_vain for option in options):
         return Lost(options[0].lost)
+    waits = next((o for o in options if o.chosen and o.kind is OptionKind.WAIT), None)
     refused = [o for o in options if not o.chosen and not o.kind.is_in_vain]
     ruled_out = [o for o in refused if _by_cap(o) or _tried(o) or o.lost.startswith(CANNOT_MEET)]
     if ruled_out and all(o in ruled_out or o.lost == UNUSED for o in refused):
         return Lost(ruled_out[0].lost, ruled_out[0].limit)
-    return Lost("it costs least") if refused else nothing
+    if not refused:
+        return nothing
+    least = min(refused, key=lambda option: option.total)
+    against = f": {about(waits.total)} in all, against {about(least.total)}" if waits else ""
+    hopes = all(option.tier is Tier.FLEX for option in refused)
+    return Lost(f"it costs least{against}", "flex_price" if hopes else "")
 
 
 def nothing_lacks(coming: Mapping[str, Coming]) -> str:

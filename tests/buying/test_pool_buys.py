@@ -16,6 +16,8 @@ from models.views import Explanation
 from tests.buying.buyer import DOLLAR, Buyer, an_offer, pod_option
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
+from workers.doctor.buying import checks
+from workers.doctor.findings import Finding
 
 
 async def may_buy(buyer: Buyer, **policy: Any) -> None:
@@ -146,3 +148,44 @@ async def _result(handle: Any) -> Any:
         return await handle.result()
     except Exception as error:  # not begun yet
         raise AssertionError(str(error)) from error
+
+
+async def test_what_the_market_refuses_is_told_and_so_is_a_cap_for_all(
+    buyer: Buyer, longshore: Longshore
+):
+    buyer.market.fault("funds", -1)
+    await may_buy(buyer)
+    job = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+    await reaches(longshore, job.job_id, JobState.QUEUED)
+
+    async def told(says: str) -> Explanation | None:
+        found = await longshore.explain(job.job_id)
+        return found if says in found.headline else None
+
+    vain = await eventually(lambda: told("came to nothing: "))
+    assert vain is not None
+    assert "the balance of the wallet is too low" in vain.headline
+    assert vain.hints == () or vain.hints == ("see what was tried: `longshore purchases --all`",)
+    (finding,) = await found_of_buying(buyer)
+    assert "came to nothing: prime: POST /api/v1/pods/ was refused: the balance of the" in (
+        finding.says
+    )
+
+    switch = BuyingSwitch(buyer.database)
+    await switch.set_cap("pool", buyer.pool, DOLLAR)
+    try:
+        capped = await eventually(lambda: told("over what is left of the cap of today"))
+        assert capped is not None
+        assert "and $1.00 is left" in capped.headline
+        (helps,) = capped.hints
+        assert helps == "raise the cap that is named: `longshore market caps` shows all"
+        assert "REFUSED" not in {row["state"] for row in await bought(buyer)}
+    finally:
+        await switch.set_cap("pool", buyer.pool, None)
+        await longshore.cancel(job.job_id)
+
+
+async def found_of_buying(buyer: Buyer) -> list[Finding]:
+    """Return what `longshore doctor` finds of this pool."""
+    (check,) = checks(buyer.database, buyer.market.settings()).values()
+    return [each for each in await check() if f"pool {buyer.pool}, " in each.says]

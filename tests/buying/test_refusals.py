@@ -18,13 +18,14 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from activities.buying import purchase_rows as rows
+from activities.buying.deciding import caps_left
 from activities.buying.ledger import book_cost, book_use
 from activities.buying.purchasing import PurchasingActivities
 from activities.buying.switch import BuyingSwitch
 from activities.database import Database
 from activities.queue import ensure_pool
 from activities.views import set_pool
-from models.buying import BuyingPolicy, Caps
+from models.buying import BuyingPolicy, Caps, CapsLeft
 from models.job import Tier
 from models.money import format_dollars
 from models.pool import PoolSpec
@@ -66,6 +67,10 @@ class Till:
         )
         return (await ActivityEnvironment().run(self.steps.intend_order, intent)).refused
 
+    async def caps_left(self, pool: PoolSpec) -> CapsLeft:
+        async with self.database.transaction() as connection:
+            return await caps_left(connection, pool, ["default"])
+
     async def settle(self, purchase_id: str) -> None:
         change = StateChange(purchase_id=purchase_id, state=PurchaseState.COMPENSATING)
         await ActivityEnvironment().run(self.steps.settle_purchase, change)
@@ -103,6 +108,42 @@ async def test_twenty_purchases_that_race_for_the_last_dollars_stay_within_the_c
     assert states.count(PurchaseState.REFUSED) == 13
     assert await till.value("SELECT sum(committed) FROM purchases") == 7 * COST
     assert all("is the most" in each.reason for each in opened if each.state.over)
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "cap", "left"),
+    [
+        ("day", "*", "caps.per_day", 2), ("pool", "default", "caps.per_day", 2),
+        ("pool", "*", "caps.per_day", 2), ("tier", "FAST", "caps.per_tier_day.FAST", 2),
+        ("tenant", "default", "caps.per_tenant_day.default", 2),
+        ("tenant", "*", "caps.per_tenant_day.default", 2),
+        ("purchase", "*", "caps.per_purchase", 3),
+    ],
+)  # fmt: skip
+async def test_a_decision_knows_the_caps_that_the_database_keeps(
+    till: Till, scope: str, name: str, cap: str, left: int
+):
+    await till.switch.set_cap(scope, name, 3 * COST)
+    assert (await till.open("p-1")).state is PurchaseState.INTENT
+    caps = await till.caps_left(PoolSpec(name="default"))
+    assert caps.general == {cap}
+    of = {
+        "caps.per_day": caps.day, "caps.per_tier_day.FAST": caps.tiers.get(Tier.FAST),
+        "caps.per_tenant_day.default": caps.tenants.get("default"),
+        "caps.per_purchase": caps.purchase,
+    }  # fmt: skip
+    assert of[cap] == left * COST
+
+
+async def test_of_a_pools_own_cap_and_the_databases_the_lower_counts(till: Till):
+    policy = BuyingPolicy(caps=Caps(per_day=5 * COST, per_tenant_day=2 * COST))
+    pool = PoolSpec(name="default", buying=policy)
+    await till.switch.set_cap("day", "*", 6 * COST)
+    await till.switch.set_cap("tenant", "default", COST)
+    assert (await till.open("p-1")).state is PurchaseState.INTENT
+    caps = await till.caps_left(pool)
+    assert (caps.day, caps.tenants) == (4 * COST, {"default": 0})
+    assert caps.general == {"caps.per_tenant_day.default"}
 
 
 async def test_what_was_not_spent_is_free_for_others(till: Till):

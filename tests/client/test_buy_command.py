@@ -9,7 +9,8 @@ import pytest
 from pydantic import SecretStr
 
 from client.buying import DryRun
-from models.buying import OptionKind
+from client.node_view import buying_words
+from models.buying import BuyingPolicy, OptionKind
 from models.money import micro_of
 from tests.client.conftest import Command, Ran
 from tests.support.market import RunningMarket, running_market
@@ -207,3 +208,10 @@ async def queued(longshore: Command, pool: str) -> str:
 
     await eventually(waits)
     return ran.out.strip()
+
+
+def test_all_caps_of_a_pool_are_told():
+    caps = {"per_day": "$9", "per_tier_day": {"FAST": "$4"}, "per_tenant_day": "$3"}
+    said = buying_words(BuyingPolicy.model_validate({"enabled": True, "caps": caps}))
+    of_day = "at most $9.00 a day, at most $4.00 a day for FAST, at most $3.00 a day for a tenant"
+    assert of_day in said

@@ -18,7 +18,8 @@ from models.buying import (
 from models.job import Tier
 from models.market import NoQuote
 from models.money import MICRO
-from scheduling.buying.costs import UNSERVED, shares
+from scheduling.buying.caps import shares
+from scheduling.buying.costs import UNSERVED
 from tests.support.buying import (
     NOW,
     a_job,

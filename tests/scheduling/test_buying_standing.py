@@ -7,7 +7,7 @@ import pytest
 from models.buying import BuyingPolicy
 from models.pool import PoolSpec
 from models.spending import BuyingRecord, HeldBy
-from scheduling.buying.standing import NO_BUYING, standing_of
+from scheduling.buying.standing import NO_BUYING, Failed, standing_of
 from tests.support.buying import NOW
 
 MINUTE = timedelta(minutes=1)
@@ -23,7 +23,7 @@ def test_a_pool_that_may_not_buy_has_nothing_to_say() -> None:
 
 
 def test_a_pool_buys_unless_something_is_known_to_keep_it() -> None:
-    for last in (None, decided(""), decided(HeldBy.STOPPED)):  # resumed since
+    for last in (None, decided("", "nothing is lacking"), decided(HeldBy.STOPPED)):  # resumed
         standing = standing_of(POOL, "", last, NOW)
         assert standing.buys
         assert standing.says == "buys what is missing"
@@ -64,9 +64,11 @@ def test_a_cap_that_kept_it_from_buying_for_others_today_is_told(held_by: str) -
 
 
 def test_a_cap_that_the_database_keeps_is_shown_by_its_command() -> None:
-    refused = decided(HeldBy.REFUSED, "buy 1 x H100. Refused: it may cost $2")
+    refused = decided(
+        HeldBy.REFUSED, "wait: with it $2 would be committed; it was to buy 1 x H100"
+    )
     standing = standing_of(POOL, "", refused, NOW)
-    assert standing.says.endswith("Refused: it may cost $2")
+    assert standing.says.endswith("now: with it $2 would be committed; it was to buy 1 x H100")
     assert "`longshore market caps`" in standing.helps
 
 
@@ -77,3 +79,29 @@ def test_a_cooldown_passes_by_itself_or_is_made_shorter() -> None:
         "wait until then, or make the cooldown shorter: `longshore pool set p --buying "
         "cooldown=...`"
     )
+
+
+@pytest.mark.parametrize(
+    ("held_by", "helps"),
+    [
+        ("", "see what is for sale: `longshore buy --dry-run --pool p`"),
+        (HeldBy.MARKET_AWAY, "see what the markets say: `longshore doctor`, "
+                             "`longshore buy --dry-run --pool p`"),
+        ("flex_price", "raise `flex_price`: `longshore pool set p --buying flex_price=...`; or "
+                       "give the job the tier FAST"),
+    ],
+)  # fmt: skip
+def test_a_pool_that_decided_to_wait_does_not_say_that_it_buys(held_by: str, helps: str) -> None:
+    standing = standing_of(POOL, "", decided(held_by), NOW)
+    assert standing == ("it buys nothing now: so it is", helps, held_by != HeldBy.MARKET_AWAY)
+    assert not standing.buys
+
+
+def test_a_purchase_that_came_to_nothing_is_told() -> None:
+    failed = Failed(NOW, "the balance of the wallet is too low")
+    says = "its last purchase, 12:00 UTC, came to nothing: the balance of the wallet is too low"
+    standing = standing_of(POOL, "", decided("", "buy 1 x H100"), NOW, failed)
+    assert standing == (says, "see what was tried: `longshore purchases --all`", False)
+    waits = standing_of(POOL, "", decided("caps.per_day"), NOW, failed)
+    assert waits.says == f"it buys nothing now: so it is; {says}"
+    assert "caps.per_day" in waits.helps

@@ -2,9 +2,6 @@
 
 from functools import partial
 
-from sqlalchemy import text
-
-from activities.database import Database
 from activities.providers.base import Provider
 from activities.providers.registry import configured
 from client.markets import ProviderState, open_markets, states
@@ -16,39 +13,11 @@ from workers.doctor.findings import Check, Finding, fail, ok, warn
 ANSWER_WITHIN = 8.0
 """Seconds that each market has: less than a check may take as a whole."""
 _CHECK = "markets"
-_SHOWN = 5
-"""Pools that are named."""
-_MAY_BUY = "SELECT name FROM pools WHERE spec #>> '{buying,enabled}' = 'true' ORDER BY name"
 
 
 def checks(settings: Settings) -> dict[str, Check]:
     """Return each check by its name."""
     return {_CHECK: partial(_look, settings)}
-
-
-def checks_of_pools(database: Database, settings: Settings) -> dict[str, Check]:
-    """Return each check that needs the database, by its name."""
-    return {"buying": partial(without_a_market, database, settings)}
-
-
-async def without_a_market(database: Database, settings: Settings) -> list[Finding]:
-    """Return the pools that may buy, where no market is configured; nothing where one is."""
-    if configured(settings):
-        return []
-    async with database.transaction() as connection:
-        found = await connection.execute(text(_MAY_BUY))
-        names = [row.name for row in found]
-    if not names:
-        return []
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return [
-        warn(
-            "buying",
-            f"pool {', '.join(names[:_SHOWN])}{more} may buy, and no market is configured here",
-            "Set LONGSHORE_MARKET and a token (docs/settings.md), or let it not buy: "
-            f"`longshore pool set {names[0]} --buying enabled=false`.",
-        )
-    ]
 
 
 async def _look(settings: Settings) -> list[Finding]:

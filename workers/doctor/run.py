@@ -13,6 +13,7 @@ from models.addresses import without_secrets
 from models.errors import LockedError, LongshoreError, SpecError
 from models.settings import Settings
 from models.settings_sources import unknown_variables
+from workers.doctor import buying as buying_checks
 from workers.doctor import database as database_checks
 from workers.doctor import jobs as job_checks
 from workers.doctor import machine as machine_checks
@@ -59,7 +60,7 @@ async def examine() -> AsyncIterator[Finding]:
     if ready:
         async for finding in _all(job_checks.checks(database)):
             yield finding
-        async for finding in _all(market_checks.checks_of_pools(database, settings)):
+        async for finding in _all(buying_checks.checks(database, settings)):
             yield finding
     if temporal is not None and ready:
         async for finding in _all(temporal_checks.checks_of_nodes(temporal, database)):

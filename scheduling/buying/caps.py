@@ -1,0 +1,76 @@
+"""What the caps leave for an option, and which of them it passes."""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+
+from models.buying import CapsLeft, Option, PurchasePlan, UnmetJob
+from models.money import about, at_most
+from models.spending import HeldBy
+from scheduling.buying.words import Lost
+
+
+def over_a_cap(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> Lost | None:
+    """Return which cap an option is over, with the amounts; None for none."""
+    for plan in option.plans:
+        if left.purchase is not None and plan.most > left.purchase:
+            amounts = f"it may cost {at_most(plan.most)}, and {about(left.purchase)} is the most"
+            return Lost(
+                f"it is over the cap of a purchase: {amounts}", _limit(left, "caps.per_purchase")
+            )
+    cost, tier = option.max_total, option.tier
+    if left.day is not None and cost > left.day:
+        return _over_today("", cost, left.day, _limit(left, "caps.per_day"))
+    of_tier = left.tiers.get(tier)
+    if of_tier is not None and cost > of_tier:
+        return _over_today(tier, cost, of_tier, _limit(left, f"caps.per_tier_day.{tier}"))
+    for tenant, amount in shares(jobs, option.plans).items():
+        of_tenant = left.tenants.get(tenant, left.tenant)
+        if of_tenant is not None and amount > of_tenant:
+            return _over_today(
+                tenant, amount, of_tenant, _limit(left, "caps.per_tenant_day", tenant)
+            )
+    return None
+
+
+def spent(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> CapsLeft:
+    """Return what is left when an option was taken."""
+    tenants = dict(left.tenants)
+    for tenant, amount in shares(jobs, option.plans).items():
+        of_tenant = tenants.get(tenant, left.tenant)
+        if of_tenant is not None:
+            tenants[tenant] = of_tenant - amount
+    tiers = {
+        tier: amount - (option.max_total if tier is option.tier else 0)
+        for tier, amount in left.tiers.items()
+    }
+    day = None if left.day is None else left.day - option.max_total
+    return left.model_copy(update={"day": day, "tiers": tiers, "tenants": tenants})
+
+
+def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[str, int]:
+    """Return what each tenant has to pay at most, by the GPU-hours of its jobs; rounded up."""
+    by_id = {job.request.id: job for job in jobs}
+    owed: dict[str, int] = {}
+    for plan in plans:
+        served = [by_id[job_id] for job_id in plan.serves if job_id in by_id]
+        weights = [_gpu_seconds(job) for job in served]
+        for job, weight in zip(served, weights, strict=True):
+            part = -(-plan.most * weight // max(sum(weights), 1))
+            owed[job.tenant] = owed.get(job.tenant, 0) + part
+    return owed
+
+
+def _over_today(whose: str, cost: int, most: int, limit: str) -> Lost:
+    of = f" for {whose}" if whose else ""
+    amounts = f"it may cost {at_most(cost)}, and {about(most)} is left"
+    return Lost(f"it is over what is left of the cap of today{of}: {amounts}", limit)
+
+
+def _limit(left: CapsLeft, setting: str, tenant: str = "") -> str:
+    """Return the setting of a pool that is the limit, unless `longshore market caps` sets it."""
+    cap = f"{setting}.{tenant}" if tenant else setting
+    return HeldBy.REFUSED if cap in left.general else setting
+
+
+def _gpu_seconds(job: UnmetJob) -> int:
+    return job.request.gpus * max(job.request.expected_duration // timedelta(seconds=1), 1)

@@ -1,0 +1,77 @@
+"""Check of the pools that may buy: what keeps one from it."""
+
+from functools import partial
+
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from activities.buying.reasons import read_standing
+from activities.buying.switch import why_stopped
+from activities.database import Database
+from activities.providers.registry import configured
+from activities.snapshot import load_pool
+from models.settings import Settings
+from scheduling.words import count
+from workers.doctor.findings import Check, Finding, warn
+
+_CHECK = "buying"
+_SHOWN = 5
+"""Pools that are named."""
+
+
+def checks(database: Database, settings: Settings) -> dict[str, Check]:
+    """Return each check by its name."""
+    return {_CHECK: partial(_look, database, settings)}
+
+
+async def _look(database: Database, settings: Settings) -> list[Finding]:
+    async with database.transaction() as connection:
+        pools = (await connection.execute(text(_MAY_BUY))).mappings().all()
+        stopped = await why_stopped(connection)
+        if not pools:
+            return []
+        names = [str(pool["name"]) for pool in pools]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        may_buy = f"pool {', '.join(names[:_SHOWN])}{more} may buy, and"
+        if not configured(settings):
+            let_not = f"`longshore pool set {names[0]} --buying enabled=false`"
+            return [
+                warn(
+                    _CHECK,
+                    f"{may_buy} no market is configured here",
+                    f"Set LONGSHORE_MARKET and a token (docs/settings.md), or let it not buy: "
+                    f"{let_not}.",
+                )
+            ]
+        if stopped:
+            return [
+                warn(
+                    _CHECK,
+                    f"{may_buy} buying is stopped: {stopped}",
+                    "Let pools buy again: `longshore market resume`.",
+                )
+            ]
+        waiting = [pool for pool in pools if pool["since"] is not None][:_SHOWN]
+        found = [await _of_pool(connection, pool) for pool in waiting]
+    return [finding for finding in found if finding is not None]
+
+
+async def _of_pool(connection: AsyncConnection, pool: RowMapping) -> Finding | None:
+    """Return what keeps a pool from buying for the jobs that wait; not that it chose to wait."""
+    spec = await load_pool(connection, pool["name"])
+    standing = await read_standing(connection, spec, pool["since"])
+    if standing.buys or standing.chosen:
+        return None
+    jobs = count(pool["jobs"], "job")
+    waits = "waits" if pool["jobs"] == 1 else "wait"
+    helps = f"{standing.helps[:1].upper()}{standing.helps[1:]}."
+    return warn(_CHECK, f"pool {spec.name}, where {jobs} {waits}: {standing.says}", helps)
+
+
+_MAY_BUY = """
+    SELECT p.name, count(q.job_id) AS jobs, min(q.queued_at) AS since
+      FROM pools p
+      LEFT JOIN queue q ON q.pool = p.name AND NOT q.held
+     WHERE p.spec #>> '{buying,enabled}' = 'true'
+     GROUP BY p.name ORDER BY p.name
+"""
