@@ -1,10 +1,14 @@
 """The capacity database: connections and transactions."""
 
+import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Self
+from typing import Any, Self
 
+import psycopg
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
@@ -14,9 +18,15 @@ from models.errors import LockedError, UnavailableError
 PATIENCE = timedelta(seconds=8)
 """For how long somebody who looks waits for a connection, and for what another session has locked:
 less than a check of `longshore doctor` may take."""
+SILENCE = timedelta(seconds=30)
+"""For how long somebody who looks waits for a whole transaction: more than the slowest takes."""
 _LOCKED = "55P03"
 _LIMITS = "54"
 """The class of errors about a value that is too large for the database, as for an index."""
+_SILENT = (
+    "the capacity database has not answered for {:g} s: its server is stopped, or has too much to "
+    "do. `longshore doctor` looks at it."
+)
 
 
 class Database:
@@ -28,8 +38,9 @@ class Database:
     def __init__(
         self, url: str, *, pool_size: int = 10, patience: timedelta | None = None
     ) -> None:
-        """With `patience` a connection, and each wait for a lock, may take so long; without, a
-        statement waits until it has its lock, as whoever would only ask again should."""
+        """With `patience` a connection, and each wait for a lock, may take so long, and no
+        transaction longer than `SILENCE`; without, a statement waits until it has its lock, as
+        whoever would only ask again should."""
         self._patience = patience
         self._engine = create_async_engine(
             with_driver(url), pool_size=pool_size, pool_pre_ping=False, pool_recycle=1800,
@@ -48,12 +59,16 @@ class Database:
         Raises UnavailableError when the server does not answer, or what is needed stays locked
         for longer than the patience; and DataError for a value that it cannot take.
         """
+        watch = _Watch()
         try:
             async with self._engine.begin() as connection:
                 if self._patience is not None:
+                    await watch.begin(connection, SILENCE)
                     await connection.execute(text(lock_timeout(self._patience)))
                 yield connection
         except OperationalError as error:
+            if watch.has_cut:
+                raise UnavailableError(_SILENT.format(SILENCE.total_seconds())) from error
             cause = error.orig
             if cause and (getattr(cause, "sqlstate", None) or "").startswith(_LIMITS):
                 raise DataError(error.statement, error.params, cause) from error
@@ -62,6 +77,8 @@ class Database:
             if error.connection_invalidated:
                 raise UnavailableError(f"the capacity database went away: {error.orig}") from error
             raise
+        finally:
+            watch.end()
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[AsyncConnection]:
@@ -78,6 +95,36 @@ class Database:
 
     async def close(self) -> None:
         await self._engine.dispose()
+
+
+class _Watch:
+    """Cuts a connection that takes longer than anybody waits.
+
+    A server that is stopped keeps its connections and answers on none; its machine still
+    acknowledges what is sent, so no timeout of the network ends them. To cancel the statement
+    would be to wait for that server's answer once more.
+    """
+
+    def __init__(self) -> None:
+        self.has_cut = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def begin(self, connection: AsyncConnection, limit: timedelta) -> None:
+        driver = (await connection.get_raw_connection()).driver_connection
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(limit.total_seconds(), self._cut, driver)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _cut(self, driver: Any) -> None:
+        with (
+            suppress(OSError, psycopg.Error),
+            socket.socket(fileno=os.dup(driver.fileno())) as its,
+        ):
+            its.shutdown(socket.SHUT_RDWR)
+            self.has_cut = True
 
 
 async def clock(connection: AsyncConnection) -> datetime:
