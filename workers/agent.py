@@ -41,6 +41,8 @@ from workers.registration import LONGEST_WAIT, Registrar, connect_patiently
 from workers.telemetry import start_runtime
 
 _NAME_FILE = "node-name"
+FIRST_WATCH = 5.0
+"""Seconds that an agent which is stopped waits to be watched, where it never was."""
 LAST_WORDS = 10.0
 """Seconds that the reports of the last processes may take to reach the server."""
 MAX_ACTIVITIES = 1000
@@ -232,6 +234,7 @@ async def _serve(
     staying = _stay_registered(processes, fence, registrar, metrics)
     keeping = asyncio.create_task(stop.unless(staying))
     await asyncio.wait({work, keeping}, return_when=asyncio.FIRST_COMPLETED)
+    await _until_watched(activities, work, stop)
     _log.info("stopping: %d processes get their grace", len(processes.running))
     leaving = asyncio.create_task(worker.shutdown())
     await _end_processes(processes, stop)
@@ -276,6 +279,19 @@ async def _stay_registered(
         _log.warning("cut off: no acknowledgement for %.1f s, all processes end", fence.after)
         await processes.stop_all(CUT_OFF, grace=0)
         await registrar.register(fence, cut_off=True)
+
+
+async def _until_watched(
+    activities: NodeActivities, work: asyncio.Task[None], stop: StopSignals
+) -> None:
+    """Give a registration that is new the time to be watched; nobody else hears of the leave."""
+    watched = asyncio.create_task(activities.watched())
+    urgent = asyncio.create_task(stop.urgent.wait())
+    await asyncio.wait(
+        {watched, urgent, work}, timeout=FIRST_WATCH, return_when=asyncio.FIRST_COMPLETED
+    )
+    watched.cancel()
+    urgent.cancel()
 
 
 async def _end_processes(processes: Processes, stop: StopSignals) -> None:

@@ -59,6 +59,8 @@ class NodeActivities:
         self._processes = processes
         self._fence = fence
         self._leaving = asyncio.Event()
+        self._watched_epoch = 0
+        self._watch_began = asyncio.Event()
 
     @activity.defn
     @reports_errors
@@ -123,6 +125,8 @@ class NodeActivities:
         Raises StaleError for another registration than the current one.
         """
         await self._require_epoch(request.epoch)
+        self._watched_epoch = request.epoch
+        self._watch_began.set()
         handle = self._client.get_async_activity_handle(task_token=activity.info().task_token)
         interval = request.liveness.heartbeat_interval
         for number in itertools.count(1):
@@ -135,6 +139,12 @@ class NodeActivities:
             await failpoint("watch_agent.after-heartbeat")
             await _wait_for(self._leaving, interval.total_seconds())
         return WatchReport(reason="agent stopped")
+
+    async def watched(self) -> None:
+        """Wait until the current registration is watched: only a watch can tell of a leave."""
+        while self._watched_epoch != self._fence.epoch:
+            self._watch_began.clear()
+            await self._watch_began.wait()
 
     def leave(self) -> None:
         """Let `watch_agent` report that the agent leaves. To be called when no process is left."""

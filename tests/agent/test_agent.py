@@ -130,6 +130,19 @@ async def test_an_agent_that_is_asked_to_stop_stops_its_jobs_in_order(
     assert (await node.result()).state == NodeState.GONE
 
 
+async def test_an_agent_that_is_stopped_as_soon_as_it_has_registered_is_gone_and_not_lost(
+    temporal: Client, agent: AgentProcess, longshore: Longshore
+) -> None:
+    agent.start()
+    await eventually(lambda: agent.says("registered as node"), interval=0.001)
+    agent.send(signal.SIGTERM)
+    await eventually(lambda: agent.process.poll() is not None)
+    assert agent.process.returncode == 0
+    node = temporal.get_workflow_handle(node_workflow_id(agent.node_id), result_type=NodeStatus)
+    ended = await node.result()
+    assert (ended.state, ended.reason) == (NodeState.GONE, "agent stopped")
+
+
 async def test_a_second_signal_does_not_wait_for_the_grace(
     longshore: Longshore, agent: AgentProcess, pool: str, mark: str
 ) -> None:
