@@ -57,10 +57,11 @@ def decide_on_file(path: str | Path, now: datetime) -> DryRun:
     )
 
 
-async def decide_on_pool(pool: str, now: datetime) -> DryRun:
+async def decide_on_pool(pool: str, now: datetime, beside: UnmetJob | None = None) -> DryRun:
     """Return what would be bought for a pool's queue at the configured markets.
 
-    Raises UnavailableError without a database, NotFoundError without a market or for no such pool.
+    With `beside` as if that job waited in the queue too. Raises UnavailableError without a
+    database, NotFoundError without a market or for no such pool.
     """
     settings = Settings()
     database = Database.for_people(settings.resolve_database_url(), pool_size=1)
@@ -75,14 +76,17 @@ async def decide_on_pool(pool: str, now: datetime) -> DryRun:
     finally:
         await database.close()
     policy = _as_if_on(spec.purchasing)
+    unmet = need.unmet
+    if beside is not None:
+        unmet = unmet.model_copy(update={"jobs": (*unmet.jobs, beside)})
     async with open_markets(settings) as markets:
-        views = await look_at(markets, need.unmet, policy, now, closed, refused)
+        views = await look_at(markets, unmet, policy, now, closed, refused)
     caps = caps.model_copy(update={"stopped": ""})  # what would be bought, if it might be
-    decision = decide(need.unmet, coming, need.releases, views, policy, caps, now, spec.packing)
+    decision = decide(unmet, coming, need.releases, views, policy, caps, now, spec.packing)
     return DryRun(
         source=f"pool {pool}",
         decision=decision,
-        jobs=need.unmet.jobs,
+        jobs=unmet.jobs,
         switched_on=spec.buying.enabled,
         left_today_micro_usd=caps.day,
         simulated=settings.market == "simulated",

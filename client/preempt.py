@@ -1,6 +1,5 @@
 """Deciding who would give way without stopping anybody: for a job that waits, or for files."""
 
-from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from activities.snapshot import load_pool
 from activities.views import Views
 from client.buying import decide_on_pool
 from models.base import Frozen
+from models.buying import UnmetJob
 from models.document import read_document
 from models.errors import LongshoreError, RefusedError, StoreError, UnavailableError
 from models.job import JobSpec, JobState
@@ -72,19 +72,12 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
             inputs = await read_inputs(connection, job.pool, away, margins=settings.margins)
     finally:
         await database.close()
-    notes = [away] if away else []
-    quotes: dict[str, BuyQuote] = {}
-    if inputs.spec.buying.enabled:
-        try:
-            quotes = await _quotes(job.pool, job.id, now)
-        except LongshoreError as error:
-            notes.append(f"no price to buy at: {error}")
     request = next((one for one in inputs.queue if one.id == job.id), None)
     if request is None:
         raise RefusedError(
             f"{job.id} has just left its queue: `longshore job {job.id}` says where to"
         )
-    return _decide(inputs, request, now, quotes, notes)
+    return await _decide(inputs, request, now, away)
 
 
 async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRun:
@@ -103,21 +96,29 @@ async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRu
     finally:
         await database.close()
     request = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
-    notes = [away] if away else []
-    if inputs.spec.buying.enabled:
-        notes.append("what it would cost to buy is not compared: submit it held, and ask again")
     inputs = inputs.model_copy(update={"queue": (*inputs.queue, request)})
-    return _decide(inputs, request, now, {}, notes)
+    return await _decide(inputs, request, now, away, UnmetJob(request=request, tenant=spec.tenant))
 
 
-def _decide(
+async def _decide(
     inputs: PreemptionInputs,
     request: JobRequest,
     now: datetime,
-    quotes: Mapping[str, BuyQuote],
-    notes: Sequence[str],
+    away: str,
+    beside: UnmetJob | None = None,
 ) -> PreemptionDryRun:
-    """Return who would give way for a job of the queue, beside the jobs before it."""
+    """Return who would give way for a job of the queue, beside the jobs before it.
+
+    `away` says why the checkpoint store is away, empty where it is there; `beside` is the job
+    where the pool's queue in the database is without it.
+    """
+    notes = [away] if away else []
+    quotes: dict[str, BuyQuote] = {}
+    if inputs.spec.buying.enabled:
+        try:
+            quotes = await _quotes(inputs.spec.name, request.id, now, beside)
+        except LongshoreError as error:
+            notes.append(f"no price to buy at: {error}")
     queue = queue_order(inputs.queue, inputs.spec.packing, now)
     ahead = queue[: queue.index(request) + 1]
     policy = inputs.spec.preemption.model_copy(update={"enabled": True})
@@ -146,9 +147,11 @@ async def _store_away(settings: Settings, job_id: str) -> str:
     return ""
 
 
-async def _quotes(pool: str, job_id: str, now: datetime) -> dict[str, BuyQuote]:
+async def _quotes(
+    pool: str, job_id: str, now: datetime, beside: UnmetJob | None
+) -> dict[str, BuyQuote]:
     """Return what it would cost to buy for the job, where the pool would."""
-    bought = await decide_on_pool(pool, now)
+    bought = await decide_on_pool(pool, now, beside)
     plans = [plan for plan in bought.decision.plans if job_id in plan.serves]
     if not plans:
         return {}

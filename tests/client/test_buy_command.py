@@ -2,36 +2,19 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
-from pydantic import SecretStr
 
 from client.buying import DryRun
 from client.node_view import buying_words
 from models.buying import BuyingPolicy, OptionKind
 from models.money import micro_of
 from tests.client.conftest import Command, Ran
-from tests.support.market import RunningMarket, running_market
+from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "buying.yaml")
 CLI = Callable[..., Ran]
-
-
-@pytest.fixture
-def market(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningMarket]:
-    """Starts a simulated market with the worked example; the command line uses it; 0.02 s."""
-    with running_market() as market:
-        market.book(worked_example=True)
-        settings = market.settings()
-        for name in ("sfcompute", "prime"):
-            token = getattr(settings, f"{name}_token")
-            assert isinstance(token, SecretStr)
-            monkeypatch.setenv(f"LONGSHORE_{name.upper()}_URL", market.url)
-            monkeypatch.setenv(f"LONGSHORE_{name.upper()}_TOKEN", token.get_secret_value())
-        yield market
 
 
 def test_the_example_buys_a_block_and_a_machine_beside_it(cli: CLI) -> None:

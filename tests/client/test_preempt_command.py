@@ -10,10 +10,11 @@ from temporalio.client import Client
 from client.preempt import PreemptionDryRun
 from models.messages import ProcessReport
 from models.money import micro_of
-from models.preemption import WayKind
+from models.preemption import Way, WayKind
 from models.settings import Settings
 from models.views import Explanation
 from tests.client.conftest import Command, Ran
+from tests.support.market import RunningMarket
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
@@ -133,6 +134,48 @@ async def test_a_job_that_waits_is_decided_for_in_its_pool(
         for job in (high, low):
             await longshore("cancel", job)
         await node.end(low)
+
+
+async def test_the_price_to_buy_at_is_compared_for_a_file_too(
+    longshore: Command, pool: str, market: RunningMarket, temporal: Client, settings: Settings,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
+    await set_pool(longshore, pool, "enabled=false")
+    may = ("--buying", "enabled=true", "--buying", "max_price.FAST=$30")
+    await longshore("pool", "set", pool, *may)
+    file = tmp_path / "new.yaml"
+    wish = "gpus: 8, priority: 8, expected_duration: 2h"
+    file.write_text(f"{{name: new, command: 'true', pool: {pool}, {wish}}}")
+    async with node.serving():
+        wish = ("--gpus", "8", "--set", "priority=2", "--set", "expected_duration=9h")
+        first = await submitted(longshore, pool, *wish)
+        await node.started(first)
+        ran = await longshore("preempt", "--dry-run", str(file), "--json")
+        assert ran.code == 0
+        of_file = buying(ran.out)
+        assert of_file.total > of_file.cost > 0
+        assert PreemptionDryRun.model_validate_json(ran.out).notes == ()
+        listed = await longshore("jobs", "--pool", pool, "--json")
+        assert [view["id"] for view in json.loads(listed.out)] == [first], "none was submitted"
+        waits = (await longshore("submit", "-q", str(file))).out.strip()
+
+        async def shown() -> str:  # once the job is in the queue
+            ran = await longshore("preempt", "--dry-run", waits, "--json")
+            return ran.out if ran.code == 0 else ""
+
+        assert buying(await eventually(shown)).title == of_file.title
+        for job in (waits, first):
+            await longshore("cancel", job)
+        await node.end(first)
+
+
+def buying(shown: str) -> Way:
+    """Return what it would cost to buy, of a dry run as JSON."""
+    found = PreemptionDryRun.model_validate_json(shown)
+    (way,) = [way for way in found.plan.ways if way.kind is WayKind.BUY]
+    return way
 
 
 async def test_what_it_shows_is_what_then_happens(
