@@ -4,7 +4,9 @@ Temporal gives work to a versioned worker only when its version is current, or r
 over to the current version with their next step; pools and nodes are moved (client.moving).
 """
 
+import shlex
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from temporalio.api.deployment.v1 import WorkerDeploymentInfo
@@ -16,6 +18,7 @@ from temporalio.api.enums.v1 import (
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
+    DescribeTaskQueueResponse,
     DescribeWorkerDeploymentRequest,
     SetWorkerDeploymentCurrentVersionRequest,
     SetWorkerDeploymentRampingVersionRequest,
@@ -25,6 +28,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from client.moving import Mover
 from models.deployment import (
+    DEFAULT_DEPLOYMENT,
     DeploymentView,
     Moved,
     Trouble,
@@ -58,7 +62,7 @@ class Deployments:
         """
         try:
             info = await self._describe()
-            workers = await _workers(self._temporal)
+            workers = _pollers(await _control_queue(self._temporal))
             versions = [
                 await self._version(each, workers[self.name, each.deployment_version.build_id])
                 for each in info.version_summaries
@@ -179,9 +183,15 @@ class Deployments:
         return UnavailableError(f"Temporal does not answer: {error.message}")
 
 
-async def deployments_at_work(temporal: Client) -> tuple[str, ...]:
-    """Return the deployments whose workers asked for work lately. Raises RPCError."""
-    return tuple(sorted({name for name, _ in await _workers(temporal) if name}))
+async def deployments_in_use(temporal: Client) -> tuple[str, ...]:
+    """Return the deployments whose workers asked for work lately, and those that get what is new
+    without any. Raises RPCError."""
+    queue = await _control_queue(temporal)
+    routing = queue.versioning_info
+    named = {name for name, _ in _pollers(queue)}
+    named.add(routing.current_deployment_version.deployment_name)
+    named.add(routing.ramping_deployment_version.deployment_name)
+    return tuple(sorted(named - {""}))
 
 
 def trouble_with(view: DeploymentView) -> Trouble | None:
@@ -192,39 +202,59 @@ def trouble_with(view: DeploymentView) -> Trouble | None:
             return None
         return Trouble(
             says="no version is current, so the workers that there are get no work",
-            mend=f"Run `longshore deployment set-current {serving[0]}`.",
+            mend=f"Run `{_set_current(view, serving[0])}`.",
         )
     if view.current not in serving:
-        others = f", or make another one current: {', '.join(serving)}" if serving else ""
         return Trouble(
             says=f"version {view.current} is current, and no worker of it asks for work",
-            mend=f"Start one{others}.",
+            mend=_start_again(view, view.current, serving),
         )
     for version in view.versions:
         if version.build_id not in (view.current, view.ramping) and version.long_lived:
-            return _left_behind(version, view.current)
+            return _left_behind(view, version, view.current)
     return None
 
 
-def _left_behind(version: VersionView, current: str) -> Trouble:
+def _start_again(view: DeploymentView, current: str, serving: Sequence[str]) -> str:
+    """Return how the version that is current, and has no worker, stops keeping work waiting."""
+    version = WorkerVersion(deployment=view.name, build_id=current)
+    settings = " ".join(f"{name}={shlex.quote(word)}" for name, word in version.environment)
+    mend = f"Start one: `{settings} longshore worker`"
+    if serving:
+        return f"{mend}; or make one current that has: `{_set_current(view, serving[0])}`."
+    if view.unversioned_workers:
+        # What the version holds goes over with its next run alone, for which it needs a worker.
+        return (
+            f"{mend}. To go back to workers without a version, run `temporal worker deployment "
+            f"set-current-version --deployment-name {shlex.quote(view.name)} --unversioned` while "
+            "it runs, and stop it once no pools and nodes are on it."
+        )
+    return f"{mend}."
+
+
+def _set_current(view: DeploymentView, build_id: str) -> str:
+    name = "" if view.name == DEFAULT_DEPLOYMENT else f" --name {shlex.quote(view.name)}"
+    return f"longshore deployment set-current {shlex.quote(build_id)}{name}"
+
+
+def _left_behind(view: DeploymentView, version: VersionView, current: str) -> Trouble:
     if not version.workers:
         return Trouble(
             says=f"{version.long_lived} pools and nodes are on version {version.build_id}, which "
             "has no worker left",
-            mend="Start one of it again, or move them as they are: `longshore deployment "
-            f"set-current {current} --force`.",
+            mend="Start one of it again, or move them as they are: "
+            f"`{_set_current(view, current)} --force`.",
         )
     return Trouble(
         says=f"{version.long_lived} pools and nodes are still on version {version.build_id}",
-        mend=f"`longshore deployment set-current {current}` wakes them.",
+        mend=f"`{_set_current(view, current)}` wakes them.",
         holds_up_work=False,
     )
 
 
-async def _workers(temporal: Client) -> Counter[tuple[str, str]]:
-    """Count those that asked for workflows lately, by deployment and build; two empty words for
-    unversioned ones."""
-    reply = await temporal.workflow_service.describe_task_queue(
+async def _control_queue(temporal: Client) -> DescribeTaskQueueResponse:
+    """Return who asks for workflows, and which version gets what is new."""
+    return await temporal.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=temporal.namespace,
             task_queue=TaskQueue(name=CONTROL_TASK_QUEUE),
@@ -232,9 +262,14 @@ async def _workers(temporal: Client) -> Counter[tuple[str, str]]:
         ),
         timeout=_PATIENCE,
     )
+
+
+def _pollers(queue: DescribeTaskQueueResponse) -> Counter[tuple[str, str]]:
+    """Count those that asked for workflows lately, by deployment and build; two empty words for
+    unversioned ones."""
     now = datetime.now(UTC)
     workers: Counter[tuple[str, str]] = Counter()
-    for poller in reply.pollers:
+    for poller in queue.pollers:
         options = poller.deployment_options
         if now - poller.last_access_time.ToDatetime(tzinfo=UTC) < ASKED_WITHIN:
             key = (options.deployment_name, options.build_id)

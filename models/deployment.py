@@ -22,6 +22,11 @@ class WorkerVersion(Wire):
     deployment: str = Field(min_length=1)
     build_id: str = Field(min_length=1)
 
+    @property
+    def environment(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """What makes a process a worker of this version."""
+        return (DEPLOYMENT_VARIABLE, self.deployment), (BUILD_VARIABLE, self.build_id)
+
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
         """Return the version that this process is to be; None for an unversioned one.

@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from temporalio.api.workflowservice.v1 import (
     SetWorkerDeploymentCurrentVersionResponse,
 )
 
+from client import deployments
 from client.api import Longshore
-from client.deployments import Deployments
-from models.deployment import WorkerVersion
+from client.deployments import Deployments, trouble_with
+from models.deployment import DeploymentView, VersionState, VersionView, WorkerVersion
 from models.errors import SpecError
 from models.job import JobState
 from models.messages import job_workflow_id, node_workflow_id, pool_workflow_id
@@ -103,7 +105,7 @@ async def test_a_version_gets_no_work_until_it_is_current_and_status_says_so(
         shown = await place.run("deployment", "status", "--name", DEPLOYMENT)
         assert shown.stdout.split()[6:9] == ["a", "inactive", "1"]
         assert "no version is current" in shown.stderr
-        assert "`longshore deployment set-current a`" in shown.stderr
+        assert "`longshore deployment set-current a --name test`" in shown.stderr
         found = await temporal_checks.checks(place.temporal)["control worker"]()
         assert [(each.level, each.says) for each in found] == [
             (
@@ -188,6 +190,51 @@ async def test_what_a_dead_version_holds_is_named_and_can_be_moved_by_force(
                     assert (await longshore.wait(job_id)).attempts == 1
             for workflow_id in long_lived(node):
                 assert await build_of(place, workflow_id) == "b"
+
+
+async def test_a_current_version_whose_workers_have_died_is_named_beside_others_at_work(
+    place: Place, deployment: Deployments, monkeypatch: pytest.MonkeyPatch
+):
+    with place.worker(), place.worker("a", *BECOMES_CURRENT) as dead:
+        await becomes_current(deployment, "a")
+        dead.kill()
+        # As if what it asked last were long ago.
+        monkeypatch.setattr(deployments, "ASKED_WITHIN", timedelta(0))
+        (found,) = await temporal_checks.checks(place.temporal)["control worker"]()
+        trouble = (await deployment.status()).trouble
+        assert trouble is not None
+        assert trouble.says == "version a is current, and no worker of it asks for work"
+        assert (found.level, found.mend) == (Level.FAIL, trouble.mend)
+        assert found.says == f"deployment test: {trouble.says}"
+        monkeypatch.setattr(temporal_checks, "POLL_SEEN_WITHIN", timedelta(0))
+        assert await temporal_checks.checks(place.temporal)["control worker"]() == [found]
+
+
+@pytest.mark.parametrize(
+    ("workers", "unversioned", "helps"),
+    [
+        ({"a b": 0}, 0, ""),
+        ({"a b": 0, "c": 0}, 1, "set-current-version --deployment-name test --unversioned` while"),
+        ({"a b": 0, "c": 1}, 1, "make one current that has: `longshore deployment set-current c "),
+    ],
+)
+def test_what_to_do_about_a_current_version_without_workers(
+    workers: dict[str, int], unversioned: int, helps: str
+):
+    versions = tuple(
+        VersionView(
+            build_id=build_id, state=VersionState.INACTIVE, workers=count, pools=0, nodes=0, jobs=0
+        )
+        for build_id, count in workers.items()
+    )
+    view = DeploymentView(
+        name="test", current="a b", versions=versions, unversioned_workers=unversioned
+    )
+    trouble = trouble_with(view)
+    assert trouble is not None
+    start = "TEMPORAL_DEPLOYMENT_NAME=test TEMPORAL_WORKER_BUILD_ID='a b' longshore worker"
+    assert trouble.mend.startswith(f"Start one: `{start}`")
+    assert helps in trouble.mend
 
 
 async def test_pools_and_nodes_follow_whoever_makes_a_version_current(

@@ -19,11 +19,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.database import Database
 from activities.polls import POLL_SEEN_WITHIN, last_polls
-from client.deployments import Deployments, deployments_at_work
+from client.deployments import Deployments, deployments_in_use
 from models.messages import CONTROL_TASK_QUEUE, PING_WORKFLOW
 from workers.doctor.agents import agents
 from workers.doctor.database import clocks
-from workers.doctor.findings import Check, Finding, fail, ok, warn
+from workers.doctor.findings import Check, Finding, Level, fail, ok, warn
 from workers.doctor.pools import pools
 from workers.doctor.workflows import workflows
 
@@ -133,7 +133,10 @@ async def _control_worker(temporal: Client) -> list[Finding]:
                     f"{_START} Jobs wait until then.",
                 )
             )
-    found = found or await _troubles_of_versions(temporal)
+    troubles = await _troubles_of_versions(temporal)
+    if any(each.level is Level.FAIL for each in troubles):
+        return troubles  # a worker of no version, as `longshore up` starts, would get no work
+    found = found or troubles
     if found:
         return found
     if not await _takes_work(temporal):
@@ -165,9 +168,9 @@ async def _takes_work(temporal: Client) -> bool:
 
 
 async def _troubles_of_versions(temporal: Client) -> list[Finding]:
-    """A worker that is a version may ask for work, and get none."""
+    """A worker may ask for work and get none, because another version is to have it."""
     found: list[Finding] = []
-    for name in await deployments_at_work(temporal):
+    for name in await deployments_in_use(temporal):
         trouble = (await Deployments(temporal, name).status()).trouble
         if trouble:
             says = f"deployment {name}: {trouble.says}"
