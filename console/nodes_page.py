@@ -80,7 +80,7 @@ class NodesPage:
         first = (self._page - 1) * view.LINES
         self._badge.show(any(node.simulated for node in nodes), "Simulated GPUs")
         self._sums_card.set_visibility(True)
-        self._sums.content = view.sums_html(groups, pools)
+        self._sums.content = view.sums_html(groups, pools, pool, self._domain)
         self._say_only()
         self._tables.content = view.pools_html(
             lines[first : first + view.LINES], groups, now, self._asked()

@@ -78,9 +78,12 @@ def lines_of(groups: Iterable[Group], *, fold: bool) -> tuple[Line, ...]:
     )
 
 
-def sums_html(groups: Sequence[Group], pools: Iterable[PoolView]) -> str:
-    """Return the sums of all that is shown."""
-    shown = {group.pool for group in groups}
+def sums_html(
+    groups: Sequence[Group], pools: Iterable[PoolView], pool: str | None, domain: str
+) -> str:
+    """Return the sums of all that is shown: of one pool or all, also those without nodes, whose
+    jobs wait; of one domain only those with nodes in it."""
+    in_domain = {group.pool for group in groups}
     nodes = [node for group in groups for node in group.nodes]
     gpus = [gpu for node in nodes for gpu in node.gpus]
     total, used, free = (
@@ -88,7 +91,10 @@ def sums_html(groups: Sequence[Group], pools: Iterable[PoolView]) -> str:
     )
     ready = sum(node.state is NodeState.READY for node in nodes)
     simulated = sum(len(node.gpus) for node in nodes if node.simulated)
-    of_jobs = [pool for pool in pools if pool.spec.name in shown]
+    of_jobs = [
+        each for each in pools
+        if pool in (None, each.spec.name) and (not domain or each.spec.name in in_domain)
+    ]  # fmt: skip
     share = f" <small>{used * 100 // total} %</small>" if total else ""
     return facts(
         (

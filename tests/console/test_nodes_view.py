@@ -194,12 +194,28 @@ def test_the_sums_are_those_of_the_topology():
     nodes = [full("a"), idle("b"), idle("c", state="DRAINING", simulated=True)]
     groups = groups_of(nodes, [topology("x", nodes)])
     pool = PoolView(spec=PoolSpec(), nodes=3, gpus=24, gpus_used=8, queued=3, held=1, running=1)
-    said = text_of(sums_html(groups, [pool]))
+    said = text_of(sums_html(groups, [pool], None, ""))
     for part in (
         "Nodes 3 2 ready", "GPUs 24", "Used 8 33 %", "Free 8", "Idle, take no work 8",
         "Simulated 8", "Jobs running 1", "Jobs waiting 3 and 1 held",
     ):  # fmt: skip
         assert part in said, part
+
+
+@pytest.mark.parametrize(
+    ("pool", "domain", "waiting"), [(None, "", 7), ("default", "", 3), (None, "x", 3)]
+)
+def test_jobs_that_wait_in_a_pool_without_nodes_count(pool: str | None, domain: str, waiting: int):
+    nodes = [idle("a")]
+    pools = [
+        PoolView(spec=PoolSpec(), nodes=1, gpus=8, gpus_used=0, queued=3, held=0, running=0),
+        PoolView(
+            spec=PoolSpec(name="none"), nodes=0, gpus=0, gpus_used=0, queued=4, held=0, running=0
+        ),
+    ]
+    groups = groups_of(nodes, [topology("x", nodes)], domain or None)
+    said = text_of(sums_html(groups, pools, pool, domain))
+    assert said.endswith(f"Jobs waiting {waiting}")
 
 
 def test_pages_lead_on_and_back():
