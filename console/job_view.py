@@ -12,7 +12,6 @@ from console.jobs_view import link, waited, waits
 from console.parts import (
     PICKED,
     SIMULATED_GPUS,
-    amount,
     facts,
     how_long,
     number,
@@ -27,6 +26,7 @@ from models.messages import Progress
 from models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
 from models.units import format_bytes
 from models.views import AttemptView, Explanation, JobView
+from scheduling.buying.words import about
 
 MOST_NODES = 60
 """Rows of nodes that are listed one by one."""
@@ -215,7 +215,7 @@ def _where(job: JobView) -> str:
 def _decided(explanation: Explanation, now: datetime) -> Iterable[str]:
     """Yield what was decided about preemption, saves and buying, with how long ago."""
     room, gave, saving = explanation.making_room, explanation.gave_way, explanation.saving
-    if room is not None:
+    if room is not None and room.reason not in explanation.headline:
         yield f"Others give way to it: {escape(room.reason)}."
     if gave is not None:
         ago = how_long(now - gave.at)
@@ -228,7 +228,8 @@ def _decided(explanation: Explanation, now: datetime) -> Iterable[str]:
     if bought is not None:
         ago = how_long(now - bought.at)
         best = next((each for each in bought.options if each.chosen), None)
-        cost = f" ({amount(best.total)} in all)" if best else ""
+        in_all = f"{about(best.total)} in all" if best else ""
+        cost = "" if in_all in bought.reason else f" ({in_all})"
         yield f"About buying its pool decided {ago} ago: {escape(bought.reason)}{cost}."
     for each in explanation.blocks:
         ago = how_long(now - each.at)

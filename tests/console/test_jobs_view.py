@@ -26,6 +26,8 @@ from models.placement import (
     ScoreTerms,
 )
 from models.pool import PoolSpec
+from models.preemption import PreemptionPlan
+from models.spending import BuyingRecord, OptionRecord
 from models.views import AttemptShare, AttemptView, Explanation, JobView, PoolView
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -229,6 +231,33 @@ def test_why_a_job_waits_node_by_node():
     assert "and 42 more nodes" in said
     assert html.count("<tr") == view.MOST_NODES + 2
     assert "<code>longshore jobs</code>" in view.hints_html(explanation)
+
+
+def test_who_gives_way_is_said_once():
+    plan = PreemptionPlan(job_id="x", at=NOW, reason="stop low: it loses $0.10")
+    headline = f"waits until others have given way: {plan.reason}"
+    shown = Explanation(job=a_job(), headline=headline, position=1, making_room=plan)
+    assert text_of(view.why_html(shown, NOW)).count(plan.reason) == 1
+    held = shown.model_copy(update={"headline": "is held"})
+    assert text_of(view.why_html(held, NOW)).endswith(f"Others give way to it: {plan.reason}.")
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("buy it for $5.00; with delay $6.12 in all, against $9.00 for waiting", ""),
+        ("buy it for $5.00", " ($6.12 in all)"),
+    ],
+)
+def test_what_it_costs_to_buy_is_said_once(reason: str, said: str):
+    chosen = OptionRecord(title="it", total=6_120_000, chosen=True)
+    bought = BuyingRecord(at=NOW - MINUTE, reason=reason, options=(chosen,))
+    shown = Explanation(job=a_job(), headline="waits", position=1, buying=bought)
+    said = f"About buying its pool decided 1min ago: {reason}{said}."
+    assert text_of(view.why_html(shown, NOW)).endswith(said)
+    without = bought.model_copy(update={"options": ()})
+    shown = shown.model_copy(update={"buying": without})
+    assert text_of(view.why_html(shown, NOW)).endswith(f"1min ago: {reason}.")
 
 
 def test_a_class_that_has_risen_is_said():
