@@ -32,6 +32,7 @@ from scheduling.words import count, format_gpus
 _HEADINGS = ("node", "GPUs", "score", "util", "frag", "expiry", "provider")
 _LEFT_HEADINGS = ("domain", "nodes", "GPUs", "free", "left")
 _HEADINGS_BY_RULE = ("node", "GPUs", "value", "made of")
+_HEADINGS_OF_RULES = ("rule", "node", "GPUs", "value", "made of")
 
 
 class _Section(NamedTuple):
@@ -102,14 +103,21 @@ def render_rules(
 ) -> RenderableType:
     """Return what each rule chooses, side by side; `used` is the one that decides."""
     rows = [_by_rule(rule, decision, used) for rule, decision in decisions.items()]
-    section = _Section("By rule", ("rule", "node", "GPUs", "value", "made of"), rows, 5)
+    headings = _HEADINGS_OF_RULES
+    if not any(decision.terms for decision in decisions.values()):
+        # No rule has a value for a gang, or for a job that fits nowhere: the reasons are left.
+        headings = ("rule", "node", "GPUs", "why")
+        rows = [(*row[:3], row[4]) for row in rows]
+    section = _Section("By rule", headings, rows, len(headings))
     if plain:
         lines = ["", section.title, *_aligned([section.headings, *section.rows])]
         return Text("\n".join(lines))
     return Group(Text(), _table(section))
 
 
-def _by_rule(rule: PackingRule, decision: Decision, used: PackingRule | None) -> tuple[str, ...]:
+def _by_rule(
+    rule: PackingRule, decision: Decision, used: PackingRule | None
+) -> tuple[str, str, str, str, str]:
     name = f"{rule.value} (used)" if rule is used else rule.value
     if decision.node_id is None:
         return name, "-", "", "", decision.reason
@@ -137,7 +145,9 @@ def _beside(foreseen: Foreseen) -> str:
     if foreseen.ahead:
         kept = f"{foreseen.kept_ahead} with a start kept"
         ahead += f" ({foreseen.placed_ahead} placed, {kept})"
-    node = f"; its node is {SIMULATED}" if foreseen.simulated else ""
+    several = len(foreseen.decision.by_node) > 1
+    nodes = "nodes are" if several else "node is"
+    node = f"; its {nodes} {SIMULATED}" if foreseen.simulated else ""
     running = count(foreseen.running, "running job")
     return f"pool {foreseen.pool}, beside {running} and {ahead}{node}. Nothing was placed."
 

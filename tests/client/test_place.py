@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from client.gang_view import slots
-from client.place import run_place
-from client.place_view import render_place
+from client.place import by_rule, run_place
+from client.place_view import render_foreseen, render_place
+from models.domains import Foreseen
 from models.errors import SpecError
 from models.placement import Decision, PackingRule, RejectionCode
 from models.pool import PoolSpec
@@ -155,6 +156,26 @@ def test_a_terminal_gets_tables_of_groups_and_domains() -> None:
     text = shown(terminal=True, state="state-topology.yaml", job="gang.yaml")
     assert "│ 1     │ eu-north/c1/a │ a3   │ [########] │ pcie5 64 GB/s │" in text
     assert "│ eu-north/c1/b │     2 │   16 │    7 │      7 │    7 │" in text
+
+
+def test_no_rule_has_a_value_for_a_gang_and_of_several_nodes_is_spoken_as_such() -> None:
+    state, job, decision = run_place(EXAMPLES / "state-topology.yaml", EXAMPLES / "gang.yaml", NOW)
+    nodes = state.packer_nodes()
+    foreseen = Foreseen(
+        pool="default", at=NOW, request=job, decision=decision, running=0, ahead=0,
+        placed_ahead=0, kept_ahead=0, simulated=True,
+        by_rule=by_rule(PackingRule, job, nodes, state.policy, NOW),
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), force_terminal=False, width=100)
+    console.print(render_foreseen(foreseen, nodes, plain=True), soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    heading, *rows = text[text.index("By rule") :].splitlines()[1 : len(PackingRule) + 2]
+    assert heading.split() == ["rule", "node", "GPUs", "why"]
+    assert {row.split("  ", 1)[1].strip() for row in rows} == {
+        f"a2, a3  GPUs 0-7; GPUs 0-7  {decision.reason}"
+    }
+    assert "its nodes are simulated. Nothing was placed." in text
 
 
 def test_spares_and_other_groups_are_drawn_apart(tmp_path: Path) -> None:
