@@ -114,10 +114,16 @@ ShortText = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL, max_length=4_
 """The same, for a path or a name: no longer than a path that Linux takes."""
 
 
-def without_nul(text: str) -> str:
-    """Return the text as the database can store it."""
-    return text.replace("\0", "")
+_LONGEST_REASON = 4_000
 
 
-Reason = Annotated[str, AfterValidator(without_nul)]
-"""Why somebody asks for something, as they gave it."""
+def as_reason(text: str) -> str:
+    """Return the text as the database can store it, and as messages can carry it: those that
+    repeat it have to stay below what Temporal takes, which never passes on a larger one."""
+    text = text.replace("\0", "")
+    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"
+
+
+Reason = Annotated[str, AfterValidator(as_reason)]
+"""Why somebody asks for something, as they gave it; cut where it is long, and never refused: what
+an older version took has to be read."""

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field
 
-from models.base import Instant, Wire
+from models.base import Instant, Reason, Wire
 from models.placement import PlacementKey
 from models.units import Duration
 from models.visible import shown
@@ -179,7 +179,7 @@ class SaveRequest(Wire):
     key: PlacementKey
     within: Duration = timedelta(minutes=2)
     """How long saving, and publishing after it, may take."""
-    reason: str = ""
+    reason: Reason = ""
 
 
 class CheckpointsRequest(Wire):

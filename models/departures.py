@@ -55,7 +55,7 @@ class Departure(Wire):
     """A job that leaves now."""
 
     key: PlacementKey
-    reason: str
+    reason: Reason
     spare: bool = False
     """Only a spare of it is there: that is given up, and the job goes on."""
 

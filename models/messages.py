@@ -321,7 +321,7 @@ class NodeInput(StartInput):
     node_id: Name
     registered: "Registered | None" = None
     identity: NodeIdentity | None = None
-    drain_reason: str | None = None
+    drain_reason: Reason | None = None
     expires_at: Instant | None = None
     drain: Leaving | None = None
     notice: Leaving | None = None
@@ -363,7 +363,7 @@ class Registered(Wire):
     epoch: int
     """Number of this registration; an agent with an older one is fenced off."""
     liveness: Liveness
-    drain_reason: str | None = None
+    drain_reason: Reason | None = None
     """Why the node was drained before, and still is."""
     expires_at: Instant | None = None
     """When its bought time ends; of a node that was not bought, what its agent says."""
@@ -452,7 +452,7 @@ class Progress(Wire):
     """Why logs are not reaching the log store, where they are not."""
     checkpoint: CheckpointInfo | None = None
     """What this process saved last, or went on from."""
-    checkpoint_error: str = ""
+    checkpoint_error: Reason = ""
     """Why checkpoints are not reaching their store, or what was wrong with a stored one."""
 
 
@@ -466,7 +466,7 @@ class ProcessReport(Wire):
     message: Reason = ""
     started_at: Instant | None = None
     ended_at: Instant | None = None
-    stopped_for: str | None = None
+    stopped_for: Reason | None = None
     """The reason of the stop that ended it, where one did."""
     node_id: str = ""
     """Of a gang, the node whose process this is."""
@@ -474,4 +474,4 @@ class ProcessReport(Wire):
     log_error: Reason = ""
     checkpoint: CheckpointInfo | None = None
     """What it saved last, or went on from."""
-    checkpoint_error: str = ""
+    checkpoint_error: Reason = ""

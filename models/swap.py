@@ -1,6 +1,6 @@
 """What travels when a spare takes the place of a node of a gang."""
 
-from models.base import Frozen, Wire
+from models.base import Frozen, Reason, Wire
 from models.messages import LeaseEnd
 from models.placement import Placement, PlacementKey
 
@@ -47,7 +47,7 @@ class SwapRequest(Wire):
     """The attempt that is over."""
     end: LeaseEnd
     """How its leases end on nodes that are left, or all of them where nothing is swapped."""
-    message: str = ""
+    message: Reason = ""
     failed_on: str = ""
     """A node that is ready, and yet failed this job."""
 

@@ -13,7 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from models.base import without_nul
+    from models.base import as_reason
     from models.job import FailureClass, JobResult, JobState, JobStatus, RetryRule
     from models.messages import (
         JOB_WORKFLOW,
@@ -91,7 +91,7 @@ class JobWorkflow(Started):
             result = await asyncio.shield(life)
         except asyncio.CancelledError:
             # A request, not an order: the process ends and the leases are given up first.
-            self._cancel = without_nul(workflow.cancellation_reason() or "cancelled")
+            self._cancel = as_reason(workflow.cancellation_reason() or "cancelled")
             result = await life
             if result.state is JobState.CANCELLED:
                 raise

@@ -10,7 +10,7 @@ from temporalio.exceptions import FailureError
 from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from models.base import without_nul
+    from models.base import as_reason
     from models.market import Offer
     from models.messages import CommandReason
     from models.purchase import (
@@ -68,7 +68,7 @@ class PurchaseWorkflow(Started):
             return await asyncio.shield(life)
         except asyncio.CancelledError:
             # A request, not an order: what was begun at a market is known to its end first.
-            self._stop = without_nul(workflow.cancellation_reason() or "cancelled")
+            self._stop = as_reason(workflow.cancellation_reason() or "cancelled")
             await life
             raise
 

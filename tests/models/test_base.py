@@ -1,5 +1,9 @@
-"""Models that are made without a look at their values."""
+"""Models that are made without a look at their values, and texts that every message can carry."""
 
+import pytest
+
+from models.departures import NodeDrain, SpotNotice
+from models.messages import CommandReason, ProcessReport, Progress
 from models.placement import Candidate, PackingRule, ScoreTerms
 
 TERMS = {
@@ -21,3 +25,19 @@ def test_what_is_not_given_is_as_by_default() -> None:
     trusted = Candidate.trusted(terms=terms, gpu_indices=(0,), node_id="node")
     assert trusted == Candidate(node_id="node", gpu_indices=(0,), terms=terms)
     assert trusted.link is None
+
+
+@pytest.mark.parametrize("length", [4_001, 2_000_000])
+def test_a_long_reason_is_cut_wherever_it_comes_in(length: int) -> None:
+    text, cut = "é" * length, "é" * 3_999 + "…"
+    assert CommandReason(reason=text).reason == cut
+    assert NodeDrain(reason=text).reason == SpotNotice(reason=text).reason == cut
+    assert Progress(log_error=text, checkpoint_error=text).checkpoint_error == cut
+    report = ProcessReport(message=text, stopped_for=text, checkpoint_error=text)
+    assert report.message == report.stopped_for == report.checkpoint_error == cut
+    assert ProcessReport.model_validate_json(report.model_dump_json()) == report
+
+
+def test_a_reason_that_is_short_enough_stays_and_loses_its_nul() -> None:
+    assert CommandReason(reason="R" * 4_000).reason == "R" * 4_000
+    assert CommandReason(reason="a\0b").reason == "ab"

@@ -70,6 +70,30 @@ async def test_a_cancel_wins_over_a_hold(
     assert await lease_ends(control, stopping) == ["cancelled"]
 
 
+@pytest.mark.parametrize("length", [10_000, 1_900_000])
+async def test_a_reason_of_any_length_arrives_cut(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, length: int
+):
+    """An agent's report repeats it: with more than Temporal takes in, it would never arrive."""
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.started(job_id)
+    handle = temporal.get_workflow_handle(job_workflow_id(job_id))
+    await handle.signal("hold", {"reason": "R" * length})
+    await reaches(longshore, job_id, JobState.HELD)
+    cut = "R" * 3_999 + "…"
+    assert [stop.reason for stop in node.stops] == [cut]
+    assert (await longshore.status(job_id)).reason == cut
+
+
+async def test_a_long_reason_of_a_cancel_is_cut(
+    longshore: Longshore, node: ScriptedNode, stopping: str
+):
+    await longshore.cancel(stopping, "R" * 1_000_000)
+    await eventually(lambda: node.stops)
+    await node.end(stopping, report=ProcessReport(exit_code=143, stopped_for="R"))
+    assert (await longshore.wait(stopping)).message == "R" * 3_999 + "…"
+
+
 async def test_a_job_that_is_released_while_it_stops_runs_again(
     longshore: Longshore, node: ScriptedNode, stopping: str, control: Database
 ):
