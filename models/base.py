@@ -1,8 +1,9 @@
 """What every travelling model has in common."""
 
 from datetime import UTC, datetime
+from enum import Enum
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -10,6 +11,9 @@ from pydantic import (
     ConfigDict,
     GetJsonSchemaHandler,
     StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -74,6 +78,34 @@ class Wire(_Described):
     """A message through Temporal: immutable, and tolerant of fields that a newer version sends."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+def known_or(instead: Enum | None) -> WrapValidator:
+    """Return what reads each word of an enumeration that only a newer version has as `instead`.
+
+    For fields of a `Wire`, of an enumeration itself or of rows of them.
+    """
+
+    def read(value: object, handler: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            for mistake in error.errors(include_url=False):
+                if mistake["type"] == "enum" and isinstance(mistake["input"], str):
+                    value = _replaced(value, mistake["loc"], instead)
+            return handler(value)
+
+    return WrapValidator(read)
+
+
+def _replaced(value: object, where: tuple[int | str, ...], by: object) -> object:
+    """Return a copy of the value with `by` at this place in its rows."""
+    if not where:
+        return by
+    rows = list(cast("list[object]", value))
+    index = int(where[0])
+    rows[index] = _replaced(rows[index], where[1:], by)
+    return rows
 
 
 class StartInput(Wire):

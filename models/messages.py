@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from models.base import Instant, Name, Reason, StartInput, Wire
+from models.base import Instant, Name, Reason, StartInput, Wire, known_or
 from models.checkpoint import CheckpointInfo
 from models.departures import Leaving
 from models.errors import SpecError
@@ -25,7 +25,7 @@ from models.placement import Placement, PlacementKey
 from models.problems import describe_all
 from models.protocol import COUNTS_HEARTBEATS
 from models.units import Duration
-from models.visible import name_of_place
+from models.visible import name_of_place, shown
 
 CONTROL_TASK_QUEUE = "longshore"
 """Where control workers take workflows and database activities."""
@@ -461,8 +461,9 @@ class ProcessReport(Wire):
 
     exit_code: int | None = None
     """Its own, or 128 + signal; none where it never started or nobody saw its end."""
-    failure: FailureClass | None = None
-    """None for success."""
+    failure: Annotated[FailureClass | None, known_or(FailureClass.NODE)] = None
+    """None for success. A class that only a newer agent knows counts as the fault of the node:
+    what happened there this version cannot say; the message names the class."""
     message: Reason = ""
     started_at: Instant | None = None
     ended_at: Instant | None = None
@@ -475,3 +476,14 @@ class ProcessReport(Wire):
     checkpoint: CheckpointInfo | None = None
     """What it saved last, or went on from."""
     checkpoint_error: Reason = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_an_unknown_class(cls, data: Any) -> Any:
+        match data:
+            case {"failure": str(failure)} if failure not in set(FailureClass):
+                why = f"failed as {shown(failure)}, a class that this version does not know"
+                said = data.get("message")
+                return {**data, "message": f"{why}: {said}" if said else why}
+            case _:
+                return data

@@ -5,11 +5,11 @@ import json
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from models.base import Frozen, ShortText, Wire
+from models.base import Frozen, ShortText, Wire, known_or
 
 REGION_LABEL = "region"
 CLUSTER_LABEL = "cluster"
@@ -146,7 +146,7 @@ class NodeTopology(Wire):
 
     gpus: tuple[int, ...]
     """Indices of the GPUs, in the order of the rows."""
-    links: tuple[tuple[LinkClass | None, ...], ...]
+    links: Annotated[tuple[tuple[LinkClass | None, ...], ...], known_or(None)]
     """A row for each GPU, with an entry for each; null with itself and where none is known."""
     nics: tuple[str | None, ...] = ()
     """The network card beside each GPU, null where there is none; empty when not known."""

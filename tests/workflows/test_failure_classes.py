@@ -1,5 +1,7 @@
 """A failed attempt is classified before it is tried again: whose fault it was decides."""
 
+from typing import Any, cast
+
 import pytest
 from temporalio.client import Client
 
@@ -57,6 +59,22 @@ async def test_what_one_node_cannot_start_is_tried_as_often_as_its_rule_says(
     assert (result.failure, result.attempts, result.message) == (
         FailureClass.START, 3, "command not found",
     )  # fmt: skip
+
+
+async def test_a_class_that_only_a_newer_agent_knows_is_tried_again_as_the_nodes(
+    longshore: Longshore, node: ScriptedNode, pool: str, control: Database
+):
+    newer = {"exit_code": 1, "failure": "gpu_fault", "message": "GPU 3 is gone"}
+    retry = {"node": {"max_retries": 1, "backoff": 0}, "user": {"max_retries": 0}}
+    job_id = (await longshore.submit(a_spec(pool, retry=retry))).job_id
+    for attempt in (1, 2):
+        await node.end(job_id, attempt, cast(Any, newer))
+    result = await longshore.wait(job_id)
+    assert (result.failure, result.attempts) == (FailureClass.NODE, 2)
+    assert result.message == (
+        "failed as 'gpu_fault', a class that this version does not know: GPU 3 is gone"
+    )
+    assert await lease_ends(control, job_id) == ["node-lost", "failed"]
 
 
 @pytest.mark.parametrize(

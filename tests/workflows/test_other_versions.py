@@ -4,12 +4,13 @@ import base64
 import inspect
 import json
 from collections.abc import Callable, Iterator
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from activities.cycle import CycleActivities
 from activities.departures import DepartureActivities
@@ -17,6 +18,9 @@ from activities.node.process import NodeActivities
 from activities.queue import QueueActivities
 from activities.registry import RegistryActivities
 from activities.spares import SpareActivities
+from models.job import FailureClass, Tier
+from models.messages import ProcessReport, Registration
+from models.topology import LinkClass, NodeTopology
 
 HISTORIES = Path(__file__).parents[1] / "histories"
 """As an earlier version stored them; see `make histories`."""
@@ -25,6 +29,11 @@ BETWEEN_PROCESSES = (
     SpareActivities,
 )  # fmt: skip
 """Activities whose callers and workers may have other versions while an upgrade goes on."""
+
+
+OF_AGENTS = ("result of run_process", "result of watch_agent", "input of register_node")
+"""What an agent says, which may be newer than all control workers."""
+UNKNOWN = "of-a-newer-version"
 
 
 class Message(NamedTuple):
@@ -83,6 +92,18 @@ def of_a_newer_version(value: object, plain: Any) -> Any:
     return plain
 
 
+def in_newer_words(value: object, plain: Any) -> Any:
+    """Return `plain`, the JSON of `value`, with a word that nobody knows yet for each that is one
+    of an enumeration, but for the tier: where one is not known, no job can be put."""
+    if isinstance(value, Enum) and not isinstance(value, Tier):
+        return UNKNOWN
+    if isinstance(value, BaseModel):
+        return {name: in_newer_words(getattr(value, name), each) for name, each in plain.items()}
+    if isinstance(value, tuple):
+        return [in_newer_words(*pair) for pair in zip(value, plain, strict=True)]
+    return plain
+
+
 @pytest.fixture(scope="module")
 def messages() -> list[Message]:
     found = list(stored_messages())
@@ -108,3 +129,37 @@ def test_what_the_next_version_sends_is_read_as_far_as_it_is_known(messages: lis
         newer = of_a_newer_version(read, read.model_dump(mode="json"))
         assert newer != read.model_dump(mode="json")
         assert message.kind.model_validate(newer) == read, message.of
+
+
+def test_words_that_only_a_newer_agent_knows_are_read_as_known_ones(messages: list[Message]):
+    failures = set[FailureClass | None]()
+    for message in messages:
+        if message.of not in OF_AGENTS:
+            continue
+        read = message.kind.model_validate(message.content)
+        newer = in_newer_words(read, read.model_dump(mode="json"))
+        again = message.kind.model_validate_json(json.dumps(newer))
+        if isinstance(read, ProcessReport) and isinstance(again, ProcessReport) and read.failure:
+            failures.add(again.failure)
+            assert UNKNOWN in again.message
+            assert again.message.endswith(read.message)
+            again = again.model_copy(update={"failure": read.failure, "message": read.message})
+        if isinstance(read, Registration) and isinstance(again, Registration):
+            again = again.model_copy(update={"inventory": read.inventory})
+        assert again == read, message.of
+    assert failures == {FailureClass.NODE}
+
+
+def test_links_that_only_a_newer_agent_knows_count_as_not_known():
+    link = LinkClass.NVLINK
+    rows = ((None, link, link), (link, None, None), (link, None, None))
+    newer = NodeTopology(gpus=(0, 1, 2), links=rows).model_dump(mode="json")
+    newer["links"][0][2] = newer["links"][2][0] = UNKNOWN
+    read = NodeTopology.model_validate_json(json.dumps(newer))
+    assert read.links == ((None, link, None), (link, None, None), (None, None, None))
+
+
+@pytest.mark.parametrize("said", [{"failure": 7}, {"failure": "user", "exit_code": "many"}])
+def test_what_is_no_word_at_all_is_refused(said: dict[str, object]):
+    with pytest.raises(ValidationError):
+        ProcessReport.model_validate(said)
