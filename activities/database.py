@@ -13,6 +13,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from activities.revisions import refuse_newer
 from models.errors import LockedError, UnavailableError
 
 PATIENCE = timedelta(seconds=8)
@@ -42,15 +43,22 @@ class Database:
         transaction longer than `SILENCE`; without, a statement waits until it has its lock, as
         whoever would only ask again should."""
         self._patience = patience
+        self._looks_at_revision = False
         self._engine = create_async_engine(
             with_driver(url), pool_size=pool_size, pool_pre_ping=False, pool_recycle=1800,
             connect_args=connect_args(patience),
         )  # fmt: skip
 
     @classmethod
-    def for_people(cls, url: str, *, pool_size: int) -> Self:
-        """Return one for somebody who waits for an answer: a command, or a page."""
-        return cls(url, pool_size=pool_size, patience=PATIENCE)
+    def for_people(cls, url: str, *, pool_size: int, any_revision: bool = False) -> Self:
+        """Return one for somebody who waits for an answer: a command, or a page.
+
+        Its first transaction raises RefusedError where a newer version has upgraded the tables,
+        unless `any_revision` will do.
+        """
+        database = cls(url, pool_size=pool_size, patience=PATIENCE)
+        database._looks_at_revision = not any_revision
+        return database
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
@@ -61,7 +69,7 @@ class Database:
         """
         watch = _Watch()
         try:
-            async with self._engine.begin() as connection:
+            async with self._begin() as connection:
                 if self._patience is not None:
                     await watch.begin(connection, SILENCE)
                     await connection.execute(text(lock_timeout(self._patience)))
@@ -95,6 +103,17 @@ class Database:
 
     async def close(self) -> None:
         await self._engine.dispose()
+
+    @asynccontextmanager
+    async def _begin(self) -> AsyncIterator[AsyncConnection]:
+        """Yield a new transaction in which nothing has been read; the first on known tables."""
+        if self._looks_at_revision:
+            async with self._engine.begin() as connection:
+                await connection.execute(text(lock_timeout(self._patience or PATIENCE)))
+                await refuse_newer(connection)
+            self._looks_at_revision = False
+        async with self._engine.begin() as connection:
+            yield connection
 
 
 class _Watch:

@@ -2,16 +2,14 @@
 alembic takes time to import."""
 
 from datetime import timedelta
-from pathlib import Path
 
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import OperationalError
 
-import models.records
 from activities.database import connect_args, lock_timeout, unanswered, with_driver
+from activities.revisions import HAS_REVISION, MIGRATIONS, REVISION, newer, newest_revision
 from models.errors import RefusedError
 
-_MIGRATIONS = Path(models.records.__file__).parent / "migrations"
 _UPGRADE_LOCK = 7_302_661  # any constant of ours: one upgrade at a time
 
 
@@ -28,10 +26,10 @@ def upgrade(url: str) -> str:
     try:
         with engine.begin() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
-            if (found := _revision(connection)) and found not in _revisions():
-                raise RefusedError(mismatch(found))
+            if why := newer(_revision(connection)):
+                raise RefusedError(why)
             config = Config()
-            config.set_main_option("script_location", str(_MIGRATIONS))
+            config.set_main_option("script_location", str(MIGRATIONS))
             config.set_main_option("path_separator", "os")
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -40,28 +38,6 @@ def upgrade(url: str) -> str:
     finally:
         engine.dispose()
     return newest_revision()
-
-
-def newest_revision() -> str:
-    """Return the revision that this version of Longshore needs."""
-    return _revisions()[-1]
-
-
-def mismatch(found: str | None) -> str:
-    """Return what is wrong with a database at revision `found`, and what to do; or nothing."""
-    newest = newest_revision()
-    if found == newest:
-        return ""
-    if found is not None and found not in _revisions():
-        return (
-            f"the database is at revision {found}, which this version of Longshore does not know "
-            f"(its newest is {newest}): a newer one has upgraded it. Run that version, or restore "
-            "a backup from before."
-        )
-    return (
-        f"the database is at {f'revision {found}' if found else 'no revision'}, and this version "
-        f"of Longshore needs {newest}. Run `longshore db upgrade`."
-    )
 
 
 def current_revision(url: str, *, patience: timedelta | None = None) -> str | None:
@@ -82,12 +58,6 @@ def current_revision(url: str, *, patience: timedelta | None = None) -> str | No
 
 
 def _revision(connection: Connection) -> str | None:
-    if not connection.scalar(text("SELECT to_regclass('alembic_version') IS NOT NULL")):
+    if not connection.scalar(HAS_REVISION):
         return None
-    return connection.scalar(text("SELECT version_num FROM alembic_version"))
-
-
-def _revisions() -> list[str]:
-    """Return the revisions that this version knows, oldest first: their files begin with them."""
-    files = (_MIGRATIONS / "versions").glob("[0-9]*_*.py")
-    return sorted(file.name.partition("_")[0] for file in files)
+    return connection.scalar(REVISION)

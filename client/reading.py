@@ -54,6 +54,14 @@ class Reading:
         if self._database is not None:
             await self._database.close()
 
+    async def refuse_newer(self) -> None:
+        """Raise RefusedError where a newer version has upgraded the capacity database.
+
+        Every first read of it does; this is for what somebody else is to do there.
+        """
+        async with self._db().transaction():
+            pass
+
     async def list(
         self,
         *,

@@ -19,8 +19,10 @@ _LONGEST = timedelta(minutes=15)
 async def reconcile(api: Longshore, request: ReconcileRequest) -> ReconcileReport:
     """Compare what there is, mend what is safe unless it is a dry run, and return the findings.
 
-    Raises UnavailableError where no control worker runs, a server is away, or it fails.
+    Raises UnavailableError where no control worker runs, a server is away, or it fails; and
+    RefusedError where a newer version has upgraded the database.
     """
+    await api.refuse_newer()
     try:
         if not await is_polled(
             api.temporal, CONTROL_TASK_QUEUE, datetime.now(UTC), workflows=True

@@ -28,11 +28,12 @@ from activities.database import Database
 from activities.departures import DepartureActivities, NodeLooks
 from activities.markets.watch import MarketWatchActivities
 from activities.metrics import SILENT, Metrics
-from activities.migrations import current_revision, mismatch
+from activities.migrations import current_revision
 from activities.node.system import keep_private
 from activities.queue import QueueActivities
 from activities.reconcile import ReconcileActivities
 from activities.registry import RegistryActivities
+from activities.revisions import mismatch
 from activities.schedules import Schedules
 from activities.signals import Signals
 from activities.spares import SpareActivities

@@ -16,7 +16,8 @@ import models.records.buying
 import models.records.checkpoints
 import models.records.market
 import models.records.preemption  # noqa: F401 (its tables)
-from activities.migrations import current_revision, mismatch, newest_revision, upgrade
+from activities.migrations import current_revision, upgrade
+from activities.revisions import mismatch, newest_revision
 from models.errors import RefusedError, UnavailableError
 from models.records.tables import SQLModel
 from tests.support.local_stack import ROOT, free_ports

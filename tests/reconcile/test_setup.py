@@ -18,7 +18,8 @@ from temporalio.client import (
 )
 
 from activities.database import Database
-from activities.migrations import current_revision, newest_revision
+from activities.migrations import current_revision
+from activities.revisions import newest_revision
 from client.api import Longshore
 from client.payloads import data_converter
 from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE

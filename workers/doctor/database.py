@@ -7,7 +7,8 @@ from functools import partial
 from sqlalchemy import text
 
 from activities.database import PATIENCE, Database
-from activities.migrations import current_revision, mismatch
+from activities.migrations import current_revision
+from activities.revisions import mismatch
 from models.settings import Settings
 from workers.doctor.findings import Check, Finding, fail, ok
 
