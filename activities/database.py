@@ -69,7 +69,8 @@ class Database:
         """
         watch = _Watch()
         try:
-            async with self._begin() as connection:
+            await self._look_at_revision(watch)
+            async with self._engine.begin() as connection:
                 if self._patience is not None:
                     await watch.begin(connection, SILENCE)
                     await connection.execute(text(lock_timeout(self._patience)))
@@ -104,16 +105,16 @@ class Database:
     async def close(self) -> None:
         await self._engine.dispose()
 
-    @asynccontextmanager
-    async def _begin(self) -> AsyncIterator[AsyncConnection]:
-        """Yield a new transaction in which nothing has been read; the first on known tables."""
-        if self._looks_at_revision:
-            async with self._engine.begin() as connection:
-                await connection.execute(text(lock_timeout(self._patience or PATIENCE)))
-                await refuse_newer(connection)
-            self._looks_at_revision = False
+    async def _look_at_revision(self, watch: "_Watch") -> None:
+        """Refuse unknown tables, in a transaction of its own: a snapshot must not have begun."""
+        if not self._looks_at_revision:
+            return
         async with self._engine.begin() as connection:
-            yield connection
+            await watch.begin(connection, SILENCE)
+            await connection.execute(text(lock_timeout(self._patience or PATIENCE)))
+            await refuse_newer(connection)
+        watch.end()
+        self._looks_at_revision = False
 
 
 class _Watch:
