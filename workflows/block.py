@@ -75,12 +75,12 @@ class BlockWorkflow(Started):
         )
         return end
 
-    @workflow.signal
+    @workflow.signal(description="End the block before its time; what runs there is queued again")
     def let_go(self, command: CommandReason) -> None:
         """End the block before its time; what runs there leaves first, and is queued again."""
         self._let_go = command.reason or "let go by hand"
 
-    @workflow.signal
+    @workflow.signal(description="Look at the block now")
     def wake(self) -> None:
         """Look at the block now."""
         self._woken = True

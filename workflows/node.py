@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import versions
     from workflows.arguments import Started
     from workflows.clearing import Clearing
+    from workflows.described import described_update
     from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 _FIRST_REGISTRATION = timedelta(minutes=5)
@@ -86,7 +87,7 @@ class NodeWorkflow(Started):
     def wake(self) -> None:
         """Look whether there is a newer version of the worker: nobody else says so."""
 
-    @workflow.update
+    @described_update("An agent asks to be admitted, and gets an epoch")
     async def register(self, registration: Registration) -> Registered:
         """Admit an agent and give it an epoch. Fails with TokenError or NodeTakenError."""
         identity = registration.identity
@@ -114,27 +115,27 @@ class NodeWorkflow(Started):
             self._clearing.registered(registered.expires_at)
         return registered
 
-    @workflow.update
+    @described_update("Take no new job; what runs there goes on")
     async def cordon(self, command: CommandReason) -> NodeStatus:
         """Take no new job; what runs there goes on."""
         return await self._close(NodeDrain(reason=command.reason or "cordoned by hand"))
 
-    @workflow.update
+    @described_update("Take jobs again")
     async def uncordon(self, command: CommandReason) -> NodeStatus:
         """Take jobs again; whom a drain has asked to leave leaves all the same."""
         return await self._open()
 
-    @workflow.update
+    @described_update("Take no new job, and see off those that run there if it says so")
     async def drain(self, drain: NodeDrain) -> NodeStatus:
         """Take no new job, and see off those that run there where the command says `move`."""
         return await self._close(drain)
 
-    @workflow.update
+    @described_update("The older name of `uncordon`")
     async def undrain(self, command: CommandReason) -> NodeStatus:
         """Do what `uncordon` does, by its older name."""
         return await self._open()
 
-    @workflow.update
+    @described_update("The node ends at another time than was known, or never")
     async def expiry_changed(self, change: ExpiryChange) -> NodeStatus:
         """The node ends at another time than was known, or never."""
         async with self._lock:
@@ -142,12 +143,16 @@ class NodeWorkflow(Started):
                 await self._clearing.change_expiry(change.expires_at)
         return self.status()
 
-    @workflow.signal
+    @workflow.signal(
+        description="A job has come that may have to leave soon: look at what runs there"
+    )
     def look(self) -> None:
         """A job has come that may have to leave before the next look was planned."""
         self._clearing.look_again()
 
-    @workflow.signal
+    @workflow.signal(
+        description="The machine is about to be taken away: its jobs leave at once, if they can"
+    )
     def spot_notice(self, notice: SpotNotice) -> None:
         """The machine is about to be taken away: its jobs leave at once, if they can."""
         self._clearing.heard(notice)

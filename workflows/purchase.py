@@ -72,7 +72,9 @@ class PurchaseWorkflow(Started):
             await life
             raise
 
-    @workflow.signal
+    @workflow.signal(
+        description="Order nothing more; what has been bought is brought up all the same"
+    )
     def stop(self, command: CommandReason) -> None:
         """Order nothing more; what has been bought is brought up all the same."""
         self._stop = command.reason or "stopped by hand"

@@ -155,3 +155,12 @@ def test_where_nothing_is_wanted_what_came_is_dropped_as_the_sdk_drops_it():
 def test_each_version_of_a_workflow_takes_the_same():
     plain = {_name(kind): _input_of(kind) for kind in WORKFLOWS}
     assert {_name(kind): _input_of(kind) for kind in VERSIONED_WORKFLOWS} == plain
+
+
+@pytest.mark.parametrize(
+    "kind", dict.fromkeys((*WORKFLOWS, *VERSIONED_WORKFLOWS)), ids=lambda kind: kind.__name__
+)
+def test_every_message_that_a_workflow_takes_is_described_in_temporal(kind: type):
+    definition = workflow._Definition.must_from_class(kind)  # pyright: ignore
+    handlers = {**definition.signals, **definition.updates, **definition.queries}
+    assert [name for name, each in handlers.items() if not each.description] == []
