@@ -63,7 +63,7 @@ def weigh(
         ways=tuple(ways),
         rejected=tuple(rejected[:_MOST_REJECTED]),
         rejected_count=len(rejected),
-        reason=_sentence(best, preempting, waiting),
+        reason=_sentence(best, preempting, waiting, len(victims)),
     )
 
 
@@ -138,10 +138,11 @@ def _told(way: Way, best: Way) -> Way:
     return way.model_copy(update={"lost": lost})
 
 
-def _sentence(best: Way, preempting: Way, waiting: Way) -> str:
+def _sentence(best: Way, preempting: Way, waiting: Way, victims: int) -> str:
     if best.kind is WayKind.PREEMPT:
+        they = "it loses" if victims == 1 else "they lose"
         return (
-            f"{preempting.title}: they lose {about(preempting.cost)}; with delay "
+            f"{preempting.title}: {they} {about(preempting.cost)}; with delay "
             f"{about(preempting.total)} in all, against {about(waiting.total)} for waiting"
         )
     return (

@@ -31,7 +31,7 @@ def test_the_example_stops_the_job_that_loses_least(
     ran = cli("preempt", "--dry-run", "--state", STATE, "--job", JOB)
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
-    assert lines[0].startswith("stop sweep: they lose $0.78; ")
+    assert lines[0].startswith("stop sweep: it loses $0.78; ")
     assert lines[1] == f"urgent, class 8, 4 x H100 with 60GB; {STATE}"
     assert [line.split()[0] for line in lines if line.startswith("→")] == ["→"]
     assert "it would get GPUs 0-3 of node-a, at 13:00:20 CET" in lines

@@ -196,6 +196,7 @@ def test_exactly_three_of_four_jobs_on_two_nodes_each_are_stopped() -> None:
     ]  # fmt: skip
     plan = planned(a_job("wide", 48, priority=7, gang={}, ram=384), works, nodes)
     assert stopped(plan) == ["pair-0", "pair-1", "pair-2"]
+    assert plan.reason.startswith("stop pair-0, pair-1, pair-2: they lose $")
     assert len({gain.node_id for gain in plan.gains}) == 6
 
 
@@ -204,6 +205,7 @@ def test_a_job_on_four_nodes_is_stopped_whole() -> None:
     wide = a_work("wide", {f"node-{i}": range(8) for i in range(4)}, checkpoint=saved(MINUTE))
     plan = planned(a_job("urgent", 8, priority=8), [wide], nodes)
     assert stopped(plan) == ["wide"]
+    assert plan.reason.startswith("stop wide: it loses $")
     (victim,) = plan.victims
     assert (victim.gpus, len(victim.nodes), len(plan.gains)) == (32, 4, 1)
 
