@@ -1,7 +1,9 @@
 """From a placement to a command line: environment, folders, and the container around it."""
 
+import contextlib
+import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +14,7 @@ from models.job import JobSpec
 from models.messages import RunProcessRequest
 from models.node import Inventory, NodeIdentity
 from models.placement import Placement, PlacementKey
+from models.visible import brief
 
 KEPT_ENV = [
     "PATH",
@@ -51,6 +54,13 @@ AGENT_MARK = "LONGSHORE_AGENT_ID"
 _MARKS = (AGENT_MARK, "LONGSHORE_JOB_ID", "LONGSHORE_ATTEMPT")
 _LONGEST_LINE = 60_000
 """Bytes of a line that docker and podman read from a file of variables."""
+_OF_A_PATH = frozenset(
+    (
+        errno.EACCES, errno.EEXIST, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
+        errno.ENOTDIR, errno.EPERM,
+    )
+)  # fmt: skip
+"""Faults of a path that a job names. Others, as of a disk that is full, lie with the node."""
 
 
 class LaunchError(Exception):
@@ -86,13 +96,15 @@ def prepare(
 
     `job_folder` is the job's own on this node, the same for every attempt; `going_on` the
     variables that say what it goes on from; `image_folders` what a job in an image may see
-    besides. Raises LaunchError when the node cannot run it, OSError when a folder cannot be made.
+    besides. Raises LaunchError when the node cannot run it, OSError when a folder cannot be made
+    for want of a disk that can be written.
     """
     spec = request.spec
     cwd = _work_folder(spec, job_folder)
     checkpoints = checkpoint_folder(request, job_folder)
     if checkpoints:
-        checkpoints.mkdir(parents=True, exist_ok=True)
+        with making_checkpoints(request, checkpoints, job_folder):
+            checkpoints.mkdir(parents=True, exist_ok=True)
     own = _own_env(request, identity, inventory, run_folder / "public", checkpoints)
     own |= going_on
     base = clean_env(os.environ)
@@ -159,14 +171,33 @@ def checkpoint_folder(request: RunProcessRequest, job_folder: Path) -> Path | No
     return folder / request.placement.job_id
 
 
+@contextlib.contextmanager
+def making_checkpoints(
+    request: RunProcessRequest, folder: Path, job_folder: Path
+) -> Iterator[None]:
+    """Raise LaunchError in place of an OSError where the path that the job names is at fault."""
+    try:
+        yield
+    except OSError as error:
+        # A disk of the node may be read-only for a fault of its own; elsewhere the job chose it.
+        chosen = error.errno == errno.EROFS and not folder.is_relative_to(job_folder.absolute())
+        if request.spec.checkpoint is None or not (chosen or error.errno in _OF_A_PATH):
+            raise
+        taken = "its path is no folder" if error.errno == errno.EEXIST else error.strerror
+        given = brief(request.spec.checkpoint.folder)
+        raise LaunchError(
+            127, f"the checkpoint folder {given} cannot be made on this node: {taken}"
+        ) from None
+
+
 def _seen(folder: Path, allowed: Sequence[Path]) -> Path:
     """Return a folder without links. Raises LaunchError where a container may not see it."""
     real = Path(os.path.realpath(folder))
     if not any(real.is_relative_to(os.path.realpath(each)) for each in allowed):
         raise LaunchError(
             126,
-            f"a job in an image may not see {real}: of this node it sees its own folder, and what "
-            "is below the folders that the agent's setting image_folders names",
+            f"a job in an image may not see {brief(str(real))}: of this node it sees its own "
+            "folder, and what is below the folders that the agent's setting image_folders names",
         )
     if ":" in f"{real}{folder}":
         raise LaunchError(126, f"a container cannot be given {folder}: its path has a colon")
@@ -195,7 +226,7 @@ def _of_user(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise LaunchError(127, f"{path} is no path on this node: {error}") from None
+        raise LaunchError(127, f"{brief(path)} is no path on this node: {error}") from None
 
 
 def _work_folder(spec: JobSpec, job_folder: Path) -> Path:
@@ -203,9 +234,16 @@ def _work_folder(spec: JobSpec, job_folder: Path) -> Path:
         folder = job_folder / "work"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-    folder = _of_user(spec.workdir)
-    if not folder.is_dir():
-        raise LaunchError(127, f"the working folder {spec.workdir} does not exist on this node")
+    folder, given = _of_user(spec.workdir), brief(spec.workdir)
+    try:
+        if not folder.is_dir():
+            raise LaunchError(127, f"the working folder {given} does not exist on this node")
+    except OSError as error:
+        if error.errno not in _OF_A_PATH:
+            raise
+        raise LaunchError(
+            127, f"the working folder {given} cannot be used on this node: {error.strerror}"
+        ) from None
     return folder.absolute()
 
 

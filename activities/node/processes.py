@@ -21,6 +21,7 @@ from activities.node.launch import (
     Launch,
     LaunchError,
     checkpoint_folder,
+    making_checkpoints,
     prepare,
     refuse_folders,
     removal,
@@ -308,7 +309,8 @@ class Processes:
         )  # fmt: skip
         if run.record.stop_reason is not None:
             raise GivenUp
-        return await run.keeper.begin()
+        with making_checkpoints(run.request, folder, job_folder):
+            return await run.keeper.begin()
 
     async def _end_older_attempts(self, run: Run) -> None:
         """Two attempts of a job never run at a time: they share a folder for checkpoints."""

@@ -1,8 +1,10 @@
 """What becomes of a process: its environment, its end, and that it is started once."""
 
 import asyncio
+import errno
 import os
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,72 @@ async def test_a_missing_working_folder_is_a_failed_start(box: LocalNode) -> Non
     report = await box.report("true", workdir="/no/such/folder")
     assert (report.exit_code, report.failure) == (127, FailureClass.START)
     assert "/no/such/folder" in report.message
+
+
+@pytest.mark.parametrize(
+    ("workdir", "says"),
+    [
+        ("x" * 4000, f"{'x' * 100}… (4,000 characters) cannot be used on this node: File name"),
+        ("{tmp}/no/" + "x" * 300, "x… (3"),
+        ("{tmp}/loop", "loop does not exist on this node"),
+        ("{tmp}/loop/below", "loop/below does not exist on this node"),
+        ("/dev/null", "/dev/null does not exist on this node"),
+    ],
+    ids=["too long", "part too long", "loop", "below a loop", "device"],
+)
+async def test_a_working_folder_that_cannot_be_is_a_failed_start(
+    box: LocalNode,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    workdir: str,
+    says: str,
+) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    report = await box.report("true", workdir=workdir.replace("{tmp}", str(tmp_path)))
+    assert (report.exit_code, report.failure) == (127, FailureClass.START)
+    assert report.message.startswith("the working folder ")
+    assert says in report.message
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        ("x" * 300, "x… (300 characters) cannot be made on this node: File name too long"),
+        ("/dev/null", "/dev/null cannot be made on this node: Not a directory"),
+        ("{tmp}/fifo", "fifo cannot be made on this node: Not a directory"),
+        ("{tmp}/loop", "loop cannot be made on this node: Too many levels of symbolic links"),
+        ("/proc/x", "/proc/x cannot be made on this node: No such file or directory"),
+        ("../work/fifo", "../work/fifo cannot be made on this node: its path is no folder"),
+    ],
+    ids=["too long", "device", "fifo", "loop", "proc", "own"],
+)
+async def test_a_checkpoint_folder_that_cannot_be_made_is_a_failed_start(
+    box: LocalNode, tmp_path: Path, caplog: pytest.LogCaptureFixture, folder: str, says: str
+) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    work = tmp_path / "jobs" / "job-a" / "work"
+    work.mkdir(parents=True)
+    os.mkfifo(tmp_path / "fifo")
+    os.mkfifo(work / "fifo")
+    given = folder.replace("{tmp}", str(tmp_path))
+    report = await box.report("true", job="job-a", checkpoint={"folder": given})
+    assert (report.exit_code, report.failure) == (127, FailureClass.START), report.message
+    assert report.message.startswith("the checkpoint folder ")
+    assert says in report.message
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+async def test_a_disk_that_takes_no_folder_is_the_fault_of_the_node(
+    box: LocalNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("activities.node.checkpoint_files.put_back", full)
+    report = await box.report("true", checkpoint={"folder": "saved"})
+    assert report.failure is FailureClass.NODE
+    assert "No space left" in report.message
 
 
 async def test_an_image_without_a_container_runtime_is_a_failed_start(box: LocalNode) -> None:
