@@ -18,11 +18,14 @@ from models.node import NodeState
 from models.preemption import PreemptionLevels, PreemptionPolicy
 from models.units import format_duration
 from models.views import GPUView, NodeView, PartView, PoolView
+from models.visible import in_one_line
 from scheduling.words import count
 
 FREE, TAKEN = "·", "×"
 """A free GPU, and one whose memory is taken by no job of ours."""
 LEGEND = "Each letter is a job, (ab) a GPU that two share, · a free GPU."
+_LEAST_OF_A_REASON = 24
+"""Characters that a table always has for why a node is in its state; all of it is in the JSON."""
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan")
 
 
@@ -38,7 +41,7 @@ def nodes_table(nodes: Sequence[NodeView], now: datetime, width: int) -> Table:
     for node in nodes:
         row: list[RenderableType] = [
             _name(node, wide),
-            _state(node),
+            _state(node, longest=max(width // 4, _LEAST_OF_A_REASON)),
             _kind(node, two_lines=not wide),
             cells(node),
             f"{node.cpus_used:g}/{node.cpus:g}",
@@ -208,10 +211,12 @@ def _name(node: NodeView, wide: bool) -> Text:
     return name
 
 
-def _state(node: NodeView) -> Text:
+def _state(node: NodeView, *, longest: int) -> Text:
     state = Text(state_of(node), style=styled(node.state).style)
     if node.state is not NodeState.READY and node.state_reason:
-        state.append(f" {node.state_reason}", style="dim")
+        reason = in_one_line(node.state_reason)
+        short = reason if len(reason) <= longest else reason[: longest - 1] + "…"
+        state.append(f" {short}", style="dim")
     return state
 
 

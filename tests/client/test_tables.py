@@ -45,6 +45,24 @@ def test_a_reason_of_a_node_makes_no_row(width: int) -> None:
     assert len(lines) == (3 if width == 80 else 2)
 
 
+@pytest.mark.parametrize("width", [80, 120, 140])
+def test_a_long_reason_of_a_node_leaves_the_other_columns_readable(width: int) -> None:
+    away = a_node(None, id="local-2", state="DRAINING", state_reason="z" * 2500)
+    busy = a_node("train-abcdefghij", id="local-1")
+    _, *lines = drawn(nodes_table((away, busy), NOW, width), width)
+    first, second = (line for line in lines if line.startswith("local-"))
+    cut = max(width // 4, 24) - 1
+    assert first.split()[:3] == ["local-2", "CORDONED", "z" * cut + "…"]
+    assert "[·]" in first
+    assert second.split()[:2] == ["local-1", "READY"]
+    assert "[a]" in second
+
+
+def test_a_pipe_gets_more_of_a_reason() -> None:
+    node = a_node(None, state="DRAINING", state_reason="z" * 1000)
+    assert "z" * 1000 in drawn(nodes_table((node,), NOW, 4000), 4000)[1]
+
+
 def test_cells_facts_and_lines_show_the_end_of_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     table = a_table(("a", "b"))
     table.add_row("x\ny", Text("x", style="red").append("\ny"))
