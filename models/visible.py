@@ -7,18 +7,26 @@ in them, and marks of direction make text read as what it is not.
 import unicodedata
 
 _KEPT = "\n\t"
-_HIDING = frozenset(
-    "\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2060"
-    "\u2066\u2067\u2068\u2069\ufeff"
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+"""Letters and marks that nothing is drawn for; to Python they are printable."""
+_HIDING = _BLANK | frozenset("\u2028\u2029\u2065")
+"""What hides by no category of its own: these, and two that end a line."""
+_SEEN = frozenset(
+    "\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
 )
-"""Marks of direction, and characters without width or that end a line."""
+"""Of the category of marks of direction and characters without width: what joins letters, or keeps
+them apart, in words and emoji, and signs around numbers."""
+_HIDING_CATEGORIES = ("Cc", "Cf", "Cs")
+_TAGS = range(0xE0000, 0xE1000)
+"""Characters that nothing is drawn for, also those without a meaning yet; but for the selectors
+of variants among them (category Mn)."""
 _LONGEST_NAME = 200
 _LONGEST_VALUE = 100
 
 
 def visible(text: str) -> str:
     r"""Return the text with such characters written out: ``\x1b``, ``\u202e``."""
-    if text.isprintable():  # none of them is
+    if text.isprintable() and (text.isascii() or _BLANK.isdisjoint(text)):  # no other one is
         return text
     return "".join(_written_out(each) if _hides(each) else each for each in text)
 
@@ -51,11 +59,15 @@ def shown(value: object) -> str:
 
 
 def _hides(character: str) -> bool:
-    if character in _KEPT:
+    if character in _KEPT or character in _SEEN:
         return False
-    return character in _HIDING or unicodedata.category(character) in ("Cc", "Cs")
+    category = unicodedata.category(character)
+    unused = category == "Cn" and ord(character) in _TAGS
+    return character in _HIDING or category in _HIDING_CATEGORIES or unused
 
 
 def _written_out(character: str) -> str:
     code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -13,6 +13,11 @@ def summary_of(spec: JobSpec) -> str:
         f"{spec.name}: {wants}, {spec.tier.value}, "
         f"class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
     )
+    return as_summary(text)
+
+
+def as_summary(text: str) -> str:
+    """Return the text as a summary on Temporal's screens: escaped, at most 200 bytes."""
     return visible(text).encode()[:200].decode(errors="ignore")
 
 

@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from models.placement import Placement, PlacementKey
     from models.swap import SwapRequest
     from models.units import format_duration
+    from models.visible import visible
     from scheduling.failures import why_no_retry
     from workflows import attempt_records, attributes, steps
     from workflows.arguments import Started
@@ -97,8 +98,8 @@ class JobWorkflow(Started):
                 raise
         if result.state is JobState.FAILED:
             raise ApplicationError(
-                result.message, result, type=(result.failure or FailureClass.USER).value,
-                non_retryable=True,
+                visible(result.message), result,
+                type=(result.failure or FailureClass.USER).value, non_retryable=True,
             )  # fmt: skip
         return result
 

@@ -8,6 +8,7 @@ from temporalio.exceptions import ApplicationError
 from models.base import StartInput
 from models.errors import SpecError
 from models.messages import JOB_ID, JobInput
+from models.visible import visible
 
 _HISTORY = "history: is what a job carries over when its workflow continues as new; give none"
 
@@ -45,4 +46,4 @@ def refuse_input(job: JobInput) -> None:
 
 
 def _refuse(why: str) -> NoReturn:
-    raise ApplicationError(why, type=SpecError.__name__, non_retryable=True)
+    raise ApplicationError(visible(why), type=SpecError.__name__, non_retryable=True)

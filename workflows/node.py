@@ -34,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.arguments import Started
     from workflows.clearing import Clearing
     from workflows.described import described_update
+    from workflows.details import as_summary
     from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 _FIRST_REGISTRATION = timedelta(minutes=5)
@@ -257,7 +258,7 @@ class NodeWorkflow(Started):
             NodeEnd(node_id=self._node_id, epoch=registered.epoch, state=state, reason=reason),
             start_to_close_timeout=DATABASE_TIMEOUT,
             retry_policy=DATABASE_RETRY,
-            summary=f"{state.value}: {reason}",
+            summary=as_summary(f"{state.value}: {reason}"),
         )
         # Earlier workers returned nothing: then it ended as was said.
         ended = cast(NodeEnd | None, end)

@@ -27,6 +27,7 @@ from models.messages import (
 from models.placement import Placement, PlacementKey
 from models.swap import SwapReply, SwapRequest
 from scheduling.words import format_places
+from workflows.details import as_summary
 from workflows.options import (
     ANSWER_AFTER_CUT,
     CANCEL_WITHIN,
@@ -150,7 +151,7 @@ async def stop_process(placement: Placement, spec: JobSpec, reason: str) -> None
         task_queue=node_task_queue(placement.node_id),
         start_to_close_timeout=spec.grace + timedelta(minutes=1),
         retry_policy=PROCESS_RETRY,
-        summary=f"stop attempt {placement.attempt}{_of_gang(placement)}: {reason}"[:200],
+        summary=as_summary(f"stop attempt {placement.attempt}{_of_gang(placement)}: {reason}"),
     )
 
 

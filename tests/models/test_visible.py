@@ -19,6 +19,11 @@ from models.visible import name_of_place, visible
         ("\x9b31m", r"\x9b31m"),
         ("train\u202egpj.exe\u2066\u2069", r"train\u202egpj.exe\u2066\u2069"),
         ("zero\u200bwidth\ufeff", r"zero\u200bwidth\ufeff"),
+        ("soft\u00adhyphen, times\u2062", r"soft\xadhyphen, times\u2062"),
+        ("blank\u3164\u115f\u1160\uffa0\u034f", r"blank\u3164\u115f\u1160\uffa0\u034f"),
+        ("tags\U000e0041\U000e0002", r"tags\U000e0041\U000e0002"),
+        ("می\u200cخواهم, 👩\u200d🚀, ❤\ufe0f", "می\u200cخواهم, 👩\u200d🚀, ❤\ufe0f"),
+        ("number \u0600\u0661", "number \u0600\u0661"),
     ],
 )
 def test_what_steers_a_screen_is_written_out(text: str, shown: str):
@@ -46,6 +51,8 @@ def test_nothing_that_steers_or_hides_is_left_and_the_rest_stays(text: str):
     assert not any(
         each in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069" for each in shown
     )
-    if text.isprintable():
+    if text.isprintable() and text.isascii():
         assert shown is text
+    seen = [each for each in text if unicodedata.category(each)[0] in "NPZ" and each > " "]
+    assert all(each in shown for each in seen if each not in "\u2028\u2029")
     assert visible(shown) == shown

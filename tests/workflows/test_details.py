@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from client.submission import details_of
 from models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
-from workflows.details import job_details, summary_of
+from workflows.details import as_summary, job_details, summary_of
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SPEC = JobSpec.model_validate(
@@ -64,6 +64,12 @@ def test_what_hides_or_turns_text_around_is_written_out():
         assert not {"\u202e", "\x1b"} & set(text)
         assert "\\u202e" in text
     assert "\\x1b[2J" in card
+
+
+def test_a_summary_with_a_reason_is_short_and_written_out():
+    told = as_summary(f"stop attempt 1: \x1b[2J\u202e{'😀' * 200}")
+    assert told.startswith(r"stop attempt 1: \x1b[2J\u202e😀")
+    assert 196 < len(told.encode()) <= 200
 
 
 def test_the_card_lists_attempts_newest_first_with_their_ends():

@@ -3,12 +3,13 @@
 from typing import Any, cast
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 
 from activities.database import Database
 from client.api import Longshore
 from models.job import FailureClass, JobState
-from models.messages import ProcessReport
+from models.messages import ProcessReport, job_workflow_id
 from models.settings import Settings
 from tests.support.control import a_spec, lease_ends
 from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode
@@ -75,6 +76,19 @@ async def test_a_class_that_only_a_newer_agent_knows_is_tried_again_as_the_nodes
         "failed as 'gpu_fault', a class that this version does not know: GPU 3 is gone"
     )
     assert await lease_ends(control, job_id) == ["node-lost", "failed"]
+
+
+async def test_what_a_job_wrote_steers_no_screen_that_shows_its_failure(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    said = ProcessReport(failure=FailureClass.START, message="no \x1b[31mRED\u202eevil\u00ad")
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.end(job_id, 1, said)
+    with pytest.raises(WorkflowFailureError) as failure:
+        await temporal.get_workflow_handle(job_workflow_id(job_id)).result()
+    assert isinstance(failure.value.cause, ApplicationError)
+    assert failure.value.cause.message == r"no \x1b[31mRED\u202eevil\xad"
+    assert (await longshore.wait(job_id)).message == said.message
 
 
 @pytest.mark.parametrize(
