@@ -24,6 +24,7 @@ from temporalio.exceptions import ApplicationError, CancelledError, TerminatedEr
 from temporalio.service import RPCError
 
 from activities.database import Database, clock
+from activities.job_runs import run_of_job
 from activities.polls import is_polled
 from activities.rpc_errors import is_unknown
 from models import search
@@ -180,7 +181,8 @@ def _listed(flow: WorkflowExecution) -> WorkflowSeen:
 
 
 async def describe(temporal: Client, workflow_id: str, *, ask: bool = True) -> WorkflowSeen:
-    """Return the newest run of a workflow as it is now, or that there is none. Raises RPCError.
+    """Return the newest run of a workflow as it is now, or that there is none; of a job's the
+    newest that was not refused at its start. Raises RPCError.
 
     With `ask` a pool's workflow is asked what it outlives, which needs a control worker.
     """
@@ -196,11 +198,13 @@ async def describe(temporal: Client, workflow_id: str, *, ask: bool = True) -> W
         if ask and not trouble and workflow_id.startswith(_POOL_PREFIX):
             trouble = await _trouble_of_pool(temporal, workflow_id)
         return seen.model_copy(update={"trouble": trouble})
-    result = None
-    if workflow_id.startswith(_JOB_PREFIX):
-        result = await _result(temporal, flow)
-    return seen.model_copy(
-        update={"state": WorkflowState.CLOSED, "closed_at": flow.close_time, "result": result}
+    if not workflow_id.startswith(_JOB_PREFIX):
+        closed = {"state": WorkflowState.CLOSED, "closed_at": flow.close_time}
+        return seen.model_copy(update=closed)
+    run = await run_of_job(temporal, flow, within=_ANSWER_WITHIN)
+    result = await _result(temporal, run)
+    return _listed(run).model_copy(
+        update={"state": WorkflowState.CLOSED, "closed_at": run.close_time, "result": result}
     )
 
 
@@ -217,7 +221,7 @@ def _trouble(flow: WorkflowExecutionDescription) -> str:
     return ""
 
 
-async def _result(temporal: Client, flow: WorkflowExecutionDescription) -> JobResult:
+async def _result(temporal: Client, flow: WorkflowExecution) -> JobResult:
     """Return how a job ended, as far as its closed workflow says."""
     job_id = flow.id.removeprefix(_JOB_PREFIX)
     handle = temporal.get_workflow_handle(flow.id, run_id=flow.run_id, result_type=JobResult)

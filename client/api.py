@@ -22,13 +22,14 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.job_runs import failure_of, has_result
 from activities.logstore import LogStore, Stream
 from activities.signals import Signals
 from activities.views import set_pool
 from client.connection import connect
 from client.errors import as_ours
 from client.logs import JobLogs
-from client.no_record import failure_of, has_result, message_of
+from client.no_record import PATIENCE, message_of
 from client.node_control import NodeControl
 from client.outside_ends import is_outside_end
 from client.reading import Reading
@@ -357,7 +358,7 @@ class Longshore(NodeControl, Reading):
 
     async def _over(self, ref: str, found: WorkflowExecutionDescription) -> LongshoreError:
         """Return why a job that has ended cannot be steered."""
-        failed = await failure_of(self.temporal, found)
+        failed = await failure_of(self.temporal, found, within=PATIENCE)
         of = f"job {ref} has ended already"
         if failed is not None and not has_result(failed):
             return RefusedError(f"{of}: its workflow refused it ({message_of(failed)})")

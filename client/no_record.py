@@ -6,20 +6,16 @@ into a queue. Only Temporal knows of it.
 
 from datetime import timedelta
 
-from temporalio.client import (
-    Client,
-    WorkflowExecutionDescription,
-    WorkflowExecutionStatus,
-    WorkflowFailureError,
-)
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.service import RPCError
 
+from activities.job_runs import failure_of, has_result
 from models.errors import NoRecordError
 from models.job import JobResult
 from models.messages import job_workflow_id
 
-_PATIENCE = timedelta(seconds=3)
+PATIENCE = timedelta(seconds=3)
 """For Temporal to answer before the database alone does."""
 _GOES_ON = (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
 _ENDS = {
@@ -38,10 +34,10 @@ async def why_no_record(temporal: Client, job_id: str) -> NoRecordError | None:
     """
     handle = temporal.get_workflow_handle(job_workflow_id(job_id))
     try:
-        found = await handle.describe(rpc_timeout=_PATIENCE)
+        found = await handle.describe(rpc_timeout=PATIENCE)
         if found.status is None or found.status in _GOES_ON:
             return None
-        failed = await failure_of(temporal, found)
+        failed = await failure_of(temporal, found, within=PATIENCE)
     except RPCError:
         return None
     if failed is not None and not _has_run(failed):
@@ -50,23 +46,6 @@ async def why_no_record(temporal: Client, job_id: str) -> NoRecordError | None:
     return NoRecordError(
         f"the database has no job {job_id}, and its workflow {_ENDS[found.status]}{why}"
     )
-
-
-async def failure_of(temporal: Client, found: WorkflowExecutionDescription) -> FailureError | None:
-    """Return what a workflow has failed with; None of one that has not. Raises RPCError."""
-    if found.status is not WorkflowExecutionStatus.FAILED:
-        return None
-    handle = temporal.get_workflow_handle(found.id, run_id=found.run_id)
-    try:
-        await handle.result(follow_runs=False, rpc_timeout=_PATIENCE)
-    except WorkflowFailureError as error:
-        return error.cause if isinstance(error.cause, FailureError) else None
-    return None
-
-
-def has_result(failed: FailureError) -> bool:
-    """Return whether a job has ended so, with its result: it was not refused at its start."""
-    return isinstance(failed, ApplicationError) and bool(failed.details)
 
 
 def _has_run(failed: FailureError) -> bool:

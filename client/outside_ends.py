@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
+from activities.job_runs import run_of_job
 from models.job import JobState
 from models.messages import JOB_WORKFLOW, job_workflow_id
 from models.reconcile import RECONCILE_SCHEDULE, ReconcileRequest
@@ -42,7 +43,7 @@ class OutsideEnd:
     at: datetime
 
 
-def outside_end(found: WorkflowExecutionDescription) -> OutsideEnd | None:
+def outside_end(found: WorkflowExecution) -> OutsideEnd | None:
     """Return how a workflow was ended from outside; None for one that was not."""
     how = _HOW.get(found.status or WorkflowExecutionStatus.RUNNING)
     return OutsideEnd(how, found.close_time) if how and found.close_time else None
@@ -54,10 +55,12 @@ def is_outside_end(reason: str) -> bool:
 
 
 async def outside_end_of(temporal: Client, job_id: str) -> OutsideEnd | None:
-    """Return how the workflow of a job was ended from outside; None too where nobody says."""
+    """Return how the workflow of a job that has not ended by its record was ended from outside;
+    None too where nobody says."""
     handle = temporal.get_workflow_handle(job_workflow_id(job_id))
     try:
-        return outside_end(await handle.describe(rpc_timeout=_PATIENCE))
+        newest = await handle.describe(rpc_timeout=_PATIENCE)
+        return outside_end(await run_of_job(temporal, newest, within=_PATIENCE))
     except RPCError:
         return None
 

@@ -4,7 +4,8 @@ from datetime import datetime
 
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 
-from client.no_record import failure_of, has_result, message_of, refused
+from activities.job_runs import failure_of, has_result
+from client.no_record import PATIENCE, message_of, refused
 from client.outside_ends import outside_end
 from models.job import JobResult, JobState, JobStatus
 from models.messages import Progress, job_workflow_id
@@ -25,7 +26,7 @@ async def status_of(temporal: Client, job: JobHandle) -> JobStatus:
         status = await job.query(JobWorkflow.status)
     except WorkflowQueryFailedError:
         found = await job.describe()
-        failed = await failure_of(temporal, found)
+        failed = await failure_of(temporal, found, within=PATIENCE)
         if failed is None:
             raise
         raise refused(found.id.removeprefix(_PREFIX), failed) from None
@@ -35,7 +36,7 @@ async def status_of(temporal: Client, job: JobHandle) -> JobStatus:
     end = outside_end(found)
     if end is not None:
         return _failed(status, end.how, end.at)
-    failed = await failure_of(temporal, found)
+    failed = await failure_of(temporal, found, within=PATIENCE)
     if failed is None:
         return status
     if has_result(failed):

@@ -5,9 +5,10 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 from temporalio import workflow
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.worker import Worker
 
 from activities.database import Database
@@ -16,6 +17,7 @@ from client.api import Longshore
 from models.job import JobState
 from models.messages import (
     CONTROL_TASK_QUEUE,
+    JOB_WORKFLOW,
     JobHistory,
     JobInput,
     job_workflow_id,
@@ -67,6 +69,40 @@ async def test_a_job_whose_workflow_was_terminated_in_the_queue_is_recorded_as_f
     job = await longshore.job(job_id)
     assert (job.state, job.reason) == (JobState.FAILED, "its workflow was terminated: by mistake")
     assert job.ended_at == (await _job(temporal, job_id).describe()).close_time
+    await _finds_nothing(temporal)
+
+
+@pytest.mark.parametrize("given", [{"command": "false"}, {"gpus": 0}], ids=["read", "unreadable"])
+async def test_the_end_of_a_terminated_job_is_its_own_where_its_id_was_started_again_and_refused(
+    longshore: Longshore,
+    control: Database,
+    pool: str,
+    temporal: Client,
+    given: dict[str, Any],
+):
+    job_id = (await longshore.submit(a_spec(pool, gpus=64))).job_id
+    await reaches(longshore, job_id, JobState.QUEUED)
+    await _job(temporal, job_id).terminate(reason="by mistake")
+    its_own = await _job(temporal, job_id).describe()
+    for _ in range(2):
+        again = await temporal.start_workflow(
+            JOB_WORKFLOW, {"spec": {"name": "other", "command": "true", "pool": pool, **given}},
+            id=job_workflow_id(job_id), task_queue=CONTROL_TASK_QUEUE,
+        )  # fmt: skip
+        with pytest.raises(WorkflowFailureError):
+            await again.result()
+
+    async def is_shown() -> bool:
+        """A list of Temporal's may lag."""
+        seen = await longshore.job(job_id)
+        return (seen.state, seen.ended_at) == (JobState.FAILED, its_own.close_time)
+
+    await eventually(is_shown)
+    finding = await _mends(temporal, FindingKind.END_NOT_RECORDED, f"job {job_id}")
+    assert "terminated: by mistake" in finding.problem
+    job = await longshore.job(job_id)
+    assert (job.state, job.reason) == (JobState.FAILED, "its workflow was terminated: by mistake")
+    assert job.ended_at == its_own.close_time
     await _finds_nothing(temporal)
 
 
