@@ -22,6 +22,7 @@ less than a check of `longshore doctor` may take."""
 SILENCE = timedelta(seconds=30)
 """For how long somebody who looks waits for a whole transaction: more than the slowest takes."""
 _LOCKED = "55P03"
+_FULL = "53100"
 _LIMITS = "54"
 """The class of errors about a value that is too large for the database, as for an index."""
 _SILENT = (
@@ -81,6 +82,10 @@ class Database:
             cause = error.orig
             if cause and (getattr(cause, "sqlstate", None) or "").startswith(_LIMITS):
                 raise DataError(error.statement, error.params, cause) from error
+            if getattr(cause, "sqlstate", None) == _FULL:
+                # Without its cause: Temporal replaces what carries a long statement and its stack.
+                why = str(cause).partition("\n")[0]
+                raise UnavailableError(f"the capacity database's disk is full: {why}") from None
             raise unanswered(error) from error
         except DBAPIError as error:
             if error.connection_invalidated:
