@@ -34,10 +34,10 @@ from scheduling.gangs.start import first_gang_start
 from scheduling.order import noted, queue_order
 from scheduling.packer import (
     ALTERNATIVES,
-    NO_START_KNOWN,
     behind_reservations,
     candidates_of,
     moved_to,
+    no_start_known,
     placing,
     rejections_of,
     started_among,
@@ -352,7 +352,7 @@ class _Cycle:
             return waiting(job, scan, behind_reservations(job, self.policy))
         found = self._first_start(scan)
         if found is None:
-            return waiting(job, scan, NO_START_KNOWN)
+            return waiting(job, scan, no_start_known(scan.rejected, len(scan.holders)))
         position, start = found
         reservation = self._reserve(job, scan.need, position, start)
         what = format_gpus(reservation.gpu_indices)

@@ -36,8 +36,12 @@ from scheduling.words import (
 
 ALTERNATIVES = 3
 """Candidates that a decision keeps beside the best one when it need not explain itself fully."""
-NO_START_KNOWN = "what runs there is not known to end in time for it"
-"""What a job is told that nothing known makes room for."""
+_BUSY = {
+    RejectionCode.CPU, RejectionCode.RAM, RejectionCode.STORAGE, RejectionCode.POWER,
+    RejectionCode.MIG_BUSY, RejectionCode.SHARES_BUSY, RejectionCode.GPUS_BUSY,
+    RejectionCode.RESERVED,
+}  # fmt: skip
+"""Constraints that what runs on a node may have caused."""
 
 
 def place(
@@ -194,6 +198,20 @@ def behind_reservations(job: JobRequest, policy: PackingPolicy) -> str:
     """Return what a job is told that comes after as many reservations as there may be."""
     ahead = f"{policy.max_reservations} {job.tier} jobs before it have reservations"
     return f"its start is not known while {ahead}"
+
+
+def no_start_known(rejected: dict[RejectionCode, int], holders: int) -> str:
+    """Return what a job is told that nothing known makes room for, on so many nodes that could
+    hold it when empty and with time left."""
+    if _BUSY & rejected.keys():
+        return "what runs there is not known to end in time for it"
+    whys = {RejectionCode.STATE: "not ready", RejectionCode.EXPIRY: "too near its end"}
+    why = " or ".join(words for code, words in whys.items() if code in rejected)
+    if not why:
+        return ""
+    if holders == 1:
+        return f"the node that could hold it is {why}"
+    return f"each of the {holders} nodes that could hold it is {why}"
 
 
 def candidates_of(scan: Scan) -> tuple[Candidate, ...]:

@@ -15,7 +15,7 @@ from models.placement import (
 from scheduling.bulk.arrays import Answers, Ints
 from scheduling.bulk.questions import NEVER, NO_START, PLACED, RESERVED_ALL
 from scheduling.bulk.tables import Tables
-from scheduling.packer import NO_START_KNOWN, behind_reservations, placed_on, waits, waits_as
+from scheduling.packer import behind_reservations, no_start_known, placed_on, waits, waits_as
 from scheduling.placement.gpus import Chosen
 from scheduling.placement.keep_room import RoomKeeper
 from scheduling.placement.layouts import CODES
@@ -150,12 +150,12 @@ class Sentences:
         alike = slot, kind, tuple(counts)
         if told := self._told.get(alike):
             return waits_as(job, told)
-        outlook = ""
+        rejected, outlook = rejected_of(counts), ""
         if kind == RESERVED_ALL:
             outlook = behind_reservations(job, self._policy)
         elif kind == NO_START:
-            outlook = NO_START_KNOWN
-        told = self._told[alike] = waits(job, rejected_of(counts), self.holders[slot], outlook)
+            outlook = no_start_known(rejected, self.holders[slot])
+        told = self._told[alike] = waits(job, rejected, self.holders[slot], outlook)
         return told
 
 

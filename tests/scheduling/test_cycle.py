@@ -2,11 +2,15 @@
 
 from datetime import timedelta
 
+import pytest
+
 from models.job import Tier
-from models.node import GPU, NodeState
+from models.node import GPU, Node, NodeState
 from models.placement import PackingPolicy, PlacementKind, RejectionCode
 from scheduling.cycle import plan
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
+
+NOT_READY = a_node("cordoned", state=NodeState.DRAINING)
 
 MINUTE = timedelta(minutes=1)
 
@@ -106,6 +110,26 @@ def test_a_job_that_nothing_can_ever_hold_blocks_nobody() -> None:
     assert (result.reservations, giant.estimated_start) == ((), None)
     assert giant.reason == "no known node could ever hold it (1 node: 1 not-enough-gpus)"
     assert following.node_id == "node-a"
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("nodes", "outlook"),
+    [
+        ([NOT_READY], "the node that could hold it is not ready"),
+        ([NOT_READY, a_node("b", state=NodeState.LOST)],
+         "each of the 2 nodes that could hold it is not ready"),
+        ([NOT_READY, a_node("b", expires_in=timedelta(minutes=2))],
+         "each of the 2 nodes that could hold it is not ready or too near its end"),
+        ([NOT_READY, a_node("b", busy={0})], "what runs there is not known to end in time for it"),
+        ([NOT_READY, a_node("b", gpus=1)], "the node that could hold it is not ready"),
+    ],
+)  # fmt: skip
+def test_what_runs_there_is_named_only_where_something_runs(
+    nodes: list[Node], outlook: str, compiled: bool
+) -> None:
+    result = plan([a_job(gpus=8)], nodes, [], POLICY, NOW, compiled=compiled)
+    assert result.decisions[0].reason.partition("; ")[2] == outlook
 
 
 def test_a_job_whose_node_would_expire_before_it_ends_blocks_nobody() -> None:
