@@ -100,7 +100,7 @@ async def _call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
     from client.api import Longshore
 
     api = await Longshore.connect(
-        Settings(), on_away=_say_away, on_back=_say_back, runtime=_quiet_runtime()
+        Settings(), on_away=_say_away, on_back=_say_back, runtime=quiet_runtime()
     )
     try:
         return await task(api)
@@ -115,7 +115,7 @@ async def _call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
         await api.close()
 
 
-def _quiet_runtime() -> "Runtime | None":
+def quiet_runtime() -> "Runtime | None":
     """Return a runtime that writes no warnings: what matters is said once, in our words."""
     from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 

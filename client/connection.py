@@ -1,5 +1,6 @@
 """Connecting to Temporal: the standard settings, else the local stack."""
 
+import asyncio
 import os
 import re
 
@@ -12,6 +13,10 @@ from client.payloads import data_converter
 from client.tracing import tracing
 from models.errors import UnavailableError
 from models.settings import Settings
+
+ANSWERS_WITHIN = 10.0
+"""Seconds that a server has to answer one that connects: it may be stopped, and its machine still
+take connections."""
 
 
 async def connect(
@@ -26,12 +31,17 @@ async def connect(
     config = ClientConfig.load_client_connect_config()
     address = config["target_host"] = server_address(settings)
     try:
-        return await Client.connect(
-            **config,
-            data_converter=data_converter,
-            runtime=runtime,
-            interceptors=[AskAgain(), *tracing(settings, service)],
-        )
+        async with asyncio.timeout(ANSWERS_WITHIN):
+            return await Client.connect(
+                **config,
+                data_converter=data_converter,
+                runtime=runtime,
+                interceptors=[AskAgain(), *tracing(settings, service)],
+            )
+    except TimeoutError as error:
+        raise UnavailableError(
+            f"Temporal at {address} has not answered for {ANSWERS_WITHIN:g} s. {_what_to_do()}"
+        ) from error
     except RuntimeError as error:
         raise UnavailableError(
             f"Temporal at {address} does not answer ({_cause(error)}). {_what_to_do()}"

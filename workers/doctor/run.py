@@ -8,6 +8,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.database import Database
+from client.calls import quiet_runtime
 from client.connection import connect
 from models.addresses import without_secrets
 from models.errors import LockedError, LongshoreError, SpecError
@@ -79,7 +80,7 @@ def _look_at_settings(settings: Settings) -> Iterator[Finding]:
 async def _connect(settings: Settings) -> Client | Finding:
     try:
         async with asyncio.timeout(ANSWER_WITHIN):
-            return await connect(settings)
+            return await connect(settings, runtime=quiet_runtime())
     except LongshoreError as error:
         return fail("temporal", str(error), _LOOK)
     except TimeoutError:
