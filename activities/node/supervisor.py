@@ -14,6 +14,7 @@ folder say the last two to an agent that has been restarted.
 """
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -40,6 +41,11 @@ HELPER_SECONDS = 20.0
 REMOVALS = 5
 """Tries to remove a container: where its runtime tidies up after it at the same moment, neither
 may come through."""
+_LONGEST_NAME = 200
+_TOO_LONG = (
+    "its arguments and environment variables are too long, one of them (Linux takes 131,071 bytes "
+    "of each) or all together"
+)
 SIGNAL_AGAIN_SECONDS = 0.5
 """Between two signals to a container that is not there yet: its image may be on its way."""
 RESCAN_SECONDS = 0.05
@@ -365,7 +371,9 @@ def _execute(plan: dict) -> tuple[int, str]:
     except FileNotFoundError:
         return NOT_FOUND, f"command not found: {command}"
     except OSError as error:
-        return NOT_EXECUTABLE, f"{command} cannot be executed: {error.strerror}"
+        why = _TOO_LONG if error.errno == errno.E2BIG else error.strerror
+        name = command if len(command) <= _LONGEST_NAME else f"{command[:_LONGEST_NAME]}…"
+        return NOT_EXECUTABLE, f"{name} cannot be executed: {why}"
 
 
 def _wake_on_child() -> int:

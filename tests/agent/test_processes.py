@@ -35,8 +35,9 @@ async def test_a_command_that_ends_with_another_code_is_the_users_failure(box: L
         (["no-such-command"], 127, "command not found: no-such-command"),
         ("no-such-command", 127, "command not found"),
         (["/etc/passwd"], 126, "/etc/passwd cannot be executed"),
+        (["x" * 5_000], 126, f"{'x' * 200}… cannot be executed: File name too long"),
     ],
-    ids=["list", "shell", "not executable"],
+    ids=["list", "shell", "not executable", "long"],
 )
 async def test_a_command_that_cannot_start_is_a_failed_start(
     box: LocalNode, command: str | list[str], code: int, message: str
@@ -50,6 +51,25 @@ async def test_a_missing_working_folder_is_a_failed_start(box: LocalNode) -> Non
     report = await box.report("true", workdir="/no/such/folder")
     assert (report.exit_code, report.failure) == (127, FailureClass.START)
     assert "/no/such/folder" in report.message
+
+
+@pytest.mark.parametrize(
+    ("command", "variables"),
+    [
+        ("true", {"A": "😀" * 40_000}),
+        ("true", {f"A{i}": "x" * 100_000 for i in range(100)}),
+        (["true", "é" * 70_000], {}),
+    ],
+    ids=["a variable", "all variables", "an argument"],
+)
+async def test_what_is_too_long_for_linux_is_named(
+    box: LocalNode, command: str | list[str], variables: dict[str, str]
+) -> None:
+    request = box.request(command)
+    spec = request.spec.model_copy(update={"env": variables})  # all of them: as an older one took
+    report = await box.processes.start(request.model_copy(update={"spec": spec})).done
+    assert (report.exit_code, report.failure) == (126, FailureClass.START)
+    assert "its arguments and environment variables are too long" in report.message
 
 
 @pytest.mark.parametrize(
