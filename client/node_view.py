@@ -37,7 +37,7 @@ def nodes_table(nodes: Sequence[NodeView], now: datetime, width: int) -> Table:
     headings[6:6] = [heading for heading, _ in limits]
     if wide:
         headings[2:2] = ["pool", "tier", "provider"]
-    table = a_table(headings, right=("CPUs", "RAM"), fold=("jobs",))
+    table = a_table(headings, right=("CPUs", "RAM"), fold=("state", "jobs"))
     for node in nodes:
         row: list[RenderableType] = [
             _name(node, wide),
