@@ -159,4 +159,4 @@ def _hints(
         never = "no node that is there could ever hold it: "
         waits = f"its pool {standing.says}" if standing.buys else f"it waits for {kind}"
         helps = (never + waits, *helps)
-    return (*helps, standing.helps) if standing.helps else tuple(helps)
+    return (*helps, f"{standing.helps} ({standing.says})") if standing.helps else tuple(helps)

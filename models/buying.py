@@ -199,9 +199,9 @@ class CapsLeft(Frozen):
     tenants: dict[str, int] = Field(default_factory=dict[str, int])
     tenant: int | None = None
     """For a tenant that `tenants` does not name."""
-    general: frozenset[str] = frozenset()
-    """Those of them that `longshore market caps` sets, by the name that a pool's own would have:
-    ``caps.per_day``, ``caps.per_tier_day.FAST``, ``caps.per_tenant_day.red``."""
+    general: dict[str, str] = Field(default_factory=dict[str, str])
+    """Those of them that `longshore market caps` sets, as it names them (``pool=red``), by the
+    name of a pool's own: ``caps.per_day``, ``caps.per_tenant_day.red``."""
     stopped: str = ""
     """Why nothing may be bought at all: the stop-buying switch."""
 

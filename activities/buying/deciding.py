@@ -264,16 +264,21 @@ async def caps_left(
     names = sorted(set(tenants))
     found = await connection.execute(text(_CAPS), {"pool": spec.name, "tenants": names})
     left = {(row.scope, row.name): (row.cap, row.committed) for row in found}
-    caps, general = spec.buying.caps, set[str]()
+    caps, general = spec.buying.caps, dict[str, str]()
 
     def least(cap: str, own: int | None, *scopes: tuple[str, str]) -> int | None:
         """Of the scopes the first counts what the pool's own cap is for."""
-        lefts = [most - used for most, used in map(left.__getitem__, scopes) if most is not None]
-        others = max(min(lefts), 0) if lefts else None
+        lefts = [
+            (max(most - used, 0), scope)
+            for scope in scopes
+            for most, used in [left[scope]]
+            if most is not None
+        ]
+        others, scope = min(lefts, default=(None, scopes[0]))
         mine = None if own is None else max(own - left[scopes[0]][1], 0)
         if others is None or (mine is not None and mine <= others):
             return mine
-        general.add(cap)
+        general[cap] = scope[0] if scope[1] in ("*", "all") else "=".join(scope)
         return others
 
     tiers = {
@@ -296,7 +301,7 @@ async def caps_left(
         tiers={tier: each for tier, each in tiers.items() if each is not None},
         tenants={name: each for name, each in of_tenants.items() if each is not None},
         tenant=caps.per_tenant_day,
-        general=frozenset(general),
+        general=general,
         stopped=await why_stopped(connection),
     )
 

@@ -1,6 +1,6 @@
 """Reading why a pool bought, or did not, and what became of its blocks, for people."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -11,6 +11,9 @@ from models.block_end import BlockDecision
 from models.pool import PoolSpec
 from models.spending import BuyingRecord, JobCost
 from scheduling.buying.standing import Failed, Standing, standing_of
+
+_LATELY = timedelta(hours=1)
+"""A purchase that came to nothing so long before a job came is told of it."""
 
 
 class BuyingReasons:
@@ -46,7 +49,7 @@ async def read_standing(
     if not pool.buying.enabled:
         return standing_of(pool, "", None)
     stopped, last = await why_stopped(connection), await _last_of(connection, pool.name)
-    failed = None if since is None else await _failed(connection, pool.name, since)
+    failed = None if since is None else await _failed(connection, pool.name, since - _LATELY)
     return standing_of(pool, stopped, last, since, failed)
 
 
@@ -58,7 +61,7 @@ async def _last_of(connection: AsyncConnection, pool: str) -> BuyingRecord | Non
 
 
 async def _failed(connection: AsyncConnection, pool: str, since: datetime) -> Failed | None:
-    """Return the pool's newest purchase since then that has ended, where no node came of it."""
+    """Return the pool's newest purchase since then, where it has ended and no node came of it."""
     found = await connection.execute(text(_NEWEST), {"pool": pool, "since": since})
     newest = found.one_or_none()
     return Failed(newest.at, newest.reason) if newest is not None and newest.in_vain else None
@@ -66,10 +69,10 @@ async def _failed(connection: AsyncConnection, pool: str, since: datetime) -> Fa
 
 _NEWEST = """
     SELECT coalesce(p.ended_at, p.changed_at) AS at, p.reason,
-           NOT EXISTS (SELECT FROM blocks b JOIN nodes n ON n.block_id = b.id
+           p.state = 'ENDED' AND NOT EXISTS (SELECT FROM blocks b JOIN nodes n ON n.block_id = b.id
                         WHERE b.purchase_id = p.id) AS in_vain
       FROM purchases p
-     WHERE p.pool = :pool AND p.created_at >= :since AND p.state = 'ENDED' AND p.renews IS NULL
+     WHERE p.pool = :pool AND p.created_at >= :since AND p.state <> 'REFUSED' AND p.renews IS NULL
      ORDER BY p.created_at DESC, p.id DESC LIMIT 1
 """
 

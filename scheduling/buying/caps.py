@@ -14,21 +14,19 @@ def over_a_cap(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> Lost
     for plan in option.plans:
         if left.purchase is not None and plan.most > left.purchase:
             amounts = f"it may cost {at_most(plan.most)}, and {about(left.purchase)} is the most"
-            return Lost(
-                f"it is over the cap of a purchase: {amounts}", _limit(left, "caps.per_purchase")
-            )
+            says = f"it is over the cap of a purchase: {amounts}"
+            return _lost(says, left, "caps.per_purchase")
     cost, tier = option.max_total, option.tier
     if left.day is not None and cost > left.day:
-        return _over_today("", cost, left.day, _limit(left, "caps.per_day"))
+        return _lost(_over_today("", cost, left.day), left, "caps.per_day")
     of_tier = left.tiers.get(tier)
     if of_tier is not None and cost > of_tier:
-        return _over_today(tier, cost, of_tier, _limit(left, f"caps.per_tier_day.{tier}"))
+        return _lost(_over_today(tier, cost, of_tier), left, f"caps.per_tier_day.{tier}")
     for tenant, amount in shares(jobs, option.plans).items():
         of_tenant = left.tenants.get(tenant, left.tenant)
         if of_tenant is not None and amount > of_tenant:
-            return _over_today(
-                tenant, amount, of_tenant, _limit(left, "caps.per_tenant_day", tenant)
-            )
+            says = _over_today(tenant, amount, of_tenant)
+            return _lost(says, left, "caps.per_tenant_day", tenant)
     return None
 
 
@@ -60,16 +58,19 @@ def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[s
     return owed
 
 
-def _over_today(whose: str, cost: int, most: int, limit: str) -> Lost:
+def _over_today(whose: str, cost: int, most: int) -> str:
     of = f" for {whose}" if whose else ""
     amounts = f"it may cost {at_most(cost)}, and {about(most)} is left"
-    return Lost(f"it is over what is left of the cap of today{of}: {amounts}", limit)
+    return f"it is over what is left of the cap of today{of}: {amounts}"
 
 
-def _limit(left: CapsLeft, setting: str, tenant: str = "") -> str:
-    """Return the setting of a pool that is the limit, unless `longshore market caps` sets it."""
-    cap = f"{setting}.{tenant}" if tenant else setting
-    return HeldBy.REFUSED if cap in left.general else setting
+def _lost(says: str, left: CapsLeft, setting: str, tenant: str = "") -> Lost:
+    """Return it with the setting of a pool that is the limit, unless `longshore market caps` sets
+    that."""
+    whose = left.general.get(f"{setting}.{tenant}" if tenant else setting)
+    if whose is None:
+        return Lost(says, setting)
+    return Lost(f"{says} (`longshore market caps {whose}`)", HeldBy.REFUSED)
 
 
 def _gpu_seconds(job: UnmetJob) -> int:

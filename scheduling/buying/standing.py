@@ -29,7 +29,7 @@ _STAYS = (HeldBy.REFUSED, HeldBy.COOLDOWN, HeldBy.MARKET_AWAY)
 
 
 class Failed(NamedTuple):
-    """The newest purchase of a pool that has ended, where no node came of it."""
+    """The newest purchase of a pool, where it has ended and no node came of it."""
 
     at: datetime
     why: str
@@ -63,15 +63,20 @@ def standing_of(
             f"`longshore agent --pool {pool.name}`",
         )
     if last is None or since is None or last.at < since:
-        return Standing(f"buys what is missing{_kept_lately(last, since)}")
+        vain = f"; {_in_vain(failed)}" if failed else ""
+        return Standing(f"buys what is missing{_kept_lately(last, since)}{vain}")
     buys_nothing = last.held_by or last.reason.startswith(WAIT)
     if last.held_by == HeldBy.STOPPED or not (buys_nothing or failed):
         return Standing("buys what is missing")
     says = [f"it buys nothing now: {last.reason.removeprefix(WAIT)}"] if buys_nothing else []
     if failed:
-        says.append(f"its last purchase, {failed.at:%H:%M} UTC, came to nothing: {failed.why}")
+        says.append(_in_vain(failed))
     chosen = last.held_by in ("", "flex_price", HeldBy.COOLDOWN) and not failed
     return Standing("; ".join(says), _helps(pool, last, failed), chosen)
+
+
+def _in_vain(failed: Failed) -> str:
+    return f"its last purchase, {failed.at:%H:%M} UTC, came to nothing: {failed.why}"
 
 
 def _helps(pool: PoolSpec, last: BuyingRecord, failed: Failed | None) -> str:

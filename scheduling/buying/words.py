@@ -89,7 +89,7 @@ def why_not(options: Sequence[Option], nothing: Lost) -> Lost:
     least = min(refused, key=lambda option: option.total)
     against = f": {about(waits.total)} in all, against {about(least.total)}" if waits else ""
     hopes = all(option.tier is Tier.FLEX for option in refused)
-    return Lost(f"it costs least{against}", "flex_price" if hopes else "")
+    return Lost(f"that costs least{against}", "flex_price" if hopes else "")
 
 
 def nothing_lacks(coming: Mapping[str, Coming]) -> str:

@@ -176,7 +176,8 @@ async def test_what_the_market_refuses_is_told_and_so_is_a_cap_for_all(
     try:
         capped = await eventually(lambda: told("over what is left of the cap of today"))
         assert capped is not None
-        assert "and $1.00 is left" in capped.headline
+        named = f"and $1.00 is left (`longshore market caps pool={buyer.pool}`)"
+        assert named in capped.headline
         (helps,) = capped.hints
         assert helps == "raise the cap that is named: `longshore market caps` shows all"
         assert "REFUSED" not in {row["state"] for row in await bought(buyer)}

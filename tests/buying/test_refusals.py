@@ -111,22 +111,24 @@ async def test_twenty_purchases_that_race_for_the_last_dollars_stay_within_the_c
 
 
 @pytest.mark.parametrize(
-    ("scope", "name", "cap", "left"),
+    ("scope", "name", "cap", "named", "left"),
     [
-        ("day", "*", "caps.per_day", 2), ("pool", "default", "caps.per_day", 2),
-        ("pool", "*", "caps.per_day", 2), ("tier", "FAST", "caps.per_tier_day.FAST", 2),
-        ("tenant", "default", "caps.per_tenant_day.default", 2),
-        ("tenant", "*", "caps.per_tenant_day.default", 2),
-        ("purchase", "*", "caps.per_purchase", 3),
+        ("day", "*", "caps.per_day", "day", 2),
+        ("pool", "default", "caps.per_day", "pool=default", 2),
+        ("pool", "*", "caps.per_day", "pool=default", 2),
+        ("tier", "FAST", "caps.per_tier_day.FAST", "tier=FAST", 2),
+        ("tenant", "default", "caps.per_tenant_day.default", "tenant=default", 2),
+        ("tenant", "*", "caps.per_tenant_day.default", "tenant=default", 2),
+        ("purchase", "*", "caps.per_purchase", "purchase", 3),
     ],
 )  # fmt: skip
 async def test_a_decision_knows_the_caps_that_the_database_keeps(
-    till: Till, scope: str, name: str, cap: str, left: int
+    till: Till, scope: str, name: str, cap: str, named: str, left: int
 ):
     await till.switch.set_cap(scope, name, 3 * COST)
     assert (await till.open("p-1")).state is PurchaseState.INTENT
     caps = await till.caps_left(PoolSpec(name="default"))
-    assert caps.general == {cap}
+    assert caps.general == {cap: named}
     of = {
         "caps.per_day": caps.day, "caps.per_tier_day.FAST": caps.tiers.get(Tier.FAST),
         "caps.per_tenant_day.default": caps.tenants.get("default"),
@@ -143,7 +145,7 @@ async def test_of_a_pools_own_cap_and_the_databases_the_lower_counts(till: Till)
     assert (await till.open("p-1")).state is PurchaseState.INTENT
     caps = await till.caps_left(pool)
     assert (caps.day, caps.tenants) == (4 * COST, {"default": 0})
-    assert caps.general == {"caps.per_tenant_day.default"}
+    assert caps.general == {"caps.per_tenant_day.default": "tenant=default"}
 
 
 async def test_what_was_not_spent_is_free_for_others(till: Till):

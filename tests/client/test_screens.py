@@ -280,7 +280,8 @@ def test_a_pool_that_buys_wants_no_agent() -> None:
     assert none.headline == "waits: pool default has no nodes; it buys nothing now: over a cap"
     assert none.hints == ("raise the cap",)
     full = waiting(nodes=2, standing=held, helps=("wait for running jobs to end",))
-    assert full.hints == ("wait for running jobs to end", "raise the cap")
+    why = "raise the cap (it buys nothing now: over a cap)"
+    assert full.hints == ("wait for running jobs to end", why)
     small = waiting(nodes=2, standing=Standing("buys what is missing"), kind="a larger one")
     assert small.hints == (
         "no node that is there could ever hold it: its pool buys what is missing",

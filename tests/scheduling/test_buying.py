@@ -176,7 +176,7 @@ def test_a_fast_job_waits_for_a_release_when_that_costs_less():
     # Half an hour of 8 GPUs is $40.00 of delay at $10.00, and $4.00 at $1.00.
     assert dear.plans
     assert cheap.plans == ()
-    assert cheap.reason.startswith("wait: it costs least")
+    assert cheap.reason.startswith("wait: that costs least")
     assert cheap.options[0].delay == micro_of("4.00")
 
 

@@ -28,7 +28,7 @@ def test_it_waits_where_what_is_there_costs_more_than_the_wait_and_its_time():
     assert decision.plans == ()
     # 15 min at $10.00, and 1 h with 5 min to come up at $2.00 and a quarter: $2.50 + $2.71.
     assert waiting(decision) == pytest.approx(micro_of("5.208333"), abs=2)
-    assert decision.reason == "wait: it costs least: $5.21 in all, against $20.83"
+    assert decision.reason == "wait: that costs least: $5.21 in all, against $20.83"
 
 
 def test_it_waits_for_no_longer_than_its_patience():

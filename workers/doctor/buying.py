@@ -32,23 +32,25 @@ async def _look(database: Database, settings: Settings) -> list[Finding]:
             return []
         names = [str(pool["name"]) for pool in pools]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        may_buy = f"pool {', '.join(names[:_SHOWN])}{more} may buy, and"
-        if not configured(settings):
-            let_not = f"`longshore pool set {names[0]} --buying enabled=false`"
-            return [
-                warn(
-                    _CHECK,
-                    f"{may_buy} no market is configured here",
-                    f"Set LONGSHORE_MARKET and a token (docs/settings.md), or let it not buy: "
-                    f"{let_not}.",
-                )
-            ]
+        may_buy = (
+            f"pool{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN])}{more} may buy, and"
+        )
         if stopped:
             return [
                 warn(
                     _CHECK,
                     f"{may_buy} buying is stopped: {stopped}",
                     "Let pools buy again: `longshore market resume`.",
+                )
+            ]
+        if not configured(settings):
+            return [
+                warn(
+                    _CHECK,
+                    f"{may_buy} no market is configured here",
+                    "Start a simulated one (`longshore market simulate`), set LONGSHORE_MARKET "
+                    "and a token (docs/settings.md), or let it not buy: "
+                    f"`longshore pool set {names[0]} --buying enabled=false`.",
                 )
             ]
         waiting = [pool for pool in pools if pool["since"] is not None][:_SHOWN]
