@@ -52,12 +52,15 @@ async def test_what_came_to_a_stopped_nursery_ends_before_the_next_start(
 ) -> None:
     """Also where nobody saw that it was stopped when the supervisor was killed."""
 
-    async def unseen(*_: object) -> None:
-        pass
+    async def unseen(*_: object) -> list[int]:
+        return []
 
     monkeypatch.setattr(supervision.Nursery, "collected", unseen)
     seconds = _seconds()
-    left = f"(env -i setsid sleep {seconds} &); "
+    began = box.folder / "began"
+    # Until it has another environment it is found by the one that it inherited.
+    left = f"(env -i setsid sh -c 'echo > {began}; exec sleep {seconds}' &); "
+    left += f"until [ -e {began} ]; do :; done; "
     await box.report(f"{NURSERY}{left}kill -STOP $N; {STOPPED}kill -9 $S; exec sleep 300")
     await eventually(lambda: running(seconds))
     assert (await box.report("exit 3")).exit_code == 3
