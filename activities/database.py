@@ -83,9 +83,8 @@ class Database:
             if cause and (getattr(cause, "sqlstate", None) or "").startswith(_LIMITS):
                 raise DataError(error.statement, error.params, cause) from error
             if getattr(cause, "sqlstate", None) == _FULL:
-                # Without its cause: Temporal replaces what carries a long statement and its stack.
                 why = str(cause).partition("\n")[0]
-                raise UnavailableError(f"the capacity database's disk is full: {why}") from None
+                raise UnavailableError(f"the capacity database's disk is full: {why}") from error
             raise unanswered(error) from error
         except DBAPIError as error:
             if error.connection_invalidated:

@@ -12,13 +12,17 @@ from models.errors import LongshoreError, MarketError, NotFoundError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MOST = 1_000
+"""Characters that a failure tells of an error of the database."""
+
 
 def reports_errors(call: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
     """Decorate an async activity: a LongshoreError becomes an ApplicationError of that type.
 
     Whether Temporal tries again is a property of the error's class (`retryable`). What the
     database does not take as data, or does not have, it will not take or have another time
-    either: what a step is about is stored before the step is asked for.
+    either: what a step is about is stored before the step is asked for. Of any other error of the
+    database the failure tells the first line that it said, and no statement.
     """
 
     return _reporting(call, lambda error: error.retryable)
@@ -41,17 +45,44 @@ def _reporting(
         try:
             return await call(*args, **kwargs)
         except LongshoreError as error:
+            cause = _without_statements(error)
+            text = str(error) if cause else str(error)[:_MOST]
             raise ApplicationError(
-                str(error), type=type(error).__name__, non_retryable=not again(error)
-            ) from error
+                text, type=type(error).__name__, non_retryable=not again(error)
+            ) from cause
         except Exception as error:
             said = _about_data(error, f"{call.__name__} of {_ids(args)}")
-            if said is None:
+            if said is None and not _carries_statement(error):
                 raise
-            kind, text = said
-            raise ApplicationError(text, type=kind, non_retryable=True) from error
+            kind, text = said or (type(error).__name__, f"the capacity database: {_first(error)}")
+            raise ApplicationError(
+                text, type=kind, non_retryable=said is not None
+            ) from _without_statements(error)
 
     return wrapped
+
+
+def _without_statements(error: BaseException) -> BaseException | None:
+    """Return an error as the cause of another; None where it carries a statement, or one below it.
+
+    Temporal replaces all of a failure that is too long, and with it what is wrong.
+    """
+    below: BaseException | None = error
+    while below is not None:
+        if _carries_statement(below):
+            return None
+        below = below.__cause__
+    return error
+
+
+def _carries_statement(error: BaseException) -> bool:
+    # Of SQLAlchemy, by what it has: agents do not import it.
+    return hasattr(error, "statement") and hasattr(error, "orig")
+
+
+def _first(error: BaseException) -> str:
+    """Return the first line of what the database, or its driver, said."""
+    return str(getattr(error, "orig", None) or error).partition("\n")[0][:_MOST]
 
 
 def _about_data(error: Exception, step: str) -> tuple[str, str] | None:
@@ -62,11 +93,11 @@ def _about_data(error: Exception, step: str) -> tuple[str, str] | None:
     # Of SQLAlchemy and psycopg, by their names: agents do not import these.
     name, cause = type(error).__name__, getattr(error, "orig", None)
     if name == "DataError":
-        return name, str(error)
+        return name, _first(error)
     if name == "NoResultFound":
         return NotFoundError.__name__, f"{step}: the capacity database has no such row"
     if name == "IntegrityError" and type(cause).__name__ == "ForeignKeyViolation":
-        return NotFoundError.__name__, f"{step}: {cause}"
+        return NotFoundError.__name__, f"{step}: {_first(error)}"
     return None
 
 

@@ -47,8 +47,9 @@ async def test_a_step_on_what_was_bought_is_tried_again_and_one_on_nothing_is_no
 
 async def test_a_row_that_another_try_has_stored_is_found_by_the_next():
     error = IntegrityError("INSERT", None, UniqueViolation("there already"))
-    with pytest.raises(IntegrityError):
+    with pytest.raises(ApplicationError, match="there already") as raised:
         await reports_errors(_fails)(error)
+    assert (raised.value.type, raised.value.non_retryable) == ("IntegrityError", False)
 
 
 @pytest.mark.parametrize("status", [400, 404, 422])

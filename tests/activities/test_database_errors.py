@@ -1,0 +1,75 @@
+"""What a step fails with that the database refuses: what that said first, and no statement."""
+
+import uuid
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+from temporalio import activity, workflow
+from temporalio.client import Client, WorkflowHandle
+from temporalio.worker import Worker
+
+from activities.database import Database
+from activities.retrying import reports_errors
+from tests.support.waiting import eventually
+
+LONG = f"/* {'a statement that goes on, ' * 1_000} */"
+"""Longer than what Temporal keeps of the failure of a step that is tried again: 4 KB."""
+_RAISE = "DO $$ BEGIN RAISE EXCEPTION 'it said so' USING ERRCODE = '{}', HINT = 'a hint'; END $$"
+
+
+class Steps:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @activity.defn(name="step_on_database")
+    @reports_errors
+    async def step(self, statement: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(text(f"{statement} {LONG}"))
+
+
+@workflow.defn(name="StepOnDatabaseWorkflow", sandboxed=False)
+class StepWorkflow:
+    @workflow.run
+    async def run(self, statement: str) -> None:
+        await workflow.execute_activity(
+            "step_on_database", statement, start_to_close_timeout=timedelta(seconds=30)
+        )
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("SELECT nothing_here", 'the capacity database: column "nothing_here" does not exist'),
+        (_RAISE.format("23505"), "the capacity database: it said so"),
+        (_RAISE.format("XX000"), "the capacity database: it said so"),
+        (_RAISE.format("53200"), "the capacity database does not answer: it said so"),
+        (_RAISE.format("53100"), "the capacity database's disk is full: it said so"),
+        (_RAISE.format("55P03"), "the capacity database is locked: "),
+        (
+            f"DO $$ BEGIN RAISE EXCEPTION '{'x' * 5_000}'; END $$",
+            f"the capacity database: {'x' * 900}",
+        ),
+    ],
+    ids=["wrong", "taken", "internal", "memory", "disk", "locked", "long"],
+)
+async def test_what_the_database_said_can_be_read_in_temporal(
+    temporal: Client, control: Database, statement: str, said: str
+):
+    queue = f"steps-{uuid.uuid4().hex[:8]}"
+    steps = Steps(control)
+    async with Worker(
+        temporal, task_queue=queue, workflows=[StepWorkflow], activities=[steps.step]
+    ):
+        flow = await temporal.start_workflow(
+            StepWorkflow.run, statement, id=queue, task_queue=queue
+        )
+        assert (await eventually(lambda: _failure(flow))).startswith(said)
+        await flow.terminate()
+
+
+async def _failure(flow: WorkflowHandle[StepWorkflow, None]) -> str:
+    """Return what the step failed with last; empty before it has."""
+    pending = (await flow.describe()).raw_description.pending_activities
+    return pending[0].last_failure.message if pending else ""
