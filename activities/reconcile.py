@@ -48,7 +48,7 @@ from models.reconcile import (
     WorkflowState,
 )
 from models.settings import Settings
-from scheduling.reconcile import compare
+from scheduling.reconcile import compare, ended_lately
 
 _AT_MOST = 300
 """Findings that one run reports: a report travels."""
@@ -86,14 +86,16 @@ class ReconcileActivities:
     async def find_differences(self, request: ReconcileRequest) -> ReconcileReport:
         """Return what database, workflows, agents and markets disagree on; changes nothing."""
         seen = await observe(self._database, self._temporal, request, self._node_lost_after)
-        found = compare(seen, request)
-        if found:
+        found, lately = compare(seen, request), ended_lately(seen, request)
+        if found or lately:
             await asyncio.sleep(request.second_look.total_seconds())
             seen = await observe(self._database, self._temporal, request, self._node_lost_after)
             before = {(each.kind, each.subject) for each in found}
             found = [
                 each for each in compare(seen, request) if (each.kind, each.subject) in before
             ]
+            still = {job.id for job in seen.jobs if job.ended_at is None}
+            lately = {job_id: at for job_id, at in lately.items() if job_id in still}
         at_markets = await self._at_markets()
         stops = [await self._with_stop(each) for each in found[:_AT_MOST]]
         return ReconcileReport(
@@ -103,6 +105,8 @@ class ReconcileActivities:
             nodes=len(seen.nodes),
             pools=len(seen.pools),
             dry_run=request.dry_run,
+            too_recent=len(lately),
+            again_at=max(lately.values(), default=None),
         )
 
     @activity.defn

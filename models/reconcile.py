@@ -178,10 +178,14 @@ class ReconcileReport(Wire):
     nodes: int = 0
     pools: int = 0
     dry_run: bool = False
+    too_recent: int = 0
+    """Open jobs whose workflow has ended within the margin: no findings, they are left alone."""
+    again_at: Instant | None = None
+    """After this all of these can be recorded; None where there are none."""
 
     @property
     def settled(self) -> bool:
-        """True where nothing is left for a person to look at."""
+        """True where nothing is left for a person to look at: what is too recent is not."""
         return self.left_out == 0 and all(finding.mended for finding in self.findings)
 
 

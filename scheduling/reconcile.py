@@ -5,7 +5,7 @@ alone. The rows are read before Temporal is asked, so a workflow that ended, or 
 is young too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from models.job import JobResult, JobState, JobStatus
@@ -74,6 +74,19 @@ def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
         *_ledgers(seen),
         *_agents(seen, request),
     )
+
+
+def ended_lately(seen: Observed, request: ReconcileRequest) -> Mapping[str, datetime]:
+    """Return the open jobs whose workflow has ended too lately for a finding, each with the moment
+    after which it is one."""
+    found: dict[str, datetime] = {}
+    for job in seen.jobs:
+        flow = seen.workflows.get(job_workflow_id(job.id))
+        if job.ended_at is not None or flow is None or flow.result is None:
+            continue
+        if flow.closed_at is not None and not _older(flow.closed_at, seen, request.margin):
+            found[job.id] = flow.closed_at + request.margin
+    return found
 
 
 # --- jobs ---------------------------------------------------------------------------------

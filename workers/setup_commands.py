@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,8 +56,8 @@ def reconcile(
 ) -> None:
     """Compare database, workflows and agents now; mend what is safe, and report the rest.
 
-    A schedule does the same every few minutes. Ends with code 0 when nothing is left to do, 1
-    when a person must look at something.
+    A schedule does the same every few minutes. Ends with code 1 when a person must look at
+    something, else with 0: also where it names a time to run it again.
     """
     from client.calls import call
 
@@ -82,10 +83,21 @@ def _show(report: ReconcileReport) -> None:
         typer.echo(f"and {report.left_out} more: run it again")
     compared = f"open jobs: {report.jobs}, nodes: {report.nodes}, pools: {report.pools}"
     mended = sum(finding.mended for finding in report.findings)
+    if report.again_at is not None:
+        typer.echo(_too_recent(report.too_recent, report.again_at))
     if not report.findings:
-        typer.echo(f"All agree ({compared}).")
+        agree = "All else agrees" if report.too_recent else "All agree"
+        typer.echo(f"{agree} ({compared}).")
     else:
         typer.echo(f"\nFindings: {len(report.findings)}, mended: {mended} ({compared}).")
+
+
+def _too_recent(jobs: int, again_at: datetime) -> str:
+    of = "1 job has" if jobs == 1 else f"{jobs} jobs have"
+    after = again_at + timedelta(seconds=1)  # its fraction is not shown
+    return (
+        f"{of} ended outside too recently to be recorded: run it again after {after:%H:%M:%S} UTC"
+    )
 
 
 def _show_finding(finding: Finding, *, dry_run: bool) -> None:

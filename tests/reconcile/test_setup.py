@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -22,6 +22,7 @@ from activities.migrations import current_revision
 from activities.revisions import newest_revision
 from client.api import Longshore
 from client.payloads import data_converter
+from client.reconcile import reconcile
 from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE
 from models.job import JobState
 from models.market_memory import MARKET_WATCH_SCHEDULE, MarketWatchReport
@@ -169,6 +170,38 @@ async def test_reconcile_says_that_all_agree(settings: Settings, control: Databa
     done = await _longshore(settings, "reconcile")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("All agree (open jobs: 0, ")
+
+
+async def test_reconcile_says_what_has_ended_too_recently_and_when_to_run_it_again(
+    longshore: Longshore, settings: Settings, control: Database, temporal: Client, pool: str
+):
+    job_id = (await longshore.submit(a_spec(pool, gpus=64))).job_id
+    await reaches(longshore, job_id, JobState.QUEUED)
+    job = temporal.get_workflow_handle(job_workflow_id(job_id))
+    await job.terminate()
+    closed_at = (await job.describe()).close_time
+    assert closed_at
+    again_at = closed_at + ReconcileRequest().margin
+
+    async def told() -> bool:
+        """A list of Temporal's may lag."""
+        done = await _longshore(settings, "reconcile")
+        assert (done.returncode, done.stderr) == (0, "")
+        too_recent, others = done.stdout.splitlines()
+        assert others.startswith("All else agrees (open jobs: 1, ")
+        return too_recent == (
+            "1 job has ended outside too recently to be recorded: run it again after "
+            f"{again_at + timedelta(seconds=1):%H:%M:%S} UTC"
+        )
+
+    await eventually(told)
+    report = json.loads((await _longshore(settings, "reconcile", "--json")).stdout)
+    assert report["too_recent"] == 1
+    assert datetime.fromisoformat(report["again_at"]) == again_at
+    at_once = ReconcileRequest(margin=timedelta(0), second_look=timedelta(0))
+    report = await reconcile(longshore, at_once)
+    assert (report.too_recent, report.again_at, len(report.findings)) == (0, None, 1)
+    assert report.settled
 
 
 async def test_reconcile_ends_with_1_where_a_person_must_look(

@@ -21,7 +21,7 @@ from models.reconcile import (
     WorkflowSeen,
     WorkflowState,
 )
-from scheduling.reconcile import compare, to_ask, to_describe
+from scheduling.reconcile import compare, ended_lately, to_ask, to_describe
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 OLD, YOUNG = NOW - timedelta(hours=1), NOW - timedelta(seconds=5)
@@ -103,6 +103,21 @@ def test_an_end_that_nobody_recorded_is_recorded_as_the_workflow_ended(state: Jo
 
 def test_an_end_that_may_be_recorded_at_this_moment_is_left_alone():
     assert found(ended(at=YOUNG), jobs=[a_job()]) == []
+    again = ended_lately(seen(ended(at=YOUNG), jobs=[a_job()]), REQUEST)
+    assert again == {"j": YOUNG + REQUEST.margin}
+
+
+@pytest.mark.parametrize(
+    ("flow", "job"),
+    [
+        (QUEUED, a_job()),
+        (a_flow(state=MISSING), a_job()),
+        (ended(), a_job()),
+        (ended(at=YOUNG), a_job(ended_at=YOUNG)),
+    ],
+)
+def test_nothing_else_has_ended_lately(flow: WorkflowSeen, job: JobSeen):
+    assert ended_lately(seen(flow, jobs=[job]), REQUEST) == {}
 
 
 @pytest.mark.parametrize(
