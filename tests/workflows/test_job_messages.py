@@ -5,6 +5,7 @@ import uuid
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
@@ -309,8 +310,11 @@ async def test_an_id_of_which_no_end_is_on_record_is_refused_and_changes_nothing
         await asyncio.wait_for(handle.result(), 60)
     assert "is not on record as ended: give this one another id" in str(failure.value.cause)
     assert await lease_ends(control, job_id) == [None]
-    job = await longshore.job(job_id)
-    assert (job.pool, job.ended_at) == (pool, None)
+    async with control.transaction() as connection:
+        row = await connection.execute(
+            text("SELECT pool, ended_at FROM jobs WHERE id = :id"), {"id": job_id}
+        )
+    assert row.one() == (pool, None)
 
 
 async def test_a_job_that_was_reset_goes_on(
