@@ -17,7 +17,6 @@ from activities.metrics import JOB_ENDS, SILENT, Metrics
 from activities.retrying import reports_errors
 from activities.signals import Signals
 from activities.snapshot import load_nodes, load_pool
-from activities.stored_specs import stored_spec
 from models.job import JobResult, JobSpec
 from models.messages import (
     EnqueueReply,
@@ -232,20 +231,21 @@ async def _why_over(connection: AsyncConnection, job_id: str) -> str:
 
 
 async def _why_another(connection: AsyncConnection, request: EnqueueRequest) -> str:
-    """Return why an id cannot be used, where a job of other content that has not ended is on
-    record under it; empty otherwise.
+    """Return why an id cannot be used, where another job that has not ended is on record under it;
+    empty otherwise.
 
     Temporal takes the id of a workflow that was terminated again at once. What that job holds is
-    freed by the next reconcile, and its row says what it asked for. One that was reset asks for
-    the same. (Only of first attempts: a later one goes on whatever somebody wrote into the row.)
+    freed by the next reconcile: it has ended, also where the other asks for the same. (Only of
+    first attempts, and of no run that was reset: others go on whatever somebody wrote into the
+    row.)
     """
-    if request.attempt > 1:
+    if request.attempt > 1 or request.reset:
         return ""
-    stored = await connection.scalar(
-        text("SELECT spec FROM jobs WHERE id = :id AND ended_at IS NULL"),
+    submitted_at = await connection.scalar(
+        text("SELECT submitted_at FROM jobs WHERE id = :id AND ended_at IS NULL"),
         {"id": request.job_id},
     )
-    if stored is None or stored_spec(request.job_id, stored) in (None, request.spec):
+    if submitted_at in (None, request.submitted_at):
         return ""
     return f"another job {request.job_id} is not on record as ended: give this one another id"
 

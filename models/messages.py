@@ -182,6 +182,8 @@ class EnqueueRequest(Wire):
     key: str | None = None
     submitted_at: Instant
     held: bool = False
+    reset: bool = False
+    """By a run that was reset: the one before it may have put the job on record."""
 
 
 class EnqueueReply(Wire):

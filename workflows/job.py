@@ -182,9 +182,11 @@ class JobWorkflow(Started):
     async def _enqueue(self) -> str:
         """Put this attempt into the queue; return why no node could ever hold it, if so."""
         held = self._held  # what the queue is told; a change meanwhile is told afterwards
+        run = workflow.info()
         request = EnqueueRequest(
             job_id=self._id, attempt=self._attempt, spec=self._spec, key=self._job.key,
             submitted_at=self._submitted_at, held=held,
+            reset=run.run_id != run.first_execution_run_id,
         )  # fmt: skip
         entry = steps.start_enqueue(request)
         await workflow.wait_condition(lambda: entry.done() or self._cancel is not None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
@@ -50,13 +51,15 @@ async def test_a_key_that_no_index_takes_is_refused_and_not_tried_again(ledger: 
     assert await ledger.rows(_QUEUE) == []
 
 
-async def test_an_id_of_a_job_that_has_not_ended_is_no_other_s_to_queue_or_end(ledger: Ledger):
+@pytest.mark.parametrize("gpus", [1, 99], ids=["same", "other"])
+async def test_an_id_of_a_job_that_has_not_ended_is_no_other_s_to_queue_or_end(
+    ledger: Ledger, gpus: int
+):
     await ledger.register(gpus=2)
     await ledger.enqueue("a")
     await ledger.place("a", gpus=(0, 1))
-    other = EnqueueRequest(
-        job_id="a", attempt=1, spec=ledger.spec(gpus=99), submitted_at=SUBMITTED_AT
-    )
+    later = SUBMITTED_AT + timedelta(seconds=1)
+    other = EnqueueRequest(job_id="a", attempt=1, spec=ledger.spec(gpus=gpus), submitted_at=later)
     reply = await ledger.run(ledger.queue.enqueue, other)
     assert (reply.queued, reply.other) == (False, True)
     assert "is not on record as ended" in reply.refusal

@@ -1,22 +1,24 @@
 """A job whose workflow was ended from outside is the same everywhere before that is recorded."""
 
+import asyncio
 import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 
 from client.api import Longshore
 from console.fleet import Fleet
 from models.job import JobState
-from models.messages import job_workflow_id
+from models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
 from models.settings import Settings
 from tests.client.conftest import Command
 from tests.support.control import a_spec, reaches
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 from workers.schedules import RECONCILE, ensure_schedule
+from workflows.job import JobWorkflow
 
 BY_HAND = "`longshore reconcile` records that, and frees what it may hold"
 
@@ -76,6 +78,49 @@ async def test_a_terminated_job_has_failed_wherever_one_looks(
     shown += [each for each in await pages.jobs(pool=pool) if each.id == job_id]
     await pages.close()
     assert [each.state for each in shown if each] == [JobState.FAILED] * 4
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["runs", "waits"])
+async def test_a_terminated_job_has_failed_also_where_the_same_is_started_again(
+    longshore: Command,
+    api: Longshore,
+    settings: Settings,
+    node: ScriptedNode,
+    pool: str,
+    temporal: Client,
+    runs: bool,
+) -> None:
+    spec = a_spec(pool, gpus=1 if runs else 64)
+    job_id = (await api.submit(spec)).job_id
+    await reaches(api, job_id, JobState.RUNNING if runs else JobState.QUEUED)
+    await temporal.get_workflow_handle(job_workflow_id(job_id)).terminate("by mistake")
+    again = await temporal.start_workflow(
+        JobWorkflow.run, JobInput(spec=spec), id=job_workflow_id(job_id),
+        task_queue=CONTROL_TASK_QUEUE,
+    )  # fmt: skip
+    with pytest.raises(WorkflowFailureError) as refused:
+        await asyncio.wait_for(again.result(), 60)
+    assert "is not on record as ended: give this one another id" in str(refused.value.cause)
+
+    pages = Fleet(settings)
+
+    async def has_failed() -> bool:
+        """A list of Temporal's may lag."""
+        in_list = json.loads((await longshore("jobs", "--json", "--pool", pool)).out)
+        job = json.loads((await longshore("job", "--json", job_id)).out)
+        why = json.loads((await longshore("why", "--json", job_id)).out)
+        report, listed = await pages.report(job_id), await pages.jobs(pool=pool)
+        shown = [report.job, (await pages.explain(job_id)).job, *listed]
+        states = {each["state"] for each in (*in_list, job["job"], why["job"])}
+        assert states | {each.state for each in shown} == {JobState.FAILED}
+        assert (job["status"], report.status) == (None, None)
+        assert "its id was started again" in report.missing[0]
+        return report.job.reason == f"its workflow was terminated; {BY_HAND}"
+
+    await eventually(has_failed)
+    await pages.close()
+    assert [each.state async for each in api.watch(job_id)] == [JobState.FAILED]
+    assert (await api.wait(job_id)).state is JobState.FAILED
 
 
 async def test_it_says_when_the_reconcile_looks_that_frees_what_it_holds(
