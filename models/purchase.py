@@ -210,7 +210,8 @@ class OrderSeen(Wire):
     late: bool = False
     """It was refused after its time had begun: the same order for the time from now on may do."""
     forbidden: bool = False
-    """The market does not let our key order: no other order does better there."""
+    """The market does not let our key order, or the account there has too little money: no other
+    order does better there now."""
 
     @property
     def over(self) -> bool:

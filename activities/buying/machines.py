@@ -216,7 +216,7 @@ class MachineActivities:
         async with self._database.transaction() as connection:
             tries = await connection.scalar(text(_REFUSED), {"name": name, "reason": str(error)})
             if isinstance(error, CredentialsError):
-                await market_refusals.note(connection, block["provider"], str(error))
+                await market_refusals.note(connection, block["provider"], error)
             again = await self._again(connection, block, tries)
             if again is None:
                 await connection.execute(text(_FAIL), {"name": name, "reason": str(error)})

@@ -1,6 +1,6 @@
-"""Markets at which nothing is bought for now: they do not let our key, or time that is paid for
-there cannot be used. Sellers whose offers are left out: they took no order with an image. Rows of
-books that are: their market took no order of them."""
+"""Markets at which nothing is bought for now: they do not let our key, the account there has too
+little money, or time that is paid for there cannot be used. Sellers whose offers are left out:
+they took no order with an image. Rows of books that are: their market took no order of them."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,17 +9,26 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.buying import BuyingPolicy, RefusedOffer
+from models.errors import FundsError, MarketError
 from scheduling.buying.starting import closed_until
 
 
-async def note(connection: AsyncConnection, provider: str, reason: str) -> None:
-    """Note that a market refused our key. Refusals of one moment count once."""
-    await connection.execute(text(_NOTE), {"provider": provider, "reason": reason})
+async def note(connection: AsyncConnection, provider: str, error: MarketError) -> None:
+    """Note that a market refused our key, or an order for the money of the account there. Refusals
+    of one moment count once."""
+    row = {"provider": provider, "reason": str(error), "for_funds": isinstance(error, FundsError)}
+    await connection.execute(text(_NOTE), row)
 
 
-async def forget(connection: AsyncConnection, provider: str | None = None) -> None:
-    """A market took something from us; or, without a name, a person wants all of them asked."""
-    await connection.execute(text(_FORGET), {"provider": provider})
+async def forget(
+    connection: AsyncConnection, provider: str | None = None, *, only_funds: bool = False
+) -> None:
+    """A market took something from us; or, without a name, a person wants all of them asked.
+
+    With `only_funds` it took an order: its account has money, and whether our key may start there
+    is another question.
+    """
+    await connection.execute(text(_FORGET), {"provider": provider, "only_funds": only_funds})
     if provider is None:
         await connection.execute(text(_FORGET_OFFERS))
 
@@ -33,10 +42,10 @@ async def closed_markets(
     """
     found: dict[str, str] = {}
     for row in await connection.execute(text(_REFUSALS)):
-        until = closed_until(row.times, row.at)
+        until = closed_until(row.times, row.at, for_funds=row.for_funds)
         if now < until:
             found[row.provider] = (
-                f"{row.reason}. Nothing is bought there until {until:%Y-%m-%d %H:%M} UTC, or "
+                f"{row.reason}. Nothing is bought there until {until:%Y-%m-%d %H:%M:%S} UTC, or "
                 "`longshore market resume`"
             )
     for row in await connection.execute(text(_UNUSED), {"pool": pool, "now": now}):
@@ -57,21 +66,24 @@ async def refused_offers(
 
 
 _NOTE = """
-    INSERT INTO market_refusals AS r (provider, reason, times, at)
-    VALUES (:provider, :reason, 1, clock_timestamp())
+    INSERT INTO market_refusals AS r (provider, reason, times, at, for_funds)
+    VALUES (:provider, :reason, 1, clock_timestamp(), :for_funds)
     ON CONFLICT (provider) DO UPDATE
-       SET reason = excluded.reason, at = excluded.at,
-           times = r.times + CASE WHEN r.at < excluded.at - interval '1 minute' THEN 1 ELSE 0 END
+       SET reason = excluded.reason, at = excluded.at, for_funds = excluded.for_funds,
+           times = CASE WHEN r.for_funds <> excluded.for_funds THEN 1
+                        WHEN r.at < excluded.at - interval '1 minute' THEN r.times + 1
+                        ELSE r.times END
 """
 
 _FORGET = """
     DELETE FROM market_refusals
      WHERE provider = coalesce(CAST(:provider AS text), provider)
+       AND (for_funds OR NOT :only_funds)
 """
 
 _FORGET_OFFERS = "UPDATE purchase_orders SET refused_finally = false WHERE refused_finally"
 
-_REFUSALS = "SELECT provider, reason, times, at FROM market_refusals"
+_REFUSALS = "SELECT provider, reason, times, at, for_funds FROM market_refusals"
 
 _UNUSED = """
     SELECT b.provider, b.id, b.ends_at, b.nodes, m.ready, m.reason

@@ -29,6 +29,7 @@ from activities.snapshot import load_pool
 from models.buying import BuyingPolicy
 from models.errors import (
     CredentialsError,
+    FundsError,
     GoneError,
     LongshoreError,
     OfferRefusedError,
@@ -147,14 +148,14 @@ class PurchasingActivities:
                 now = await self._now()
                 final = isinstance(error, OfferRefusedError) and not rows.is_late(row, now)
                 await self._refuse(ref.key, str(error), finally_=final)
-                forbidden = isinstance(error, CredentialsError)
+                forbidden = isinstance(error, CredentialsError | FundsError)
                 if forbidden:
                     async with self._database.transaction() as connection:
-                        await market_refusals.note(connection, row["provider"], str(error))
+                        await market_refusals.note(connection, row["provider"], error)
                 return (await self._seen(ref.key)).model_copy(
                     update={"late": rows.is_late(row, now), "forbidden": forbidden}
                 )
-            await self._record(ref.key, order)
+            await self._record(ref.key, order, taken=True)
         await failpoint("place_order.after-commit")
         return await self._seen(ref.key)
 
@@ -288,7 +289,8 @@ class PurchasingActivities:
                 await connection.execute(text(_END_BLOCK), {"key": key, "reason": reason})
             await rows.recount(connection, row["purchase_id"])
 
-    async def _record(self, key: str, order: Order) -> None:
+    async def _record(self, key: str, order: Order, *, taken: bool = False) -> None:
+        """Store what is known of an order, which was `taken` just now."""
         async with self._database.transaction() as connection:
             row = await rows.lock_order(connection, key)
             if row["is_machine"]:
@@ -296,6 +298,8 @@ class PurchasingActivities:
                 await market_refusals.forget(connection, row["provider"])
             else:
                 await rows.record_order(connection, row, order)
+                if taken:
+                    await market_refusals.forget(connection, row["provider"], only_funds=True)
 
     async def _now(self) -> datetime:
         async with self._database.transaction() as connection:

@@ -184,7 +184,8 @@ class MachineRow(SQLModel, table=True):
 
 
 class MarketRefusalRow(SQLModel, table=True):
-    """A market that does not let our key buy or start, until it does again."""
+    """A market that does not let our key buy or start, or whose account has too little money,
+    until it takes something again."""
 
     __tablename__: ClassVar[str] = "market_refusals"  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -193,6 +194,7 @@ class MarketRefusalRow(SQLModel, table=True):
     times: int
     """In a row; those of one minute are one."""
     at: datetime = Field(sa_column=_time())
+    for_funds: bool = Field(default=False, sa_column_kwargs=_default("false"))
 
 
 class SaleRow(SQLModel, table=True):

@@ -10,6 +10,8 @@ FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=5), timedelta(minutes=10)
 """Between two starts on paid time; each pause is twice the one before it."""
 FIRST_CLOSED, LONGEST_CLOSED = timedelta(minutes=10), timedelta(hours=24)
 """How long nothing is bought at a market that does not let our key do it; doubled each time."""
+FIRST_WITHOUT_FUNDS, LONGEST_WITHOUT_FUNDS = timedelta(minutes=1), timedelta(minutes=15)
+"""The same where its account has too little money: somebody pays in, and tells nobody here."""
 _MOST_DOUBLINGS = 16
 
 
@@ -24,9 +26,11 @@ def start_again(
     return pause if now + pause + least <= ends_at else None
 
 
-def closed_until(times: int, at: datetime) -> datetime:
+def closed_until(times: int, at: datetime, *, for_funds: bool = False) -> datetime:
     """Return until when nothing is bought at a market that refused our key `times` times in a row,
-    last at `at`."""
+    or orders for the money of the account there, last at `at`."""
+    if for_funds:
+        return at + _doubled(FIRST_WITHOUT_FUNDS, times, LONGEST_WITHOUT_FUNDS)
     return at + _doubled(FIRST_CLOSED, times, LONGEST_CLOSED)
 
 

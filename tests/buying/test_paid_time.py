@@ -12,7 +12,7 @@ from models.job import JobState
 from models.purchase import PurchaseState
 from scheduling.buying.starting import LONGEST_PAUSE, closed_until, start_again
 from tests.buying.buyer import Buyer, block_option
-from tests.buying.test_pool_buys import may_buy
+from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
 
@@ -128,8 +128,41 @@ async def test_an_order_that_our_key_may_not_make_is_not_made_again_and_again(
     await longshore.cancel(job.job_id)
 
 
+async def test_a_market_whose_account_lacks_money_is_asked_again_after_longer_each_time(
+    buyer: Buyer, longshore: Longshore
+):
+    buyer.market.fault("funds", times=2, provider="sfcompute", route="POST /orders")
+    buyer.market.fault("empty_availability", times=-1)
+    await may_buy(buyer, instance_types=["8xH100"])
+    job = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+
+    async def says_when(times: int) -> bool:
+        refused = await buyer.rows("SELECT times, at FROM market_refusals")
+        assert [each["times"] for each in refused] == [times]
+        until = closed_until(times, refused[0]["at"], for_funds=True)
+        why = (await longshore.explain(job.job_id)).headline
+        assert "the balance is too low" in why
+        return f"Nothing is bought there until {until:%Y-%m-%d %H:%M:%S} UTC" in why
+
+    await eventually(lambda: says_when(1), interval=1)
+    assert len(await orders_of(buyer)) == 1
+    await _let_time_pass(buyer)
+    await eventually(lambda: says_when(2), interval=1)
+    assert len(await orders_of(buyer)) == 2
+    await _let_time_pass(buyer)  # somebody has paid in
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    assert await buyer.rows("SELECT * FROM market_refusals") == []
+    await bought(buyer)
+    await buyer.let_all_go()
+    await buyer.agrees()
+
+
 async def _is_refused(buyer: Buyer) -> bool:
     return any(machine["refused"] for machine in await machines_of(buyer))
+
+
+async def _let_time_pass(buyer: Buyer) -> None:
+    await buyer.rows("UPDATE market_refusals SET at = at - interval '1 hour'")
 
 
 async def _has_orders(buyer: Buyer, count: int) -> bool:
@@ -147,3 +180,5 @@ def test_pauses_grow_and_end_with_the_use_of_the_paid_time():
     assert closed_until(1, now) == now + timedelta(minutes=10)
     assert closed_until(3, now) == now + timedelta(minutes=40)
     assert closed_until(99, now) == now + timedelta(hours=24)
+    for_funds = [closed_until(times, now, for_funds=True) - now for times in (1, 2, 5, 99)]
+    assert for_funds == [timedelta(minutes=each) for each in (1, 2, 15, 15)]
