@@ -12,6 +12,7 @@ from models.buying import Option, PurchasePlan
 from models.money import format_dollars
 from models.spending import named
 from scheduling.buying.words import about
+from scheduling.words import and_more
 
 _COLUMNS = ("", "option", "money", "delay", "left over", "in all", "why not")
 _NUMBERS = ("money", "delay", "left over", "in all")
@@ -55,8 +56,8 @@ def _table(options: Sequence[Option], most: int | None) -> RenderableType:
             option.lost,
             style="bold" if option.chosen else "",
         )
-    if most is not None and len(ordered) > most:
-        table.add_row("", f"and {len(ordered) - most} more", "", "", "", "", "")
+    if most is not None and (more := and_more(len(ordered) - most)):
+        table.add_row("", more, "", "", "", "", "")
     return table
 
 

@@ -32,7 +32,7 @@ from models.units import format_duration, format_gb, format_limits
 from models.views import AttemptView, Explanation, JobView
 from models.visible import in_one_line
 from scheduling.buying.words import about, under_way
-from scheduling.words import MOST_NODES, format_places
+from scheduling.words import MOST_NODES, and_more, format_places
 
 
 def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
@@ -286,8 +286,8 @@ def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[SeveralLines, S
         gpu_list(indices).removeprefix("GPUs ").removeprefix("GPU ") if indices else ""
         for _, indices in places[:MOST_NODES]
     ]
-    if more := len(places[MOST_NODES:]):
-        nodes.append(f"and {count(more, 'more node')}")
+    if more := and_more(len(places) - MOST_NODES, "node"):
+        nodes.append(more)
     return SeveralLines(nodes), SeveralLines(gpus)
 
 

@@ -11,7 +11,7 @@ from client.words import cell, clock, zone
 from models.job import format_wish
 from models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
 from scheduling.buying.words import about
-from scheduling.words import format_gpus
+from scheduling.words import and_more, format_gpus
 
 _AMOUNTS = ("lost or paid", "delay", "in all")
 _VICTIMS = ("job", "class", "GPUs", "done again", "saving", "waiting", "in all", "why")
@@ -75,6 +75,6 @@ def _kept(
     shown = rejected[:most]
     for one in shown:
         table.add_row(one.job_id, one.reason)
-    if plan.rejected_count > len(shown):
-        table.add_row("", f"and {plan.rejected_count - len(shown)} more")
+    if more := and_more(plan.rejected_count - len(shown)):
+        table.add_row("", more)
     return table

@@ -29,6 +29,7 @@ from scheduling.buying.standing import Standing
 from scheduling.buying.words import under_way
 from scheduling.packer import could_ever_place
 from scheduling.unready import in_the_way_for_good
+from scheduling.words import and_more
 
 _SUFFIX = 10
 _MOST_NAMED = 2
@@ -110,10 +111,8 @@ def _what_comes(standing: Standing, coming: tuple[PurchaseUnderWay, ...]) -> str
     if not coming and not standing.buys:
         return ""
     buys = f"it {standing.says}" if standing.buys else ""
-    there = under_way(coming[:_MOST_NAMED])
-    if len(coming) > _MOST_NAMED:
-        there += f"; and {len(coming) - _MOST_NAMED} more"
-    return f"{'; '.join(filter(None, (buys, there)))} (`longshore why` shows what for this job)"
+    there = under_way(coming[:_MOST_NAMED]), and_more(len(coming) - _MOST_NAMED)
+    return f"{'; '.join(filter(None, (buys, *there)))} (`longshore why` shows what for this job)"
 
 
 def _warnings(

@@ -27,6 +27,7 @@ from client.words import clock, count, places_of
 from models.errors import UnavailableError
 from models.job import JobResult, JobState
 from models.views import JobView, NodeView
+from scheduling.words import and_more
 
 if TYPE_CHECKING:
     from client.api import Longshore
@@ -102,8 +103,8 @@ def fleet_screen(fleet: Fleet, width: int, height: int) -> RenderableType:
     shown = sorted(fleet.jobs, key=_queue_order)[:room]
     if shown:
         parts.append(jobs_table(shown, fleet.at, width))
-    if left_out := len(fleet.jobs) - len(shown):
-        parts.append(Text(f"and {left_out} more", style="dim"))
+    if more := and_more(len(fleet.jobs) - len(shown)):
+        parts.append(Text(more, style="dim"))
     if fleet.ended and room > len(shown):
         parts += [Text(), heading("Ended last"), jobs_table(fleet.ended, fleet.at, width)]
     return Group(*parts)

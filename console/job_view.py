@@ -27,6 +27,7 @@ from models.placement import Candidate, Decision, PackingRule, PlacementKind, Sc
 from models.units import format_bytes
 from models.views import AttemptView, Explanation, JobView
 from scheduling.buying.words import about
+from scheduling.words import and_more
 
 MOST_NODES = 60
 """Rows of nodes that are listed one by one."""
@@ -255,14 +256,14 @@ def _verdicts(decision: Decision) -> str:
         codes[each.code.value] = codes.get(each.code.value, 0) + 1
     sums = [f"{some(len(decision.candidates), 'node')} would do"] if decision.candidates else []
     sums += [f"{code}: {some(nodes, 'node')}" for code, nodes in codes.items()]
-    more = len(rows) - MOST_NODES
-    rest = [f'<tr><td colspan="3" class="quiet">and {some(more, "more node")}</td></tr>']
+    more = and_more(len(rows) - MOST_NODES, "node")
+    rest = [f'<tr><td colspan="3" class="quiet">{more}</td></tr>']
     return (
         f'<p class="padded">For this job alone, without the jobs before it: '
         f"{escape(', '.join(sums))}.</p>"
         + table(
             "Nodes with their answer", ("Node", "Answer", "What is there"),
-            [*rows[:MOST_NODES], *(rest if more > 0 else [])],
+            [*rows[:MOST_NODES], *(rest if more else [])],
         )
     )  # fmt: skip
 
@@ -347,8 +348,8 @@ def _shares(attempt: AttemptView) -> str:
         f"{f', {stood}' if share.spare else ''}"
         for share in attempt.shares[:_MOST_SHARES]
     ]
-    more = len(attempt.shares) - _MOST_SHARES
-    rest = [f"and {some(more, 'more node')}"] if more > 0 else []
+    more = and_more(len(attempt.shares) - _MOST_SHARES, "node")
+    rest = [more] if more else []
     mark = SIMULATED_GPUS if any(share.simulated for share in attempt.shares) else ""
     return f"{'<br>'.join([*said, *rest])} {mark}"
 

@@ -14,6 +14,7 @@ from console.parts import SIMULATED_GPUS, chip, facts, how_long, when
 from models.domains import DomainNode, PoolTopology
 from models.node import NodeState
 from models.views import NodeView, PoolView
+from scheduling.words import and_more
 
 PATH = "/nodes"
 NO_DOMAIN = "-"
@@ -297,8 +298,8 @@ def _jobs(node: NodeView) -> str:
         f"<small>{_has(whole.get(job_id, 0), parts, job_id in spares)}</small></span>"
         for job_id, (name, parts) in has.items()
     ]
-    more = len(items) - _JOBS
-    rest = f'<span class="job quiet">and {more} more</span>' if more > 0 else ""
+    more = and_more(len(items) - _JOBS)
+    rest = f'<span class="job quiet">{more}</span>' if more else ""
     return " ".join(items[:_JOBS]) + rest
 
 

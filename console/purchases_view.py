@@ -19,8 +19,11 @@ from models.spending import (
     named,
     summed,
 )
+from scheduling.words import listed
 
 PATH = "/purchases"
+_SERVES = 12
+"""Jobs that a purchase names."""
 COMPARED = "what a market lists and nobody here knows, and the other way; compared every minute"
 _MEANS = {
     Mismatch.ORDER: "nobody here knows it",
@@ -225,10 +228,8 @@ def _of(cap: Cap) -> str:
 def _serves(purchase: PurchaseDetail) -> str:
     if not purchase.serves:
         return ""
-    serves = named(purchase.serves)
-    shown = ", ".join(f"<code>{escape(name)}</code>" for name in serves[:12])
-    more = len(serves) - 12
-    return f'<p class="reason">For {shown}{f" and {more} more" if more > 0 else ""}.</p>'
+    serves = [f"<code>{escape(name)}</code>" for name in named(purchase.serves)]
+    return f'<p class="reason">For {listed(serves, _SERVES)}.</p>'
 
 
 def _block_link(key: str, blocks: Sequence[str]) -> str:

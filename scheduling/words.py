@@ -1,6 +1,7 @@
 """GPUs, nodes and constraints as the reasons of decisions name them."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from models.mig import first_slice
 from models.placement import JobRequest, PackingRule, RejectionCode, ScoreTerms
@@ -37,7 +38,28 @@ def format_places(places: Sequence[tuple[str, Sequence[int]]]) -> str:
         return ", ".join(named)
     gpus = sum(len(indices) for _, indices in others)
     beside = f" with {count(gpus, 'GPU')}" if gpus else ""
-    return f"{', '.join(named)} and {count(len(others), 'more node')}{beside}"
+    return f"{', '.join(named)} {and_more(len(others), 'node')}{beside}"
+
+
+def listed(
+    names: Sequence[str], most: int, noun: str = "", *, between: Literal[", ", "; "] = ", "
+) -> str:
+    """Return ``a, b and 3 more``, or with a noun ``a, b and 3 more nodes``: the first `most`
+    names, and how many more there are. Names that have commas of their own stand between
+    semicolons: ``a; b; and 3 more``."""
+    more = and_more(len(names) - most, noun)
+    named = between.join(names[:most])
+    if not more:
+        return named
+    return f"{named}{' ' if between == ', ' else between}{more}"
+
+
+def and_more(number: int, noun: str = "") -> str:
+    """Return ``and 3 more`` or ``and 1 more node``; empty where there is no more."""
+    if number <= 0:
+        return ""
+    things = f" {noun}" + ("" if number == 1 else "s") if noun else ""
+    return f"and {number:,} more{things}"
 
 
 def format_link(slowest: LinkClass | None) -> str:

@@ -80,7 +80,9 @@ def _show(report: ReconcileReport) -> None:
     for finding in report.findings:
         _show_finding(finding, dry_run=report.dry_run)
     if report.left_out:
-        typer.echo(f"and {report.left_out} more: run it again")
+        from scheduling.words import and_more
+
+        typer.echo(f"{and_more(report.left_out)}: run it again")
     compared = f"open jobs: {report.jobs}, nodes: {report.nodes}, pools: {report.pools}"
     mended = sum(finding.mended for finding in report.findings)
     if report.again_at is not None:

@@ -14,6 +14,7 @@ from models.spending import WARM, HeldBy, PurchaseUnderWay
 from models.units import format_duration
 from scheduling.buying.again import BOUGHT_ONCE
 from scheduling.buying.promises import CANNOT_MEET
+from scheduling.words import listed
 
 UNUSED = "no job would use it"
 NO_LENGTHS: Mapping[str, timedelta] = MappingProxyType({})
@@ -98,9 +99,8 @@ def nothing_lacks(coming: Mapping[str, Coming]) -> str:
     if not purchases:
         return "nothing is lacking"
     jobs = "1 job" if len(coming) == 1 else f"{len(coming)} jobs"
-    named = ", ".join(list(purchases)[:_MOST])
-    more = f" and {len(purchases) - _MOST} more" if len(purchases) > _MOST else ""
-    return f"nothing more is lacking: {named}{more}, under way, will hold {jobs}"
+    named = listed(list(purchases), _MOST)
+    return f"nothing more is lacking: {named}, under way, will hold {jobs}"
 
 
 def title_of(plans: Sequence[PurchasePlan]) -> str:

@@ -20,7 +20,7 @@ from scheduling.gangs.plan import plan_gang, why_never
 from scheduling.placement.feasibility import explain as explain_rejection
 from scheduling.placement.scoring import provider_for
 from scheduling.placement.state import Need, NodeView, emptied
-from scheduling.words import count, format_rejected
+from scheduling.words import count, format_rejected, listed
 
 _MOST_NAMED = 4
 """Domains that a reason names."""
@@ -140,9 +140,7 @@ def _where(plan: GangPlan, members: Sequence[Member]) -> str:
     groups = f" in {count(len(plan.groups), 'group')}" if len(plan.groups) > 1 else ""
     nodes = count(len({member.node_id for member in members}), "node")
     names = list(dict.fromkeys(group.domain for group in plan.groups))
-    named = ", ".join(names[:_MOST_NAMED])
-    more = len(names) - _MOST_NAMED
-    domains = f"{named} and {count(more, 'domain')} more" if more > 0 else named
+    domains = listed(names, _MOST_NAMED, "domain")
     spares = f", {plan.spares_found} of {count(plan.spares_wanted, 'spare')} found"
     return (
         f"{count(plan.gpus, 'GPU')}{groups} on {nodes} of {domains}"

@@ -15,6 +15,7 @@ from models.job import Tier
 from models.node import Node
 from models.placement import RejectionCode
 from scheduling.placement.state import Need
+from scheduling.words import listed
 
 _MOST_ALLOWED = 3
 """Fingerprints that a reason names."""
@@ -97,12 +98,8 @@ def _not_allowed(of: Attributes, need: Need) -> bool:
 
 
 def _why_not_allowed(node: Node, need: Need) -> str:
-    named = ", ".join(need.allowed[:_MOST_ALLOWED])
-    more = len(need.allowed) - _MOST_ALLOWED
-    return (
-        f"has the fingerprint {node.conformance}, job allows {named}"
-        f"{f' and {more} more' if more > 0 else ''}"
-    )
+    allowed = listed(need.allowed, _MOST_ALLOWED)
+    return f"has the fingerprint {node.conformance}, job allows {allowed}"
 
 
 FILTERS = (

@@ -18,7 +18,7 @@ from models.preemption import (
 from scheduling.buying.costs import UNSERVED
 from scheduling.buying.words import about
 from scheduling.preemption.costs import cost_of
-from scheduling.words import count, format_spared
+from scheduling.words import count, format_spared, listed
 
 _MOST_REJECTED = 50
 _MOST_NAMED = 4
@@ -152,9 +152,7 @@ def _sentence(best: Way, preempting: Way, waiting: Way, victims: int) -> str:
 
 
 def _named(victims: Sequence[Victim]) -> str:
-    names = ", ".join(victim.job_id for victim in victims[:_MOST_NAMED])
-    more = len(victims) - _MOST_NAMED
-    return f"{names} and {more} more" if more > 0 else names
+    return listed([victim.job_id for victim in victims], _MOST_NAMED)
 
 
 def _kind(reason: str) -> str:

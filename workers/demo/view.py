@@ -16,6 +16,7 @@ from models.job import JobState
 from models.money import MICRO, format_dollars
 from models.settings import StackInfo
 from models.views import GPUView, NodeView
+from scheduling.words import and_more
 from workers.demo.events import Event
 from workers.demo.jobs import POOL
 from workers.demo.report import DemoReport, Spread
@@ -198,8 +199,7 @@ def _queue(snapshot: Snapshot) -> Table:
         table.add_row(job.name, str(job.gpus), str(job.priority), Text(job.reason, "dim"))
     for _ in range(QUEUE_SHOWN - len(ordered)):
         table.add_row()
-    more = len(ordered) - QUEUE_SHOWN
-    table.add_row(Text(f"and {more} more" if more > 0 else "", "dim"))
+    table.add_row(Text(and_more(len(ordered) - QUEUE_SHOWN), "dim"))
     return table
 
 

@@ -11,7 +11,7 @@ from activities.database import Database
 from activities.providers.registry import configured
 from activities.snapshot import load_pool
 from models.settings import Settings
-from scheduling.words import count
+from scheduling.words import count, listed
 from workers.doctor.findings import Check, Finding, warn
 
 _CHECK = "buying"
@@ -31,10 +31,7 @@ async def _look(database: Database, settings: Settings) -> list[Finding]:
         if not pools:
             return []
         names = [str(pool["name"]) for pool in pools]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        may_buy = (
-            f"pool{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN])}{more} may buy, and"
-        )
+        may_buy = f"pool{'s' if len(names) > 1 else ''} {listed(names, _SHOWN)} may buy, and"
         if stopped:
             return [
                 warn(

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from activities.database import Database
 from activities.stored_specs import why_unreadable
 from models.visible import visible
+from scheduling.words import listed
 from workers.doctor.findings import Check, Finding, ok, warn
 
 _MOST = 5_000
@@ -35,12 +36,11 @@ async def jobs(database: Database) -> list[Finding]:
         if len(rows) == _MOST:
             which = f"the {_MOST} jobs that were looked at, first those that run,"
         return [ok("jobs", f"what is stored of {which} can be read")]
-    named = "; ".join(f"job {job_id}: {visible(why)}" for job_id, why in unreadable[:_SHOWN])
-    more = f"; and {len(unreadable) - _SHOWN} more" if len(unreadable) > _SHOWN else ""
+    named = [f"job {job_id}: {visible(why)}" for job_id, why in unreadable]
     return [
         warn(
             "jobs",
-            f"the stored spec cannot be read of {named}{more}",
+            f"the stored spec cannot be read of {listed(named, _SHOWN, between='; ')}",
             "`longshore cancel JOB` ends one into whose row somebody wrote; where a newer version "
             "has stored it, run that one. Until then it goes on, and gives way to no other.",
         )

@@ -10,6 +10,7 @@ from activities.observation import describe
 from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, pool_workflow_id
 from models.placement import PlacementKind
 from models.reconcile import WorkflowState
+from scheduling.words import listed
 from workers.doctor.findings import Finding, fail, ok
 
 _SHOWN = 5
@@ -83,11 +84,10 @@ async def _failing(temporal: Client, database: Database) -> list[Finding]:
 
 
 def _nobody_says(names: list[str]) -> Finding:
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return fail(
         "pools",
         f"no control worker has said within {_ASKED_FOR:g} s how the cycles of the pools with "
-        f"waiting jobs go: {', '.join(names[:_SHOWN])}{more}",
+        f"waiting jobs go: {listed(names, _SHOWN)}",
         "The line on the control worker says what to do; one that is busy answers later.",
     )
 
@@ -98,12 +98,11 @@ async def _set_aside(database: Database) -> list[Finding]:
         jobs = list(rows)
     if not jobs:
         return []
-    named = "; ".join(f"job {job.job_id} is {job.reason}" for job in jobs[:_SHOWN])
-    more = f"; and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
+    named = [f"job {job.job_id} is {job.reason}" for job in jobs]
     return [
         fail(
             "pools",
-            f"{named}{more}",
+            listed(named, _SHOWN, between="; "),
             "Do what the reason says; `longshore cancel JOB` gives one up. All other jobs go on.",
         )
     ]

@@ -5,6 +5,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.rpc_errors import is_unknown
 from models.messages import CONTROL_TASK_QUEUE
+from scheduling.words import listed
 from workers.doctor.findings import Finding, fail, ok
 from workers.versioning import WORKFLOWS
 
@@ -26,7 +27,7 @@ async def workflows(temporal: Client) -> list[Finding]:
         found.append(
             fail(
                 "workflows",
-                f"tasks of {_listed(stuck)} fail again and again: they hear nothing",
+                f"tasks of {listed(stuck, _SHOWN)} fail again and again: they hear nothing",
                 "Look at their last events in the Temporal UI, and at the log of the control "
                 "worker. `temporal workflow terminate` ends one that somebody started wrongly.",
             )
@@ -55,7 +56,8 @@ async def _of_an_unknown_type(temporal: Client) -> list[str]:
 def _unknown(ids: list[str]) -> Finding:
     return fail(
         "workflows",
-        f"no control worker knows the type of {_listed(ids)}: tasks of it fail again and again",
+        f"no control worker knows the type of {listed(ids, _SHOWN)}: tasks of it fail again and "
+        "again",
         "`temporal workflow terminate` ends one that was started with a wrong type; where a newer "
         "version has the type, run that one.",
     )
@@ -69,8 +71,3 @@ async def _stuck(temporal: Client) -> list[str]:
         if error.status is not RPCStatusCode.INVALID_ARGUMENT:
             raise
         return []  # an older server does not tell
-
-
-def _listed(ids: list[str]) -> str:
-    more = f", and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
-    return ", ".join(ids[:_SHOWN]) + more
