@@ -237,7 +237,8 @@ def _work_folder(spec: JobSpec, job_folder: Path) -> Path:
     folder, given = _of_user(spec.workdir), brief(spec.workdir)
     try:
         if not folder.is_dir():
-            raise LaunchError(127, f"the working folder {given} does not exist on this node")
+            is_so = "is a file and not a folder" if folder.exists() else "does not exist"
+            raise LaunchError(127, f"the working folder {given} {is_so} on this node")
     except OSError as error:
         if error.errno not in _OF_A_PATH:
             raise

@@ -79,9 +79,11 @@ async def test_what_is_too_long_for_linux_is_named(
         ("{tmp}/no/" + "x" * 300, "x… (3"),
         ("{tmp}/loop", "loop does not exist on this node"),
         ("{tmp}/loop/below", "loop/below does not exist on this node"),
-        ("/dev/null", "/dev/null does not exist on this node"),
+        ("{tmp}/file", "file is a file and not a folder on this node"),
+        ("{tmp}/file/below", "file/below does not exist on this node"),
+        ("/dev/null", "/dev/null is a file and not a folder on this node"),
     ],
-    ids=["too long", "part too long", "loop", "below a loop", "device"],
+    ids=["too long", "part too long", "loop", "below a loop", "file", "below a file", "device"],
 )
 async def test_a_working_folder_that_cannot_be_is_a_failed_start(
     box: LocalNode,
@@ -91,6 +93,7 @@ async def test_a_working_folder_that_cannot_be_is_a_failed_start(
     says: str,
 ) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "file").touch()
     report = await box.report("true", workdir=workdir.replace("{tmp}", str(tmp_path)))
     assert (report.exit_code, report.failure) == (127, FailureClass.START)
     assert report.message.startswith("the working folder ")
