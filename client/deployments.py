@@ -197,18 +197,25 @@ async def deployments_in_use(temporal: Client) -> tuple[str, ...]:
 def trouble_with(view: DeploymentView) -> Trouble | None:
     """Return the first thing that keeps work waiting or a version from ending, if any."""
     serving = [version.build_id for version in view.versions if version.workers]
-    if view.current is None:
-        if not serving or view.unversioned_workers:
-            return None
+    if view.current is None and serving and not view.unversioned_workers:
         return Trouble(
             says="no version is current, so the workers that there are get no work",
             mend=f"Run `{_set_current(view, serving[0])}`.",
         )
-    if view.current not in serving:
+    if view.current is not None and view.current not in serving:
         return Trouble(
             says=f"version {view.current} is current, and no worker of it asks for work",
             mend=_start_again(view, view.current, serving),
         )
+    if view.ramping is not None and view.ramp_percent and view.ramping not in serving:
+        return Trouble(
+            says=f"version {view.ramping} gets {view.ramp_percent:g} % of new work, and no worker "
+            "of it asks for any",
+            mend=f"{_start_one(view, view.ramping)}; or give it no more work: "
+            f"`{_command(view, 'ramp', view.ramping)} --percent 0`.",
+        )
+    if view.current is None:
+        return None
     for version in view.versions:
         if version.build_id not in (view.current, view.ramping) and version.long_lived:
             return _left_behind(view, version, view.current)
@@ -217,9 +224,7 @@ def trouble_with(view: DeploymentView) -> Trouble | None:
 
 def _start_again(view: DeploymentView, current: str, serving: Sequence[str]) -> str:
     """Return how the version that is current, and has no worker, stops keeping work waiting."""
-    version = WorkerVersion(deployment=view.name, build_id=current)
-    settings = " ".join(f"{name}={shlex.quote(word)}" for name, word in version.environment)
-    mend = f"Start one: `{settings} longshore worker`"
+    mend = _start_one(view, current)
     if serving:
         return f"{mend}; or make one current that has: `{_set_current(view, serving[0])}`."
     if view.unversioned_workers:
@@ -232,9 +237,20 @@ def _start_again(view: DeploymentView, current: str, serving: Sequence[str]) -> 
     return f"{mend}."
 
 
+def _start_one(view: DeploymentView, build_id: str) -> str:
+    """Return the command that starts a worker of a version, as the beginning of a sentence."""
+    version = WorkerVersion(deployment=view.name, build_id=build_id)
+    settings = " ".join(f"{name}={shlex.quote(word)}" for name, word in version.environment)
+    return f"Start one: `{settings} longshore worker`"
+
+
 def _set_current(view: DeploymentView, build_id: str) -> str:
+    return _command(view, "set-current", build_id)
+
+
+def _command(view: DeploymentView, what: str, build_id: str) -> str:
     name = "" if view.name == DEFAULT_DEPLOYMENT else f" --name {shlex.quote(view.name)}"
-    return f"longshore deployment set-current {shlex.quote(build_id)}{name}"
+    return f"longshore deployment {what} {shlex.quote(build_id)}{name}"
 
 
 def _left_behind(view: DeploymentView, version: VersionView, current: str) -> Trouble:

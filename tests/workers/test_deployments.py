@@ -237,6 +237,29 @@ def test_what_to_do_about_a_current_version_without_workers(
     assert helps in trouble.mend
 
 
+@pytest.mark.parametrize("current", ["a", None])
+def test_a_version_with_a_share_of_new_work_and_without_workers_is_named(current: str | None):
+    versions = (
+        VersionView(
+            build_id="a", state=VersionState.INACTIVE, workers=1, pools=1, nodes=0, jobs=0
+        ),
+        VersionView(build_id="b", state=VersionState.RAMPING, workers=0, pools=1, nodes=0, jobs=0),
+    )
+    view = DeploymentView(
+        name="test", current=current, ramping="b", ramp_percent=25, versions=versions,
+        unversioned_workers=1,
+    )  # fmt: skip
+    trouble = trouble_with(view)
+    assert trouble is not None
+    assert trouble.holds_up_work
+    assert trouble.says == "version b gets 25 % of new work, and no worker of it asks for any"
+    assert trouble.mend == (
+        "Start one: `TEMPORAL_DEPLOYMENT_NAME=test TEMPORAL_WORKER_BUILD_ID=b longshore worker`; "
+        "or give it no more work: `longshore deployment ramp b --name test --percent 0`."
+    )
+    assert trouble_with(view.model_copy(update={"ramp_percent": 0})) is None
+
+
 async def test_pools_and_nodes_follow_whoever_makes_a_version_current(
     place: Place, deployment: Deployments, longshore: Longshore, node: ScriptedNode
 ):
