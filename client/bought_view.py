@@ -36,6 +36,7 @@ def purchase_screen(purchase: PurchaseDetail, now: datetime) -> RenderableType:
     title = Text.assemble((purchase.id, "bold"), f"  {purchase.state.value}")
     parts: list[RenderableType] = [title, Text(), pairs(facts)]
     parts += [Text(), heading("What was decided"), Text(decided)]
+    parts += [Text(each, style="dim") for each in purchase.left_out]
     if purchase.options:
         parts.append(_options_table(purchase.options))
     happened = a_table((f"at ({zone(now)})", "what happened"), fold=("what happened",))
@@ -55,6 +56,7 @@ def buying_parts(explanation: Explanation, now: datetime) -> Iterator[Renderable
             f"What pool {explanation.job.pool} decided about buying, {ago(bought.at, now)}"
         )
         yield Text(bought.reason)
+        yield from (Text(each, style="dim") for each in bought.left_out)
         if bought.options:
             yield _options_table(bought.options)
     for decision in explanation.blocks:

@@ -25,6 +25,7 @@ def render_dry_run(ran: DryRun, *, most: int | None = None) -> RenderableType:
     parts: list[RenderableType] = [
         heading(f"{decision.reason}{simulated}"),
         Text(f"{ran.source}, {_jobs(ran)}, rule {decision.rule.value}", style="dim"),
+        *(Text(each, style="dim") for each in decision.left_out),
     ]
     for (tier, number), options in groupby(
         decision.options, key=lambda option: (option.tier, option.round)

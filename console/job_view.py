@@ -231,7 +231,8 @@ def _decided(explanation: Explanation, now: datetime) -> Iterable[str]:
         best = next((each for each in bought.options if each.chosen), None)
         in_all = f"{about(best.total)} in all" if best else ""
         cost = "" if in_all in bought.reason else f" ({in_all})"
-        yield f"About buying its pool decided {ago} ago: {escape(bought.reason)}{cost}."
+        said = "; ".join([f"{bought.reason}{cost}", *bought.left_out])
+        yield f"About buying its pool decided {ago} ago: {escape(said)}."
     for each in explanation.blocks:
         ago = how_long(now - each.at)
         yield f"About its block {escape(each.block_id)}, {ago} ago: {escape(each.reason)}."

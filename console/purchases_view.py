@@ -83,6 +83,7 @@ def list_html(purchases: Iterable[PurchaseView]) -> str:
 def head_html(purchase: PurchaseDetail) -> str:
     """Return what a purchase is, and why it was made."""
     decided = purchase.decided or "Somebody asked for it: no decision of a pool stands behind it."
+    decided = "; ".join([decided, *purchase.left_out])
     why = f'<p class="reason bad">{escape(purchase.reason)}</p>' if purchase.reason else ""
     return (
         facts(

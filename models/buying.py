@@ -356,6 +356,8 @@ class BuyDecision(Frozen):
     options: tuple[Option, ...] = ()
     reason: str
     """The answer in one sentence."""
+    left_out: tuple[str, ...] = ()
+    """What would have served, and is left out for what it is: counted, in words."""
     held_by: str = ""
     """What alone keeps from buying, where somebody can change it: a setting of the pool's policy
     such as `caps.per_day`, or one of `models.spending.HeldBy`."""

@@ -197,6 +197,8 @@ class BuyingRecord(Wire):
     rule: str = ""
     reason: str
     """The answer in one sentence."""
+    left_out: tuple[str, ...] = ()
+    """What would have served, and is left out for what it is: counted, in words."""
     serves: tuple[str, ...] = ()
     """Jobs that something is bought for."""
     held_by: str = ""
@@ -277,6 +279,8 @@ class PurchaseDetail(PurchaseView):
     """The most that it could cost when it was decided."""
     decided: str = ""
     """The decision in a sentence; empty where somebody bought by hand."""
+    left_out: tuple[str, ...] = ()
+    """What would have served, and was left out for what it is."""
     rule: str = ""
     serves: tuple[str, ...] = ()
     """Jobs that it was made for."""

@@ -134,8 +134,8 @@ class BuyingActivities:
             reason = f"{WAIT}{refusals[0]}; it was to {reason}"
         elif refusals:
             reason = f"{reason}; refused: {'; '.join(refusals)}"
-        considered = tuple(map(line_of, best_options(decision.options)))
-        return Bought(reason=reason, considered=considered, purchases=requests), stored
+        lines = *map(line_of, best_options(decision.options)), *decision.left_out
+        return Bought(reason=reason, considered=lines, purchases=requests), stored
 
     async def _note(self, pool: str, decision: BuyDecision, coming: Mapping[str, Coming]) -> None:
         """Keep what was decided last, and what is on its way for which job, for whoever asks why
@@ -222,6 +222,7 @@ def _record(decision: BuyDecision, serves: Iterable[str]) -> dict[str, Any]:
         "at": decision.at.isoformat(),
         "rule": decision.rule.value,
         "reason": decision.reason,
+        "left_out": list(decision.left_out),
         "held_by": decision.held_by,
         "serves": list(serves),
         "options": [

@@ -87,7 +87,7 @@ def _purchase(
             "orders": len(made), "made": made, "machines": known,
             "blocks": [each["id"] for each in blocks],
             "decided": decision.get("reason", ""), "rule": decision.get("rule", ""),
-            "serves": decision.get("serves", ()),
+            "serves": decision.get("serves", ()), "left_out": decision.get("left_out", ()),
             "options": [OptionRecord.model_validate(o) for o in decision.get("options", ())],
             "timeline": sorted(happened, key=lambda each: each.at),
         }

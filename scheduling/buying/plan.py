@@ -58,6 +58,7 @@ from scheduling.buying.too_large import too_large
 from scheduling.buying.warm import bought_for, lacking_of, with_warm, without_the_last
 from scheduling.buying.words import (
     NO_MARKET,
+    NOTHING_LEFT,
     NOTHING_SERVES,
     Lost,
     cost_of_difference,
@@ -112,7 +113,8 @@ def decide(
         return _nothing(policy, markets, now, nothing_lacks(coming), coming)
     plans = tuple(plan for option in options if option.chosen for plan in option.plans)
     missing = away(markets)
-    nothing = _why_nothing(options, unmet, markets, policy)
+    left_out = _left_out(options, unmet, markets, policy)
+    nothing = _why_nothing(options, unmet, markets, policy, left_out)
     return BuyDecision(
         at=now,
         rule=policy.rule,
@@ -123,9 +125,9 @@ def decide(
             missing,
             nothing,
             {job.request.id: job.request.expected_duration for job in unmet.jobs},
-            _left_out(options, unmet, markets, policy),
             lasting_of(unmet.ended).mean,
         ),
+        left_out=left_out,
         held_by="" if plans else why_not(options, nothing).limit,
         waits_for=missing,
         coming=coming,
@@ -133,7 +135,11 @@ def decide(
 
 
 def _why_nothing(
-    options: Sequence[Option], unmet: Unmet, markets: Sequence[MarketView], policy: BuyingPolicy
+    options: Sequence[Option],
+    unmet: Unmet,
+    markets: Sequence[MarketView],
+    policy: BuyingPolicy,
+    left_out: Sequence[str],
 ) -> Lost:
     """Return why there would be nothing to choose from: no market, or what a limit keeps out."""
     if not markets:
@@ -141,7 +147,8 @@ def _why_nothing(
     requests = [job.request for job in unmet.jobs]
     tiers = dict.fromkeys(option.tier for option in options)
     dear = (out_of_reach(markets, tier, policy, requests) for tier in tiers)
-    unserved = NOTHING_SERVES._replace(limit=HeldBy.MARKET_AWAY if away(markets) else "")
+    unserved = NOTHING_LEFT if left_out else NOTHING_SERVES
+    unserved = unserved._replace(limit=HeldBy.MARKET_AWAY if away(markets) else "")
     return next(filter(None, dear), unserved)
 
 

@@ -33,6 +33,7 @@ WAIT = "wait: "
 NOT_LOST = Lost("")
 NO_MARKET = Lost("no market is configured", HeldBy.NO_MARKET)
 NOTHING_SERVES = Lost("nothing on the markets can serve these jobs")
+NOTHING_LEFT = Lost("nothing on the markets that is not left out can serve these jobs")
 _MOST = 3
 """Kinds of machine that are named."""
 _AS_SAID = 0.995
@@ -46,24 +47,13 @@ def sentence(
     missing: Sequence[NoQuote],
     nothing: Lost = NOTHING_SERVES,
     lasts: Mapping[str, timedelta] = NO_LENGTHS,
-    left_out: Sequence[str] = (),
     likely: float = 1.0,
 ) -> str:
     """Return what was decided and why, in one sentence.
 
-    `nothing` is why there is nothing to choose from, `lasts` how long each job may run, `left_out`
-    what would have served otherwise, `likely` the share of their time that jobs of late used.
+    `nothing` is why there is nothing to choose from, `lasts` how long each job may run, `likely`
+    the share of their time that jobs of late used.
     """
-    return "; ".join([_decided(options, missing, nothing, lasts, likely), *left_out])
-
-
-def _decided(
-    options: Sequence[Option],
-    missing: Sequence[NoQuote],
-    nothing: Lost,
-    lasts: Mapping[str, timedelta],
-    likely: float,
-) -> str:
     bought = [option for option in options if option.chosen and option.plans]
     if bought:
         return "; then ".join(_bought(option, options, lasts, likely) for option in bought)

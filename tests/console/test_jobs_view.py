@@ -258,6 +258,9 @@ def test_what_it_costs_to_buy_is_said_once(reason: str, said: str):
     without = bought.model_copy(update={"options": ()})
     shown = shown.model_copy(update={"buying": without})
     assert text_of(view.why_html(shown, NOW)).endswith(f"1min ago: {reason}.")
+    beside = without.model_copy(update={"left_out": ("2 offers are left out: x",)})
+    shown = shown.model_copy(update={"buying": beside})
+    assert text_of(view.why_html(shown, NOW)).endswith(f"{reason}; 2 offers are left out: x.")
 
 
 def test_a_class_that_has_risen_is_said():

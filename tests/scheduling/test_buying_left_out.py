@@ -57,15 +57,19 @@ def test_what_is_left_out_is_counted_by_its_reason():
     decision = decided([a_job()], three_sellers(), sellers={"exclude": ["nebius", "lambdalabs"]})
     assert decision.plans == ()
     assert decision.reason == (
-        "wait: nothing on the markets can serve these jobs; 3 offers are left out: 2 of sellers "
-        "that the policy leaves out (`sellers`), 1 of community hosts (`community`)"
+        "wait: nothing on the markets that is not left out can serve these jobs"
+    )
+    assert decision.left_out == (
+        "3 offers are left out: 2 of sellers that the policy leaves out (`sellers`), 1 of "
+        "community hosts (`community`)",
     )
 
 
 def test_an_offer_that_would_not_have_served_is_not_counted():
-    assert "left out" not in decided([a_job(gpus=2)], three_sellers()).reason
-    bought = decided([a_job()], three_sellers()).reason
-    assert bought.endswith("; 1 offer is left out: 1 of community hosts (`community`)")
+    assert decided([a_job(gpus=2)], three_sellers()).left_out == ()
+    bought = decided([a_job()], three_sellers())
+    assert bought.left_out == ("1 offer is left out: 1 of community hosts (`community`)",)
+    assert "left out" not in bought.reason
 
 
 def test_an_offer_where_no_agent_would_come_up_is_not_bought():
@@ -76,7 +80,7 @@ def test_an_offer_where_no_agent_would_come_up_is_not_bought():
     market = market.model_copy(update={"offers": offers})
     decision = decided([a_job()], market, community=True)
     assert row_of(decision) == "o1"
-    assert decision.reason.endswith(f"; 1 offer is left out: 1 {why}")
+    assert decision.left_out == (f"1 offer is left out: 1 {why}",)
 
 
 def two_regions() -> MarketView:
@@ -96,7 +100,7 @@ def test_node_time_is_bought_where_the_policy_says():
     decision = decided(jobs, two_regions(), regions={"exclude": ["iceland"]})
     (plan,) = decision.plans
     assert (plan.place, plan.limit >= micro_of("2.00")) == ("isku_2", True)
-    assert decision.reason.endswith("; left out: asks in iceland (`regions`)")
+    assert decision.left_out == ("left out: asks in iceland (`regions`)",)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,7 @@ def test_node_time_is_bought_where_the_policy_says():
 def test_a_market_of_books_sells_itself_and_names_no_country(policy: dict[str, Any]):
     decision = decided([a_job(gpus=8)], two_regions(), **policy)
     assert decision.plans == ()
-    assert decision.reason.endswith("; left out: the books of exchange")
+    assert decision.left_out == ("left out: the books of exchange",)
 
 
 def test_names_are_parted_by_commas_or_listed():
