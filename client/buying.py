@@ -88,7 +88,7 @@ async def decide_on_pool(pool: str, now: datetime, beside: UnmetJob | None = Non
         decision=decision,
         jobs=unmet.jobs,
         switched_on=spec.buying.enabled,
-        left_today_micro_usd=caps.day,
+        left_today_micro_usd=None if caps.day is None else max(caps.day, 0),
         simulated=settings.market == "simulated",
     )
 

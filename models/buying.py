@@ -191,7 +191,8 @@ class RefusedOffer(Frozen):
 
 
 class CapsLeft(Frozen):
-    """What is left of the caps now; no limit where one is left out."""
+    """What is left of the caps now; no limit where one is left out. Below zero where a pool's own
+    was lowered below what is committed."""
 
     purchase: int | None = None
     day: int | None = None
@@ -199,6 +200,8 @@ class CapsLeft(Frozen):
     tenants: dict[str, int] = Field(default_factory=dict[str, int])
     tenant: int | None = None
     """For a tenant that `tenants` does not name."""
+    own: Caps = Caps()
+    """The pool's, of which this is left."""
     general: dict[str, str] = Field(default_factory=dict[str, str])
     """Those of them that `longshore market caps` sets, as it names them (``pool=red``), by the
     name of a pool's own: ``caps.per_day``, ``caps.per_tenant_day.red``."""
@@ -210,7 +213,7 @@ class CapsLeft(Frozen):
         """Return what is left when nothing was bought yet."""
         return cls(
             purchase=caps.per_purchase, day=caps.per_day, tiers=dict(caps.per_tier_day),
-            tenant=caps.per_tenant_day,
+            tenant=caps.per_tenant_day, own=caps,
         )  # fmt: skip
 
 
@@ -323,6 +326,8 @@ class Option(Frozen):
     """The most that it may cost."""
     delay: int = 0
     """What it costs that jobs wait, or are not served."""
+    hoped: int = 0
+    """The part of `delay` that goes by `flex_price`."""
     leftover: int = 0
     """What the time is worth that no job uses."""
     starts: tuple[Served, ...] = ()
@@ -331,6 +336,8 @@ class Option(Frozen):
     """Why it was not chosen."""
     limit: str = ""
     """The setting of the pool's policy that alone forbids it, such as `caps.per_day`."""
+    needs: str = ""
+    """What that setting would have to be, as `longshore pool set` takes it."""
 
     @property
     def total(self) -> int:
@@ -361,6 +368,9 @@ class BuyDecision(Frozen):
     held_by: str = ""
     """What alone keeps from buying, where somebody can change it: a setting of the pool's policy
     such as `caps.per_day`, or one of `models.spending.HeldBy`."""
+    needs: str = ""
+    """What that setting would have to be, as `longshore pool set` takes it; empty where no value
+    is known to do."""
     waits_for: tuple[NoQuote, ...] = ()
     """Markets that are away or have no price, and why."""
     coming: dict[str, Coming] = Field(default_factory=dict[str, Coming])

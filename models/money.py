@@ -12,8 +12,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from models.visible import shown
 
 MICRO = 1_000_000
-_CENT = 10_000
 """Micro-dollars in a dollar."""
+CENT = 10_000
+"""And in a cent."""
 
 _MOST = 10**15
 
@@ -84,7 +85,7 @@ def about(micro: int) -> str:
 
 def at_most(micro: int) -> str:
     """Return an amount rounded up to cents: what a cap has to be for it."""
-    return about(-(-micro // _CENT) * _CENT)
+    return about(-(-micro // CENT) * CENT)
 
 
 def format_dollars(micro: int) -> str:

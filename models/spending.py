@@ -203,6 +203,9 @@ class BuyingRecord(Wire):
     """Jobs that something is bought for."""
     held_by: str = ""
     """What alone kept from buying: a setting such as `caps.per_day`, or one of `HeldBy`."""
+    needs: str = ""
+    """What that setting would have to be, as `longshore pool set` takes it; empty where no value
+    is known to do."""
     options: tuple[OptionRecord, ...] = ()
     """All that was looked at; of a pool's last decision the best of each tier."""
 

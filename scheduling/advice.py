@@ -36,8 +36,9 @@ _CODES = {
     ),
     RejectionCode.LABELS: _Help(
         "nodes that name their region, cluster and fabric.domain",
-        "start the agents with --label region=..., --label cluster=... and "
-        "--label fabric.domain=...",
+        "start the agents with labels, the same for nodes that share fast fabric, as in "
+        "`longshore agent --pool {pool} --label region=r1 --label cluster=c1 "
+        "--label fabric.domain=f1`",
     ),
     RejectionCode.CONFORMANCE: _Help(
         "a node that says what driver and kernel parameters it has",
@@ -110,7 +111,7 @@ def advice(
             found.append(_wait_for_ends(job, may_stop=may_stop))
         found += _changes(job, code, nodes, now, pool) if permanent else ()
         if of.change:
-            found.append(of.change)
+            found.append(of.change.format(pool=pool))
     return tuple(dict.fromkeys(found))
 
 

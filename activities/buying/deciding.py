@@ -224,6 +224,7 @@ def _record(decision: BuyDecision, serves: Iterable[str]) -> dict[str, Any]:
         "reason": decision.reason,
         "left_out": list(decision.left_out),
         "held_by": decision.held_by,
+        "needs": decision.needs,
         "serves": list(serves),
         "options": [
             {
@@ -276,7 +277,7 @@ async def caps_left(
             if most is not None
         ]
         others, scope = min(lefts, default=(None, scopes[0]))
-        mine = None if own is None else max(own - left[scopes[0]][1], 0)
+        mine = None if own is None else own - left[scopes[0]][1]
         if others is None or (mine is not None and mine <= others):
             return mine
         general[cap] = scope[0] if scope[1] in ("*", "all") else "=".join(scope)
@@ -302,6 +303,7 @@ async def caps_left(
         tiers={tier: each for tier, each in tiers.items() if each is not None},
         tenants={name: each for name, each in of_tenants.items() if each is not None},
         tenant=caps.per_tenant_day,
+        own=caps,
         general=general,
         stopped=await why_stopped(connection),
     )

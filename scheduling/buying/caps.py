@@ -15,18 +15,22 @@ def over_a_cap(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> Lost
         if left.purchase is not None and plan.most > left.purchase:
             amounts = f"it may cost {at_most(plan.most)}, and {about(left.purchase)} is the most"
             says = f"it is over the cap of a purchase: {amounts}"
-            return _lost(says, left, "caps.per_purchase")
+            lacks = plan.most - left.purchase
+            return _lost(says, left, "caps.per_purchase", left.own.per_purchase, lacks)
     cost, tier = option.max_total, option.tier
     if left.day is not None and cost > left.day:
-        return _lost(_over_today("", cost, left.day), left, "caps.per_day")
+        says = _over_today("", cost, left.day)
+        return _lost(says, left, "caps.per_day", left.own.per_day, cost - left.day)
     of_tier = left.tiers.get(tier)
     if of_tier is not None and cost > of_tier:
-        return _lost(_over_today(tier, cost, of_tier), left, f"caps.per_tier_day.{tier}")
+        says, own = _over_today(tier, cost, of_tier), left.own.per_tier_day.get(tier)
+        return _lost(says, left, f"caps.per_tier_day.{tier}", own, cost - of_tier)
     for tenant, amount in shares(jobs, option.plans).items():
         of_tenant = left.tenants.get(tenant, left.tenant)
         if of_tenant is not None and amount > of_tenant:
             says = _over_today(tenant, amount, of_tenant)
-            return _lost(says, left, "caps.per_tenant_day", tenant)
+            own, lacks = left.own.per_tenant_day, amount - of_tenant
+            return _lost(says, left, "caps.per_tenant_day", own, lacks, tenant)
     return None
 
 
@@ -60,16 +64,18 @@ def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[s
 
 def _over_today(whose: str, cost: int, most: int) -> str:
     of = f" for {whose}" if whose else ""
-    amounts = f"it may cost {at_most(cost)}, and {about(most)} is left"
+    amounts = f"it may cost {at_most(cost)}, and {about(max(most, 0))} is left"
     return f"it is over what is left of the cap of today{of}: {amounts}"
 
 
-def _lost(says: str, left: CapsLeft, setting: str, tenant: str = "") -> Lost:
-    """Return it with the setting of a pool that is the limit, unless `longshore market caps` sets
-    that."""
+def _lost(
+    says: str, left: CapsLeft, setting: str, own: int | None, lacks: int, tenant: str = ""
+) -> Lost:
+    """Return it with the setting of a pool that is the limit, and what that would have to be,
+    unless `longshore market caps` sets it."""
     whose = left.general.get(f"{setting}.{tenant}" if tenant else setting)
     if whose is None:
-        return Lost(says, setting)
+        return Lost(says, setting, "" if own is None else at_most(own + lacks))
     return Lost(f"{says} (`longshore market caps {whose}`)", HeldBy.REFUSED)
 
 

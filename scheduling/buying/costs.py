@@ -103,6 +103,7 @@ def waiting(scene: Scene, title: str = "wait") -> Option:
         round=scene.round,
         title=title,
         delay=_delay(scene, outlook),
+        hoped=_hoped(scene, outlook),
         starts=_starts(scene, outlook),
     )
 
@@ -135,6 +136,7 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
         committed=sum(plan.expected_cost for plan in plans),
         max_total=sum(plan.max_total for plan in plans),
         delay=_delay(scene, outlook),
+        hoped=_hoped(scene, outlook),
         leftover=leftover,
         starts=_starts(scene, outlook),
     )
@@ -146,7 +148,7 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
 def within_caps(scene: Scene, option: Option) -> Option:
     """Return an option, rejected where it is over a cap."""
     over = over_a_cap(scene.caps, scene.jobs, option) or NOT_LOST
-    return option.model_copy(update={"lost": over.why, "limit": over.limit})
+    return option.model_copy(update={"lost": over.why, "limit": over.limit, "needs": over.needs})
 
 
 def foreseen(
@@ -267,6 +269,14 @@ def _starts(scene: Scene, outlook: Outlook) -> tuple[Served, ...]:
 
 def _delay(scene: Scene, outlook: Outlook) -> int:
     return sum(_delay_of(job, outlook.starts[job.request.id], scene) for job in scene.jobs)
+
+
+def _hoped(scene: Scene, outlook: Outlook) -> int:
+    """Return the part of the delay that goes by `flex_price`: of FLEX jobs that may wait."""
+    if scene.tier is not Tier.FLEX:
+        return 0
+    may_wait = (job for job in scene.jobs if not presses(job, scene.policy, scene.now))
+    return sum(_delay_of(job, outlook.starts[job.request.id], scene) for job in may_wait)
 
 
 def _delay_of(job: UnmetJob, start: datetime | None, scene: Scene) -> int:

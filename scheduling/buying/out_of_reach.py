@@ -6,14 +6,14 @@ from datetime import timedelta
 from models.buying import BuyingPolicy, MarketView
 from models.job import Tier
 from models.market import OrderBook
-from models.money import format_dollars
+from models.money import at_most, format_dollars
 from models.placement import JobRequest
 from models.units import format_duration
 from scheduling.buying.fleet import holds
 from scheduling.buying.prices import BlockSource, PodSource, block_sources, pod_sources
 from scheduling.buying.words import Lost
 
-_FOR_EVER = timedelta(days=3650)
+_FOR_EVER, _SECOND = timedelta(days=3650), timedelta(seconds=1)
 
 
 def out_of_reach(
@@ -50,6 +50,7 @@ def _over_cap(
         f"over the price limit: {kind} costs {format_dollars(price)} a GPU-hour, and "
         f"max_price.{tier} is {format_dollars(cap)}",
         f"max_price.{tier}",
+        at_most(price),
     )
 
 
@@ -75,6 +76,7 @@ def _too_slow(
         f"over the start-up limit: {kind} takes {format_duration(takes)} to come up, and "
         f"startup_limit is {format_duration(policy.startup_limit)}",
         "startup_limit",
+        format_duration(-(-takes // _SECOND) * _SECOND),
     )
 
 

@@ -6,7 +6,7 @@ that was looked at and its price. docs/buying.md tells the rules.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from models.buying import (
     BuyDecision,
@@ -25,6 +25,7 @@ from models.buying import (
 from models.job import Tier
 from models.placement import PackingPolicy
 from models.spending import HeldBy
+from models.units import format_duration
 from scheduling.buying.again import bought_before
 from scheduling.buying.coming import MOST_JOBS, on_their_way
 from scheduling.buying.costs import (
@@ -58,6 +59,7 @@ from scheduling.buying.too_large import too_large
 from scheduling.buying.warm import bought_for, lacking_of, with_warm, without_the_last
 from scheduling.buying.words import (
     NO_MARKET,
+    NOT_LOST,
     NOTHING_LEFT,
     NOTHING_SERVES,
     Lost,
@@ -90,7 +92,7 @@ def decide(
     hindrance = _hindrance(unmet, policy, caps_left, now)
     if hindrance is not None:
         return _nothing(policy, markets, now, hindrance.why, coming).model_copy(
-            update={"held_by": hindrance.limit}
+            update={"held_by": hindrance.limit, "needs": hindrance.needs}
         )
     options = [
         *unpromised(unmet.jobs), *too_large(unmet.jobs, markets),
@@ -115,6 +117,7 @@ def decide(
     missing = away(markets)
     left_out = _left_out(options, unmet, markets, policy)
     nothing = _why_nothing(options, unmet, markets, policy, left_out)
+    lost = NOT_LOST if plans else why_not(options, nothing, policy.flex_price)
     return BuyDecision(
         at=now,
         rule=policy.rule,
@@ -123,12 +126,13 @@ def decide(
         reason=sentence(
             options,
             missing,
-            nothing,
+            lost,
             {job.request.id: job.request.expected_duration for job in unmet.jobs},
             lasting_of(unmet.ended).mean,
         ),
         left_out=left_out,
-        held_by="" if plans else why_not(options, nothing).limit,
+        held_by=lost.limit,
+        needs=lost.needs,
         waits_for=missing,
         coming=coming,
     )
@@ -179,7 +183,9 @@ def _hindrance(
     bought_at = unmet.last_bought_at
     if bought_at is not None and now < bought_at + policy.cooldown:
         until = f"{bought_at + policy.cooldown:%H:%M:%S} UTC"
-        return Lost(f"within the cooldown: the next purchase may be at {until}", HeldBy.COOLDOWN)
+        says = f"within the cooldown: the next purchase may be at {until}"
+        passed = max((now - bought_at) // timedelta(seconds=1), 0)
+        return Lost(says, HeldBy.COOLDOWN, format_duration(timedelta(seconds=passed)))
     return None
 
 

@@ -1,5 +1,6 @@
 """Whether a pool buys what its jobs lack, and where it does not, what would let it."""
 
+import shlex
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -81,7 +82,8 @@ def _in_vain(failed: Failed) -> str:
 
 def _helps(pool: PoolSpec, last: BuyingRecord, failed: Failed | None) -> str:
     """Return what would let the pool buy."""
-    setting = f"`longshore pool set {pool.name} --buying {last.held_by}=...`"
+    value = shlex.quote(f"{last.held_by}={last.needs}")
+    setting = f": `longshore pool set {pool.name} --buying {value}`" if last.needs else ""
     match last.held_by:
         case "":
             look = "`longshore purchases --all`" if failed else _dry_run(pool)
@@ -89,13 +91,13 @@ def _helps(pool: PoolSpec, last: BuyingRecord, failed: Failed | None) -> str:
         case HeldBy.REFUSED:
             return "raise the cap that is named: `longshore market caps` shows all"
         case HeldBy.COOLDOWN:
-            return f"wait until then, or make the cooldown shorter: {setting}"
+            return f"wait until then, or make the cooldown shorter{setting}"
         case HeldBy.MARKET_AWAY:
             return f"see what the markets say: `longshore doctor`, {_dry_run(pool)}"
         case "flex_price":
-            return f"raise `flex_price`: {setting}; or give the job the tier FAST"
+            return f"raise `flex_price`{setting}; or give the job the tier FAST"
         case _:
-            return f"raise `{last.held_by}`: {setting}"
+            return f"raise `{last.held_by}`{setting}"
 
 
 def _dry_run(pool: PoolSpec) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from models.buying import Coming, Option, OptionKind, PurchasePlan
 from models.job import ASSUMED_DURATION, Tier
 from models.market import NoQuote
+from models.money import CENT, at_most
 from models.money import about as about
 from models.spending import WARM, HeldBy, PurchaseUnderWay
 from models.units import format_duration
@@ -26,6 +27,9 @@ class Lost(NamedTuple):
     why: str
     limit: str = ""
     """The setting that alone forbids it."""
+    needs: str = ""
+    """What that setting would have to be, as `longshore pool set` takes it; empty where no value
+    is known to do."""
 
 
 WAIT = "wait: "
@@ -45,13 +49,13 @@ _MOST_SHOWN = 6
 def sentence(
     options: Sequence[Option],
     missing: Sequence[NoQuote],
-    nothing: Lost = NOTHING_SERVES,
+    lost: Lost,
     lasts: Mapping[str, timedelta] = NO_LENGTHS,
     likely: float = 1.0,
 ) -> str:
     """Return what was decided and why, in one sentence.
 
-    `nothing` is why there is nothing to choose from, `lasts` how long each job may run, `likely`
+    `lost` is why nothing is bought (`why_not`), `lasts` how long each job may run, `likely`
     the share of their time that jobs of late used.
     """
     bought = [option for option in options if option.chosen and option.plans]
@@ -60,27 +64,38 @@ def sentence(
     again = [option.lost for option in options if option.kind.is_in_vain]
     if again and len(again) == len(options):
         return f"{WAIT}{again[0]}"
-    why = why_not(options, nothing).why
     away = f" ({'; '.join(quote.detail for quote in missing[:2])})" if missing else ""
-    return f"{WAIT}{'; '.join([why, *again[:1]])}{away}"
+    return f"{WAIT}{'; '.join([lost.why, *again[:1]])}{away}"
 
 
-def why_not(options: Sequence[Option], nothing: Lost) -> Lost:
+def why_not(options: Sequence[Option], nothing: Lost, flex_price: int) -> Lost:
     """Return why nothing is bought of these options, none of which was chosen, or nothing but to
-    wait; `nothing` where there was none."""
+    wait; `nothing` where there was none. `flex_price` is the policy's, in micro-dollars."""
     if options and all(option.kind.is_in_vain for option in options):
         return Lost(options[0].lost)
-    waits = next((o for o in options if o.chosen and o.kind is OptionKind.WAIT), None)
     refused = [o for o in options if not o.chosen and not o.kind.is_in_vain]
     ruled_out = [o for o in refused if _by_cap(o) or _tried(o) or o.lost.startswith(CANNOT_MEET)]
     if ruled_out and all(o in ruled_out or o.lost == UNUSED for o in refused):
-        return Lost(ruled_out[0].lost, ruled_out[0].limit)
+        return Lost(ruled_out[0].lost, ruled_out[0].limit, ruled_out[0].needs)
     if not refused:
         return nothing
     least = min(refused, key=lambda option: option.total)
+    chosen = (o for o in options if o.chosen and o.kind is OptionKind.WAIT)
+    waits = next((o for o in chosen if (o.tier, o.round) == (least.tier, least.round)), None)
     against = f": {about(waits.total)} in all, against {about(least.total)}" if waits else ""
-    hopes = all(option.tier is Tier.FLEX for option in refused)
-    return Lost(f"that costs least{against}", "flex_price" if hopes else "")
+    why = f"that costs least{against}"
+    if any(option.tier is not Tier.FLEX for option in refused):
+        return Lost(why)
+    return Lost(why, "flex_price", _flex_price_for(least, waits, flex_price) if waits else "")
+
+
+def _flex_price_for(bought: Option, waits: Option, flex_price: int) -> str:
+    """Return the `flex_price` at which to buy this costs less than to wait; empty for none."""
+    by_price = waits.hoped - bought.hoped
+    if by_price <= 0:
+        return ""
+    more = -(-flex_price * (bought.total - waits.total) // by_price)
+    return at_most(flex_price + more + CENT)  # where both cost the same it waits
 
 
 def nothing_lacks(coming: Mapping[str, Coming]) -> str:

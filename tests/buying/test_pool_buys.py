@@ -1,6 +1,8 @@
 """A pool that lacks capacity buys it; markets that are away hold nothing up."""
 
 import asyncio
+import re
+import shlex
 from datetime import timedelta
 from typing import Any
 
@@ -116,7 +118,10 @@ async def test_a_pool_that_a_limit_keeps_from_buying_names_the_limit(
     assert told is not None
     assert why in told.headline
     (helps,) = told.hints
-    assert f"`longshore pool set {buyer.pool} --buying {setting}=...`" in helps
+    command = shlex.split(helps.partition(": `longshore ")[2].rstrip("`"))
+    *to_set, value = command
+    assert to_set == ["pool", "set", buyer.pool, "--buying"]
+    assert re.fullmatch(rf"{setting}=\$\d+\.\d\d", value), value
     report = await longshore.report(job.job_id)
     assert report.not_bought.startswith("it buys nothing now: ")
     assert why in report.not_bought

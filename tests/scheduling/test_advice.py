@@ -50,8 +50,8 @@ def test_a_gang_without_labels_is_advised_to_have_them_or_to_do_without() -> Non
     bare = [a_node("n1"), a_node("n2")]
     assert advised(a_gang(16), bare) == (
         "set gang.unlabelled_nodes",
-        "start the agents with --label region=..., --label cluster=... and "
-        "--label fabric.domain=...",
+        "start the agents with labels, the same for nodes that share fast fabric, as in "
+        "`longshore agent --pool p --label region=r1 --label cluster=c1 --label fabric.domain=f1`",
     )
     assert kind(a_gang(16), bare) == "nodes that name their region, cluster and fabric.domain"
     assert "set gang.unlabelled_nodes" not in advised(a_gang(24), bare)

@@ -14,8 +14,8 @@ MINUTE = timedelta(minutes=1)
 POOL = PoolSpec(name="p", buying=BuyingPolicy(enabled=True))
 
 
-def decided(held_by: str, reason: str = "wait: so it is") -> BuyingRecord:
-    return BuyingRecord(at=NOW, reason=reason, held_by=held_by)
+def decided(held_by: str, reason: str = "wait: so it is", needs: str = "") -> BuyingRecord:
+    return BuyingRecord(at=NOW, reason=reason, held_by=held_by, needs=needs)
 
 
 def test_a_pool_that_may_not_buy_has_nothing_to_say() -> None:
@@ -37,12 +37,25 @@ def test_the_switch_goes_before_all() -> None:
 
 
 @pytest.mark.parametrize(
-    "held_by", ["caps.per_day", "caps.per_tier_day.FAST", "max_price.FAST", "startup_limit"]
+    ("held_by", "needs", "value"),
+    [
+        ("caps.per_day", "$1,012.40", "'caps.per_day=$1,012.40'"),
+        ("caps.per_tier_day.FAST", "$2.00", "'caps.per_tier_day.FAST=$2.00'"),
+        ("max_price.FAST", "$0.81", "'max_price.FAST=$0.81'"),
+        ("startup_limit", "20m", "startup_limit=20m"),
+    ],
 )
-def test_the_setting_that_keeps_it_is_named_with_its_command(held_by: str) -> None:
-    standing = standing_of(POOL, "", decided(held_by), NOW - MINUTE)
+def test_the_setting_that_keeps_it_is_named_with_its_command(
+    held_by: str, needs: str, value: str
+) -> None:
+    standing = standing_of(POOL, "", decided(held_by, needs=needs), NOW - MINUTE)
     assert standing.says == "it buys nothing now: so it is"
-    assert f"`longshore pool set p --buying {held_by}=...`" in standing.helps
+    assert standing.helps == f"raise `{held_by}`: `longshore pool set p --buying {value}`"
+
+
+def test_where_no_value_is_known_to_do_no_command_is_given() -> None:
+    standing = standing_of(POOL, "", decided("caps.per_day"), NOW - MINUTE)
+    assert standing.helps == "raise `caps.per_day`"
 
 
 def test_what_was_decided_without_the_job_counts_only_where_no_market_is() -> None:
@@ -73,26 +86,29 @@ def test_a_cap_that_the_database_keeps_is_shown_by_its_command() -> None:
 
 
 def test_a_cooldown_passes_by_itself_or_is_made_shorter() -> None:
-    standing = standing_of(POOL, "", decided(HeldBy.COOLDOWN, "wait: within the cooldown"), NOW)
+    last = decided(HeldBy.COOLDOWN, "wait: within the cooldown", "40s")
+    standing = standing_of(POOL, "", last, NOW)
     assert standing.says == "it buys nothing now: within the cooldown"
     assert standing.helps == (
         "wait until then, or make the cooldown shorter: `longshore pool set p --buying "
-        "cooldown=...`"
+        "cooldown=40s`"
     )
 
 
 @pytest.mark.parametrize(
-    ("held_by", "helps"),
+    ("held_by", "needs", "helps"),
     [
-        ("", "see what is for sale: `longshore buy --dry-run --pool p`"),
-        (HeldBy.MARKET_AWAY, "see what the markets say: `longshore doctor`, "
-                             "`longshore buy --dry-run --pool p`"),
-        ("flex_price", "raise `flex_price`: `longshore pool set p --buying flex_price=...`; or "
-                       "give the job the tier FAST"),
+        ("", "", "see what is for sale: `longshore buy --dry-run --pool p`"),
+        (HeldBy.MARKET_AWAY, "", "see what the markets say: `longshore doctor`, "
+                                 "`longshore buy --dry-run --pool p`"),
+        ("flex_price", "$2.41", "raise `flex_price`: `longshore pool set p --buying "
+                                "'flex_price=$2.41'`; or give the job the tier FAST"),
     ],
 )  # fmt: skip
-def test_a_pool_that_decided_to_wait_does_not_say_that_it_buys(held_by: str, helps: str) -> None:
-    standing = standing_of(POOL, "", decided(held_by), NOW)
+def test_a_pool_that_decided_to_wait_does_not_say_that_it_buys(
+    held_by: str, needs: str, helps: str
+) -> None:
+    standing = standing_of(POOL, "", decided(held_by, needs=needs), NOW)
     assert standing == ("it buys nothing now: so it is", helps, held_by != HeldBy.MARKET_AWAY)
     assert not standing.buys
 
