@@ -161,7 +161,7 @@ class Reading:
             recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
             coming = await purchases_under_way(connection, pool)
             purchases = await purchases_for(connection, pool, job.id)
-            standing = await read_standing(connection, pool, job.submitted_at)
+            standing = await read_standing(connection, pool, job.submitted_at, job.tier)
             alone, helps, kind = None, (), ""
             if last is None or last.kind is not PlacementKind.SET_ASIDE:
                 request = JobRequest.model_validate(row["request"])
@@ -246,7 +246,7 @@ class Reading:
         async with self._db().transaction() as connection:
             pool = await load_pool(connection, job.pool, self.settings.margins)
             purchases = await purchases_for(connection, pool, job.id)
-            standing = await read_standing(connection, pool, job.submitted_at)
+            standing = await read_standing(connection, pool, job.submitted_at, job.tier)
         not_bought = "" if standing.buys or purchases else standing.says
         return {"purchases": purchases, "not_bought": not_bought}
 

@@ -85,7 +85,7 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
             nodes = await load_nodes(connection, spec.pool)
             pool = await load_pool(connection, spec.pool)
             coming = await purchases_under_way(connection, pool)
-            standing = await read_standing(connection, pool, await clock(connection))
+            standing = await read_standing(connection, pool, await clock(connection), spec.tier)
     except UnavailableError as error:
         return (f"could not look at the nodes first ({error})",)
     except DBAPIError as error:

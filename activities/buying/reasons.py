@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from activities.buying.switch import why_stopped
 from activities.database import Database
 from models.block_end import BlockDecision
+from models.job import Tier
 from models.pool import PoolSpec
 from models.spending import BuyingRecord, JobCost
 from scheduling.buying.standing import Failed, Standing, standing_of
@@ -43,14 +44,18 @@ class BuyingReasons:
 
 
 async def read_standing(
-    connection: AsyncConnection, pool: PoolSpec, since: datetime | None = None
+    connection: AsyncConnection,
+    pool: PoolSpec,
+    since: datetime | None = None,
+    tier: Tier | None = None,
 ) -> Standing:
-    """Return whether a pool buys, and what would let it, for a job that waits since then."""
+    """Return whether a pool buys, and what would let it, for a job that waits since then, of a
+    tier where one is named."""
     if not pool.buying.enabled:
         return standing_of(pool, "", None)
     stopped, last = await why_stopped(connection), await _last_of(connection, pool.name)
     failed = None if since is None else await _failed(connection, pool.name, since - _LATELY)
-    return standing_of(pool, stopped, last, since, failed)
+    return standing_of(pool, stopped, last, since, failed, tier)
 
 
 async def _last_of(connection: AsyncConnection, pool: str) -> BuyingRecord | None:

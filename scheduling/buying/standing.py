@@ -4,6 +4,7 @@ import shlex
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from models.job import Tier
 from models.pool import PoolSpec
 from models.spending import BuyingRecord, HeldBy
 from scheduling.buying.words import WAIT
@@ -27,6 +28,8 @@ class Standing(NamedTuple):
 NO_BUYING = Standing("")
 _STAYS = (HeldBy.REFUSED, HeldBy.COOLDOWN, HeldBy.MARKET_AWAY)
 """What holds beside caps, whatever the job."""
+_OF_PRICES = {Tier.FAST: ("max_price.FAST",), Tier.FLEX: ("max_price.FLEX", "flex_price")}
+"""What holds for all jobs of a tier, at the prices of then."""
 
 
 class Failed(NamedTuple):
@@ -42,13 +45,14 @@ def standing_of(
     last: BuyingRecord | None,
     since: datetime | None = None,
     failed: Failed | None = None,
+    tier: Tier | None = None,
 ) -> Standing:
-    """Return how a pool stands to buying.
+    """Return how a pool stands to buying, for a job of a tier where one is named.
 
     `stopped` is why all buying is stopped now, `last` what the pool decided last, `failed` what
     became of its newest purchase. What was decided before `since` was decided without the job: of
-    that counts only that there is no market, and a spending cap of the same day is told with when
-    it kept the pool from buying.
+    that counts only that there is no market. A spending cap, or a price for its tier, that kept
+    the pool from buying the same day is told with when it did.
     """
     if not pool.buying.enabled:
         return NO_BUYING
@@ -65,7 +69,7 @@ def standing_of(
         )
     if last is None or since is None or last.at < since:
         vain = f"; {_in_vain(failed)}" if failed else ""
-        return Standing(f"buys what is missing{_kept_lately(last, since)}{vain}")
+        return Standing(f"buys what is missing{_kept_lately(last, since, tier)}{vain}")
     buys_nothing = last.held_by or last.reason.startswith(WAIT)
     if last.held_by == HeldBy.STOPPED or not (buys_nothing or failed):
         return Standing("buys what is missing")
@@ -104,11 +108,12 @@ def _dry_run(pool: PoolSpec) -> str:
     return f"`longshore buy --dry-run --pool {pool.name}`"
 
 
-def _kept_lately(last: BuyingRecord | None, since: datetime | None) -> str:
+def _kept_lately(last: BuyingRecord | None, since: datetime | None, tier: Tier | None) -> str:
     """Return what kept the pool from buying for others, on the day of `since`, and may still."""
     if last is None or since is None or last.at.date() != since.astimezone(UTC).date():
         return ""
-    if last.held_by not in _STAYS and not last.held_by.startswith("caps."):
+    of_tier = _OF_PRICES[tier] if tier else ()
+    if last.held_by not in (*_STAYS, *of_tier) and not last.held_by.startswith("caps."):
         return ""
     return (
         f"; at {last.at:%H:%M} UTC it bought nothing for others: {last.reason.removeprefix(WAIT)}"

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from models.buying import BuyingPolicy
+from models.job import Tier
 from models.pool import PoolSpec
 from models.spending import BuyingRecord, HeldBy
 from scheduling.buying.standing import NO_BUYING, Failed, standing_of
@@ -74,6 +75,25 @@ def test_a_cap_that_kept_it_from_buying_for_others_today_is_told(held_by: str) -
     assert standing.says == f"buys what is missing; {kept}"
     tomorrow = standing_of(POOL, "", decided(held_by), NOW + timedelta(days=1))
     assert tomorrow.says == "buys what is missing"
+
+
+@pytest.mark.parametrize(
+    ("held_by", "tiers"),
+    [
+        ("flex_price", {Tier.FLEX}),
+        ("max_price.FAST", {Tier.FAST}),
+        ("max_price.FLEX", {Tier.FLEX}),
+        ("startup_limit", set[Tier]()),
+    ],
+)
+def test_a_price_that_kept_it_from_buying_is_told_to_jobs_of_its_tier(
+    held_by: str, tiers: set[Tier]
+) -> None:
+    kept = f"buys what is missing; at {NOW:%H:%M} UTC it bought nothing for others: so it is"
+    for tier in (None, *Tier):
+        standing = standing_of(POOL, "", decided(held_by), NOW + MINUTE, tier=tier)
+        assert standing.buys
+        assert (standing.says == kept) is (tier in tiers), tier
 
 
 def test_a_cap_that_the_database_keeps_is_shown_by_its_command() -> None:
