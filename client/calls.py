@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from client.process import run
@@ -38,7 +37,8 @@ def call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
 
 
 async def known_job(api: "Longshore", ref: str) -> "JobView":
-    """Return a job as the database sees it; one that was submitted this instant is waited for.
+    """Return a job as the database sees it, by its id or the newest of a name; one that was
+    submitted this instant is waited for.
 
     Raises NotFoundError, NoRecordError where it is over and never came there, and
     UnavailableError where no control worker takes the job up.
@@ -48,15 +48,17 @@ async def known_job(api: "Longshore", ref: str) -> "JobView":
     except NoRecordError:
         raise
     except NotFoundError:
-        if not await api.exists(ref):
+        job_id = ref if await api.exists(ref) else await _newest_running(api, ref)
+        if job_id is None:
             raise
-    job = await _queued_within(api, ref, _ENQUEUE_PATIENCE)
+    job = await _queued_within(api, job_id, _ENQUEUE_PATIENCE)
     if job is None and await _has_control_worker(api):
-        job = await _queued_within(api, ref, _BUSY_PATIENCE - _ENQUEUE_PATIENCE)
+        job = await _queued_within(api, job_id, _BUSY_PATIENCE - _ENQUEUE_PATIENCE)
     if job is None:
         raise UnavailableError(
-            f"job {ref} is submitted, but no control worker has taken it up yet. Is one running? "
-            "`longshore up` starts one, or `longshore worker`; `longshore doctor` looks for one."
+            f"job {job_id} is submitted, but no control worker has taken it up yet. Is one "
+            "running? `longshore up` starts one, or `longshore worker`; `longshore doctor` "
+            "looks for one."
         )
     return job
 
@@ -74,14 +76,19 @@ async def _queued_within(api: "Longshore", ref: str, seconds: float) -> "JobView
     return None
 
 
+async def _newest_running(api: "Longshore", name: str) -> str | None:
+    from client.no_record import newest_running
+
+    return await newest_running(api.temporal, name)
+
+
 async def _has_control_worker(api: "Longshore") -> bool:
     from temporalio.service import RPCError
 
-    from activities.polls import is_polled
-    from models.messages import CONTROL_TASK_QUEUE
+    from client.control_worker import who_asks
 
     try:
-        return await is_polled(api.temporal, CONTROL_TASK_QUEUE, datetime.now(UTC), workflows=True)
+        return all((await who_asks(api.temporal)).values())
     except RPCError:
         return False
 

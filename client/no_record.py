@@ -1,9 +1,10 @@
-"""Jobs of which the database has no row, and whose workflow is over: why.
+"""Jobs of which the database has no row, and only Temporal knows.
 
 A workflow that refuses its input, or the id that it was started under, fails before its job comes
-into a queue. Only Temporal knows of it.
+into a queue. One that no control worker has taken up is not there yet.
 """
 
+import re
 from datetime import timedelta
 
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -11,10 +12,14 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.service import RPCError
 
 from activities.job_runs import failure_of, has_result
+from client.submission import GENERATED_ID
 from models.errors import NoRecordError
 from models.job import JobResult
 from models.messages import job_workflow_id
 
+_MOST = 100
+"""Workflows that are looked through for a name."""
+_NAME = re.compile(r"[a-z0-9._-]+")
 PATIENCE = timedelta(seconds=3)
 """For Temporal to answer before the database alone does."""
 _GOES_ON = (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
@@ -46,6 +51,24 @@ async def why_no_record(temporal: Client, job_id: str) -> NoRecordError | None:
     return NoRecordError(
         f"the database has no job {job_id}, and its workflow {_ENDS[found.status]}{why}"
     )
+
+
+async def newest_running(temporal: Client, name: str) -> str | None:
+    """Return the id of the newest job of this name whose workflow runs, as far as Temporal lists
+    it already; None for none, and where it does not say."""
+    if not _NAME.fullmatch(name):
+        return None
+    query = f"WorkflowId STARTS_WITH '{job_workflow_id(name)}-' AND ExecutionStatus = 'Running'"
+    try:
+        flows = [
+            flow
+            async for flow in temporal.list_workflows(query, limit=_MOST, rpc_timeout=PATIENCE)
+        ]
+    except RPCError:
+        return None
+    found = [flow for flow in flows if GENERATED_ID.sub("", flow.id) == job_workflow_id(name)]
+    newest = max(found, key=lambda flow: flow.start_time, default=None)
+    return newest.id.removeprefix(job_workflow_id("")) if newest else None
 
 
 def _has_run(failed: FailureError) -> bool:

@@ -114,7 +114,12 @@ def submit(
     spec = _in_its_folder(_spec(file, command, overrides), file, overrides)
 
     async def submit_and_wait(api: "Longshore") -> JobResult | None:
+        from client.control_worker import why_not_taken_up
+
         submission = await api.submit(spec, key=key, held=hold)
+        if nobody := await why_not_taken_up(api.temporal):
+            warnings = (*submission.warnings, nobody)
+            submission = submission.model_copy(update={"warnings": warnings})
         _say_submitted(submission, spec, hold, as_json, quiet, waits=wait or follow)
         if not (wait or follow):
             return None

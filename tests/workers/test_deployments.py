@@ -15,7 +15,7 @@ from temporalio.api.workflowservice.v1 import (
     SetWorkerDeploymentCurrentVersionResponse,
 )
 
-from client import deployments
+from client import control_worker, deployments
 from client.api import Longshore
 from client.deployments import Deployments, trouble_with
 from models.deployment import DeploymentView, VersionState, VersionView, WorkerVersion
@@ -206,7 +206,7 @@ async def test_a_current_version_whose_workers_have_died_is_named_beside_others_
         assert trouble.says == "version a is current, and no worker of it asks for work"
         assert (found.level, found.mend) == (Level.FAIL, trouble.mend)
         assert found.says == f"deployment test: {trouble.says}"
-        monkeypatch.setattr(temporal_checks, "POLL_SEEN_WITHIN", timedelta(0))
+        monkeypatch.setattr(control_worker, "POLL_SEEN_WITHIN", timedelta(0))
         assert await temporal_checks.checks(place.temporal)["control worker"]() == [found]
 
 

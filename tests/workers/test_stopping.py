@@ -11,6 +11,7 @@ from sqlalchemy import make_url
 from temporalio.api.enums.v1 import PendingActivityState
 
 from client.api import Longshore
+from client.control_worker import START, nobody_asks
 from models.messages import job_workflow_id
 from models.settings import Settings
 from tests.support.control import a_spec, new_pool
@@ -18,6 +19,7 @@ from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
 from tests.support.worker_processes import Place, WorkerProcess, own_place
 from workers.control import GRACE
+from workers.doctor.temporal import checks
 from workers.stack import Stack
 
 
@@ -50,14 +52,26 @@ async def test_a_worker_whose_database_says_nothing_ends_within_its_grace_and_a_
 async def test_a_job_that_no_worker_takes_up_is_told_of_and_waited_for_where_one_polls(
     place: Place,
 ):
-    job_id = (await place.run("submit", "--gpus", "1", "--", "true")).stdout.split()[-1]
-    told = await place.run("job", job_id)
-    assert told.returncode != 0
-    assert "no control worker has taken it up yet" in " ".join(told.stderr.split())
+    submitted = await place.run("submit", "--gpus", "1", "--", "true")
+    job_id = submitted.stdout.split()[-1]
+    says = (
+        f"warning: no control worker takes the job up: {nobody_asks('workflows and activities')}"
+    )
+    assert says in " ".join(submitted.stderr.split())
+    (found,) = {each.mend for each in await checks(place.temporal)["control worker"]()}
+    assert found.startswith(START)
+    assert START in " ".join(submitted.stderr.split())
+    for command, ref in (("job", job_id), ("why", "true")):
+        told = await place.run(command, ref)
+        assert told.returncode != 0
+        says = f"job {job_id} is submitted, but no control worker has taken it up yet"
+        assert says in " ".join(told.stderr.split())
     with place.worker() as worker:
         await worker.says("takes work from task queue")
         shown = await place.run("job", job_id)
         assert shown.returncode == 0, shown.stderr
+        again = await place.run("submit", "--gpus", "1", "--", "true")
+        assert "no control worker" not in again.stderr
 
 
 async def test_a_second_signal_ends_a_worker_at_once(

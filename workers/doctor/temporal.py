@@ -18,7 +18,8 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.database import Database
-from activities.polls import POLL_SEEN_WITHIN, last_polls
+from activities.polls import last_polls
+from client.control_worker import START, nobody_asks, who_asks
 from client.deployments import Deployments, deployments_in_use
 from models.messages import CONTROL_TASK_QUEUE, PING_WORKFLOW
 from workers.doctor.agents import agents
@@ -30,7 +31,6 @@ from workers.doctor.workflows import workflows
 OLDEST_TEMPORAL = (1, 29)
 _POLL_LASTS = timedelta(seconds=5)
 _TAKEN_WITHIN = timedelta(seconds=5)
-_START = "Run `longshore up`, or `longshore worker` beside servers of your own."
 
 
 def checks(temporal: Client) -> dict[str, Check]:
@@ -118,21 +118,13 @@ async def _search_attributes(temporal: Client) -> list[Finding]:
 
 
 async def _control_worker(temporal: Client) -> list[Finding]:
-    now = datetime.now(UTC)
-    found: list[Finding] = []
-    workers: set[str] = set()
-    for what, of_workflows in (("workflows", True), ("activities", False)):
-        seen = await last_polls(temporal, CONTROL_TASK_QUEUE, workflows=of_workflows)
-        fresh = {who for who, at in seen.items() if now - at < POLL_SEEN_WITHIN}
-        workers |= fresh
-        if not fresh:
-            found.append(
-                fail(
-                    "control worker",
-                    f"nobody asks task queue {CONTROL_TASK_QUEUE} for {what}",
-                    f"{_START} Jobs wait until then.",
-                )
-            )
+    asking = await who_asks(temporal)
+    workers = frozenset[str]().union(*asking.values())
+    found = [
+        fail("control worker", nobody_asks(what), f"{START} Jobs wait until then.")
+        for what, who in asking.items()
+        if not who
+    ]
     troubles = await _troubles_of_versions(temporal)
     if any(each.level is Level.FAIL for each in troubles):
         return troubles  # a worker of no version, as `longshore up` starts, would get no work
@@ -147,7 +139,7 @@ async def _control_worker(temporal: Client) -> list[Finding]:
                 f"nobody took a workflow from task queue {CONTROL_TASK_QUEUE} within "
                 f"{_TAKEN_WITHIN.total_seconds():g} s; those that asked lately ({listed}) are "
                 "gone, busy, older, or of a version that gets no work",
-                f"{_START} `longshore deployment status` shows the versions.",
+                f"{START} `longshore deployment status` shows the versions.",
             )
         ]
     many = f"{len(workers)} control workers take" if len(workers) > 1 else "one takes"
