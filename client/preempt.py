@@ -112,21 +112,23 @@ async def _decide(
     `away` says why the checkpoint store is away, empty where it is there; `beside` is the job
     where the pool's queue in the database is without it.
     """
-    notes = [away] if away else []
-    quotes: dict[str, BuyQuote] = {}
+    quote, no_price = None, "buying is off for this pool"
     if inputs.spec.buying.enabled:
         try:
-            quotes = await _quotes(inputs.spec.name, request.id, now, beside)
+            quote, no_price = await _quote(inputs.spec.name, request.id, now, beside)
         except LongshoreError as error:
-            notes.append(f"no price to buy at: {error}")
+            no_price = str(error)
     queue = queue_order(inputs.queue, inputs.spec.packing, now)
     ahead = queue[: queue.index(request) + 1]
     policy = inputs.spec.preemption.model_copy(update={"enabled": True})
     plans = plan_preemptions(
         ahead, inputs.nodes, inputs.running, policy, inputs.spec.packing, now,
-        quotes=quotes, recent=inputs.recent,
+        quotes={request.id: quote} if quote else None, recent=inputs.recent,
     )  # fmt: skip
     found = next((plan for plan in plans if plan.job_id == request.id), None)
+    notes = [away] if away else []
+    if quote is None and found and (inputs.spec.buying.enabled or not found.ways):
+        notes.append(f"no price to buy at: {no_price}")
     return PreemptionDryRun(
         source=f"pool {inputs.spec.name}",
         request=request,
@@ -147,17 +149,17 @@ async def _store_away(settings: Settings, job_id: str) -> str:
     return ""
 
 
-async def _quotes(
+async def _quote(
     pool: str, job_id: str, now: datetime, beside: UnmetJob | None
-) -> dict[str, BuyQuote]:
-    """Return what it would cost to buy for the job, where the pool would."""
+) -> tuple[BuyQuote | None, str]:
+    """Return what it would cost to buy for the job, or why nothing would be bought for it."""
     bought = await decide_on_pool(pool, now, beside)
     plans = [plan for plan in bought.decision.plans if job_id in plan.serves]
     if not plans:
-        return {}
+        return None, f"nothing would be bought for it now: {bought.decision.reason}"
     quote = BuyQuote(
         cost=sum(plan.expected_cost for plan in plans),
         ready_at=max(plan.ready_at for plan in plans),
         title="buy " + " + ".join(f"{plan.nodes} x {plan.instance_type}" for plan in plans),
     )
-    return {job_id: quote}
+    return quote, ""

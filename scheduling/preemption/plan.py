@@ -28,7 +28,7 @@ from scheduling.preemption.candidates import Candidate, Candidates, least_cost
 from scheduling.preemption.costs import probable_end, victim_of
 from scheduling.preemption.ground import Ground, gains_of
 from scheduling.preemption.search import EXACT, Best, search
-from scheduling.preemption.ways import refused, weigh
+from scheduling.preemption.ways import no_node, refused, weigh
 from scheduling.topology import DomainKey, domain_of
 
 _OWN = {"id", "attempt", "submitted_at", "waits_since"}
@@ -178,18 +178,19 @@ class _Scene:
             reason = self.ground.decide(job).reason
             return self._none(job, f"it needs nobody's GPUs: {reason}")
         if never := self.ground.why_never(job):
-            # Whoever stops, and however long it waits: there is no price to compare.
-            return self._none(job, f"{never}: no end and no stop of running jobs helps")
+            reason = f"{never}: no end and no stop of running jobs helps"
+            return no_node(job, reason, quote, self.policy, self.now)
         names = self.ground.nodes_for(job)
         if not names:
-            return self._none(job, "no node could take it, were nobody there")
+            reason = "no node could take it, were nobody there"
+            return no_node(job, reason, quote, self.policy, self.now)
         if room < 1:
             return self._none(job, f"{self.policy.max_under_way} jobs are being stopped already")
         known, rejected = self.candidates.among(job, names)
         chosen = self._cheapest(job, names, min(room, self.policy.max_victims)) if known else ()
         if not chosen:
             return refused(job, self.ground.first_start(job), len(known), rejected, self.policy,
-                           self.now)  # fmt: skip
+                           self.now, quote)  # fmt: skip
         start = self.ground.first_start(job)
         victims = tuple(
             victim_of(one.work, one.wait, self.policy, self.now)

@@ -47,10 +47,8 @@ def weigh(
         delay=_delay(job, freed, policy, now),
     )  # fmt: skip
     waiting = _waiting(job, start, policy, now)
-    ways = [preempting, waiting, *_buying(job, quote, policy, now)]
-    ordered = sorted(ways, key=lambda way: (way.total, _ORDER.index(way.kind)))
-    best = ordered[0]
-    ways = [_told(way, best) for way in ordered]
+    ways = _compared([preempting, waiting, *_buying(job, quote, policy, now)])
+    best = ways[0]
     chosen = best.kind is WayKind.PREEMPT
     value = max(waiting.delay - preempting.delay, 0)
     return PreemptionPlan(
@@ -60,7 +58,7 @@ def weigh(
         cost=cost,
         value=value,
         start=freed if chosen else None,
-        ways=tuple(ways),
+        ways=ways,
         rejected=tuple(rejected[:_MOST_REJECTED]),
         rejected_count=len(rejected),
         reason=_sentence(best, preempting, waiting, len(victims)),
@@ -74,6 +72,7 @@ def refused(
     rejected: Sequence[RejectedVictim],
     policy: PreemptionPolicy,
     now: datetime,
+    quote: BuyQuote | None = None,
 ) -> PreemptionPlan:
     """Return the plan of a job that no set of jobs would make room for.
 
@@ -91,15 +90,28 @@ def refused(
         reason = f"nobody may be stopped for it: of {count(len(rejected), 'running job')}, {told}"
     else:
         reason = "no running job is in its way: what is in use there belongs to none"
-    waiting = _waiting(job, start, policy, now).model_copy(update={"chosen": True})
+    ways = _compared([_waiting(job, start, policy, now), *_buying(job, quote, policy, now)])
     later = [Spared(job_id=one.job_id, until=one.until) for one in rejected if one.until]
     spared = tuple(sorted(later, key=lambda one: (one.until, one.job_id))[:_MOST_NAMED])
     if spared:
         reason = f"{reason}; {format_spared(spared)}"
     return PreemptionPlan(
-        job_id=job.id, at=now, ways=(waiting,), rejected=tuple(rejected[:_MOST_REJECTED]),
+        job_id=job.id, at=now, ways=ways, rejected=tuple(rejected[:_MOST_REJECTED]),
         rejected_count=len(rejected), spared=spared, reason=reason,
     )  # fmt: skip
+
+
+def no_node(
+    job: JobRequest,
+    reason: str,
+    quote: BuyQuote | None,
+    policy: PreemptionPolicy,
+    now: datetime,
+) -> PreemptionPlan:
+    """Return the plan of a job that no node could take, whoever stops and however long it waits:
+    what is left is to buy."""
+    ways = _compared(_buying(job, quote, policy, now))
+    return PreemptionPlan(job_id=job.id, at=now, ways=ways, reason=reason)
 
 
 def _waiting(
@@ -128,6 +140,12 @@ def _buying(
 def _delay(job: JobRequest, start: datetime, policy: PreemptionPolicy, now: datetime) -> int:
     gpus = job.gpus * job.milli / 1000
     return cost_of(max(start - now, timedelta(0)), gpus, policy.price_of_waiting(job))
+
+
+def _compared(ways: Sequence[Way]) -> tuple[Way, ...]:
+    """Return the ways, the cheapest first, which is chosen; with why the others are not."""
+    ordered = sorted(ways, key=lambda way: (way.total, _ORDER.index(way.kind)))
+    return tuple(_told(way, ordered[0]) for way in ordered)
 
 
 def _told(way: Way, best: Way) -> Way:

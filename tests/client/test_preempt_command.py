@@ -59,7 +59,8 @@ def test_what_can_never_fit_is_told_so_without_the_price_of_a_wait(
     assert "needs 24 GPUs, the domains together have 16; " in ran.out
     assert "no end and no stop of running jobs helps" in " ".join(ran.out.split())
     assert "wait, nobody knows" not in ran.out
-    assert "$" not in ran.out
+    (priced,) = [line for line in ran.out.splitlines() if "$" in line]
+    assert priced.split()[:2] == ["→", "buy"], "of the file: what the job costs to buy instead"
 
 
 def test_a_policy_that_is_off_is_shown_as_if_on_and_said(cli: CLI, tmp_path: Path) -> None:
@@ -169,6 +170,32 @@ async def test_the_price_to_buy_at_is_compared_for_a_file_too(
         for job in (waits, first):
             await longshore("cancel", job)
         await node.end(first)
+
+
+async def test_in_a_pool_without_nodes_the_price_to_buy_at_is_named_or_why_there_is_none(
+    longshore: Command, pool: str, market: RunningMarket, tmp_path: Path
+) -> None:
+    file = tmp_path / "new.yaml"
+    wish = "gpus: 8, priority: 8, expected_duration: 2h"
+    file.write_text(f"{{name: new, command: 'true', pool: {pool}, {wish}}}")
+
+    async def decided(*settings: str) -> str:
+        buying = [word for each in settings for word in ("--buying", each)]
+        assert (await longshore("pool", "set", pool, "--growth", "open", *buying)).code == 0
+        ran = await longshore("preempt", "--dry-run", str(file), "--json")
+        assert ran.code == 0, ran.err
+        return ran.out
+
+    def notes(shown: str) -> tuple[str, ...]:
+        return PreemptionDryRun.model_validate_json(shown).notes
+
+    assert notes(await decided()) == ("no price to buy at: buying is off for this pool",)
+    bought = await decided("enabled=true", "max_price.FAST=$30")
+    assert (buying(bought).cost > 0, buying(bought).chosen, notes(bought)) == (True, True, ())
+    (dear,) = notes(await decided("max_price.FAST=$0.01"))
+    assert dear.startswith(
+        "no price to buy at: nothing would be bought for it now: wait: over the price limit"
+    )
 
 
 def buying(shown: str) -> Way:

@@ -290,6 +290,24 @@ def test_no_wait_is_priced_for_what_can_never_fit(job: JobRequest, reason: str) 
     assert (plan.ways, plan.victims) == ((), ())
 
 
+@pytest.mark.parametrize("job", [a_job("urgent", 8, priority=9), a_gang(16, priority=9)])
+def test_where_no_node_could_take_it_the_price_to_buy_at_is_named(job: JobRequest) -> None:
+    quote = BuyQuote(cost=40_000_000, ready_at=NOW + 5 * MINUTE, title="buy 1 x 8xH100")
+    (way,) = plan_preemption(job, [], [], RULES, POLICY, NOW, quote).ways
+    assert (way.kind, way.title, way.cost, way.chosen) == (
+        WayKind.BUY, "buy 1 x 8xH100", 40_000_000, True
+    )  # fmt: skip
+
+
+def test_where_nobody_may_be_stopped_to_buy_is_compared_with_the_wait() -> None:
+    quote = BuyQuote(cost=10_000, ready_at=NOW + MINUTE)
+    plan = planned(a_job("urgent", 8, priority=2), [full()], quote=quote)
+    assert plan.reason.startswith("nobody may be stopped for it")
+    assert [(way.kind, way.chosen) for way in plan.ways] == [
+        (WayKind.BUY, True), (WayKind.WAIT, False)
+    ]  # fmt: skip
+
+
 def test_a_short_wait_is_cheaper_than_a_dear_victim() -> None:
     work = full(checkpoint=None, ran=10 * HOUR, left=6 * MINUTE)
     plan = planned(a_job("urgent", 8, priority=6), [work])
