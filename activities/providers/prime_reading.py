@@ -254,10 +254,11 @@ def _order_state(pod: Pod) -> OrderState:
 
 
 def _fills(pod: Pod, state: OrderState) -> tuple[Fill, ...]:
-    """Return the one fill of a pod that ran, or may have; its cost is known when it has ended."""
+    """Return the one fill of a pod that ran, may have, or was billed for whatever became of it;
+    its cost is known when it has ended."""
     billed = _micro(pod.totalBilledPrice)
-    ran = state is OrderState.FILLED or (state is OrderState.CANCELLED and billed != 0)
-    if not ran:
+    may_have = state is OrderState.CANCELLED and billed is None
+    if not (state is OrderState.FILLED or may_have or billed):
         return ()
     price = _per_gpu(pod.priceHr, pod.gpuCount) or 0
     at = pod.createdAt or datetime.fromtimestamp(0, UTC)

@@ -562,3 +562,18 @@ def test_what_an_ended_pod_cost_is_not_known_before_the_market_says_it(
 ):
     told = Pod.model_validate(ended() | {"totalBilledPrice": billed})
     assert [fill.cost for fill in order(told, simulated=False).fills] == costs
+
+
+@pytest.mark.parametrize(
+    ("changed", "costs"),
+    [
+        ({}, [None]),  # the bill may rise until it has ended
+        ({"terminatedAt": "2026-09-21T14:00:00Z"}, [310_000]),
+        ({"totalBilledPrice": 0}, []),
+        ({"totalBilledPrice": None}, []),
+    ],
+)
+def test_a_bill_counts_also_of_a_pod_that_failed(changed: dict[str, Any], costs: list[int | None]):
+    told = Pod.model_validate(pod(status="ERROR", totalBilledPrice=0.31) | changed)
+    found = order(told, simulated=False)
+    assert (found.state, [fill.cost for fill in found.fills]) == (OrderState.REJECTED, costs)
