@@ -32,6 +32,7 @@ from scheduling.buying.leaving import (
     may_be_called_off,
     may_be_sold,
 )
+from scheduling.buying.limits import bounded
 from scheduling.buying.moving import cost_of_moving
 from scheduling.buying.prices import BlockSource, round_up, whole_quarters
 from scheduling.buying.words import about
@@ -55,12 +56,15 @@ def decide_block(scene: BlockScene) -> BlockDecision:
     price cap, and a machine of the warm target is kept.
     """
     sales = _sales(scene)
-    renewal, renewed = _renewal(scene)
+    plan, renewed = _renewal(scene)
     until, longer = go_on(scene) or (None, None)
     others = (renewed, longer, _sale(scene, sales), _let_go(scene))
     options = [BlockOption(kind=BlockOptionKind.KEEP, title="leave it as it is")]
     options += [option for option in others if option]
     best = max((each for each in options if not each.lost), key=lambda each: each.gain)
+    next_best = max(
+        (each.gain for each in options if each is not best and not each.lost), default=0
+    )
     marked = tuple(_marked(each, best) for each in options)
     chosen = next(each for each in marked if each.chosen)
     return BlockDecision(
@@ -70,7 +74,7 @@ def decide_block(scene: BlockScene) -> BlockDecision:
         reason=_sentence(chosen, marked),
         options=marked,
         sales=sales if chosen.kind is BlockOptionKind.SELL else (),
-        renewal=renewal if chosen.kind is BlockOptionKind.RENEW else None,
+        renewal=_ordered(scene, plan, best.gain - next_best) if plan and best is renewed else None,
         until=until if chosen.kind is BlockOptionKind.GO_ON else None,
     )
 
@@ -220,7 +224,7 @@ def _kept_value(scene: BlockScene, window: Window, machine: str) -> int:
 # --- buying the time after it -------------------------------------------------------------
 
 
-def _renewal(scene: BlockScene) -> tuple[Renewal | None, BlockOption | None]:
+def _renewal(scene: BlockScene) -> tuple[PurchasePlan | None, BlockOption | None]:
     """Return the time after the block with what it gains against buying elsewhere later."""
     if not may_renew(scene):
         return None, None
@@ -241,11 +245,17 @@ def _renewal(scene: BlockScene) -> tuple[Renewal | None, BlockOption | None]:
     option = BlockOption(
         kind=BlockOptionKind.RENEW, title=title, gain=sum(terms.values()), terms=terms
     )
-    renewal = Renewal(
-        nodes=plan.nodes, window=window, place=scene.place, limit=plan.limit,
-        cap=plan.limit, cost=plan.expected_cost,
+    return plan, _within_caps(scene, option, plan)
+
+
+def _ordered(scene: BlockScene, plan: PurchasePlan, more: int) -> Renewal:
+    """Return the order of a renewal that may cost so many micro-dollars more than expected."""
+    (within,) = bounded((plan,), more)
+    assert within.window is not None  # the time after a block has an end
+    return Renewal(
+        nodes=within.nodes, window=within.window, place=scene.place, limit=within.limit,
+        cap=within.limit, cost=within.expected_cost,
     )  # fmt: skip
-    return renewal, _within_caps(scene, option, plan)
 
 
 def _plan(scene: BlockScene, nodes: int, window: Window) -> PurchasePlan | NoQuote:

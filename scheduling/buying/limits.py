@@ -1,31 +1,37 @@
 """The limits of what is bought: near to what was decided, whatever the book becomes meanwhile.
 
 A limit is at most the recommended one, at most the policy's slippage above the last GPU's price
-(`prices.py`), and at most what makes its option cost as much as the next best one: beyond that
-the other would have been chosen.
+(`prices.py`), and where costs were compared at most what makes its option cost as much as the next
+best one: beyond that the other would have been chosen.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from models.buying import Option, PurchasePlan
 
 
 def below_the_next(best: Option, options: Iterable[Option]) -> Option:
-    """Return an option with limits at which it costs no more than the next best of `options`.
-
-    Never below the price of the last GPU. What the option may cost more is spread evenly over the
-    GPU-hours of its orders.
-    """
+    """Return an option with limits at which it costs no more than the next best of `options`."""
     others = [option.total for option in options if option is not best and not option.lost]
-    hours = sum(_gpu_hours(plan) for plan in best.plans)
-    if not others or not hours:
+    if not others:
         return best
-    more = Fraction(min(others) - best.total) / hours
-    plans = tuple(_bounded(plan, more) for plan in best.plans)
+    plans = bounded(best.plans, min(others) - best.total)
     return best.model_copy(
         update={"plans": plans, "max_total": sum(plan.max_total for plan in plans)}
     )
+
+
+def bounded(plans: Sequence[PurchasePlan], more: int) -> tuple[PurchasePlan, ...]:
+    """Return orders with limits at which they may cost so many micro-dollars more than expected.
+
+    Never below the price of the last GPU. What they may cost more is spread evenly over the
+    GPU-hours of node time; a machine that is billed as it runs keeps its limit.
+    """
+    hours = sum(_gpu_hours(plan) for plan in plans)
+    if not hours:
+        return tuple(plans)
+    return tuple(_bounded(plan, Fraction(more) / hours) for plan in plans)
 
 
 def _bounded(plan: PurchasePlan, more: Fraction) -> PurchasePlan:

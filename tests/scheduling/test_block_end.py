@@ -187,6 +187,20 @@ def test_the_time_after_a_block_is_bought_for_work_that_does_not_end():
     assert renew.gain == sum(renew.terms.values()) > 0
 
 
+def test_a_renewal_may_cost_no_more_than_the_next_best_way():
+    thin = (("2.00", 8), ("19.00", 1600))  # the recommended limit is that of the dear ones
+    jobs = (a_job_there("n1", 2, lost=timedelta(0)),)
+    decision = decide_block(ending(asks=thin, jobs=jobs, policy={"slippage": 10}))
+    renewal, gains = decision.renewal, sorted(each.gain for each in decision.options)
+    assert renewal is not None
+    most = renewal.limit * 8 * renewal.nodes * renewal.window.hours
+    assert 0 < most - renewal.cost <= gains[-1] - gains[-2]
+    assert renewal.cap == renewal.limit > micro_of("2.00")
+    close = decide_block(ending(asks=thin, jobs=jobs, policy={"slippage": 0.1})).renewal
+    assert close is not None
+    assert close.limit == micro_of("2.20")
+
+
 def test_the_time_after_a_block_is_bought_for_queued_work_that_would_run_there():
     node = a_release("n1", expires_at=NOW + timedelta(minutes=20))
     fields: dict[str, Any] = {
