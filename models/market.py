@@ -240,6 +240,8 @@ class OrderRequest(Wire):
     """Where bought time goes, or sold time comes from (a pool at SFCompute)."""
     place: str | None = None
     """Where, at a market that fills an order in one place; where it is cheapest when left out."""
+    for_gang: bool = False
+    """Its machines are to be started for a gang: see `MachineRequest`."""
     offer: Offer | None = None
     """The row to take, at a market with an offer list."""
     startup_script: str | None = Field(default=None, repr=False)

@@ -103,7 +103,7 @@ class PurchasingActivities:
         order = OrderRequest(
             key=intent.key, instance_type=option.instance_type, nodes=intent.nodes, window=window,
             limit=intent.limit, standing=bool(option.standing_for), partial=option.partial,
-            offer=intent.offer, place=option.place,
+            offer=intent.offer, place=option.place, for_gang=option.for_gang,
         )  # fmt: skip
         try:
             async with self._database.transaction() as connection:

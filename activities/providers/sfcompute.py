@@ -153,9 +153,12 @@ class SFCompute:
 
     async def check_start(self, request: OrderRequest) -> None:
         """Look for the image, and whether the token may see instances: roles are granted one by
-        one, and the right to order is not that to start."""
+        one, and the right to order is not that to start. A firewall cannot be looked for: only
+        that it is named as the market does."""
         if self.no_buying:
             raise InvalidOrderError(self.name, self.no_buying)
+        if request.for_gang:
+            self._places.check_firewall()
         await self._places.image()
         try:
             await self._http.get(f"{self._prefix}/instances", self._places.scope({"limit": "1"}))

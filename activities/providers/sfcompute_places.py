@@ -1,6 +1,7 @@
 """What is found by looking around at San Francisco Compute: SKUs, pools, workspace, image."""
 
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -24,6 +25,7 @@ _SKUS_HOLD = 300.0
 _PAGE = 200
 _PUBLIC_IMAGES = "sfc:workspace:sfcompute:public"
 _OVER = ("terminated", "failed")
+_FIREWALL = re.compile(r"frwl_[0-9a-zA-Z_-]{1,21}|sfc:firewall(:[a-zA-Z0-9._-]+){3}")
 T = TypeVar("T", bound=Listed)
 _log = logging.getLogger(__name__)
 
@@ -163,6 +165,15 @@ class Places:
                 "LONGSHORE_SFCOMPUTE_FIREWALL",
             )
         return f"sfc:firewall:{pool.owner}:{pool.workspace}:default"
+
+    def check_firewall(self) -> None:
+        """Raise InvalidOrderError where the setting is no id and no path of a firewall."""
+        if self._firewall is not None and not _FIREWALL.fullmatch(self._firewall):
+            raise InvalidOrderError(
+                self._http.provider,
+                f"{self._firewall!r} of LONGSHORE_SFCOMPUTE_FIREWALL is neither the id of a "
+                "firewall (frwl_...) nor its path (sfc:firewall:ACCOUNT:WORKSPACE:NAME)",
+            )
 
     def scope(self, params: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return query parameters within the workspace of the settings, or without one."""

@@ -29,6 +29,9 @@ async def test_a_gang_runs_on_the_one_block_that_is_bought_for_it(
     assert (option["provider"], option["for_gang"], option["fast_fabric"]) == (
         "sfcompute", True, True,
     )  # fmt: skip
+    orders = await buyer.rows("SELECT request FROM purchase_orders WHERE purchase_id = :id",
+                              id=purchase["id"])  # fmt: skip
+    assert [order["request"]["for_gang"] for order in orders] == [True], "looked at before it"
     started = instances_of(buyer)
     assert len(started) == 2
     assert {each["instance_sku"]["id"] for each in started} == {option["place"]}

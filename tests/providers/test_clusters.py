@@ -1,5 +1,6 @@
 """Clusters of Prime Intellect, and what a gang asks for at San Francisco Compute."""
 
+import contextlib
 import copy
 import logging
 from typing import Any
@@ -22,6 +23,7 @@ from models.market import (
     Preview,
     Window,
 )
+from tests.providers.test_sfcompute import buy
 from tests.providers.told import NOW, body, page
 from tests.support.scripted_http import Reply, ScriptedHTTP
 
@@ -223,6 +225,29 @@ async def test_the_firewall_may_be_named(server: ScriptedHTTP, access: Access):
     server.on(f"POST {V2}/instances", Reply(body("sfcompute_instance"), 201))
     await sfcompute.start_machine(machine(for_gang=True))
     assert server.requests[-1].json["firewall"] == "frwl_mine"
+    await sfcompute.aclose()
+
+
+@pytest.mark.parametrize(
+    ("named", "passes"),
+    [
+        ("frwl_mine", True),
+        ("sfc:firewall:acme:prod:ranks", True),
+        ("ranks", False),
+        ("sfc:firewall:acme:ranks", False),
+        ("frwl_ranks of prod", False),
+    ],
+)
+async def test_what_names_no_firewall_is_said_before_an_order_for_a_gang(
+    server: ScriptedHTTP, access: Access, named: str, passes: bool
+):
+    sfcompute = SFCompute(access, firewall=named, clock=lambda: NOW)
+    server.on(f"GET {V2}/images", body("sfcompute_images"))
+    server.on(f"GET {V2}/instances", page())
+    said = pytest.raises(InvalidOrderError, match="LONGSHORE_SFCOMPUTE_FIREWALL is neither the id")
+    with contextlib.nullcontext() if passes else said:
+        await sfcompute.check_start(buy(for_gang=True))
+    await sfcompute.check_start(buy())  # machines for other jobs have no firewall
     await sfcompute.aclose()
 
 
