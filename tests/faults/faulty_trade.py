@@ -17,7 +17,7 @@ from temporalio.service import RPCError
 from activities.buying.bills import book_bill
 from activities.buying.switch import BuyingSwitch
 from activities.database import Database
-from activities.markets.reconcile import MarketFinding, Mismatch, compare
+from activities.markets.reconcile import MarketFinding, compare
 from activities.providers import registry
 from models.buying import BuyingPolicy
 from models.market import InstanceType, Offer
@@ -33,6 +33,7 @@ from tests.buying.buyer import DOLLAR, block_option, pod_option
 from tests.faults import scenes
 from tests.faults.buyers import disagreements
 from tests.faults.fleet import CONTROL, Fleet
+from tests.faults.trade_checks import TOO_DEAR, dear_machines, wrong_bills
 from tests.support.faulty_proxy import BOOKS, KINDS, FaultyProxy
 from tests.support.waiting import eventually
 
@@ -45,10 +46,10 @@ AT_REST = 400.0
 """Seconds within which all has ended once nothing fails any more."""
 PURCHASE_CAP = 60 * DOLLAR
 DAY_CAP = 100_000 * DOLLAR
-SPOT_LOST = "spot_lost"
+SPOT_LOST, LATE_BILL = "spot_lost", "late_bill"
 TROUBLES = (
     "order_rejected", "order_unfilled", "order_partial", "cancel_race", "instance_failed",
-    "machine_silent", "pod_error", "pod_without_ssh", "price_above", "late_bill", "list_lag",
+    "machine_silent", "pod_error", "pod_without_ssh", "price_above", LATE_BILL, "list_lag",
     "stale_offer", "pod_cap", "funds", "delete_error", "unknown_status", "empty_availability",
     "bare_error", "old_error", "fastapi_error", "cursor_missing", "notice", SPOT_LOST,
     "price_spike",
@@ -241,9 +242,11 @@ class Trade:
     async def wrong(self) -> list[str]:
         """Return what is not as it has to be, and book the bills that came late."""
         late = await self._differences()
-        found = [
-            f"{each}" for each in late if each.kind is not Mismatch.BILL or each.order is None
-        ]
+        state = self.market.state()
+        rows = self.fleet.rows("SELECT key, spent FROM purchase_orders")
+        booked = {row["key"]: row["spent"] for row in rows}
+        came_late = _happened(state, LATE_BILL) - _happened(self._before, LATE_BILL)
+        found = wrong_bills(late, booked, state["pods"], came_late)
         for each in late:
             if each.order is not None:
                 found += filter(
@@ -252,6 +255,7 @@ class Trade:
         found += [f"{each}" for each in await self._differences()]
         found += await disagreements(self.fleet, self.market, ORDERS, self._before, JOBS)
         found += self._above_limits()
+        found += dear_machines(self.fleet.rows(_KEPT), state["pods"])
         found += [f"a cap was passed: {row}" for row in self.fleet.rows(_ABOVE_CAPS,
                   PURCHASE_CAP, DAY_CAP)]  # fmt: skip
         failed = self.fleet.longshore.temporal.list_workflows("ExecutionStatus = 'Failed'")
@@ -283,7 +287,7 @@ class Trade:
                 await client.aclose()
 
     def _above_limits(self) -> list[str]:
-        """Return what was filled above the limit of its order, by the market's own word."""
+        """Return the time that was filled above the limit of its order, by the market's word."""
         rows = self.fleet.rows("SELECT order_id, key, request ->> 'limit' AS most"
                                " FROM purchase_orders WHERE order_id IS NOT NULL")  # fmt: skip
         most = {row["order_id"]: int(row["most"]) for row in rows}
@@ -300,7 +304,7 @@ class Trade:
         """Return how many machines were stopped since they cost more than was allowed."""
         return len(self.fleet.rows("SELECT name FROM machines m JOIN blocks b ON b.id = m.block_id"
                                    " WHERE m.reason LIKE %s OR b.reason LIKE %s",
-                                   "%above the limit%", "%above the limit%"))  # fmt: skip
+                                   f"%{TOO_DEAR}%", f"%{TOO_DEAR}%"))  # fmt: skip
 
     def _purchases(self) -> list[dict[str, Any]]:
         return self.fleet.rows("SELECT id, state, reason FROM purchases ORDER BY id")
@@ -310,12 +314,24 @@ class Trade:
         return rows[0]["state"] if rows else ""
 
 
+def _happened(state: Any, fault: str) -> int:
+    return state["faults"].get(fault, 0)
+
+
 def _per_gpu(dollars_per_node_hour: str) -> float:
     return float(dollars_per_node_hour) * DOLLAR / 8
 
 
 _BUYING = """
     ExecutionStatus = 'Running' AND WorkflowType IN ('BuyingWorkflow', 'PurchaseWorkflow')
+"""
+
+_KEPT = """
+    SELECT o.order_id, (o.request ->> 'limit')::bigint AS most,
+           concat_ws('; ', m.reason, b.reason) AS reason, m.ended_at - n.registered_at AS kept
+      FROM purchase_orders o JOIN blocks b ON b.id = o.key
+      JOIN machines m ON m.block_id = o.key JOIN nodes n ON n.id = m.name
+     WHERE o.is_machine AND m.ended_at IS NOT NULL
 """
 
 _ABOVE_CAPS = """

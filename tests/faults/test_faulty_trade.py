@@ -1,6 +1,7 @@
 """Purchases through a proxy that fails in every way: market and ledger agree in the end.
 
-The seed that is printed chooses everything again: `make faults SEED=n`.
+The seed that is printed chooses everything again: `make faults SEED=n`. PURCHASES=30 in the
+environment makes a shorter run, in which a trouble may not come.
 """
 
 import os
@@ -13,7 +14,9 @@ from tests.faults.faulty_trade import Trade
 from tests.support.faulty_proxy import proxy_to
 from tests.support.market import RunningMarket
 
-PURCHASES = 200
+ALL_TROUBLES = 200
+"""Purchases in which every trouble comes."""
+PURCHASES = int(os.environ.get("PURCHASES", ALL_TROUBLES))
 
 
 @pytest.mark.exhaustive
@@ -37,6 +40,6 @@ async def test_market_and_ledger_agree_whatever_fails(
                 print(trade.describe())
                 wrong = await trade.wrong()
                 assert not wrong, "\n".join(wrong)
-                assert trade.stopped_as_too_dear()
+                assert trade.stopped_as_too_dear() or PURCHASES < ALL_TROUBLES
             finally:
                 await trade.close()
