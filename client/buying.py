@@ -71,7 +71,7 @@ async def decide_on_pool(pool: str, now: datetime, beside: UnmetJob | None = Non
             need = await read_need(connection, spec)
             coming = await under_way(connection, spec)
             caps = await caps_left(connection, spec, tenants_of(need))
-            closed = await closed_markets(connection, spec.name, now)
+            closed = await closed_markets(connection, spec, now)
             refused = await refused_offers(connection, spec.buying)
     finally:
         await database.close()

@@ -1,5 +1,7 @@
 """One block from its purchase to its end: looks, drain, the end of its machines, its account."""
 
+import asyncio
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from temporalio import workflow
@@ -20,10 +22,13 @@ with workflow.unsafe.imports_passed_through():
     from workflows import block_end
     from workflows import purchase_steps as steps
     from workflows.arguments import Started
+    from workflows.starting import start_again
 
 
 _LOOKS_AGAIN = (BlockOptionKind.LET_GO, BlockOptionKind.GO_ON)
 """What changes the block at once."""
+_STARTS_AGAIN = "starts-again"
+"""Blocks from before this left paid time unused whose machine had ended."""
 _SEES_OFF = "see-jobs-off"
 """Blocks that were let go before this lost what ran there with their machines."""
 
@@ -41,6 +46,8 @@ class BlockWorkflow(Started):
         self._let_go = block.let_go
         self._draining = block.draining
         self._woken = False
+        self._starting: asyncio.Task[None] | None = None
+        """Machines that are brought up in place of those that have ended."""
 
     @workflow.run
     async def run(self, block: BlockInput) -> BlockEnd:
@@ -58,8 +65,9 @@ class BlockWorkflow(Started):
                 continue
             if not self._draining and workflow.now() >= look.drain_at:
                 await self._drain(f"{ENDING} {look.ends_at:%Y-%m-%d %H:%M} UTC")
+            await self._start_again(look)
             await self._wait(look)
-            if workflow.info().is_continue_as_new_suggested():
+            if self._starting is None and workflow.info().is_continue_as_new_suggested():
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 workflow.continue_as_new(
                     block.model_copy(update={"let_go": self._let_go, "draining": self._draining})
@@ -69,6 +77,8 @@ class BlockWorkflow(Started):
         elif not self._draining:
             await self._drain(reason)
         await steps.stop_machines(self._ref(reason))
+        if self._starting is not None:
+            await self._starting  # nothing that it waits for can come up any more
         end = await steps.close_block(self._ref(reason))
         workflow.set_current_details(
             f"Ended: {reason}. {about(end.cost)}, of which {about(end.idle)} idle."
@@ -116,6 +126,22 @@ class BlockWorkflow(Started):
         if verdict.kind is BlockOptionKind.GO_ON:
             self._draining = False  # where it drained, that was for its end
         return bool(verdict.sales) or verdict.kind in _LOOKS_AGAIN
+
+    async def _start_again(self, look: BlockLook) -> None:
+        """Begin to bring up what the block lacks, and look again when that has come to its end."""
+        if self._starting is not None and self._starting.done():
+            await self._starting  # where it failed, this does
+            self._starting = None
+        if self._starting is not None or self._draining or look.awaits is None:
+            return
+        if workflow.patched(_STARTS_AGAIN):
+            self._starting = asyncio.create_task(self._bring_up(look.starts, look.awaits))
+
+    async def _bring_up(self, numbers: Sequence[int], within: timedelta) -> None:
+        try:
+            await start_again(self._block.block_id, numbers, within)
+        finally:
+            self._woken = True
 
     async def _drain(self, reason: str) -> None:
         await steps.drain_block(self._ref(reason))

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
@@ -19,7 +18,6 @@ with workflow.unsafe.imports_passed_through():
         BlockEnd,
         BlockInput,
         ExtendRequest,
-        MachineStart,
         OrderIntent,
         OrderSeen,
         PurchaseOption,
@@ -33,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import purchase_steps as steps
     from workflows.arguments import Started
     from workflows.block import BlockWorkflow
+    from workflows.starting import start_machines
 
 _LONGEST_AT_ONCE = timedelta(minutes=10)
 """An order that was to fill at once and has not said so by then is cancelled."""
@@ -193,7 +192,8 @@ class PurchaseWorkflow(Started):
     ) -> tuple[str, ...]:
         """Start a machine for each node, and another for one that failed; return the ready.
 
-        Where the time follows that of a block, its machines go on.
+        Where the time follows that of a block, its machines go on; its own workflow starts those
+        that are missing.
         """
         if self._request.renews is not None:
             extended = await steps.extend_machines(
@@ -221,7 +221,9 @@ class PurchaseWorkflow(Started):
                 more = seen.nodes - len(ready) - len(waiting)
                 numbers = [*waiting, *range(started + 1, started + more + 1)]
                 started += more
-                waiting, pause = await self._start(seen.key, numbers)
+                asked = await start_machines(seen.key, numbers)
+                waiting, pause = asked.refused, asked.pause
+                self._reason = asked.reason or self._reason
             if len(ready) + len(waiting) < seen.nodes:
                 report = await steps.await_agents(
                     AgentsRequest(block_id=seen.key, within=self._request.ready_within)
@@ -253,19 +255,6 @@ class PurchaseWorkflow(Started):
         """Its time was tried to its end: whoever waits yet has been thought of since."""
         if seen.window is not None and workflow.patched(_ONE_WINDOW):
             self._stop = self._stop or self._reason
-
-    async def _start(
-        self, block_id: str, numbers: Sequence[int]
-    ) -> tuple[list[int], timedelta | None]:
-        """Start machines; return those that are to be tried again, and after which pause."""
-        refusals = await asyncio.gather(
-            *(steps.start_machine(MachineStart(block_id=block_id, number=n)) for n in numbers)
-        )
-        refused = [(n, each) for n, each in zip(numbers, refusals, strict=True) if each.again]
-        if refused:
-            self._reason = "; ".join(dict.fromkeys(each.reason for _, each in refused))
-        pauses = [each.again for _, each in refused if each.again]
-        return [n for n, _ in refused], min(pauses, default=None)
 
     async def _settle(self) -> None:
         """Buy no more. What brought no node has been let go by now."""

@@ -19,6 +19,7 @@ from activities.buying.going_on import look_for_going_on
 from activities.buying.handing_over import hand_over, nodes_that_go_on
 from activities.buying.ledger import book_cost, book_use
 from activities.buying.machine_prices import above_limit
+from activities.buying.restarting import look_for_restart
 from activities.buying.unstarted import unstarted_machines
 from activities.database import Database, clock
 from activities.draining import drain_node, give_notice
@@ -58,7 +59,8 @@ class BlockActivities:
     @activity.defn
     @follows_up
     async def look_at_block(self, ref: BlockRef) -> BlockLook:
-        """Look at the machines of a block: what they cost so far, and whether any can still run.
+        """Look at the machines of a block: what they cost so far, whether any can still run, and
+        which are to be started again.
 
         The jobs of one that is being taken away are told.
 
@@ -97,6 +99,7 @@ class BlockActivities:
                 connection, block, idle_at, now, lost_its_jobs=bool(lost_its_jobs)
             )
             goes_on, look_at = await look_for_going_on(connection, block, now)
+            restart = await look_for_restart(connection, block, now, self._settings.margins)
             if await connection.scalar(text(_IS_SPOT), {"id": ref.block_id}):
                 look_at = now + _SPOT_LOOK
             elif (
@@ -105,7 +108,7 @@ class BlockActivities:
                 and not await _may_be_warm(connection, block)
             ):
                 look_at = now + _IDLE_LOOK
-        over = block["state"] != "STARTING" and not left
+        over = block["state"] != "STARTING" and not left and not restart.possible
         idle = ""
         if idle_at is not None and idle_at <= now:
             idle = "nothing has run there for long enough"
@@ -114,7 +117,8 @@ class BlockActivities:
         return BlockLook(
             ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
             idle=idle,
-            decides=decides, goes_on=goes_on, look_at=look_at, ends=dear,
+            decides=decides, goes_on=goes_on, look_at=look_at or restart.look_at, ends=dear,
+            starts=restart.numbers, awaits=restart.awaits,
         )  # fmt: skip
 
     @activity.defn

@@ -73,7 +73,7 @@ class BuyingActivities:
                 refused = await refused_offers(connection, spec.buying)
                 now = await clock(connection)
                 need = await _with_past(connection, spec, need, now)
-                closed = await closed_markets(connection, spec.name, now)
+                closed = await closed_markets(connection, spec, now)
             if not spec.buying.enabled:
                 return Bought(reason="buying is off for this pool")
             # Most decisions are that nothing lacks: the markets are not asked for those.

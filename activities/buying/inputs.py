@@ -9,6 +9,8 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.ends import ends_of_late
+from activities.buying.restarting import least_use
+from activities.buying.unstarted import fails_again
 from activities.database import clock
 from activities.locality import with_locality
 from activities.providers.base import Provider
@@ -126,7 +128,35 @@ async def under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[Capaci
                 shape=shape_of_offer(option.offer) if option.offer else None,
             )
         )  # fmt: skip
-    return tuple(coming)
+    return (*coming, *await _lost_of_late(connection, spec, now))
+
+
+async def _lost_of_late(
+    connection: AsyncConnection, spec: PoolSpec, now: datetime
+) -> list[CapacityUnderWay]:
+    """Return the nodes of bought windows that have lost their machine and are started again.
+
+    Nobody waits for one for longer than a start may take, or where they fail again and again.
+    """
+    found = await connection.execute(
+        text(_LOST), {"pool": spec.name, "of_use": now + least_use(spec.purchasing)}
+    )
+    coming: list[CapacityUnderWay] = []
+    for row in found.mappings():
+        request = PurchaseRequest.model_validate(row["request"])
+        due = row["since"] + spec.buying.usual_startup
+        late = now > row["since"] + request.ready_within
+        if late or await fails_again(connection, row["block"]):
+            continue
+        coming.append(
+            CapacityUnderWay(
+                id=row["id"], tier=Tier(row["tier"]), provider=row["provider"],
+                instance_type=row["instance_type"], nodes=row["lost"],
+                expected_at=max(now, due), due=due if due < now else None, place=row["place"],
+                domain=row["block"] if row["fast_fabric"] else None, until=row["ends_at"],
+            )
+        )  # fmt: skip
+    return coming
 
 
 def _due(row: RowMapping, option: PurchaseOption, usual_startup: timedelta) -> datetime:
@@ -256,6 +286,35 @@ _UNDER_WAY = """
      WHERE p.pool = :pool AND p.buying AND p.state NOT IN ('ENDED', 'REFUSED')
      ORDER BY p.created_at, p.id
 """
+
+_LOST = """
+    SELECT DISTINCT ON (p.id)
+           p.id, p.tier, p.request, b.id AS block, b.provider, b.instance_type, b.place, b.ends_at,
+           b.nodes - m.held - g.held AS lost, greatest(m.since, b.starts_at) AS since,
+           coalesce((p.request #>> ARRAY['options', o.option::text, 'fast_fabric'])::boolean,
+                    false) AS fast_fabric
+      FROM blocks b
+      JOIN purchases p ON p.id = b.purchase_id AND NOT p.buying
+      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
+     CROSS JOIN LATERAL (
+           SELECT count(*) FILTER (WHERE m.sale_key IS NOT NULL
+                                      OR m.state = 'READY' AND n.state IN ('READY', 'DRAINING'))
+                      AS held,
+                  max(coalesce(m.ended_at, n.state_since))
+                      FILTER (WHERE n.id IS NOT NULL
+                                AND (m.state = 'ENDED' OR n.state IN ('LOST', 'GONE'))) AS since
+             FROM machines m LEFT JOIN nodes n ON n.id = m.name
+            WHERE m.block_id = b.id) AS m
+     CROSS JOIN LATERAL (
+           SELECT count(*) AS held
+             FROM block_nodes k JOIN nodes n ON n.id = k.node_id
+            WHERE k.next_block = b.id AND k.handed_over_at IS NULL
+              AND n.state IN ('READY', 'DRAINING')) AS g
+     WHERE b.pool = :pool AND b.state IN ('STARTING', 'OPEN') AND b.ends_at > :of_use
+       AND m.held + g.held < b.nodes
+     ORDER BY p.id, b.id
+"""
+"""Of one block of a purchase: they have one name for the pool."""
 
 _BOUGHT_FOR = """
     SELECT q.job_id, p.id, p.created_at, p.ended_at, m.ready, m.shared, m.came,

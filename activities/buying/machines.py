@@ -13,6 +13,7 @@ from activities.buying import market_refusals
 from activities.buying import purchase_rows as rows
 from activities.buying.machine_prices import above_limit
 from activities.buying.node_startup import script_for
+from activities.buying.restarting import least_use
 from activities.buying.unstarted import fails_again, may_start, nodes_left
 from activities.database import Database, clock
 from activities.failpoints import failpoint
@@ -230,8 +231,8 @@ class MachineActivities:
         if not await nodes_left(connection, block["id"]):
             return None
         policy = (await load_pool(connection, block["pool"], self._settings.margins)).purchasing
-        least = policy.usual_startup + policy.safety_margin
-        return start_again(tries, await clock(connection), block["ends_at"], least)
+        now = await clock(connection)
+        return start_again(tries, now, block["ends_at"], least_use(policy))
 
 
 async def _troubles(

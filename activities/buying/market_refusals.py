@@ -8,8 +8,10 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from activities.buying.restarting import least_use
 from models.buying import BuyingPolicy, RefusedOffer
 from models.errors import FundsError, MarketError
+from models.pool import PoolSpec
 from scheduling.buying.starting import closed_until
 
 
@@ -34,11 +36,12 @@ async def forget(
 
 
 async def closed_markets(
-    connection: AsyncConnection, pool: str, now: datetime
+    connection: AsyncConnection, spec: PoolSpec, now: datetime
 ) -> Mapping[str, str]:
     """Return why a pool buys nothing at a market now, by market.
 
-    What it has paid for there is used first, whatever keeps its machines from coming up.
+    What it has paid for there is used first, whatever keeps its machines from coming up, or has
+    ended them.
     """
     found: dict[str, str] = {}
     for row in await connection.execute(text(_REFUSALS)):
@@ -48,7 +51,9 @@ async def closed_markets(
                 f"{row.reason}. Nothing is bought there until {until:%Y-%m-%d %H:%M:%S} UTC, or "
                 "`longshore market resume`"
             )
-    for row in await connection.execute(text(_UNUSED), {"pool": pool, "now": now}):
+    of_use = now + least_use(spec.purchasing)
+    values = {"pool": spec.name, "now": now, "of_use": of_use}
+    for row in await connection.execute(text(_UNUSED), values):
         found[row.provider] = (
             f"{row.provider}: {row.id} is paid for until {row.ends_at:%H:%M} UTC and has "
             f"{row.ready} of {row.nodes} machines, which are tried again: {row.reason}"
@@ -88,15 +93,17 @@ _REFUSALS = "SELECT provider, reason, times, at, for_funds FROM market_refusals"
 _UNUSED = """
     SELECT b.provider, b.id, b.ends_at, b.nodes, m.ready, m.reason
       FROM blocks b
-      JOIN purchases p ON p.id = b.purchase_id AND p.buying
+      JOIN purchases p ON p.id = b.purchase_id
       JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
      CROSS JOIN LATERAL (
            SELECT count(*) FILTER (WHERE state = 'READY') AS ready,
+                  count(*) FILTER (WHERE sale_key IS NOT NULL AND state <> 'READY') AS sold,
                   (array_agg(coalesce(nullif(reason, ''), refused) ORDER BY asked_at DESC)
                      FILTER (WHERE coalesce(nullif(reason, ''), refused) IS NOT NULL))[1] AS reason
              FROM machines WHERE block_id = b.id) AS m
-     WHERE b.pool = :pool AND b.state IN ('STARTING', 'OPEN') AND b.ends_at > :now
-       AND m.ready < b.nodes AND m.reason IS NOT NULL
+     WHERE b.pool = :pool AND b.state IN ('STARTING', 'OPEN')
+       AND b.ends_at > CASE WHEN p.buying THEN :now ELSE :of_use END
+       AND m.ready + m.sold < b.nodes AND m.reason IS NOT NULL
 """
 
 

@@ -270,7 +270,9 @@ async def enter(
         text("UPDATE purchases SET state = :state, changed_at = clock_timestamp(),"
              " reason = CASE WHEN :reason = '' THEN reason ELSE :reason END,"
              " ended_at = CASE WHEN :state = 'ENDED' THEN clock_timestamp() END"
-             " WHERE id = :id AND state NOT IN ('ENDED', 'REFUSED') AND state <> :state"),
+             " WHERE id = :id AND state NOT IN ('ENDED', 'REFUSED') AND state <> :state"
+             # A machine that is started again later changes nothing about what was bought.
+             " AND (buying OR :state <> 'STARTING')"),
         {"id": purchase_id, "state": state.value, "reason": reason},
     )  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Paid time on which no machine comes up: its market does not start one, or they fail again and
-again. It may be sold.
+"""Paid time on which no machine comes up, or stays: its market does not start one, or they fail
+again and again. It may be sold.
 
 No more machines are started on a block than it has nodes that are not sold.
 """
@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from models.purchase import PurchaseRequest
 
 FAILURES = 3
-"""So many machines have failed for each node of a block that is not up, since the newest that came
-up, when the time of these nodes may be sold."""
+"""So many machines have failed for each node of a block that is not up, since the newest that
+worked, when the time of these nodes may be sold."""
 
 
 async def unstarted_machines(
@@ -22,7 +22,8 @@ async def unstarted_machines(
 ) -> Sequence[str]:
     """Return the machines of a block that its market has refused, and for each node whose machines
     have failed again and again the last of them. Nobody waits for these any more: they are late,
-    as for `under_way`. None where a start may be under way."""
+    from the start of their time or the end of a machine that worked. None where a start may be
+    under way."""
     found = (await connection.execute(text(_UNSTARTED), {"id": block_id})).mappings().all()
     return [
         row["name"]
@@ -47,15 +48,28 @@ async def may_start(connection: AsyncConnection, block_id: str, name: str) -> bo
     return bool(await connection.scalar(text(_MAY_START), {"id": block_id, "name": name}))
 
 
-FAILED_AGAIN = f"""
-    WITH of_block AS (
-        SELECT m.*, m.state = 'READY' OR EXISTS (SELECT FROM nodes WHERE id = m.name) AS was_up
-          FROM machines m WHERE m.block_id = :id),
+LASTED = """
+    m.ended_at > m.created_at + CAST(p.request ->> 'ready_within' AS interval)
+        AND EXISTS (SELECT FROM nodes WHERE id = m.name)
+"""
+"""The SQL of whether a machine `m` of a purchase `p` was up, and ended later than a start may
+take: one that ends sooner is a failure."""
+
+FAILED = f"""
+    of_block AS (
+        SELECT m.*, m.state = 'READY' OR m.state = 'ENDED' AND {LASTED} AS worked
+          FROM machines m JOIN purchases p ON p.id = m.purchase_id WHERE m.block_id = :id),
     failed AS (
         SELECT name, created_at FROM of_block
-         WHERE sale_key IS NULL AND state IN ('FAILED', 'ENDED') AND NOT was_up
-           AND created_at > coalesce((SELECT max(created_at) FROM of_block WHERE was_up),
-                                     '-infinity')),
+         WHERE sale_key IS NULL AND state IN ('FAILED', 'ENDED') AND NOT worked
+           AND created_at > coalesce((SELECT max(created_at) FROM of_block WHERE worked),
+                                     '-infinity'))
+"""
+"""The SQL of a block's machines, and of those that failed since the newest that is up or has
+worked."""
+
+FAILED_AGAIN = f"""
+    WITH {FAILED},
     n AS (
         SELECT b.nodes - count(*) FILTER (WHERE m.sale_key IS NOT NULL
                                              OR m.state NOT IN ('FAILED', 'ENDED')) AS without,
@@ -71,12 +85,14 @@ FAILED_AGAIN = f"""
 """
 """The SQL of the machines that stand for nodes of a block without one, where so many failed.
 
-Counted are the failures since the newest machine that came up, against the nodes that have none
-or one that starts. A machine that was up is no failure.
+The failures are counted against the nodes that have none or one that starts.
 """
 
 _UNSTARTED = f"""
-    SELECT m.name, p.request, greatest(b.starts_at, p.created_at) AS starts_at
+    SELECT m.name, p.request,
+           greatest(b.starts_at, p.created_at,
+                    (SELECT max(m.ended_at) FROM machines m
+                      WHERE m.block_id = b.id AND m.sale_key IS NULL AND {LASTED})) AS starts_at
       FROM machines m
       JOIN blocks b ON b.id = m.block_id
       JOIN purchases p ON p.id = b.purchase_id

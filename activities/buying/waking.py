@@ -1,4 +1,5 @@
-"""Waking the blocks of a pool that have lost their work: each minute of them is billed."""
+"""Waking the blocks of a pool that have lost their work, of which each minute is billed, or a node
+of the time that is paid for."""
 
 from sqlalchemy import text
 
@@ -8,14 +9,15 @@ from activities.signals import Signals
 
 
 class BlockWaking:
-    """Has the blocks of a pool looked at that are billed as they run and have nothing to do."""
+    """Has the blocks of a pool looked at that are billed as they run and have nothing to do, and
+    bought windows that have lost a node."""
 
     def __init__(self, database: Database, signals: Signals) -> None:
         self._database = database
         self._signals = signals
 
     async def after_cycle(self, pool: str) -> None:
-        """Wake each such block once for each time that it lost its work.
+        """Wake each such block once for each time that it lost its work, or a node.
 
         One that was told and did not hear is looked at within some minutes all the same.
         """
@@ -37,7 +39,16 @@ _IDLE = f"""
      WHERE b.pool = :pool AND b.state IN ('STARTING', 'OPEN')
        AND (idle.since > coalesce(b.woken_at, '-infinity')
             OR b.woken_at IS NULL AND ({unwanted("b.id")}))
-     ORDER BY b.id
+     UNION ALL
+    SELECT b.id, max(n.state_since)
+      FROM blocks b
+      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
+      JOIN machines m ON m.block_id = b.id AND m.state = 'READY'
+      JOIN nodes n ON n.id = m.name AND n.state IN ('LOST', 'GONE')
+     WHERE b.pool = :pool AND b.state = 'OPEN'
+       AND n.state_since > coalesce(b.woken_at, '-infinity')
+     GROUP BY b.id
+     ORDER BY id
 """
 
 _WOKEN = "UPDATE blocks SET woken_at = coalesce(:since, clock_timestamp()) WHERE id = :id"

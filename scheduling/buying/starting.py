@@ -26,6 +26,18 @@ def start_again(
     return pause if now + pause + least <= ends_at else None
 
 
+def next_start(
+    failures: int, since: datetime, now: datetime, ends_at: datetime, least: timedelta
+) -> datetime | None:
+    """Return when a machine is started again on paid time that lost one at `since`, after so many
+    `failures` in a row.
+
+    None where less than `least` of that time would be left then.
+    """
+    due = max(since + _doubled(FIRST_PAUSE, failures, LONGEST_PAUSE), now)
+    return due if due + least <= ends_at else None
+
+
 def closed_until(times: int, at: datetime, *, for_funds: bool = False) -> datetime:
     """Return until when nothing is bought at a market that refused our key `times` times in a row,
     or orders for the money of the account there, last at `at`."""

@@ -74,6 +74,7 @@ PATHS = {
     "market-watch": COMPLETED,
     "checkpoint-watch-asked": COMPLETED,
     "checkpoint-watch-refused": COMPLETED,
+    "purchase-machine-ended": COMPLETED,
     "purchase-ready": COMPLETED,
     "purchase-refused": COMPLETED,
     "purchase-stopped": COMPLETED,
@@ -86,6 +87,7 @@ PATHS = {
     "block-sold.1": COMPLETED,
     "block-renewed.1": COMPLETED,
     "block-let-go.1": COMPLETED,
+    "block-machine-ended.1": COMPLETED,
     "purchase-p-32430edca820-r-1": COMPLETED,
     "block-p-32430edca820-r-1.1": COMPLETED,
 }

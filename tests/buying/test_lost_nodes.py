@@ -1,0 +1,128 @@
+"""A node of a bought window whose machine ends before its time is started again on that time."""
+
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from activities.buying.unstarted import FAILURES
+from activities.providers import registry
+from client.api import Longshore
+from models.job import JobState
+from models.purchase import PurchaseState
+from scheduling.buying.starting import FIRST_PAUSE, LONGEST_PAUSE, next_start
+from tests.buying.buyer import SOON, Buyer, block_option
+from tests.buying.test_pool_buys import may_buy
+from tests.buying.test_resale import bids, settled
+from tests.support.control import a_spec, reaches
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)
+LONG = timedelta(hours=4)
+
+
+async def ends_at_its_market(buyer: Buyer, node: str) -> None:
+    """End a machine as its market would: nobody here is told."""
+    (row,) = await buyer.rows("SELECT machine_id FROM machines WHERE name = :name", name=node)
+    async with aclosing(registry.connect(buyer.market.settings(), "sfcompute")) as market:
+        await market.stop_machine(row["machine_id"])
+
+
+async def machines_of(buyer: Buyer, block: str) -> dict[str, str]:
+    rows = await buyer.rows("SELECT name, state FROM machines WHERE block_id = :id", id=block)
+    return {row["name"]: row["state"] for row in rows}
+
+
+async def are_up(buyer: Buyer, block: str, count: int) -> dict[str, str]:
+    """Return the machines of a block, once so many of them have agents."""
+    found = await machines_of(buyer, block)
+    assert list(found.values()).count("READY") == count, found
+    return found
+
+
+async def test_the_job_of_a_machine_that_ended_goes_on_in_the_same_window(
+    buyer: Buyer, longshore: Longshore
+):
+    await may_buy(buyer)
+    bought = await buyer.buy(block_option(length=LONG))
+    (block,), (node,) = bought.orders, bought.nodes
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1h")
+    )
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    await ends_at_its_market(buyer, node)
+
+    async def runs_again() -> bool:
+        status = await longshore.status(job.job_id)
+        return (status.state, status.attempt) == (JobState.RUNNING, 2)
+
+    await eventually(runs_again, SOON)
+    machines = await machines_of(buyer, block)
+    assert machines == {node: "ENDED", f"{block}.m2": "READY"}
+    purchases = await buyer.rows("SELECT id, state FROM purchases WHERE pool = :pool",
+                                 pool=buyer.pool)  # fmt: skip
+    assert [row["state"] for row in purchases] == ["READY"]
+    await longshore.cancel(job.job_id)
+    await longshore.wait(job.job_id)
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
+async def test_of_two_machines_the_one_that_ended_is_started_again(buyer: Buyer):
+    bought = await buyer.buy(block_option(length=LONG), nodes=2)
+    (block,), (lost, _) = bought.orders, bought.nodes
+    await ends_at_its_market(buyer, lost)
+    await buyer.wake(block)
+    machines = await eventually(lambda: _is_replaced(buyer, block, lost), SOON)
+    assert machines == {lost: "ENDED", bought.nodes[1]: "READY", f"{block}.m3": "READY"}
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
+async def test_a_node_whose_machines_end_again_and_again_is_sold(buyer: Buyer):
+    await may_buy(buyer)
+    bought = await buyer.buy(block_option(length=LONG), ready_within=timedelta(seconds=30))
+    (block,), (node,) = bought.orders, bought.nodes
+    buyer.market.fault("instance_failed", times=-1)
+    await ends_at_its_market(buyer, node)
+    bids(buyer, "1.50")
+    await buyer.wake(block)
+    end = await buyer.ended(block)
+    (sale,) = await settled(buyer, block)
+    assert (sale["state"], sale["proceeds"] > 0) == ("SOLD", True)
+    assert end.resold == sale["proceeds"]
+    assert len(await machines_of(buyer, block)) >= FAILURES
+    assert sale["machine"] != node
+    await buyer.agrees()
+
+
+async def test_time_after_a_block_whose_machines_have_not_all_gone_on_is_used_whole(buyer: Buyer):
+    first = await buyer.buy(block_option())
+    (old,), (node,) = first.orders, first.nodes
+    second = await buyer.buy(block_option(), nodes=2, renews=old)
+    assert (second.state, second.nodes) == (PurchaseState.READY, (node,))
+    (block,) = second.orders
+    await buyer.wake(block)
+    assert await eventually(lambda: are_up(buyer, block, 1), SOON) == {f"{block}.m1": "READY"}
+    await buyer.let_go(old)
+    assert await are_up(buyer, block, 2) == {node: "READY", f"{block}.m1": "READY"}
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
+def test_starts_on_paid_time_pause_for_longer_each_time_while_it_is_of_use():
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    end, least = now + timedelta(hours=1), timedelta(minutes=15)
+    assert next_start(0, now, now, end, least) == now + FIRST_PAUSE
+    assert next_start(3, now, now, end, least) == now + 4 * FIRST_PAUSE
+    assert next_start(99, now, now, end, least) == now + LONGEST_PAUSE
+    late = now + timedelta(minutes=44)
+    assert next_start(1, now, late, end, least) == late
+    assert next_start(1, now, late + timedelta(minutes=2), end, least) is None
+
+
+async def _is_replaced(buyer: Buyer, block: str, lost: str) -> dict[str, Any]:
+    found = await are_up(buyer, block, 2)
+    assert found[lost] == "ENDED", found
+    return found
