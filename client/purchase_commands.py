@@ -147,14 +147,30 @@ def block(
 def let_go(
     name: Annotated[str, typer.Argument(metavar="BLOCK", help="As `longshore blocks` lists it.")],
     reason: Annotated[str, typer.Option(help="Why; shown with the block and with its jobs.")] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where time is given up that is paid for.")
+    ] = False,
     as_json: JSON = False,
 ) -> None:
     """End a block before its time: its jobs leave, each with its grace, then its machines stop.
 
-    The jobs are queued again. Time that was bought in advance stays paid for.
+    The jobs are queued again. Time that was bought in advance stays paid for: what others bid for
+    it is taken where the pool's policy sells (`resell`), and the pool buys nothing at that market
+    until it is over.
     """
+    from activities.buying.block_end_views import BlockEndViews
     from client.calls import call
+    from client.words import clock, count, span
+    from models.errors import RefusedError
 
+    given_up = _ask(lambda db: BlockEndViews(db).given_up(name))
+    if given_up is not None and not force:
+        raise RefusedError(
+            f"{name} is paid for until {clock(given_up.ends_at, now())}: to let it go gives up "
+            f"{_dollars(given_up.paid_micro_usd)}, {span(given_up.length)} of "
+            f"{count(given_up.nodes, 'node')}. What others bid for is sold first, if its pool's "
+            f"policy sells. `longshore let-go {name} --force` does so"
+        )
     call(lambda api: api.let_go(name, reason))
     if as_json:
         return print_json({"block": name, "reason": reason})

@@ -50,6 +50,8 @@ class BlockFacts(Frozen):
     """When a sale or a renewal of it was tried last."""
     coming: str | None = None
     """Its purchase, where its machine is on its way and no job waits that it was bought for."""
+    given_up: bool = False
+    """A window that is let go: its rest is of no use to its pool any more."""
 
 
 class BlockMachine(Frozen):
@@ -153,7 +155,9 @@ class BlockScene(Frozen):
     billed: dict[str, int] = Field(default_factory=dict[str, int])
     """What an hour of each of these nodes costs that are billed as they run."""
     unstarted: tuple[str, ...] = ()
-    """Machines of its paid time that its market does not start, and nobody waits for any more."""
+    """Machines of its paid time that its market does not start, and nobody waits for any more; of
+    one that is given up, a machine for each node of which nothing is sold and that does not go on.
+    """
     queue: tuple[UnmetJob, ...] = ()
     under_way: tuple[CapacityUnderWay, ...] = ()
     """What the pool has bought and is no node yet."""

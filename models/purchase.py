@@ -334,6 +334,8 @@ class BlockLook(Wire):
     """Whether it may be sold or renewed: that is to be decided now."""
     goes_on: bool = False
     """Whether a machine that is billed as it runs may go on: also while it drains for its end."""
+    sells: bool = False
+    """Whether its rest may be put up for sale if it is let go."""
     starts: tuple[int, ...] = ()
     """Numbers of the machines to start now, on paid time whose machines have ended."""
     awaits: Duration | None = None

@@ -29,6 +29,8 @@ _LOOKS_AGAIN = (BlockOptionKind.LET_GO, BlockOptionKind.GO_ON)
 """What changes the block at once."""
 _STARTS_AGAIN = "starts-again"
 """Blocks from before this left paid time unused whose machine had ended."""
+_SELLS_REST = "sells-rest"
+"""Windows that were let go before this were not offered to others."""
 _SEES_OFF = "see-jobs-off"
 """Blocks that were let go before this lost what ran there with their machines."""
 
@@ -74,6 +76,8 @@ class BlockWorkflow(Started):
                 )
         if self._let_go is not None and workflow.patched(_SEES_OFF):
             await self._see_off(reason)
+            if look.sells and workflow.patched(_SELLS_REST):
+                await self._sell_rest()
         elif not self._draining:
             await self._drain(reason)
         await steps.stop_machines(self._ref(reason))
@@ -155,6 +159,12 @@ class BlockWorkflow(Started):
             await steps.await_empty(
                 EmptyRequest(block_id=self._block.block_id, until=cleared.gone_by)
             )
+
+    async def _sell_rest(self) -> None:
+        """Sell what others bid for of the time that is given up."""
+        verdict = await steps.decide_block(self._ref())
+        for intent in verdict.sales:
+            await block_end.sell(intent)
 
     async def _wait(self, look: BlockLook) -> None:
         """Return when there is something to do: an end, a drain, a look, or a signal."""

@@ -1,5 +1,7 @@
 """Reading what was decided about a block, and what of its time was sold, for people."""
 
+from datetime import timedelta
+
 from sqlalchemy import text
 
 from activities.buying.purchase_details import PurchaseDetails
@@ -7,6 +9,7 @@ from activities.database import Database
 from models.base import Instant, Wire
 from models.block_end import BlockDecision
 from models.spending import BlockDetail
+from models.units import Duration
 
 
 class SaleView(Wire):
@@ -37,6 +40,15 @@ class BlockEndView(Wire):
     """The purchase of the time after it."""
 
 
+class GivenUp(Wire):
+    """What is lost of a window when it is let go, but for what others pay for it."""
+
+    nodes: int
+    ends_at: Instant
+    length: Duration
+    paid_micro_usd: int
+
+
 class BlockEndViews:
     """Read-only. Every call may raise UnavailableError."""
 
@@ -56,6 +68,35 @@ class BlockEndViews:
             renewed_by=renewed_by,
         )
 
+    async def given_up(self, block_id: str) -> GivenUp | None:
+        """Return what would be lost if a block were let go now; None where nothing would.
+
+        Nodes whose time is sold, and those that go on in the block after it, lose nothing.
+        """
+        async with self._database.transaction() as connection:
+            found = await connection.execute(text(_GIVEN_UP), {"id": block_id})
+            row = found.mappings().first()
+        if row is None:
+            return None
+        hours = row["length"] / timedelta(hours=1)
+        return GivenUp(
+            nodes=row["nodes"], ends_at=row["ends_at"], length=row["length"],
+            paid_micro_usd=round(row["hourly"] * row["nodes"] * hours),
+        )  # fmt: skip
+
+
+_GIVEN_UP = """
+    SELECT b.nodes - u.nodes AS nodes, b.ends_at,
+           b.ends_at - greatest(b.starts_at, clock_timestamp()) AS length,
+           b.price_micro_per_gpu_hour * b.gpus_per_node AS hourly
+      FROM blocks b
+      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
+     CROSS JOIN LATERAL (
+           SELECT (SELECT count(*) FROM sales WHERE block_id = b.id AND state = 'SOLD')
+                  + (SELECT count(*) FROM block_nodes WHERE block_id = b.id) AS nodes) AS u
+     WHERE b.id = :id AND b.state <> 'ENDED' AND b.ends_at > clock_timestamp()
+       AND u.nodes < b.nodes
+"""
 
 _SALES = """
     SELECT key, machine, state, starts_at, ends_at, (request ->> 'limit')::bigint

@@ -11,7 +11,7 @@ from activities.buying.demand import demand_of_late
 from activities.buying.inputs import read_need, under_way, with_refused_rows
 from activities.buying.market_refusals import refused_offers
 from activities.buying.purchase_rows import Row
-from activities.buying.unstarted import unstarted_machines
+from activities.buying.unstarted import given_up_machines, unstarted_machines
 from activities.providers import registry
 from activities.providers.base import Provider
 from activities.snapshot import load_pool
@@ -30,6 +30,7 @@ from models.market import (
     Side,
     Window,
 )
+from models.purchase import ENDING
 from models.settings import Settings
 from scheduling.buying.block_end import may_renew, renewal_window, resale_window
 from scheduling.buying.costs import usual_demand
@@ -58,13 +59,18 @@ async def read_scene(
     jobs = await connection.execute(text(_JOBS), {"id": block_id})
     billed = await connection.execute(text(_BILLED), {"pool": block["pool"]})
     samples = await demand_of_late(connection, block["pool"], policy.smoothing, now)
+    facts = _facts(block)
     return BlockScene(
-        block=_facts(block),
+        block=facts,
         machines=tuple(BlockMachine.model_validate(dict(row)) for row in machines.mappings()),
         jobs=tuple(_job(row, now, margins) for row in jobs.mappings()),
         pool=need.releases,
         billed={row.id: row.hourly for row in billed},
-        unstarted=tuple(await unstarted_machines(connection, block_id, now)),
+        unstarted=tuple(
+            await given_up_machines(connection, block_id)
+            if facts.given_up
+            else await unstarted_machines(connection, block_id, now)
+        ),
         queue=need.unmet.jobs,
         under_way=await under_way(connection, spec),
         demand=usual_demand(samples, Tier(block["tier"]), now),
@@ -183,6 +189,8 @@ def _facts(block: Row) -> BlockFacts:
         price=block["price_micro_per_gpu_hour"], by_use=block["is_machine"],
         renewed=block["renewed"], idle_since=block["idle_since"], tried_at=block["tried_at"],
         coming=block["purchase_id"] if block["unwanted"] else None,
+        given_up=block["state"] == "DRAINING" and not block["is_machine"]
+        and not block["reason"].startswith(ENDING),
     )  # fmt: skip
 
 

@@ -91,6 +91,7 @@ class BlockActivities:
             drain_at = await _drain_at(connection, block)
             idle_at = await _idle_at(connection, block)
             now = await clock(connection)
+            sells = await _sells(connection, block, now)
             lost_its_jobs = await connection.scalar(text(unwanted(":id")), {"id": ref.block_id})
             called_off = block["state"] == "DRAINING" and await connection.scalar(
                 text(_NEVER_CAME), {"id": ref.block_id}
@@ -118,7 +119,7 @@ class BlockActivities:
             ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
             idle=idle,
             decides=decides, goes_on=goes_on, look_at=look_at or restart.look_at, ends=dear,
-            starts=restart.numbers, awaits=restart.awaits,
+            sells=sells, starts=restart.numbers, awaits=restart.awaits,
         )  # fmt: skip
 
     @activity.defn
@@ -303,6 +304,14 @@ async def _idle_at(connection: AsyncConnection, block: rows.Row) -> datetime | N
     policy = (await load_pool(connection, block["pool"])).buying
     since = await connection.scalar(text(idle_since(":id")), {"id": block["id"]})
     return since + policy.idle_after if since is not None and policy.enabled else None
+
+
+async def _sells(connection: AsyncConnection, block: rows.Row, now: datetime) -> bool:
+    """Return whether the rest of a block may be sold to others by its pool's policy."""
+    policy = (await load_pool(connection, block["pool"])).buying
+    is_window = block["limit"] is None
+    traded = is_window and resale_window(block["ends_at"], now) is not None
+    return traded and policy.enabled and policy.resell
 
 
 async def _may_be_warm(connection: AsyncConnection, block: rows.Row) -> bool:

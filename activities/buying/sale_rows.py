@@ -117,6 +117,15 @@ async def close(connection: AsyncConnection, key: str, *, refused: str = "") -> 
     await connection.execute(text(_CLOSE), {"key": key, "refused": refused})
 
 
+async def is_let_go(connection: AsyncConnection, block_id: str) -> bool:
+    """Return whether a block is at its end: its nodes take no job any more, sold or not."""
+    return bool(
+        await connection.scalar(
+            text("SELECT state = 'DRAINING' FROM blocks WHERE id = :id"), {"id": block_id}
+        )
+    )
+
+
 async def release(connection: AsyncConnection, sale: Row) -> bool:
     """Let jobs use a machine's time again; return whether its node was kept from them for that."""
     await connection.execute(
@@ -167,10 +176,11 @@ _MARK_READY = """
 _MARK_UNSTARTED = f"""
     UPDATE machines m SET sale_key = :key
      WHERE m.name = :name AND m.block_id = :id AND m.sale_key IS NULL
-       AND (m.state = 'INTENT' AND m.refused_at > m.asked_at OR m.name IN ({FAILED_AGAIN}))
+       AND (m.state = 'INTENT' AND m.refused_at > m.asked_at OR m.name IN ({FAILED_AGAIN})
+            OR EXISTS (SELECT FROM blocks WHERE id = :id AND state = 'DRAINING'))
     RETURNING m.name
 """
-"""Only while its market is asked to start nothing in its place."""
+"""Only while its market is asked to start nothing in its place, or its block is let go."""
 
 _CORDON = """
     UPDATE nodes SET state = 'DRAINING', state_reason = :reason, drain_reason = :reason,

@@ -55,6 +55,7 @@ class SaleActivities:
                         connection, intent.block_id, intent.machine, self._settings.margins
                     )
                     await sales.insert(connection, intent)
+                is_let_go = await sales.is_let_go(connection, intent.block_id)
                 await failpoint("intend_sale.before-commit")
         except (DBAPIError, StaleError) as error:
             refused = str(error) if isinstance(error, StaleError) else sales.refusal_of(error)
@@ -63,7 +64,7 @@ class SaleActivities:
             return SaleSeen(key=intent.key, machine=intent.machine, over=True, refused=refused)
         await failpoint("intend_sale.after-commit")
         seen = await self._seen(intent.key)
-        if not seen.over:
+        if not seen.over and not is_let_go:
             await drain_node(self._temporal, seen.machine, sales.CORDON)
         return seen
 

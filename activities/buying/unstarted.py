@@ -32,6 +32,12 @@ async def unstarted_machines(
     ]
 
 
+async def given_up_machines(connection: AsyncConnection, block_id: str) -> Sequence[str]:
+    """Return a machine for each node of a block that is neither for sale nor sold, nor goes on in
+    the block after it: those that are up first."""
+    return (await connection.scalars(text(_GIVEN_UP), {"id": block_id})).all()
+
+
 async def fails_again(connection: AsyncConnection, block_id: str) -> bool:
     """Return whether so many machines of a block have failed that time of it may be sold."""
     return (await connection.execute(text(FAILED_AGAIN), {"id": block_id})).first() is not None
@@ -100,6 +106,18 @@ _UNSTARTED = f"""
      WHERE m.block_id = :id AND m.sale_key IS NULL
        AND (m.state = 'INTENT' AND m.refused_at > m.asked_at OR m.name IN ({FAILED_AGAIN}))
      ORDER BY m.name
+"""
+
+_GIVEN_UP = """
+    SELECT m.name FROM machines m
+     WHERE m.block_id = :id AND m.sale_key IS NULL
+       AND NOT EXISTS (SELECT FROM block_nodes k WHERE k.block_id = :id AND k.node_id = m.name)
+     ORDER BY m.state = 'READY' DESC, m.created_at DESC, m.name
+     LIMIT (SELECT greatest(b.nodes - (SELECT count(*) FROM machines
+                                        WHERE block_id = b.id AND sale_key IS NOT NULL)
+                                    - (SELECT count(*) FROM block_nodes
+                                        WHERE block_id = b.id), 0)
+              FROM blocks b WHERE b.id = :id)
 """
 
 _LEFT = """

@@ -127,7 +127,8 @@ def may_renew(scene: BlockScene) -> bool:
     block, policy = scene.block, scene.policy
     ahead = min(2 * policy.startup_limit, (block.ends_at - block.starts_at) / 2)
     return (
-        policy.enabled and policy.renew and block.renewable and not block.renewed
+        policy.enabled and policy.renew and block.renewable
+        and not block.renewed and not block.given_up
         and block.ends_at - ahead <= scene.now < block.ends_at and not _tried_of_late(scene)
     )  # fmt: skip
 
@@ -139,8 +140,9 @@ def _sales(scene: BlockScene) -> tuple[NodeSale, ...]:
     """Return the nodes whose rest is worth more to others, each with the bid that takes it."""
     block, policy = scene.block, scene.policy
     window = resale_window(block.ends_at, scene.now)
-    allowed = policy.enabled and policy.resell and block.resellable and not block.renewed
-    if not allowed or window is None or _tried_of_late(scene):
+    allowed = policy.enabled and policy.resell and block.resellable
+    later = not block.given_up and (block.renewed or _tried_of_late(scene))
+    if not allowed or window is None or later:
         return ()
     found: list[NodeSale] = []
     free = may_be_sold(scene)[:MOST_SALES]
@@ -175,7 +177,7 @@ def _sale(scene: BlockScene, sales: Sequence[NodeSale]) -> BlockOption | None:
 
 
 def _unsold(scene: BlockScene) -> BlockOption:
-    """Return the sale of time on which nothing starts, with what it cost and why it is none."""
+    """Return the sale of time that is of no use, with what it cost and why it is none."""
     block, count = scene.block, len(scene.unstarted)
     left = max(block.ends_at - scene.now, timedelta(0)) / _HOUR
     paid = int(block.price * block.gpus_per_node * left) * count
@@ -187,7 +189,8 @@ def _unsold(scene: BlockScene) -> BlockOption:
         why = "it is less than markets trade"
     else:
         why = "nobody bids for it, or it was tried just now"
-    title = f"sell {_nodes(count)} on which nothing starts, {about(paid)} of paid time"
+    which = "let go" if block.given_up else "on which nothing starts"
+    title = f"sell {_nodes(count)} {which}, {about(paid)} of paid time"
     return BlockOption(kind=BlockOptionKind.SELL, title=title, lost=why)
 
 
@@ -212,7 +215,7 @@ def _holds(bid: Level, book: OrderBook, window: Window) -> bool:
 
 def _kept_value(scene: BlockScene, window: Window, machine: str) -> int:
     """Return what the rest of one node is worth to jobs to come, by the demand of late: nothing
-    where its market does not start it."""
+    where its market does not start it, or it is let go."""
     if machine in scene.unstarted:
         return 0
     total = max(fleet_of_scene(scene).gpus_of(scene.block.tier), 1)

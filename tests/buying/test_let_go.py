@@ -1,16 +1,31 @@
 """A block that is let go while jobs run there: they leave with their grace, and run again."""
 
+import asyncio
+import os
+import re
+import subprocess
+from datetime import timedelta
+
 import pytest
 from temporalio.testing import ActivityEnvironment
 
+from activities.buying.block_scene import read_scene
 from activities.buying.machines import MachineActivities
+from activities.buying.market_refusals import closed_markets
+from activities.buying.switch import BuyingSwitch
+from activities.database import clock
 from client.api import Longshore
 from models.errors import NotFoundError, RefusedError
 from models.job import JobSpec, JobState
-from models.purchase import MachineStart, PurchaseState
+from models.margins import Margins
+from models.pool import PoolSpec
+from models.purchase import ENDING, MachineStart, PurchaseState
 from models.settings import Settings
-from tests.buying.buyer import Buyer, block_option, pod_option
+from tests.buying.buyer import SOON, Buyer, block_option, pod_option
+from tests.buying.test_pool_buys import may_buy
+from tests.buying.test_resale import bids, settled
 from tests.support.control import a_spec, lease_ends, reaches
+from tests.support.home import PROGRAM
 from tests.support.waiting import eventually
 
 
@@ -112,6 +127,86 @@ async def test_a_job_that_does_not_end_in_its_grace_does_not_keep_the_machine(
     await longshore.cancel(job.job_id)
     await longshore.wait(job.job_id)
     await buyer.agrees()
+
+
+async def test_time_that_is_given_up_is_told_and_sold_and_not_bought_again(
+    buyer: Buyer, longshore: Longshore, settings: Settings
+):
+    await may_buy(buyer)
+    bought = await buyer.buy(block_option(length=timedelta(hours=4)))
+    (block,) = bought.orders
+    job = await longshore.submit(a_job(buyer, "exit 0", gpus=8))
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    await eventually(lambda: is_ready(longshore, job.job_id))
+    refused = await command(settings, "let-go", block)
+    assert refused.returncode == RefusedError.exit_code, refused.stderr
+    # 8 GPUs at $2.10 for most of four hours.
+    assert re.search(r"gives up \$6[5-7]\.\d\d, 3h ?\d\dm of 1 node", refused.stderr), refused
+    assert (await longshore.status(job.job_id)).state is JobState.RUNNING
+    bids(buyer, "1.50")
+    done = await command(settings, "let-go", block, "--force", "--reason", "too dear")
+    assert done.returncode == 0, done.stderr
+    end = await buyer.ended(block)
+    (sale,) = await settled(buyer, block)
+    assert (end.reason, sale["state"], end.resold) == ("too dear", "SOLD", sale["proceeds"])
+    assert end.resold > 0
+    await reaches(longshore, job.job_id, JobState.QUEUED)
+    await longshore.cancel(job.job_id)
+    await longshore.wait(job.job_id)
+    await buyer.agrees()
+
+
+async def test_time_that_was_let_go_and_not_sold_is_not_bought_again_until_a_person_says_so(
+    buyer: Buyer, longshore: Longshore
+):
+    buyer.market.fault("empty_availability", times=-1)
+    await may_buy(buyer)
+    bought = await buyer.buy(block_option(length=timedelta(hours=4)))
+    (block,) = bought.orders
+    job = await longshore.submit(a_job(buyer, "exit 0", gpus=8))
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    await eventually(lambda: is_ready(longshore, job.job_id))
+    await longshore.let_go(block)
+    end = await buyer.ended(block)
+    assert end.resold == 0
+
+    async def says_so() -> bool:
+        why = (await longshore.explain(job.job_id)).buying
+        return why is not None and f"{block} was let go" in why.reason
+
+    await eventually(says_so, SOON, interval=1)
+    purchases = "SELECT id FROM purchases WHERE pool = :pool"
+    assert len(await buyer.rows(purchases, pool=buyer.pool)) == 1
+    await BuyingSwitch(buyer.database).resume()
+
+    async def buys_again() -> bool:
+        return len(await buyer.rows(purchases, pool=buyer.pool)) == 2
+
+    await eventually(buys_again, SOON, interval=1)
+    await longshore.cancel(job.job_id)
+    await longshore.wait(job.job_id)
+
+
+async def test_a_window_that_drains_for_its_end_is_not_given_up(buyer: Buyer):
+    """Where a job needs long to stop that begins hours before."""
+    bought = await buyer.buy(block_option(length=timedelta(hours=4)))
+    drain = "UPDATE blocks SET state = 'DRAINING', reason = :reason WHERE id = :id"
+    await buyer.rows(drain, reason=f"{ENDING} 18:00 UTC", id=bought.orders[0])
+    async with buyer.database.transaction() as connection:
+        now, pool = await clock(connection), PoolSpec(name=buyer.pool)
+        assert await closed_markets(connection, pool, now) == {}
+        scene = await read_scene(connection, bought.orders[0], now, Margins())
+        assert not scene.block.given_up
+    await buyer.let_go(bought.orders[0])
+    await buyer.agrees()
+
+
+async def command(settings: Settings, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a thread: the control worker that answers it is of this process."""
+    env = {**os.environ, "LONGSHORE_STATE_DIR": str(settings.state_dir), "COLUMNS": "400"}
+    return await asyncio.to_thread(
+        subprocess.run, [PROGRAM, *words], env=env, capture_output=True, text=True, check=False
+    )
 
 
 async def test_a_block_that_nobody_knows_is_said_to_be_unknown(longshore: Longshore):

@@ -55,7 +55,7 @@ from models.reconcile import ReconcileRequest
 from models.settings import Settings
 from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from simulation.market.background import Profile
-from tests.histories import ended_machine_scene, going_on_scene, spares_scene
+from tests.histories import ended_machine_scene, given_up_scene, going_on_scene, spares_scene
 from tests.support.control import a_spec, serving_control
 from tests.support.histories import runs, scrubbed
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
@@ -91,7 +91,7 @@ _RENEWED = "SELECT 1 FROM purchases WHERE renews = :name AND state = 'READY' AND
 SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
-    "spares", "going_on", "ended_machine", "cut_off", "started_anew", "pinged",
+    "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
 )  # fmt: skip
 
 
@@ -217,6 +217,9 @@ class Scenarios:
         await ended_machine_scene.play(
             self._market, self._bought_node, self._node, self._is_asked_for, self._has
         )
+
+    async def given_up(self) -> None:
+        await given_up_scene.play(self._market, self._bought_node, self._may_trade)
 
     async def start_failures(self) -> None:
         """What two nodes cannot start is not tried on a third."""
