@@ -58,7 +58,7 @@ async def load_pool(
     except ValidationError as error:
         # A newer version has stored them, or somebody by hand.
         source = f"the settings of pool {pool}"
-        problems = tuple(f"{source}: {problem}" for problem in describe_all(error))
+        problems = tuple(f"{source}: {problem}" for problem in describe_all(error, spec))
         raise StoredError(source, problems) from error
     return found.within(margins)
 

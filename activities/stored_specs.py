@@ -39,7 +39,7 @@ def _read(stored: object) -> JobSpec | str:
     try:
         return JobSpec.as_known(stored)
     except ValidationError as error:
-        return "; ".join(describe_all(error, "spec"))
+        return "; ".join(describe_all(error, stored, "spec"))
     except (TypeError, KeyError, AttributeError, ValueError) as error:  # it is no mapping at all
         return str(error) or type(error).__name__
 

@@ -90,7 +90,7 @@ class Views:
             return JobSpec.as_known(spec)
         except ValidationError as error:
             source = f"what is stored of job {job_id}"
-            problems = tuple(f"{source}: {problem}" for problem in describe_all(error))
+            problems = tuple(f"{source}: {problem}" for problem in describe_all(error, spec))
             raise StoredError(source, problems) from error
 
     async def last_decision(self, job_id: str) -> tuple[Decision | None, RowMapping | None]:
@@ -191,7 +191,7 @@ def _job(row: RowMapping) -> JobView:
     except ValidationError as error:
         # Somebody has written into the row by hand. The list shows the others, and says so of it.
         wrong = {field: _UNREADABLE[str(field)] for field in {m["loc"][0] for m in error.errors()}}
-        said = f"cannot be read as it is stored: {'; '.join(describe_all(error))}"
+        said = f"cannot be read as it is stored: {'; '.join(describe_all(error, dict(row)))}"
         return JobView.model_validate({**row, **wrong, "reason": said})
 
 

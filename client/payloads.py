@@ -1,9 +1,11 @@
 """How values travel through Temporal: as JSON, read into the models of Longshore."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter
@@ -33,7 +35,7 @@ class PayloadConverter(PydanticPayloadConverter):
         except ValidationError as error:
             if wanted is None:
                 raise
-            problems = describe_all(error, "input")
+            problems = describe_all(error, _as_json(payloads[0]), "input")
             raise SpecError("input", (*problems, wanted.instead)) from None
         except (KeyError, RuntimeError, UnicodeDecodeError):
             encodings = [one.metadata.get("encoding", b"") for one in payloads]
@@ -55,6 +57,13 @@ def _input_type(type_hints: list[type] | None) -> type[StartInput] | None:
             return wanted
         case _:
             return None
+
+
+def _as_json(payload: Payload) -> object:
+    """Return what a payload holds, read by no model; None where it is not JSON."""
+    with contextlib.suppress(ValueError):
+        return from_json(payload.data)
+    return None
 
 
 def _not_json(encodings: Sequence[bytes]) -> str:

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from models.errors import SpecError
 from models.plain_yaml import Located, parse_yaml
-from models.problems import describe, known_fields
-from models.visible import brief, name_of_place
+from models.problems import bounded, find, known_fields
+from models.visible import brief
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -152,54 +152,21 @@ def _yaml_mistake(error: yaml.MarkedYAMLError) -> tuple[int | None, str]:
 def _problems(
     error: ValidationError, root: Located, source: str, model: type[BaseModel]
 ) -> tuple[str, ...]:
-    found: dict[tuple[str | int, ...], list[str]] = {}
-    lines: dict[tuple[str | int, ...], int] = {}
-    places: dict[tuple[str | int, ...], str] = {}
-    for mistake in error.errors(include_url=False):
-        path, node = root.follow(mistake["loc"])
-        message = describe(mistake)
-        if mistake["type"] == "missing":
-            path = (*path, mistake["loc"][-1])
-        if mistake["type"] == "extra_forbidden":
-            name = mistake["loc"][-1]
-            if path[-1:] != (name,):  # YAML has line breaks that JSON has not
-                path = (*path, name)
-            message += _did_you_mean(str(name), known_fields(model, path[:-1]))
-        lines[path] = node.line
-        places[path] = node.given_by or f"{source}:{node.line}"
-        if message not in found.setdefault(path, []):
-            found[path].append(message)
-    # Where a value may have several forms, only the form that came furthest is of interest.
-    deepest = [
-        path
-        for path in found
-        if not any(len(other) > len(path) and other[: len(path)] == path for other in found)
-    ]
-    deepest.sort(key=lambda path: (lines[path], [str(part) for part in path]))
-    return tuple(f"{places[path]}: {_field(path)}{_either(found[path])}" for path in deepest)
+    found: list[tuple[int, list[str], str]] = []
+    for problem in find(error, root.plain()):
+        _, node = root.follow(problem.place)
+        if problem.unknown:
+            known = known_fields(model, problem.place[:-1])
+            close = _did_you_mean(str(problem.place[-1]), known)
+            problem = problem._replace(message=problem.message + close)
+        where = node.given_by or f"{source}:{node.line}"
+        found.append((node.line, list(map(str, problem.place)), f"{where}: {problem}"))
+    return bounded([said for *_, said in sorted(found, key=lambda each: each[:2])])
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name.lower(), known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
-
-
-def _either(messages: list[str]) -> str:
-    """Join what each form that may stand here wants: ``must be text or a list, got 5``."""
-    wanted = [message.rpartition(", got ")[0].removeprefix("must be ") for message in messages]
-    if len(messages) == 1 or not all(wanted):
-        # A value of the right form has something else wrong with it: that is what helps.
-        return " or ".join([m for m in messages if not m.startswith("must be ")] or messages)
-    return f"must be {' or '.join(wanted)}, got {messages[0].rpartition(', got ')[2]}"
-
-
-def _field(path: tuple[str | int, ...]) -> str:
-    if not path:
-        return ""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{name_of_place(part)}"
-    return text.lstrip(".") + ": "
 
 
 def _refuse(source: str, line: int | None, problem: str) -> NoReturn:

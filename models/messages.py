@@ -22,8 +22,9 @@ from models.errors import SpecError
 from models.job import AttemptRecord, FailureClass, JobResult, JobSpec
 from models.node import Inventory, Liveness, NodeIdentity, NodeState
 from models.placement import Placement, PlacementKey
-from models.problems import describe_all
+from models.problems import bounded, describe_all
 from models.protocol import COUNTS_HEARTBEATS
+from models.taken_before import MOST_MISTAKES
 from models.units import Duration
 from models.visible import name_of_place, shown
 
@@ -156,7 +157,9 @@ class JobInput(StartInput):
         try:
             found = handler(data)
         except ValidationError as error:
-            problems = describe_all(error, "input")
+            problems = describe_all(error, data, "input")
+            if error.error_count() > MOST_MISTAKES:  # to read it again would take too long
+                raise SpecError("input", problems) from None
             try:
                 given = cast("dict[str, Any]", data)
                 found = handler({**given, "spec": JobSpec.as_known(given["spec"])})
@@ -166,7 +169,8 @@ class JobInput(StartInput):
         if found.history is None and isinstance(data, dict):
             given = set(cast("dict[str, Any]", data))
             unknown = sorted(given - set(cls.model_fields))
-            found._refused += tuple(f"{name_of_place(name)}: no such field" for name in unknown)
+            problems = tuple(f"{name_of_place(name)}: no such field" for name in unknown)
+            found._refused = bounded((*found._refused, *problems))
         if len((found.key or "").encode()) > _MOST_KEY:
             found._refused += (f"key: must have at most {_MOST_KEY} bytes as UTF-8",)
         if "\0" in (found.key or ""):

@@ -1,13 +1,14 @@
 """Puts the mistakes that pydantic finds into plain words."""
 
-from collections.abc import Iterator
-from typing import Any, cast, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from models.base import Name, Text
 from models.job import DataName, EnvName, SignalName
+from models.taken_before import MOST_MISTAKES
 from models.visible import brief, name_of_place, shown
 
 _EXPECTED = {
@@ -30,6 +31,8 @@ _EXPECTED = {
     "finite_number": "a finite number",
     "none_required": "left out",
 }
+_UNKNOWN = object()
+_MOST_PROBLEMS = 100
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
     "less_than_equal": ("at most", "le"),
@@ -38,15 +41,69 @@ _BOUNDS = {
 }
 
 
-def describe_all(error: ValidationError, whole: str = "") -> tuple[str, ...]:
+Place = tuple[str | int, ...]
+"""Names of fields, keys of mappings and positions in lists, from the whole document inwards."""
+
+
+class Problem(NamedTuple):
+    """One mistake of a document."""
+
+    place: Place
+    message: str
+    unknown: bool = False
+    """The field of this name is not known."""
+
+    def __str__(self) -> str:
+        return f"{in_words(self.place)}: {self.message}" if self.place else self.message
+
+
+def describe_all(
+    error: ValidationError, given: object = _UNKNOWN, whole: str = ""
+) -> tuple[str, ...]:
     """Return each mistake with the field that it is about: ``gpus: must be at least 1, got 0``.
 
-    `whole` is the name of all, for a mistake that is about no field.
+    `given` is what was validated, where that is known, and `whole` its name, for a mistake that is
+    about no field. Of very many mistakes the first are named.
     """
-    return tuple(
-        ": ".join(filter(None, (_place(mistake) or whole, describe(mistake))))
-        for mistake in error.errors(include_url=False)
-    )
+    found = [
+        f"{'' if each.place else whole and whole + ': '}{each}" for each in find(error, given)
+    ]
+    return bounded(found)
+
+
+def find(error: ValidationError, given: object = _UNKNOWN) -> list[Problem]:
+    """Return the mistakes in what was `given`, one for each place, in pydantic's order."""
+    if error.error_count() > MOST_MISTAKES:
+        return [Problem((), f"has {error.error_count():,} mistakes: is it of this kind at all?")]
+    found: dict[Place, list[str]] = {}
+    unknown: set[Place] = set()
+    for mistake in error.errors(include_url=False):
+        place = _place(mistake, given)
+        message = describe(mistake)
+        if mistake["type"] == "extra_forbidden":
+            unknown.add(place)
+        if message not in found.setdefault(place, []):
+            found[place].append(message)
+    # Where a value may have several forms, only the form that came furthest is of interest.
+    outer = {place[:length] for place in found for length in range(len(place))}
+    return [
+        Problem(place, _either(messages), place in unknown)
+        for place, messages in found.items()
+        if place not in outer
+    ]
+
+
+def bounded(problems: Sequence[str]) -> tuple[str, ...]:
+    """Return the first of very many problems, and how many more there are: a failure has to stay
+    below what Temporal takes."""
+    more = len(problems) - _MOST_PROBLEMS
+    return (*problems[:_MOST_PROBLEMS], *([f"and {more:,} more mistakes"] if more > 0 else ()))
+
+
+def in_words(place: Place) -> str:
+    """Return ``nodes[4].used``."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{name_of_place(part)}" for part in place)
+    return "".join(parts).removeprefix(".")
 
 
 def describe(mistake: ErrorDetails) -> str:
@@ -88,8 +145,38 @@ def known_fields(model: type[BaseModel], path: tuple[str | int, ...]) -> list[st
     return [name for m in models for name in m.model_fields]
 
 
-def _place(mistake: ErrorDetails) -> str:
-    return ".".join(map(name_of_place, mistake["loc"]))
+def _place(mistake: ErrorDetails, given: object) -> Place:
+    """Return where a mistake is in what was given.
+
+    Parts that are not there (the branch of a union, which pydantic names) are left out; a field
+    that is missing, or that the document has under another spelling, is not there either.
+    """
+    if given is _UNKNOWN:
+        return mistake["loc"]
+    here, place = given, list[str | int]()
+    for part in mistake["loc"]:
+        if isinstance(here, dict) and part in here:
+            here = cast("dict[str | int, object]", here)[part]
+        elif isinstance(here, list | tuple) and isinstance(part, int) and part < len(here):  # pyright: ignore[reportUnknownArgumentType]
+            here = cast("Sequence[object]", here)[part]
+        else:
+            continue
+        place.append(part)
+    name = mistake["loc"][-1:]
+    named = mistake["type"] in ("missing", "extra_forbidden") and tuple(place[-1:]) != name
+    return (*place, *name) if named else tuple(place)
+
+
+def _either(messages: list[str]) -> str:
+    """Join what each form that may stand here wants: ``must be text or a list, got 5``."""
+    # A value of the right form has something else wrong with it: that is what helps.
+    helpful = [message for message in messages if not message.startswith("must be ")]
+    if helpful or len(messages) == 1:
+        return " or ".join(helpful or messages)
+    wanted = [message.rpartition(", got ")[0].removeprefix("must be ") for message in messages]
+    if not all(wanted):
+        return " or ".join(messages)
+    return f"must be {' or '.join(wanted)}, got {messages[0].rpartition(', got ')[2]}"
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -7,6 +7,9 @@ from pydantic import ValidationError
 
 from models.units import LONGEST, TOO_LONG, format_duration
 
+MOST_MISTAKES = 10_000
+"""Of one document that are looked at: a workflow may take 2 s for a step."""
+
 
 def clamped(document: object, error: ValidationError) -> object:
     """Return the document with the bound in place of each value that is beyond it.

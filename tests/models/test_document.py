@@ -1,14 +1,17 @@
 """Job and state files: what is read, and how each mistake is named."""
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
+from activities.stored_specs import why_unreadable
 from models.document import load_document, read_document
 from models.errors import SpecError
 from models.job import JobSpec
+from models.messages import JobInput
 from models.statefile import ClusterState
 
 
@@ -116,6 +119,26 @@ def test_a_mistake_has_its_line_and_a_sentence(text: str, problem: str) -> None:
     found = problems(text)
     assert len(found) == 1
     assert found[0].startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("a\0b", "command: must not hold a NUL character, got 'a\\x00b'"),
+        (["a\0b"], "command[0]: must not hold a NUL character, got 'a\\x00b'"),
+        (["a", 5], "command[1]: must be text, got 5"),
+        (5, "command: must be text or a list, got 5"),
+    ],
+)
+def test_one_mistake_is_told_once_and_without_the_forms_that_may_stand_there(
+    command: object, said: str
+) -> None:
+    document = {"name": "a", "command": command}
+    assert problems(json.dumps(document)) == (f"job.yaml:1: {said}",)
+    with pytest.raises(SpecError) as refused:
+        JobInput.model_validate({"spec": document})
+    assert refused.value.problems == (f"spec.{said}",)
+    assert why_unreadable(document) == f"{said}"
 
 
 @pytest.mark.parametrize(
