@@ -41,6 +41,7 @@ from models.errors import (
     NoRecordError,
     NotFoundError,
     RefusedError,
+    SpecError,
     UnavailableError,
 )
 from models.job import JobResult, JobSpec, JobState, JobStatus
@@ -106,16 +107,20 @@ class Longshore(NodeControl, Reading):
     ) -> Submission:
         """Start a job. The same tenant, name and `key` again return the job that exists.
 
-        Raises UnsatisfiableError when no node that can ever come could hold it, ConflictError
-        when the name and key were used for other content, UnavailableError when Temporal is away.
+        Raises SpecError when it or its key is too large, UnsatisfiableError when no node that can
+        ever come could hold it, ConflictError when the name and key were used for other content,
+        UnavailableError when Temporal is away.
         """
+        job = JobInput(spec=spec, key=key, held=held)
+        if wrong := (*job.refused, *filter(None, (spec.too_large,))):
+            raise SpecError(f"job {spec.name}", wrong)
         warnings = await preflight(self._db, spec)
         job_id = new_job_id(spec, key)
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
         try:
             await self.temporal.start_workflow(
                 JobWorkflow.run,
-                JobInput(spec=spec, key=key, held=held),
+                job,
                 id=job_workflow_id(job_id),
                 task_queue=CONTROL_TASK_QUEUE,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,

@@ -9,6 +9,7 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Field,
     GetJsonSchemaHandler,
     StringConstraints,
     ValidationError,
@@ -134,12 +135,17 @@ def _utc(value: datetime) -> datetime:
 Instant = Annotated[datetime, AfterValidator(_utc)]
 """An aware time, held in UTC."""
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
+Name = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"),
+    Field(json_schema_extra={"maxLength": 63}),
+]
 """Lower-case letters, digits, dot, dash and underscore; at most 63 characters."""
 
 
 _WITHOUT_NUL = r"^[^\x00]*$"
-Text = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL, max_length=131_071)]
+LONGEST_TEXT = 131_071
+Text = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL, max_length=LONGEST_TEXT)]
 """What people give in a file: no longer than an argument that Linux takes, and without NUL, which
 neither PostgreSQL nor a program's arguments can hold."""
 ShortText = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL, max_length=4_095)]

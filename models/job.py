@@ -3,7 +3,7 @@
 import re
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BeforeValidator,
@@ -15,8 +15,10 @@ from pydantic import (
     model_validator,
 )
 
-from models.base import Frozen, Instant, Name, Reason, ShortText, Text, Wire
+from models.base import LONGEST_TEXT, Frozen, Instant, Name, Reason, ShortText, Text, Wire
+from models.bounds import TAKEN, Most, json_bytes, largest
 from models.mig import MigProfile, profile_gb
+from models.signals import SignalName
 from models.taken_before import clamped
 from models.topology import Conformance, Gang
 from models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts, format_gb
@@ -96,9 +98,6 @@ class RetryPolicy(Frozen):
         return getattr(self, failure.value, RetryRule())
 
 
-SignalName = Annotated[str, StringConstraints(pattern=r"^SIG[A-Z0-9]+$")]
-
-
 class CheckpointContract(Frozen):
     """What the job does when it is asked to save, so that a later attempt goes on from there."""
 
@@ -128,8 +127,15 @@ class CheckpointContract(Frozen):
         return self.save_signal is not None or self.save_file
 
 
-EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-EnvValue = Annotated[Text, WithJsonSchema({"type": ["string", "number"]})]
+EnvName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=LONGEST_TEXT)
+]
+EnvValue = Annotated[
+    Text, WithJsonSchema({"type": ["string", "number"], "maxLength": LONGEST_TEXT})
+]
+_MOST_ENTRIES = 10_000
+Arguments = Annotated[tuple[Text, ...], Field(fail_fast=True), Most(_MOST_ENTRIES)]
+Environment = Annotated[dict[EnvName, EnvValue], Most(_MOST_ENTRIES)]
 
 
 _FILES_OF_A_NODE = (
@@ -142,9 +148,10 @@ _IMAGE = re.compile(
     r"(:\w[\w.-]*)?(@\w[\w+.-]*:[0-9a-f]+)?",
     re.ASCII | re.IGNORECASE,
 )
-DataName = Annotated[str, StringConstraints(pattern=r"^[^\s\x00]{1,200}$")]
-MOST_TEXT = 1_000_000
-"""Characters of command, environment and data in all: the server takes two megabytes at once."""
+DataName = Annotated[str, StringConstraints(pattern=r"^[^\s\x00]{1,200}$", max_length=200)]
+MOST_BYTES = 1_000_000
+"""Of a spec as JSON. Temporal takes 2 MiB at once: the other half is for what goes with the spec,
+such as the nodes of a gang (about 200 bytes each) and the history of a job's attempts."""
 
 
 def data_of(value: object) -> object:
@@ -157,8 +164,19 @@ def data_of(value: object) -> object:
     return value
 
 
+Data = Annotated[
+    dict[DataName, GB],
+    BeforeValidator(data_of, json_schema_input_type=dict[DataName, GB] | list[DataName]),
+    Most(_MOST_ENTRIES),
+]
+
+
 class JobSpec(Frozen):
-    """A job file: what to run, what it needs, and how patient it is."""
+    """A job file: what to run, what it needs, and how patient it is.
+
+    As JSON, as it travels, with the defaults of what it does not say, it has at most 1,000,000
+    bytes.
+    """
 
     name: Name
     """What people call it; need not be unique."""
@@ -201,19 +219,16 @@ class JobSpec(Frozen):
     For `known` a pool buys; not for `allowed`, for what a machine has is known when it is there.
     See docs/topology.md."""
 
-    data: Annotated[
-        dict[DataName, GB],
-        BeforeValidator(data_of, json_schema_input_type=dict[str, GB] | list[str]),
-    ] = Field(default_factory=dict[str, float])
+    data: Data = Field(default_factory=dict[str, float])
     """What it reads, by name, with the size of each; or a list of names. A node where jobs used
     data of that name lately is preferred. Longshore copies nothing: the job sees to its data."""
 
-    command: Text | tuple[Text, ...] | None = None
+    command: Text | Arguments | None = None
     """What to run: a list is run as it is, a text by `sh -c`."""
     image: ShortText | None = Field(default=None, min_length=1)
     """A container image to run the command in (its own command when there is none). A node where
     jobs used it lately is preferred, as for `data`."""
-    env: dict[EnvName, EnvValue] = Field(default_factory=dict)
+    env: Environment = Field(default_factory=dict)
     """Environment of the process, beside CUDA_VISIBLE_DEVICES and LONGSHORE_*."""
     workdir: ShortText | None = None
     """Working folder on the node; a private empty one when left out."""
@@ -243,13 +258,14 @@ class JobSpec(Frozen):
     def as_known(cls, stored: object) -> Self:
         """Return a spec that was taken already, by whichever version.
 
-        It is without what only a newer one understands, and within the bounds of this one. Raises
-        ValidationError.
+        It is without what only a newer one understands, and its amounts are within the bounds of
+        this one; it may have more text and entries. Raises ValidationError.
         """
         try:
-            return cls.model_validate(stored, extra="ignore")
+            return cls.model_validate(stored, extra="ignore", context=TAKEN)
         except ValidationError as error:
-            return cls.model_validate(clamped(stored, error), extra="ignore")
+            within = clamped(stored, error)
+            return cls.model_validate(within, extra="ignore", context=TAKEN)
 
     @field_validator("image")
     @classmethod
@@ -278,21 +294,31 @@ class JobSpec(Frozen):
             raise ValueError("give a command to run, an image, or both")
         return self
 
-    @model_validator(mode="after")
-    def _not_too_much_text(self) -> Self:
-        found = sum(map(len, self.argv)) + sum(map(len, self.data))
-        found += sum(len(name) + len(value) for name, value in self.env.items())
-        if found > MOST_TEXT:
-            raise ValueError(
-                f"command, env and data have {found:,} characters; {MOST_TEXT:,} is the most: "
-                "put what is long into a file"
-            )
-        return self
+    def model_post_init(self, context: Any, /) -> None:
+        """Raise ValueError where it is too large; asked once, as it is made, and not of a spec in
+        a message."""
+        if context is not TAKEN and (why := self.too_large):
+            raise ValueError(why)
 
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
         check_gpus(self.gpus, self.milli, self.mig, self.vram_per_gpu, self.gang)
         return self
+
+    @property
+    def too_large(self) -> str:
+        """Why it has too many bytes, with its largest fields; empty where it has not."""
+        # All else has bounds of its own, far below the other half.
+        if json_bytes((self.command, self.env, self.data, self.conformance)) < MOST_BYTES // 2:
+            return ""
+        written = self.model_dump(mode="json")
+        found = json_bytes(written)
+        if found <= MOST_BYTES:
+            return ""
+        return (
+            f"the job has {found:,} bytes as JSON ({largest(written)}); {MOST_BYTES:,} is the "
+            "most: put what is long into a file"
+        )
 
     @property
     def whole(self) -> bool:

@@ -20,14 +20,15 @@ from pydantic_core import PydanticUndefined
 
 import models.errors
 from models.base import Name, ShortText, Text
+from models.bounds import Most
 from models.docs import field_docs, member_docs
 from models.document import load_document
 from models.errors import LongshoreError, SpecError
 from models.job import (
+    Arguments,
     CheckpointContract,
-    DataName,
-    EnvName,
-    EnvValue,
+    Data,
+    Environment,
     FailureClass,
     JobSpec,
     JobState,
@@ -37,7 +38,8 @@ from models.job import (
 )
 from models.job_examples import FULL_EXAMPLE, OF_ONE_GPU, WRONG_EXAMPLE
 from models.mig import MigProfile
-from models.topology import Conformance, Gang
+from models.signals import SignalName
+from models.topology import Conformance, Fingerprints, Gang
 from models.units import (
     GB,
     Duration,
@@ -101,11 +103,6 @@ def _type(hint: Any) -> str:
         return " or ".join(f"`{member.value}`" for member in hint)
     if isinstance(hint, type) and issubclass(hint, BaseModel):
         return f"mapping, see [{_SECTIONS[hint]}](#{_SECTIONS[hint].lower().replace(' ', '-')})"
-    args = get_args(hint)
-    if args and args[0] == dict[DataName, GB]:
-        return "list of names, or mapping of names to sizes"
-    if args and isinstance(args[0], type) and issubclass(args[0], str):
-        return f"text that matches `{args[1].pattern}`"
     raise TypeError(f"no words for the type {hint}")
 
 
@@ -193,6 +190,12 @@ def _errors() -> str:
     return "\n".join(rows)
 
 
+def _most(annotated: Any) -> str:
+    """Return ``at most 1 000``, from the bound of a list or mapping."""
+    (bound,) = (each for each in get_args(annotated) if isinstance(each, Most))
+    return f"at most {_number(bound.entries)}"
+
+
 _SECTIONS: dict[type[BaseModel], str] = {
     CheckpointContract: "checkpoint",
     Conformance: "conformance",
@@ -215,10 +218,11 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (str, "text"),
     (Text, "text"),
     (ShortText, "text"),
-    (tuple[Text, ...], "list of texts"),
-    (tuple[ShortText, ...], "list of texts"),
-    (tuple[str, ...], "list of texts"),
-    (dict[EnvName, EnvValue], "mapping of names to texts or numbers"),
+    (SignalName, "name of a signal, such as `SIGTERM` or `SIGUSR1`"),
+    (Arguments, f"list of {_most(Arguments)} texts"),
+    (Fingerprints, f"list of {_most(Fingerprints)} texts"),
+    (Environment, f"mapping of {_most(Environment)} names to texts or numbers"),
+    (Data, f"list of {_most(Data)} names, or mapping of names to sizes"),
 )
 
 _HEAD = """\
@@ -250,6 +254,9 @@ bytes. **Bandwidth** is a size a second, `10GB/s` or `500MB/s`; a number is GB/s
 
 **Durations** are text with units, `hours:minutes[:seconds]`, or a number of seconds: `90s`,
 `1h30m`, `2d`, `01:30:00`, `90`.
+
+A job has at most 1,000,000 bytes as JSON in UTF-8, with the defaults of what it does not say: put
+what is long into a file on the nodes, and name that.
 
 YAML is read as its version 1.2 means it: `no` is text. Anchors,
 tags and fields that nobody knows are refused.

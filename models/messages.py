@@ -122,6 +122,8 @@ TravellingSpec = Annotated[JobSpec, BeforeValidator(_as_far_as_known)]
 
 _MOST_KEY = 2_000
 """Bytes of a key: an index of the database takes no more than 2,704 with tenant and name."""
+Key = Annotated[str, Field(json_schema_extra={"maxLength": _MOST_KEY})]
+"""Looked at by `JobInput.refused`: a version that bounded it less may have taken it."""
 
 
 class JobInput(StartInput):
@@ -129,7 +131,7 @@ class JobInput(StartInput):
 
     instead: ClassVar[str] = 'give an input: {"spec": {...}}, with a job file as spec'
     spec: JobSpec
-    key: str | None = None
+    key: Key | None = None
     """Idempotency key of the submission."""
     held: bool = False
     """Wait for a release before the first placement."""

@@ -10,7 +10,7 @@ slices named there only. Profiles with media engines (`+me`) are not told apart.
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from models.visible import shown
 
@@ -36,15 +36,21 @@ _SAME_SIZE = 0.1
 """A GPU is of the listed size that its own differs from by less than this share."""
 
 
+_LONGEST = 100
+"""Characters of a profile as it is written, blanks beside it included."""
+
+
 def check_profile(name: str) -> str:
     """Return the name of a profile in lower case. Raises ValueError for another form."""
     lower = name.strip().casefold()
-    if not _PROFILE.fullmatch(lower):
+    if len(name) > _LONGEST or not _PROFILE.fullmatch(lower):
         raise ValueError(f"expected a MIG profile such as 1g.10gb, not {shown(name)}")
     return lower
 
 
-MigProfile = Annotated[str, AfterValidator(check_profile)]
+MigProfile = Annotated[
+    str, AfterValidator(check_profile), Field(json_schema_extra={"maxLength": _LONGEST})
+]
 """Name of a profile, such as 1g.10gb."""
 
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from models.base import Name, Text
-from models.job import DataName, EnvName, SignalName
+from models.job import DataName, EnvName
 from models.taken_before import MOST_MISTAKES
 from models.visible import brief, name_of_place, shown
 
@@ -218,5 +218,4 @@ _PATTERNS = {
     _pattern_of(EnvName): "must be letters, digits and underscores, and not begin with a digit",
     _pattern_of(DataName): "must have no spaces, and at most 200 characters",
     _pattern_of(Text): "must not hold a NUL character",
-    _pattern_of(SignalName): "must be the name of a signal, such as SIGTERM",
 }

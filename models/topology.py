@@ -10,6 +10,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from models.base import Frozen, ShortText, Wire, known_or
+from models.bounds import Most
 
 REGION_LABEL = "region"
 CLUSTER_LABEL = "cluster"
@@ -51,12 +52,15 @@ class SameConformance(StrEnum):
     """It does not matter."""
 
 
+Fingerprints = Annotated[tuple[ShortText, ...], Field(fail_fast=True), Most(1000)]
+
+
 class Conformance(Frozen):
     """Rules machines out by their fingerprint of driver, firmware and kernel parameters."""
 
     known: bool = False
     """True: nodes that have not said what they have are ruled out."""
-    allowed: tuple[ShortText, ...] = ()
+    allowed: Fingerprints = ()
     """Only nodes with one of these fingerprints; `longshore topology` lists those of the nodes."""
 
     @model_validator(mode="after")

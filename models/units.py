@@ -9,7 +9,7 @@ Schema examples.
 import math
 import re
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
@@ -21,6 +21,9 @@ MOST_CPUS = 1_000_000
 """Cores of a job, or of a node."""
 LONGEST = timedelta(days=3653)
 """Ten years: no duration is longer, so that what is reckoned from it is in the calendar."""
+
+_LONGEST_TEXT = 1000
+"""Characters of a size or duration as it is written."""
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGTP]i?B|B)?\s*$", re.IGNORECASE)
 _SIZE_UNITS = {
@@ -38,6 +41,10 @@ _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, 
 _CLOCK = re.compile(r"^(\d+):([0-5]\d)(?::([0-5]\d))?$")
 
 
+def _is_written(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT
+
+
 def parse_gb(value: object) -> float:
     """Return GB from ``80``, ``"80GB"``, ``"512MB"`` or ``"64GiB"``; a bare number is GB.
 
@@ -47,7 +54,7 @@ def parse_gb(value: object) -> float:
         raise ValueError("expected a size such as 80GB, not true or false")
     if isinstance(value, int | float):
         return _finite(value, "size")
-    if isinstance(value, str) and (match := _SIZE.match(value)):
+    if _is_written(value) and (match := _SIZE.match(value)):
         unit = (match.group(2) or "GB").lower()
         return _finite(float(match.group(1)) * _SIZE_UNITS[unit], "size")
     raise ValueError(f"expected a size such as 80GB, 512MB or 64GiB, not {shown(value)}")
@@ -66,7 +73,7 @@ def parse_gb_per_second(value: object) -> float:
     Raises ValueError with the accepted forms when `value` is none of them.
     """
     try:
-        return parse_gb(_PER_SECOND.sub("", value) if isinstance(value, str) else value)
+        return parse_gb(_PER_SECOND.sub("", value) if _is_written(value) else value)
     except ValueError:
         raise ValueError(
             f"expected a bandwidth such as 10GB/s or 500MB/s, not {shown(value)}"
@@ -87,7 +94,7 @@ def parse_watts(value: object) -> float:
         raise ValueError("expected a power such as 700W, not true or false")
     if isinstance(value, int | float):
         return _finite(value, "power")
-    if isinstance(value, str) and (match := _POWER.match(value)):
+    if _is_written(value) and (match := _POWER.match(value)):
         watts = float(match.group(1)) * _POWER_UNITS[(match.group(2) or "W").lower()]
         return _finite(watts, "power")
     raise ValueError(f"expected a power such as 700W or 10.2kW, not {shown(value)}")
@@ -132,7 +139,7 @@ def parse_duration(value: object) -> timedelta:
         raise ValueError("expected a duration such as 2h, not true or false")
     if isinstance(value, int | float):
         return _of_seconds(_finite(value, "duration"))
-    if isinstance(value, str):
+    if _is_written(value):
         text = value.strip()
         if clock := _CLOCK.match(text):
             hours, minutes, seconds = (float(part) for part in clock.groups(default="0"))
@@ -202,6 +209,7 @@ def _in_bounds(value: timedelta) -> timedelta:
     return value
 
 
+_Written = Annotated[str, Field(max_length=_LONGEST_TEXT)]
 _Amount = Annotated[float, Field(ge=0, le=MOST)]
 _Seconds = Annotated[float, Field(ge=0, le=LONGEST.total_seconds())]
 
@@ -209,27 +217,27 @@ _Seconds = Annotated[float, Field(ge=0, le=LONGEST.total_seconds())]
 GB = Annotated[
     float,
     Field(ge=0, le=MOST),
-    BeforeValidator(parse_gb, json_schema_input_type=str | _Amount),
+    BeforeValidator(parse_gb, json_schema_input_type=_Written | _Amount),
 ]
 """Memory in GB (10^9 bytes)."""
 
 GBPerSecond = Annotated[
     float,
     Field(ge=0, le=MOST),
-    BeforeValidator(parse_gb_per_second, json_schema_input_type=str | _Amount),
+    BeforeValidator(parse_gb_per_second, json_schema_input_type=_Written | _Amount),
 ]
 """Bandwidth in GB (10^9 bytes) a second."""
 
 Watts = Annotated[
     float,
     Field(ge=0, le=MOST),
-    BeforeValidator(parse_watts, json_schema_input_type=str | _Amount),
+    BeforeValidator(parse_watts, json_schema_input_type=_Written | _Amount),
 ]
 """Power in watts."""
 
 Duration = Annotated[
     timedelta,
-    BeforeValidator(parse_duration, json_schema_input_type=str | _Seconds),
+    BeforeValidator(parse_duration, json_schema_input_type=_Written | _Seconds),
     AfterValidator(_in_bounds),
     PlainSerializer(format_duration, return_type=str, when_used="json"),
 ]

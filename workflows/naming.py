@@ -38,9 +38,9 @@ def refuse_odd_id(job_id: str) -> None:
 
 def refuse_input(job: JobInput) -> None:
     """Fail a job whose input is wrong; one that an earlier version has taken goes on."""
-    if job.refused and workflow.patched("input-bounds"):
-        _refuse(str(SpecError("input", job.refused)))
     first = workflow.info().continued_run_id is None
+    if first and job.refused and workflow.patched("input-bounds"):
+        _refuse(str(SpecError("input", job.refused)))
     if first and job.history is not None and workflow.patched("history-is-its-own"):
         _refuse(str(SpecError("input", (_HISTORY,))))
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import signal
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -9,14 +11,16 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from client.payloads import data_converter
 from models.document import Override, load_document
 from models.errors import SpecError
-from models.job import MOST_TEXT, JobSpec
+from models.job import MOST_BYTES, JobSpec
 from models.job_examples import FULL_EXAMPLE
 from models.messages import JobInput
 from models.placement import JobRequest
+from models.signals import SIGNALS
 from models.units import LONGEST, MOST, parse_duration, parse_gb, parse_gb_per_second, parse_watts
 from scheduling.cycle import plan
 from tests.support.packing import NOW, POLICY, a_node
@@ -67,7 +71,15 @@ def test_a_number_that_is_too_large_is_a_wrong_value_and_no_fault(parse: Any, va
         ("conformance", {"allowed": ["a\0"]}, "must not hold a NUL character"),
         ("command", ["x" * 131_072], "must have at most 131071 characters"),
         ("workdir", "x" * 4_096, "must have at most 4095 characters"),
-        ("command", ["x" * 100_000] * 11, "1,100,000 characters"),
+        ("command", ["x"] * 10_001, "has 10,001 entries; 10,000 is the most"),
+        ("env", dict.fromkeys(map("A{}".format, range(10_001)), ""), "has 10,001 entries"),
+        ("data", list(map(str, range(10_001))), "has 10,001 entries"),
+        ("conformance", {"allowed": ["a"] * 1001}, "conformance.allowed: has 1,001 entries"),
+        ("command", ["x" * 100_000] * 11, "as JSON (command 1,100,"),
+        ("ram", " " * 1000 + "1", "expected a size"),
+        ("mig", " " * 100 + "1g.10gb", "expected a MIG profile"),
+        ("checkpoint", {"folder": "c", "save_signal": "SIGNONE"}, "must be the name of a signal"),
+        ("checkpoint", {"folder": "c", "signal": "SIG" + "A" * 9_999}, "(10,002 characters)"),
     ],
 )
 def test_what_is_beyond_the_bounds_is_refused_with_the_bound(field: str, value: Any, said: str):
@@ -132,7 +144,90 @@ def test_the_schema_states_them():
     for name in TEXTS:
         forms = fields[name]["anyOf"]
         assert all("maxLength" in form for form in forms if form["type"] == "string"), name
-    assert MOST_TEXT == 1_000_000
+
+
+@pytest.mark.parametrize("model", [JobSpec, JobInput])
+def test_no_text_list_or_mapping_is_without_a_bound(model: type[BaseModel]):
+    schema = model.model_json_schema()
+    # Carried over by a workflow that continues as new; of a start that has one nothing runs.
+    schema["properties"].pop("history", None)
+    assert list(_boundless(schema, schema.get("$defs", {}))) == []
+
+
+def _boundless(schema: dict[str, Any], defs: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the place of each text without a longest form, and list or mapping without a most."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        yield from _boundless(defs[name], defs, path)
+    kind = schema.get("type", ())
+    if "string" in kind and not {"maxLength", "enum", "const", "format"} & schema.keys():
+        yield f"{path} (text)"
+    if kind == "array" and "maxItems" not in schema:
+        yield f"{path} (list)"
+    free = {"additionalProperties", "patternProperties"} & {key for key in schema if schema[key]}
+    if kind == "object" and (free or "properties" not in schema):
+        if "maxProperties" not in schema:
+            yield f"{path} (mapping)"
+        if "maxLength" not in schema.get("propertyNames", {}):
+            yield f"{path} (names)"
+    forms = [*schema.get("anyOf", ()), *schema.get("allOf", ())]
+    forms += [schema[key] for key in ("items", "additionalProperties") if schema.get(key)]
+    for form in (*forms, *schema.get("patternProperties", {}).values()):
+        yield from _boundless(form, defs, path)
+    for name, each in schema.get("properties", {}).items():
+        yield from _boundless(each, defs, f"{path}.{name}")
+
+
+def test_a_spec_has_as_many_bytes_as_temporal_carries():
+    """With defaults, text beyond ASCII, and characters that JSON escapes."""
+    whole: dict[str, Any] = {
+        "command": ["é\n\x01", "x" * 99_000] * 6,
+        "env": {"A": "\U0001f600" * 100_000},
+    }
+    spec = JobSpec.model_validate({**SMALL, **whole})
+    (payload,) = data_converter.payload_converter.to_payloads([spec])
+    left = MOST_BYTES - len(payload.data)
+    at_bound = {**whole, "command": [*whole["command"], "x" * (left - len(',""'))]}
+    assert not JobSpec.model_validate({**SMALL, **at_bound}).too_large
+    with pytest.raises(ValidationError, match=r"1,000,001 bytes as JSON \(command .*, env "):
+        JobSpec.model_validate({**SMALL, **at_bound, "name": "job2"})
+    larger = spec.model_copy(update={"workdir": "x" * 4000, "image": "x" * 4000})
+    assert larger.too_large
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("env", dict.fromkeys("ABC", "\N{PILE OF POO}" * 100_000), "as JSON (env 1,200,"),
+        ("command", ["\x01" * 100_000] * 2, "as JSON (command 1,200,"),
+        ("conformance", {"allowed": ["\x01" * 4_000] * 100}, "as JSON (conformance 2,400,"),
+    ],
+)
+def test_characters_count_as_the_bytes_that_they_take_in_json(field: str, value: Any, said: str):
+    with pytest.raises(ValidationError) as refused:
+        JobSpec.model_validate({**SMALL, field: value})
+    assert said in str(refused.value)
+
+
+def test_signals_are_those_of_linux():
+    assert set(SIGNALS) >= {each.name for each in signal.Signals}
+
+
+def test_what_an_earlier_version_took_beyond_the_bounds_of_text_runs_on_as_it_is():
+    stored = {
+        **SMALL, "command": ["x" * 100_000] * 15, "env": {f"A{n}": "" for n in range(10_001)},
+        "conformance": {"allowed": ["a"] * 2000},
+        "checkpoint": {"folder": "c", "signal": "SIGNONE"},
+    }  # fmt: skip
+    taken = JobInput.model_validate({"spec": stored})
+    spec = taken.spec
+    assert (len(spec.argv), len(spec.env)) == (15, 10_001)
+    assert spec.conformance
+    assert len(spec.conformance.allowed) == 2000
+    assert spec.stop_signal == "SIGTERM"  # which agents sent for a name that they did not know
+    named = {line.partition(":")[0] for line in taken.refused}
+    assert named == {"spec.env", "spec.conformance.allowed", "spec.checkpoint.signal"}
+    assert JobInput.model_validate_json(taken.model_dump_json()).spec == spec
 
 
 wrong = st.one_of(

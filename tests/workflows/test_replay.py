@@ -151,13 +151,25 @@ async def test_a_recorded_history_replays(path: Path, classes: Sequence[type]):
     await replayer.replay_workflow(_history(path))
 
 
-async def test_a_job_that_an_earlier_version_took_beyond_the_bounds_replays():
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        {"expected_duration": "99999h"},
+        {"command": ["x" * 130_000] * 16},
+        {"command": ["x"] * 10_001, "conformance": {"allowed": ["a"] * 2000}},
+        {"checkpoint": {"folder": "c", "save_signal": "SIG" + "A" * 2_000_000}},
+    ],
+    ids=["duration", "bytes", "entries", "signal"],
+)
+async def test_a_job_that_an_earlier_version_took_beyond_the_bounds_replays(
+    beyond: dict[str, object],
+):
     content = json.loads(_path("job-success").read_text())
     (payload,) = content["events"][0]["workflowExecutionStartedEventAttributes"]["input"][
         "payloads"
     ]
     taken = json.loads(base64.b64decode(payload["data"]))
-    taken["spec"]["expected_duration"] = "99999h"
+    taken["spec"] |= beyond
     payload["data"] = base64.b64encode(json.dumps({**taken, "misspelt": 1}).encode()).decode()
     replayer = Replayer(
         workflows=WORKFLOWS,
