@@ -6,6 +6,7 @@ attempt is over only when nothing of it runs on any node that is left.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 from temporalio import workflow
 
@@ -15,6 +16,16 @@ from models.placement import Placement
 from workflows import steps
 
 Process = workflow.ActivityHandle[ProcessReport]
+
+_MOST_OF_ONE = 2_000_000
+"""Bytes to start one process: Temporal takes an input of 2 MiB. A task of a workflow that asks for
+more fails again and again, and the job would hold its GPUs for ever."""
+_MOST_AT_ONCE = 3_000_000
+"""Bytes to start several: Temporal takes a message of 4 MiB."""
+_MOST_IN_ALL = 20_000_000
+"""Bytes to start all: Temporal ends a workflow whose history has more than 50 MB. Nodes that are
+back after a cut are asked with as much again."""
+_NEXT = timedelta(milliseconds=1)
 
 
 class Attempt:
@@ -32,17 +43,35 @@ class Attempt:
         self._spec = spec
         self._stop_reason = stop_reason
         self._loss_of = loss_of
-        self._processes: Sequence[Process] = ()
+        self._processes: list[Process] = []
 
     async def run(self, stopping: Callable[[str], None]) -> ProcessReport:
         """Return how it ended; `stopping` hears why, where the processes have to be stopped."""
-        self._processes = [steps.start_process(rank, self._spec) for rank in self._ranks]
+        too_large = await self._start()
+        if too_large:
+            return ProcessReport(failure=FailureClass.UNSATISFIABLE, message=too_large)
         await workflow.wait_condition(lambda: self._none_runs() or self._why_stop() is not None)
         if any(map(self._runs, range(len(self._ranks)))):
             reason = self._why_stop() or ""
             stopping(reason)
             await self._stop_all(reason)
         return self._summary([await self._report(rank) for rank in range(len(self._ranks))])
+
+    async def _start(self) -> str:
+        """Start the processes; return why none can be, where Temporal would take it never."""
+        each, count = steps.bytes_of_process(self._ranks[0], self._spec), len(self._ranks)
+        at_once = count
+        large = each > _MOST_OF_ONE or each * count > _MOST_AT_ONCE
+        if large and workflow.patched("process-bounds"):
+            if each > _MOST_OF_ONE or each * count > _MOST_IN_ALL:
+                return _too_large(each, count)
+            at_once = _MOST_AT_ONCE // each
+        for first in range(0, count, at_once):
+            if first:  # what is asked for after a timer goes in another message
+                await workflow.sleep(_NEXT, summary="start the next ranks")
+            ranks = self._ranks[first : first + at_once]
+            self._processes += [steps.start_process(rank, self._spec) for rank in ranks]
+        return ""
 
     async def _stop_all(self, reason: str) -> None:
         """Stop what runs, on every node at once, and wait until it has ended or is lost."""
@@ -131,6 +160,15 @@ class Attempt:
             if _failed(self._processes[rank]):
                 return f"rank {rank} on {placement.node_id} has failed"
         return None
+
+
+def _too_large(each: int, nodes: int) -> str:
+    on = "its node" if nodes == 1 else f"its {nodes} nodes"
+    return (
+        f"it cannot be started on {on}: what goes to each has {each:,} bytes as JSON, and "
+        f"{_MOST_OF_ONE:,} is the most for one, {_MOST_IN_ALL:,} for all. Put what is long into a "
+        "file, or let it have more GPUs on each node"
+    )
 
 
 def _words(loss: NodeLost) -> str:

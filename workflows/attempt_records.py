@@ -1,10 +1,17 @@
 """What a job's workflow remembers of each attempt."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
+from models.bounds import json_bytes
 from models.job import AttemptRecord, FailureClass
 from models.messages import ProcessReport
 from models.placement import Placement
+
+SHOWN = 20
+"""Attempts that a job's status tells of."""
+_MOST_CARRIED = 500_000
+"""Bytes of attempts that go over to the next run of the workflow: Temporal takes 2 MiB at once."""
 
 
 def begun(placement: Placement) -> AttemptRecord:
@@ -32,6 +39,17 @@ def ended(
             "log_error": report.log_error,
         }
     )  # fmt: skip
+
+
+def carried(records: Sequence[AttemptRecord]) -> tuple[AttemptRecord, ...]:
+    """Return the last of them, as far as they go with the largest spec into one message."""
+    left, kept = _MOST_CARRIED, list[AttemptRecord]()
+    for record in reversed(records[-SHOWN:]):
+        left -= json_bytes(record)
+        if left < 0:
+            break
+        kept.insert(0, record)
+    return tuple(kept)
 
 
 def judged(record: AttemptRecord, spares_said: str) -> AttemptRecord:

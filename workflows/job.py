@@ -39,7 +39,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.displaced import Displaced, Swaps
     from workflows.naming import refuse_input, refuse_odd_id
 
-_ATTEMPTS_SHOWN = 20
 _LEAVES_A_NODE = (LeaseEnd.NODE_LOST, LeaseEnd.MOVED)
 """Ends after which a gang may go on with a spare."""
 _LISTED_STATES = (JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RETRYING)
@@ -153,7 +152,7 @@ class JobWorkflow(Started):
             job_id=self._id, name=self._spec.name, tenant=self._spec.tenant,
             pool=self._spec.pool, state=self._state, attempt=self._attempt, reason=self._reason,
             submitted_at=self._submitted_at, since=self._since,
-            attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]), result=self._result,
+            attempts=tuple(self._attempts[-attempt_records.SHOWN:]), result=self._result,
             preemptions=self._gave_way[LeaseEnd.PREEMPTED], moves=self._gave_way[LeaseEnd.MOVED],
         )  # fmt: skip
 
@@ -367,7 +366,7 @@ class JobWorkflow(Started):
         if self._cancel is None and self._should_continue_as_new():
             history = JobHistory(
                 submitted_at=self._submitted_at, attempt=self._attempt, retries=self._retries,
-                attempts=tuple(self._attempts[-_ATTEMPTS_SHOWN:]), hold_reason=self._hold_reason,
+                attempts=attempt_records.carried(self._attempts), hold_reason=self._hold_reason,
                 gave_way=dict(self._gave_way),
             )  # fmt: skip
             workflow.continue_as_new(

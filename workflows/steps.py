@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError
 from activities.node.process import NodeActivities
 from activities.queue import QueueActivities
 from activities.spares import SpareActivities
+from models.bounds import json_bytes
 from models.job import FailureClass, JobResult, JobSpec
 from models.messages import (
     EnqueueReply,
@@ -38,6 +39,9 @@ from workflows.options import (
     PROCESS_RETRY,
     PROCESS_TIMEOUT,
 )
+
+_BESIDE = 1000
+"""Bytes of an activity beside its input, and by which the input differs between ranks."""
 
 
 def start_enqueue(request: EnqueueRequest) -> workflow.ActivityHandle[EnqueueReply]:
@@ -110,11 +114,16 @@ async def finish(
         workflow.logger.warning("the end of %s is not recorded: %s", key.job_id, error.cause)
 
 
+def bytes_of_process(placement: Placement, spec: JobSpec) -> int:
+    """Return about how many bytes it takes in a message to have a node run the process."""
+    return json_bytes(_process(placement, spec)) + _BESIDE
+
+
 def start_process(placement: Placement, spec: JobSpec) -> workflow.ActivityHandle[ProcessReport]:
     """Have the node run the process; the handle is done when it has ended."""
     return workflow.start_activity_method(
         NodeActivities.run_process,
-        RunProcessRequest(placement=placement, spec=spec, job_name=spec.name),
+        _process(placement, spec),
         task_queue=node_task_queue(placement.node_id),
         start_to_close_timeout=PROCESS_TIMEOUT,
         heartbeat_timeout=PROCESS_HEARTBEAT_TIMEOUT,
@@ -131,7 +140,7 @@ async def ask_how_it_ended(placement: Placement, spec: JobSpec) -> ProcessReport
     try:
         return await workflow.execute_activity_method(
             NodeActivities.run_process,
-            RunProcessRequest(placement=placement, spec=spec, job_name=spec.name),
+            _process(placement, spec),
             task_queue=node_task_queue(placement.node_id),
             schedule_to_close_timeout=ANSWER_AFTER_CUT,
             retry_policy=ONCE,
@@ -153,6 +162,10 @@ async def stop_process(placement: Placement, spec: JobSpec, reason: str) -> None
         retry_policy=PROCESS_RETRY,
         summary=as_summary(f"stop attempt {placement.attempt}{_of_gang(placement)}: {reason}"),
     )
+
+
+def _process(placement: Placement, spec: JobSpec) -> RunProcessRequest:
+    return RunProcessRequest(placement=placement, spec=spec, job_name=spec.name)
 
 
 def where(placement: Placement) -> str:
