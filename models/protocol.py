@@ -15,11 +15,12 @@ Not for what an older agent does as well as a newer one, such as another log lin
     1   each heartbeat of a watch says which it is; said by `Registration.counts_heartbeats`
     2   the agent sends this number
     3   it ends what a job left that killed its supervisor and the nursery
+    4   it lifts what it said of its full disk, by the update `lift`
 """
 
 from typing import Final
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
 BUILD: Final = f"longshore-protocol-{PROTOCOL}"

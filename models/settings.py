@@ -142,6 +142,9 @@ class Settings(BaseSettings):
     ones are removed when their job is over. Checkpoints stay."""
     keep_runs_for: Duration = timedelta(days=7)
     """And for how long it keeps them at most."""
+    uncordon_after: Duration = timedelta(minutes=1)
+    """A node that takes no jobs because its disk was full takes them again once the
+    agent's work folder could be written for so long."""
     temporal_port: int = Field(default=7233, ge=1, le=65535)
     """Port of the local Temporal server."""
     temporal_ui_port: int = Field(default=8233, ge=1, le=65535)

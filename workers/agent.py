@@ -21,6 +21,7 @@ from activities.checkpoints.store import CheckpointStore
 from activities.logstore import LogStore
 from activities.metrics import FENCES, Metrics
 from activities.node.fence import Fence
+from activities.node.full_disk import FullDisk
 from activities.node.inventory import SimulatedGPUs, take_inventory
 from activities.node.outcome import AGENT_STOPPED, CUT_OFF
 from activities.node.process import NodeActivities
@@ -124,12 +125,17 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                     identity = registrar.identity
                     processes = processes_of(identity)
                 keep_name(options.work_dir, registrar.node_id)
+                disk = FullDisk(
+                    client, registrar.node_id, options.work_dir, settings.uncordon_after
+                )
+                disk.closed_for(registrar.drain_reason)
                 with (
                     _pruning(options.work_dir, settings, client),
                     _passing_on_notices(registrar.node_id, settings, client),
                     _adopting(processes),
+                    _beside(disk.keep_lifting()),
                 ):
-                    await _serve(client, processes, fence, registrar, stop, metrics)
+                    await _serve(client, processes, fence, disk, registrar, stop, metrics)
     _log.info("agent of node %s stopped", identity.node_id)
 
 
@@ -182,7 +188,14 @@ def _pruning(folder: Path, settings: Settings, client: Client) -> Iterator[None]
     """Remove old runs until the end of the block."""
     keeping = Keeping(runs=settings.keep_runs, age=settings.keep_runs_for)
     pruner = Pruner(folder, keeping, partial(is_job_over, client))
-    task = asyncio.create_task(pruner.keep_pruning())
+    with _beside(pruner.keep_pruning()):
+        yield
+
+
+@contextlib.contextmanager
+def _beside(work: Coroutine[Any, Any, None]) -> Iterator[None]:
+    """Do `work` until the end of the block."""
+    task = asyncio.create_task(work)
     try:
         yield
     finally:
@@ -195,11 +208,8 @@ def _passing_on_notices(node_id: str, settings: Settings, client: Client) -> Ite
     if settings.spot_notice_file is None:
         yield
         return
-    task = asyncio.create_task(pass_on_notices(client, node_id, settings.spot_notice_file))
-    try:
+    with _beside(pass_on_notices(client, node_id, settings.spot_notice_file)):
         yield
-    finally:
-        task.cancel()
 
 
 @contextlib.contextmanager
@@ -223,12 +233,13 @@ async def _serve(
     client: Client,
     processes: Processes,
     fence: Fence,
+    disk: FullDisk,
     registrar: Registrar,
     stop: StopSignals,
     metrics: Metrics,
 ) -> None:
     """Take work until asked to stop; then end the processes and report them."""
-    activities = NodeActivities(client, processes, fence, metrics)
+    activities = NodeActivities(client, processes, fence, disk, metrics)
     worker = node_worker(client, registrar.node_id, activities)
     work = asyncio.create_task(worker.run())
     staying = _stay_registered(processes, fence, registrar, metrics)

@@ -64,6 +64,8 @@ class Registrar:
         self.identity = identity
         self._inventory = inventory
         self._token = token
+        self.drain_reason: str | None = None
+        """Why the node takes no jobs, as it was told at its last registration."""
 
     @property
     def node_id(self) -> str:
@@ -97,6 +99,7 @@ class Registrar:
                     raise
                 # A control worker of the version before takes the new proof for a wrong token.
                 sign = proof.sign_as_before
+        self.drain_reason = registered.drain_reason
         fence.open(registered.epoch, registered.liveness.fence_after.total_seconds(), sent_at)
         _log.info("registered as node %s, epoch %d", registered.node_id, registered.epoch)
         return registered

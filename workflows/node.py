@@ -13,7 +13,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 with workflow.unsafe.imports_passed_through():
     from activities.node.process import NodeActivities
     from activities.registry import RegistryActivities
-    from models.departures import ExpiryChange, NodeDrain, SpotNotice
+    from models.departures import DISK_REFUSES, ExpiryChange, NodeDrain, SpotNotice
     from models.errors import NodeTakenError, StaleError, TokenError
     from models.messages import (
         NODE_WORKFLOW,
@@ -118,13 +118,22 @@ class NodeWorkflow(Started):
 
     @described_update("Take no new job; what runs there goes on")
     async def cordon(self, command: CommandReason) -> NodeStatus:
-        """Take no new job; what runs there goes on."""
+        """Take no new job; what runs there goes on. Where that is so already, an agent whose disk
+        refuses leaves it as it was."""
+        its_disk = command.reason.startswith(DISK_REFUSES)
+        if its_disk and self._drain_reason and workflow.patched("keep-earlier-drain"):
+            return self.status()
         return await self._close(NodeDrain(reason=command.reason or "cordoned by hand"))
 
     @described_update("Take jobs again")
     async def uncordon(self, command: CommandReason) -> NodeStatus:
         """Take jobs again; whom a drain has asked to leave leaves all the same."""
         return await self._open()
+
+    @described_update("Take jobs again where this is still why it takes none")
+    async def lift(self, command: CommandReason) -> NodeStatus:
+        """Take jobs again where the given reason is still why the node takes none."""
+        return await self._open(command.reason)
 
     @described_update("Take no new job, and see off those that run there if it says so")
     async def drain(self, drain: NodeDrain) -> NodeStatus:
@@ -164,6 +173,10 @@ class NodeWorkflow(Started):
 
     @uncordon.validator
     def _uncordon_needs_a_node(self, command: CommandReason) -> None:
+        self._needs_a_node()
+
+    @lift.validator
+    def _lift_needs_a_node(self, command: CommandReason) -> None:
         self._needs_a_node()
 
     @drain.validator
@@ -287,8 +300,10 @@ class NodeWorkflow(Started):
         self._show()
         return self.status()
 
-    async def _open(self) -> NodeStatus:
+    async def _open(self, reason: str | None = None) -> NodeStatus:
         async with self._lock:
+            if reason not in (None, self._drain_reason):
+                return self.status()
             self._drain_reason = None
             await self._set_draining(False)
             self._clearing.forget()  # afterwards: the next look may close it again

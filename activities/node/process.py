@@ -1,7 +1,6 @@
 """The activities of a node agent: run a process, stop one, and show that the node lives."""
 
 import asyncio
-import errno
 import itertools
 from datetime import timedelta
 
@@ -10,7 +9,6 @@ from temporalio.client import (
     AsyncActivityCancelledError,
     AsyncActivityHandle,
     Client,
-    WorkflowUpdateFailedError,
 )
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -18,32 +16,27 @@ from activities.about import about
 from activities.failpoints import failpoint, wall_clock
 from activities.metrics import HEARTBEAT_SECONDS, HEARTBEATS_MISSED, SILENT, Metrics
 from activities.node.fence import Fence
+from activities.node.full_disk import FullDisk
 from activities.node.outcome import never_started
 from activities.node.processes import Processes, Run
 from activities.node.system import boot_clock
 from activities.retrying import reports_errors
 from models.checkpoint import CheckpointInfo, SaveRequest
-from models.departures import DISK_REFUSES
 from models.errors import StaleError
 from models.job import FailureClass
 from models.messages import (
-    CommandReason,
     Heartbeat,
     ProcessReport,
     RunProcessRequest,
     StopProcessRequest,
     WatchReport,
     WatchRequest,
-    node_workflow_id,
 )
 
 PROGRESS_INTERVAL = 1.0
 """Seconds between two heartbeats of a process; the worker sends on what is new every two."""
 REDELIVERY_WAIT = 6.0
 """Seconds that a process outlives a delivery that the server has forgotten: another may come."""
-_ANSWER_WITHIN = timedelta(seconds=5)
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-"""Faults that do not pass by themselves."""
 REGISTRATION_WAIT = 5.0
 """Seconds that a message for a newer registration waits for the agent to hear of it."""
 
@@ -52,12 +45,18 @@ class NodeActivities:
     """Activities of one node agent. None of them touches the database."""
 
     def __init__(
-        self, client: Client, processes: Processes, fence: Fence, metrics: Metrics = SILENT
+        self,
+        client: Client,
+        processes: Processes,
+        fence: Fence,
+        disk: FullDisk,
+        metrics: Metrics = SILENT,
     ) -> None:
         self._metrics = metrics
         self._client = client
         self._processes = processes
         self._fence = fence
+        self._disk = disk
         self._leaving = asyncio.Event()
         self._watched_epoch = 0
         self._watch_began = asyncio.Event()
@@ -79,7 +78,8 @@ class NodeActivities:
                     # Looked for again: another delivery may have come while this one waited.
                     found = self._processes.find(placement.key) or self._processes.start(request)
                 except OSError as error:
-                    return await self._cannot_start(placement.node_id, error)
+                    why = f"it could not be started: {await self._disk.refused(error)}"
+                    return never_started(FailureClass.NODE, why)
             return found if isinstance(found, ProcessReport) else await self._attend(found)
 
     @activity.defn
@@ -149,20 +149,6 @@ class NodeActivities:
     def leave(self) -> None:
         """Let `watch_agent` report that the agent leaves. To be called when no process is left."""
         self._leaving.set()
-
-    async def _cannot_start(self, node_id: str, error: OSError) -> ProcessReport:
-        """Return why a job was not started; have the node take no more where its disk is why."""
-        if error.errno not in _DISK:
-            return never_started(FailureClass.NODE, f"it could not be started: {error}")
-        why = f"{DISK_REFUSES}: {error.strerror or error}"
-        handle = self._client.get_workflow_handle(node_workflow_id(node_id))
-        try:
-            await handle.execute_update(
-                "cordon", CommandReason(reason=why), rpc_timeout=_ANSWER_WITHIN
-            )
-        except (RPCError, WorkflowUpdateFailedError) as refused:
-            activity.logger.warning("node %s could not be cordoned: %s", node_id, refused)
-        return never_started(FailureClass.NODE, f"it could not be started: {why}")
 
     async def _heartbeat(
         self, handle: AsyncActivityHandle, heartbeat: Heartbeat, interval: timedelta

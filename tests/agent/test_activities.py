@@ -15,6 +15,7 @@ from temporalio.worker import Worker
 from temporalio.workflow import ActivityCancellationType
 
 from activities.node import process
+from activities.node.full_disk import FullDisk
 from activities.node.process import NodeActivities
 from activities.node.system import boot_clock
 from models.checkpoint import CheckpointInfo, SaveRequest
@@ -105,7 +106,8 @@ class Served:
 @pytest.fixture
 async def served(temporal: Client, box: LocalNode) -> AsyncIterator[Served]:
     """Starts a worker of the activities of a node; 0.1 s."""
-    activities = NodeActivities(temporal, box.processes, box.fence)
+    disk = FullDisk(temporal, "no-node", box.folder, timedelta(minutes=1))
+    activities = NodeActivities(temporal, box.processes, box.fence, disk)
     queue = f"test-{uuid.uuid4().hex[:8]}"
     async with Worker(
         temporal,

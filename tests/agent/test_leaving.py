@@ -9,9 +9,10 @@ from temporalio.client import Client
 
 from activities.database import Database
 from client.api import Longshore
-from models.departures import ExpiryChange
+from models.departures import DISK_REFUSES, ExpiryChange
 from models.job import JobState
 from models.messages import node_workflow_id
+from models.node import NodeState
 from models.settings import Settings
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, lease_ends, reaches, serving_control
@@ -110,6 +111,23 @@ async def test_a_notice_makes_the_jobs_leave(
     assert await _drains(longshore, pool)
     await longshore.cancel(job_id)
     await longshore.wait(job_id)
+
+
+async def test_an_agent_lifts_what_the_one_before_it_said_of_a_full_disk(
+    longshore: Longshore, agent: AgentProcess, pool: str
+) -> None:
+    agent.start()
+    await eventually(lambda: agent.says("registered as node"))
+    await longshore.cordon(agent.node_id, f"{DISK_REFUSES}: No space left on device")
+    agent.kill()
+    agent.start(LONGSHORE_UNCORDON_AFTER="0.5s")
+
+    async def takes_jobs() -> bool:
+        (node,) = await longshore.nodes(pool=pool)
+        return node.state is NodeState.READY
+
+    await eventually(takes_jobs)
+    assert agent.says("its work folder has room again")
 
 
 @pytest.mark.parametrize(

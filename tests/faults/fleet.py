@@ -32,6 +32,7 @@ from workers.stack import Stack, agent_process
 
 CONTROL, TEMPORAL, POSTGRES = "control", "temporal", "postgres"
 NODE_LOST_AFTER = timedelta(seconds=6)
+UNCORDON_AFTER = timedelta(seconds=3)
 GPUS_PER_NODE = 4
 PATIENCE = 90.0
 """Seconds within which all must be well again; far more than it takes."""
@@ -209,6 +210,7 @@ class Fleet:
             VARIABLE: str(self._points),
             "LONGSHORE_HEALTH_ADDRESS": "off",
             "LONGSHORE_NODE_LOST_AFTER": f"{self.lost_after.total_seconds():g}s",
+            "LONGSHORE_UNCORDON_AFTER": f"{UNCORDON_AFTER.total_seconds():g}s",
             "PYTHONPATH": str(ROOT),
         }
         if len(self.controls) > 1:

@@ -1,4 +1,4 @@
-"""A disk is full: that of a node, which takes no more jobs, or that of all servers for a while."""
+"""A disk is full: that of a node, which takes no jobs meanwhile, or that of all servers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -57,7 +57,9 @@ async def fleet_on_one_disk() -> AsyncIterator[Fleet]:
             yield running
 
 
-async def test_a_node_whose_disk_a_job_has_filled_takes_no_more(fleet: Fleet, tmp_path: Path):
+async def test_a_node_whose_disk_a_job_has_filled_takes_no_more_while_it_is_full(
+    fleet: Fleet, tmp_path: Path
+):
     go = tmp_path / "go"
     longshore = fleet.longshore
     stays = await scenes.submit(fleet, _whole_node(fleet, "stays", _until(go)))
@@ -81,7 +83,7 @@ async def test_a_node_whose_disk_a_job_has_filled_takes_no_more(fleet: Fleet, tm
     assert second.node_id != full
     for spool in fleet.folder_of(full).glob("runs/*/stdout"):
         spool.unlink()
-    await scenes.until_taken(lambda: longshore.uncordon(full))
+    await fleet.all_ready()
     wide = [await scenes.submit(fleet, _whole_node(fleet, "wide", "true")) for _ in fleet.nodes]
     await check(fleet, [stays, fills, after, *wide])
 

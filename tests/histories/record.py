@@ -29,6 +29,7 @@ from client.payloads import data_converter
 from client.process import leave
 from models.buying import BuyingPolicy
 from models.checkpointing import CheckpointPolicy
+from models.departures import DISK_REFUSES
 from models.job import FailureClass, JobResult, JobState
 from models.messages import (
     CONTROL_TASK_QUEUE,
@@ -252,6 +253,12 @@ class Scenarios:
         async with self._node("registered-drained-left", recorded=True) as node:
             await node.drain("new driver")
             await node.uncordon()
+        async with self._node("disk-refused", recorded=True) as node:
+            await node.drain("new driver")
+            await node.cordon(DISK_REFUSES)
+            await node.uncordon()
+            await node.cordon(DISK_REFUSES)
+            await node.lift(DISK_REFUSES)
         async with self._node("lost", recorded=True) as node:
             node.fall_silent()
         async with self._node("re-registered", recorded=True) as node:

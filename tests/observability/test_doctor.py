@@ -298,8 +298,10 @@ async def test_a_node_that_longshore_has_cordoned_is_named_with_what_to_do(plant
     url = plant.stack.postgres.url()
     temporal, database = await Client.connect(_address(plant)), Database(url)
     full = f"{DISK_REFUSES}: No space left on device"
+    broken = f"{DISK_REFUSES}: Input/output error"
     rows: list[dict[str, Any]] = [
         {"id": "full-1", "drain_reason": full, "state_reason": full},
+        {"id": "broken-1", "drain_reason": broken, "state_reason": broken},
         {"id": "ends-1", "drain_reason": None, "state_reason": "its node ends at 12:00 UTC"},
         {"id": "hand-1", "drain_reason": "new disks", "state_reason": "new disks"},
     ]
@@ -318,7 +320,11 @@ async def test_a_node_that_longshore_has_cordoned_is_named_with_what_to_do(plant
     disk = said.pop(f"node full-1 takes no more jobs: {full}")
     assert disk.level is Level.WARN
     assert "Make room" in disk.mend
+    assert "its agent lifts this" in disk.mend
     assert "`longshore uncordon full-1`" in disk.mend
+    disk = said.pop(f"node broken-1 takes no more jobs: {broken}")
+    assert disk.mend.startswith("Mend the disk of")
+    assert "lifts" not in disk.mend
     (ends,) = said.values()
     assert ends.level is Level.OK
     assert ends.says.startswith("node ends-1 takes no more jobs: its node ends at 12:00 UTC; ")

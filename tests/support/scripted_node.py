@@ -196,6 +196,11 @@ class ScriptedNode:
             run.cancel()
         await asyncio.gather(*self._answers, return_exceptions=True)
 
+    async def lift(self, reason: str) -> NodeStatus:
+        return await self._workflow().execute_update(
+            NodeWorkflow.lift, CommandReason(reason=reason)
+        )
+
     async def started(self, job_id: str, attempt: int = 1) -> RunProcessRequest:
         """Wait until the attempt has come here, and return its request."""
         await eventually(lambda: (job_id, attempt) in self._requests)

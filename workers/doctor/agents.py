@@ -12,6 +12,7 @@ from temporalio.service import RPCError
 
 from activities.buying.sale_rows import CORDON
 from activities.database import Database
+from activities.node.full_disk import is_full
 from activities.polls import POLL_SEEN_WITHIN, last_polls
 from models.departures import DISK_REFUSES
 from models.messages import WATCH_ACTIVITY, Heartbeat, node_task_queue, node_workflow_id
@@ -72,14 +73,13 @@ def cordoned(row: Mapping[str, Any]) -> list[Finding]:
     says = f"node {node_id} takes no more jobs: {by_hand or row['state_reason']}"
     if by_hand is not None and by_hand.startswith(DISK_REFUSES):
         where = row["hostname"] or "its machine"
-        return [
-            warn(
-                "agents",
-                says,
-                f"Make room on {where} (docs/operations.md, Disk space), then run `longshore "
-                f"uncordon {node_id}`.",
+        mend = f"Mend the disk of {where}, then run `longshore uncordon {node_id}`."
+        if is_full(by_hand):
+            mend = (
+                f"Make room on {where} (docs/operations.md, Disk space): its agent lifts this "
+                f"once it lasts, and `longshore uncordon {node_id}` does at once."
             )
-        ]
+        return [warn("agents", says, mend)]
     # Its own end or that of its block, its machine that is taken away, its time that is for sale.
     if by_hand in (None, CORDON, row["block_reason"]) or by_hand.startswith(ENDING):
         return [ok("agents", f"{says}; its jobs leave in time, and nothing is to be done")]
