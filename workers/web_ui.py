@@ -2,12 +2,14 @@
 
 The UI answers whoever reaches it, by whatever name: a web page whose name leads to 127.0.0.1 (DNS
 rebinding) could read all and start jobs. So it listens where no page finds it, on another address
-of the loopback network, and this passes on only what a browser asks of this machine by its name.
+of the loopback network, and this passes on only what a browser asks of this machine by its name,
+and of what another site sends only that a person follows a link.
 """
 
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import httpx
 import uvicorn
@@ -50,6 +52,8 @@ def door(target: str) -> Starlette:
 
 
 async def _pass_on(request: Request) -> Response:
+    if _from_another_site(request):
+        return PlainTextResponse("this came from another site\n", 403)
     client: httpx.AsyncClient = request.app.state.client
     url = httpx.URL(path=request.url.path, query=request.url.query.encode())
     asked = client.build_request(
@@ -64,6 +68,18 @@ async def _pass_on(request: Request) -> Response:
     )
     passed.raw_headers = _passed(answer.headers.raw)
     return passed
+
+
+def _from_another_site(request: Request) -> bool:
+    """Return whether a browser says that a page of another site sent this, and no link of it.
+
+    Another port of this machine is another site too.
+    """
+    said = request.headers
+    if "origin" in said:
+        return urlsplit(said["origin"]).netloc != said["host"]
+    follows_a_link = request.method == "GET" and said.get("sec-fetch-mode") == "navigate"
+    return said.get("sec-fetch-site", "none") not in ("none", "same-origin") and not follows_a_link
 
 
 def _passed(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

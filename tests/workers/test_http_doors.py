@@ -74,6 +74,43 @@ def test_the_web_ui_answers_to_the_names_of_this_machine_alone(stack: Stack, web
         assert http.get(api, headers={"Host": f"localhost:{port}"}).is_success
 
 
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [
+        ("POST", {"Origin": "http://evil.example"}),
+        ("POST", {"Origin": "null"}),
+        ("POST", {"Origin": "http://127.0.0.1:1"}),
+        ("POST", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}),
+        ("GET", {"Origin": "http://evil.example"}),
+        ("GET", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}),
+        ("GET", {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}),
+    ],
+)
+def test_the_web_ui_takes_nothing_that_another_site_sends(
+    web_ui: str, method: str, headers: dict[str, str]
+):
+    with http_client(web_ui) as http:
+        sent = {"Content-Type": "text/plain", **headers}
+        answer = http.request(method, WORKFLOW, headers=sent, content=json.dumps(START))
+    assert (answer.status_code, answer.text) == (403, "this came from another site\n")
+
+
+@pytest.mark.parametrize("site", ["none", "same-origin", "same-site", "cross-site"])
+def test_a_link_from_any_site_leads_into_the_web_ui(web_ui: str, site: str):
+    with http_client(web_ui) as http:
+        headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}
+        assert http.get("/namespaces/default/workflows", headers=headers).status_code == 200
+
+
+def test_the_web_ui_takes_what_its_own_page_sends(web_ui: str):
+    own = {"Origin": web_ui, "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
+    with http_client(web_ui) as http:
+        http.get("/api/v1/settings").raise_for_status()
+        token = {"X-CSRF-Token": http.cookies["_csrf"]}
+        answer = http.post(f"{WORKFLOW}/cancel", json={}, headers=own | token)
+    assert (answer.status_code, "not found" in answer.text) == (404, True)
+
+
 def test_the_ui_itself_is_at_no_address_that_a_page_would_ask(stack: Stack, web_ui: str):
     port = int(web_ui.rpartition(":")[2])
     listening = {
