@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -42,12 +43,15 @@ runroot = "{folder}/run"
 
 @contextmanager
 def own_podman(folder: Path) -> Iterator[None]:
-    """Have podman keep all that it has in `folder`, with the image; skips where it cannot run."""
+    """Have podman keep all that it has in `folder`, with the image.
+
+    Skips where it cannot run; with TESTS_PODMAN=required in the environment it fails there.
+    """
     if os.geteuid() != 0:  # without root it leaves a process of its own behind
-        pytest.skip("podman is tried as root alone")
+        _do_without("podman is tried as root alone")
     busybox = shutil.which("busybox")
     if not shutil.which("podman") or not busybox or _needs_libraries(Path(busybox)):
-        pytest.skip(f"podman or a static busybox is not installed {_HOW}")
+        _do_without(f"podman or a static busybox is not installed {_HOW}")
     # What containers get as their runtime by default does not know every machine's cgroups.
     runtime = 'runtime = "runc"' if shutil.which("runc") else ""
     with pytest.MonkeyPatch.context() as patch:
@@ -62,11 +66,17 @@ def own_podman(folder: Path) -> Iterator[None]:
         tried = podman("run", "--rm", "--", IMAGE, "true", check=False)
         if tried.returncode != 0:
             last = tried.stderr.strip().splitlines()[-1:]
-            pytest.skip(f"podman cannot run a container here: {''.join(last)}")
+            _do_without(f"podman cannot run a container here: {''.join(last)}")
         try:
             yield
         finally:
             podman("rm", "--all", "--force", "--time", "0")
+
+
+def _do_without(why: str) -> NoReturn:
+    if os.environ.get("TESTS_PODMAN") == "required":
+        pytest.fail(why)
+    pytest.skip(why)
 
 
 _REAPING = """
