@@ -1,5 +1,6 @@
 """Who may look, and what a browser is told."""
 
+import asyncio
 import re
 import stat
 
@@ -11,6 +12,7 @@ from tests.support.console import RunningConsole
 from tests.support.http_client import http_client
 
 PAGE = {"Accept": "text/html"}
+HALF_OPEN = 900
 EVERYTHING = (
     "/orderbook?instance_type=8xH100", "/market/history?instance_type=8xH100",
     "/market/providers", "/docs", "/openapi.json", "/", "/nothing-here",
@@ -32,6 +34,26 @@ def test_a_program_needs_the_token(console: RunningConsole, path: str) -> None:
         assert refused.headers["WWW-Authenticate"].startswith("Bearer")
         assert refused.json()["error"]["type"] == "unauthorized"
     assert console.http.get(path).status_code != 401
+
+
+async def test_requests_of_strangers_that_never_end_hold_up_nobody(
+    console: RunningConsole,
+) -> None:
+    target = httpx.URL(console.url)
+    writers: list[asyncio.StreamWriter] = []
+    try:
+        for _ in range(HALF_OPEN):
+            _, writer = await asyncio.open_connection(target.host, target.port)
+            writers.append(writer)
+            writer.write(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n")
+            await writer.drain()
+        for path in EVERYTHING:
+            answer = await asyncio.to_thread(console.http.get, path, timeout=30)
+            assert answer.status_code in (200, 307, 404), path
+    finally:
+        for writer in writers:
+            writer.close()
+    assert console.process.poll() is None
 
 
 def test_anybody_may_ask_whether_it_is_well(console: RunningConsole) -> None:
