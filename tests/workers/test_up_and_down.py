@@ -83,6 +83,19 @@ def test_no_port_of_it_takes_what_a_web_page_can_send(home: Home):
     assert json.loads(listed.stdout) == []
 
 
+def test_tokens_are_in_no_history_log_or_list_of_processes(home: Home):
+    parts = pids(home.up("--nodes", "1"))
+    tokens = [
+        (home.folder / name).read_bytes().strip() for name in ("agent-token", "console-token")
+    ]
+    words = " ".join(word for pid in parts.values() for word in psutil.Process(pid).cmdline())
+    histories = b"".join(file.read_bytes() for file in home.folder.glob("temporal.db*"))
+    logs = b"".join(file.read_bytes() for file in (home.folder / "run").glob("*.log"))
+    for what in (words.encode(), histories, logs):
+        assert b"local-1" in what
+        assert [token for token in tokens if token in what] == []
+
+
 def _listening(pid: int) -> set[int]:
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     return {
