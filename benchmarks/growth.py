@@ -1,11 +1,12 @@
 """What a job takes, and what the system does in a second, while ever more other jobs wait.
 
-    python -m benchmarks.growth [--waiting 0,1000,3000] [--jobs N] [--json]
+    python -m benchmarks.growth [--waiting 0,1000,3000] [--jobs N] [--shapes N] [--json]
 
 An installation of its own (Temporal, PostgreSQL, a control worker, one agent of nine simulated
 GPUs). One job holds a GPU for ten hours; the others wait, of the lowest class: half of them for
 all nine GPUs, until that job ends, half for more than any node has, in twelve shapes that each
-have a decision of their own. No-op jobs (the command `true`, one GPU) come and go beside them:
+have a decision of their own (`--shapes`; 0: each job has an expected duration of its own, between
+one and eleven hours). No-op jobs (the command `true`, one GPU) come and go beside them:
 one by one, from just before the submit to the client's hearing of the end, and with eight under
 way, as a rate. Each row stands beside the first one, of the same run, as a ratio.
 
@@ -92,11 +93,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--waiting", default="0,1000,3000", help="jobs that wait, ascending")
     parser.add_argument("--jobs", type=int, default=40, help="no-op jobs of each kind a row")
+    parser.add_argument(
+        "--shapes", type=int, default=SHAPES, help="of jobs that wait; 0: each its own duration"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     counts = sorted(int(count) for count in arguments.waiting.split(","))
     forget_environment()
-    rows = run(measure(counts, arguments.jobs))
+    rows = run(measure(counts, arguments.jobs, arguments.shapes))
     if arguments.json:
         print(json.dumps({"results": [asdict(row) for row in rows]}, indent=2))
     else:
@@ -104,15 +108,18 @@ def main() -> None:
     leave(0)
 
 
-async def measure(counts: Sequence[int], jobs: int) -> list[Row]:
-    """Return a row for each number of waiting jobs, in this order; numbers ascend."""
+async def measure(counts: Sequence[int], jobs: int, shapes: int = SHAPES) -> list[Row]:
+    """Return a row for each number of waiting jobs, in this order; numbers ascend.
+
+    They are of so many `shapes`; 0: each has a duration of its own.
+    """
     env = {"LONGSHORE_RECONCILE_EVERY": "24h"}
     with installed({"node-1": f"{GPUS}xH100-80GB"}, env=env) as stack:
         settings = Settings(state_dir=stack.folder)
         api = await Longshore.connect(settings)
         database = Database(settings.resolve_database_url(), pool_size=2)
         try:
-            bench = _Bench(stack, api, database)
+            bench = _Bench(stack, api, database, shapes)
             await bench.hold_a_gpu()
             rows: list[Row] = []
             for count in counts:
@@ -124,10 +131,11 @@ async def measure(counts: Sequence[int], jobs: int) -> list[Row]:
 
 
 class _Bench:
-    def __init__(self, stack: Stack, api: Longshore, database: Database) -> None:
+    def __init__(self, stack: Stack, api: Longshore, database: Database, shapes: int) -> None:
         self._stack = stack
         self._api = api
         self._database = database
+        self._shapes = shapes
         self._waiting = 0
 
     async def hold_a_gpu(self) -> None:
@@ -174,7 +182,7 @@ class _Bench:
                     request = EnqueueRequest(
                         job_id=f"waits-{number:06}",
                         attempt=1,
-                        spec=_shape(number),
+                        spec=_shape(number, self._shapes),
                         submitted_at=datetime.now(UTC),
                     )
                     if refusal := await put_into_queue(connection, request):
@@ -262,14 +270,19 @@ class _Bench:
             return await connection.scalar(text(statement)) or 0
 
 
-def _shape(number: int) -> JobSpec:
+def _shape(number: int, shapes: int) -> JobSpec:
     """Return a job that waits; of half of the shapes the first ones know when they may start."""
-    shape = number % SHAPES
+    shape = number % (shapes or SHAPES)
     gpus = GPUS if shape % 2 else 2 * GPUS
-    return JobSpec(
+    spec = JobSpec(
         name="waits", command=("true",), priority=0, gpus=gpus, cpus=1 + shape // 2,
         vram_per_gpu=10.0 * (1 + shape // 4),
     )  # fmt: skip
+    if shapes:
+        return spec
+    # Scattered, and no two alike: 7919 is a prime.
+    own = timedelta(hours=1, seconds=number * 7919 % 36_000)
+    return spec.model_copy(update={"expected_duration": own})
 
 
 def _print_table(rows: Iterable[Row]) -> None:
