@@ -50,7 +50,7 @@ from scheduling.placement.gpus import Chosen, mask_of
 from scheduling.placement.kept import KeptNodes
 from scheduling.placement.mix import Mix, mix_of
 from scheduling.placement.rearranging import Rearranging, Taken, hold_of
-from scheduling.placement.reservations import first_start, open_from
+from scheduling.placement.reservations import NoStart, first_start, open_from
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.placement.state import Hold, Need, order_on_node, view_nodes
 from scheduling.topology import domains_with_rest
@@ -198,8 +198,7 @@ class _Cycle:
         self.moved: dict[str, Taken] = {}
         """Where jobs are now that were placed elsewhere, or found no room, at first."""
         self._reserved_by_tier: Counter[Tier] = Counter()
-        self._no_start: set[Need] = set()
-        """Needs that can start at no known time: a plan takes, and never gives back."""
+        self._no_start = NoStart()
         self._holders: dict[Need, int] = {}
         """Nodes that could hold jobs with these needs, which wait."""
         self._waits: dict[Need | tuple[Need, Gang], tuple[int, Decision]] = {}
@@ -239,9 +238,10 @@ class _Cycle:
             job, need = jobs[at], run.needs[at]
             run.hand_over(self._take)
             decision = self.decide(job)
-            waits = need is not None and decision.node_id is None
-            holders = self._holders[need] if need is not None and waits else None
-            run.take_back(decision, holders, need in self._no_start, self._is_full)
+            holders, no_start = None, False
+            if need is not None and decision.node_id is None:
+                holders, no_start = self._holders[need], need in self._no_start
+            run.take_back(decision, holders, no_start, self._is_full)
             if decision.job_id in self.moved:
                 run.ask_for_starts_again()
         return run.decisions()

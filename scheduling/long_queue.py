@@ -7,12 +7,16 @@ it, as there was none for one like it before. A plan of these alone places and k
 one of the whole queue, unless jobs change their places for others in it (`CyclePlan.rearranged`):
 that can make room for a job of which an earlier one like it found none. Gangs are all planned:
 their starts are looked for at some moments, so a later one may have one and the first none.
+
+Jobs that ask alike may differ in their expected duration. Where a job finds no room and no start,
+a longer one like it finds none either: it needs the node for longer, and meets more of what is
+kept there for others. A shorter one may find some. So a job is left out when there are as many
+before it that are as short or shorter. The data that a job reads say where it goes, not whether.
 """
 
-import itertools
 from bisect import bisect_left, insort
 from collections.abc import Collection, Hashable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -22,25 +26,79 @@ from models.placement import JobRequest
 from scheduling.order import HIGHEST, order_in_class
 from scheduling.placement.mix import SLICE_MILLI
 
-_ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "data"}
+_ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "expected_duration", "data"}
 _asked = attrgetter(*(name for name in JobRequest.model_fields if name not in _ITS_OWN))
 
 LONG = 500
 """Jobs from which on a cycle need not plan all."""
 
 
+_Order = tuple[bool, float, str, int]
+
+
 class _Queued(NamedTuple):
     """Sorts as a queue of one class does; no two have the same id."""
 
-    order: tuple[bool, float, str, int]
+    order: _Order
     job: JobRequest
+
+
+class _Alike:
+    """The jobs that ask alike, by their duration."""
+
+    def __init__(self) -> None:
+        self._durations: list[timedelta] = []
+        self._jobs: list[list[_Queued]] = []
+        """Of each duration, in order; the durations ascend."""
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def put(self, queued: _Queued) -> None:
+        at = bisect_left(self._durations, queued.job.expected_duration)
+        if self._durations[at : at + 1] != [queued.job.expected_duration]:
+            self._durations.insert(at, queued.job.expected_duration)
+            self._jobs.insert(at, [])
+        insort(self._jobs[at], queued)
+
+    def remove(self, queued: _Queued) -> None:
+        at = bisect_left(self._durations, queued.job.expected_duration)
+        del self._jobs[at][bisect_left(self._jobs[at], queued)]
+        if not self._jobs[at]:
+            del self._durations[at], self._jobs[at]
+
+    def one(self) -> JobRequest:
+        """Return any of the jobs."""
+        return self._jobs[0][0].job
+
+    def first(self, most: int, without: Collection[str]) -> list[JobRequest]:
+        """Return the jobs that have fewer than `most` before them that are as short or shorter."""
+        found: list[JobRequest] = []
+        first: list[_Queued] = []
+        """Of those as short as what comes, or shorter: as many as count."""
+        last: _Order | None = None
+        """Where the last of them stands, once they are so many."""
+        for jobs in self._jobs:
+            for queued in jobs:
+                if last and queued.order > last:
+                    break
+                if queued.job.id not in without:
+                    found.append(queued.job)
+                    insort(first, queued)
+                    del first[most:]
+                    last = first[-1].order if len(first) == most else None
+        return found
+
+    def all(self, without: Collection[str]) -> list[JobRequest]:
+        """Return all jobs."""
+        return [each.job for jobs in self._jobs for each in jobs if each.job.id not in without]
 
 
 class LongQueue:
     """The jobs that wait in a pool, by what they ask, changed a few at a time."""
 
     def __init__(self) -> None:
-        self._alike: dict[Hashable, list[_Queued]] = {}
+        self._alike: dict[Hashable, _Alike] = {}
         self._key_of: dict[str, tuple[Hashable, _Queued]] = {}
         self._waits_since: list[datetime] = []
 
@@ -50,9 +108,9 @@ class LongQueue:
     def put(self, job: JobRequest) -> None:
         """Take in a job as it is now."""
         self.remove(job.id)
-        key = _asked(job), tuple(sorted(job.data.items()))
+        key = _asked(job)
         queued = _Queued(order_in_class(job), job)
-        insort(self._alike.setdefault(key, []), queued)
+        self._alike.setdefault(key, _Alike()).put(queued)
         self._key_of[job.id] = key, queued
         if (since := _may_rise_from(job)) is not None:
             insort(self._waits_since, since)
@@ -63,7 +121,7 @@ class LongQueue:
             return
         key, queued = known
         alike = self._alike[key]
-        del alike[bisect_left(alike, queued)]
+        alike.remove(queued)
         if not alike:
             del self._alike[key]
         if (since := _may_rise_from(queued.job)) is not None:
@@ -96,11 +154,12 @@ class LongQueue:
         """Return of those that ask alike the first ones, as many as a plan has to have."""
         found: list[JobRequest] = []
         for alike in self._alike.values():
-            first = alike[0].job
-            starts = open_gpus * 1000 // _milli(first)
-            most = None if first.gang else starts + policy.max_reservations + 1
-            there = (queued.job for queued in alike if queued.job.id not in without)
-            found += itertools.islice(there, most)
+            one = alike.one()
+            if one.gang:
+                found += alike.all(without)
+                continue
+            starts = open_gpus * 1000 // _milli(one)
+            found += alike.first(starts + policy.max_reservations + 1, without)
         return found
 
     def _has_risen(self, policy: PackingPolicy, now: datetime) -> bool:

@@ -1,7 +1,7 @@
 """When a job that cannot start now could start, and on which GPUs, by what is known of holds."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from models.node import NodeState
 from models.placement import GPUChoice
@@ -10,6 +10,36 @@ from scheduling.placement.gpus import Chosen, mask_of
 from scheduling.placement.links import choose_linked
 from scheduling.placement.parts import WHOLE, Left, Part, choose_instance, choose_share, left_of
 from scheduling.placement.state import EPSILON, Hold, Need, NodeView
+
+_NO_TIME = timedelta(0)
+
+
+class NoStart:
+    """Needs that can start at no known time: a plan takes, and never gives back. So those that ask
+    for as much for longer cannot either, wherever their data are."""
+
+    def __init__(self) -> None:
+        self._shortest: dict[Need, list[tuple[timedelta, timedelta]]] = {}
+        """By what they ask for: durations, and how long a node must last for each. None is as long
+        in both as another."""
+
+    def __contains__(self, need: Need) -> bool:
+        shortest = self._shortest.get(_but_for_time(need), ())
+        return any(need.duration >= d and need.must_last >= last for d, last in shortest)
+
+    def add(self, need: Need) -> None:
+        """Take in a need that is not among them."""
+        known = self._shortest.setdefault(_but_for_time(need), [])
+        known[:] = [pair for pair in known if pair[0] < need.duration or pair[1] < need.must_last]
+        known.append((need.duration, need.must_last))
+
+    def clear(self) -> None:
+        """Forget all: something was given back."""
+        self._shortest.clear()
+
+
+def _but_for_time(need: Need) -> Need:
+    return need._replace(duration=_NO_TIME, must_last=_NO_TIME, stay=None, data=())
 
 
 def open_from(

@@ -2,39 +2,102 @@
 
 import random
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
-from models.placement import CyclePlan, JobRequest, PackingPolicy, PackingRule
+from models.job import ASSUMED_DURATION
+from models.node import Node
+from models.placement import CyclePlan, JobRequest, PackingPolicy, PackingRule, RunningJob
 from models.topology import Gang
 from scheduling.cycle import mix_kept, plan_kept
 from scheduling.long_queue import LONG, LongQueue
+from scheduling.order import queue_order
 from scheduling.placement.kept import KeptNodes
 from tests.scheduling.test_reference import crowded, crowded_in_parts
-from tests.support.packing import HOUR, NOW, a_job, a_node, one_by_one
+from tests.support.packing import HOUR, NOW, a_job, a_node, one_by_one, running
 from tests.support.packing_scenes import Scene, uneven_nodes
 from tests.support.searches import seeds
 
 DAY = timedelta(days=1)
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+DURATIONS = (timedelta(0), 20 * MINUTE, 240 * MINUTE, ASSUMED_DURATION)
 JOBS = 400
 
 
 def long_scene(chance: random.Random) -> Scene:
-    """Return 4 nodes with jobs on most GPUs, and a queue of 400 jobs that ask in 10 ways."""
+    """Return 4 nodes with jobs on most GPUs, and a queue of 400 jobs that ask in 10 ways, each for
+    a time of its own, of a few, or of any length, and with data of its own."""
     scene = crowded_in_parts(chance) if chance.random() < 0.5 else crowded(chance)
-    nodes = scene.nodes[:4]
+    nodes = [
+        node.model_copy(update={"data": tuple(chance.sample("abc", k=chance.randrange(3)))})
+        for node in scene.nodes[:4]
+    ]
     names = {node.id for node in nodes}
     shapes = scene.queue[:10]
     shapes[0] = shapes[0].model_copy(
         update={"gang": Gang(unlabelled_nodes=True), "mig": None, "milli": 1000, "gpus": 10}
     )
+    few = [chance.choice(DURATIONS) for _ in range(chance.choice([1, 3, 0, 0]))]
     queue = [
         chance.choice(shapes).model_copy(
-            update={"id": f"q{number:03}", "submitted_at": NOW - chance.randrange(600) * HOUR / 60}
+            update={
+                "id": f"q{number:03}",
+                "submitted_at": NOW - chance.randrange(600) * MINUTE,
+                "expected_duration": chance.choice(few) if few else any_duration(chance),
+                "data": {name: chance.randrange(3) for name in chance.sample("abc", k=1)},
+            }
         )
         for number in range(JOBS)
     ]
     return Scene(nodes, [job for job in scene.running if job.node_id in names], queue)
+
+
+def any_duration(chance: random.Random) -> timedelta:
+    if chance.random() < 0.1:
+        return chance.choice(DURATIONS)
+    return timedelta(seconds=chance.randrange(1, 36_000))
+
+
+def short_behind_long(chance: random.Random) -> Scene:
+    """Return 2 to 4 nodes where room is kept or soon at its end, and a queue of 400 jobs that ask
+    in 5 ways, some of them longer the earlier they came: only short ones can start."""
+    nodes: list[Node] = []
+    at_work: list[RunningJob] = []
+    for number in range(chance.choice([2, 3, 4])):
+        name, holders = f"n{number}", chance.choices(["", "known", "unknown"], [2, 3, 1], k=4)
+        busy = [gpu for gpu, holder in enumerate(holders) if holder]
+        ends = chance.choice([None, None, chance.randrange(30, 600) * MINUTE])
+        nodes.append(
+            a_node(name, gpus=4, busy=busy, expires_in=ends, cpus=chance.choice([12, 24, 64]))
+        )
+        at_work += [
+            running(f"{name}-{gpu}", name, [gpu], chance.randrange(5, 300) * MINUTE)
+            for gpu in busy
+            if holders[gpu] == "known"
+        ]
+    shapes: list[dict[str, Any]] = [
+        {
+            "gpus": (gpus := chance.choice([1, 1, 2, 3, 4])),
+            "cpus": gpus * chance.choice([2, 6, 10]),
+            "priority": chance.randrange(3),
+            "saves": chance.random() < 0.5,
+            "grace": chance.choice([10, 240, 1800]) * SECOND,
+        }
+        for _ in range(4)
+    ]
+    shapes.append({"gpus": 4, "cpus": 4, "priority": 2})
+    shorter = chance.choice([0, 2, 4])
+    """Powers of ten from the first to the last."""
+    queue = [
+        a_job(
+            f"q{n:03}", **chance.choice(shapes), ram=0, submitted_at=NOW - (1 - late) * HOUR,
+            expected_duration=round(10 ** (4.5 - shorter * late - chance.random())) * SECOND,
+        )
+        for n, late in enumerate(chance.random() for _ in range(JOBS))
+    ]  # fmt: skip
+    return Scene(nodes, at_work, queue)
 
 
 def kept_of(scene: Scene) -> KeptNodes:
@@ -62,16 +125,16 @@ def both(scene: Scene, policy: PackingPolicy) -> tuple[CyclePlan, CyclePlan, int
 @pytest.mark.parametrize("rule", [PackingRule.KEEP_ROOM, PackingRule.SEED_SCORE])
 def test_a_part_is_planned_as_the_whole_is(rule: PackingRule) -> None:
     placed = kept = compared = 0
-    for seed in seeds(8):
+    for seed in seeds(16):
         chance = random.Random(seed)
-        scene = long_scene(chance)
+        scene = short_behind_long(chance) if seed % 3 else long_scene(chance)
         policy = PackingPolicy(rule=rule, max_reservations=chance.choice([0, 1, 3]))
         whole, part, planned = both(scene, policy)
         assert planned < JOBS
+        assert part.rearranged == whole.rearranged
         if part.rearranged:
             continue  # who places it plans the whole then
         compared += 1
-        assert not whole.rearranged
         assert part.placements == whole.placements
         assert part.reservations == whole.reservations
         ids = {decision.job_id for decision in part.decisions}
@@ -79,7 +142,7 @@ def test_a_part_is_planned_as_the_whole_is(rule: PackingRule) -> None:
         placed += len(part.placements)
         kept += len(part.reservations)
     # The comparison means something only where all of these happen.
-    assert compared * 2 > len(seeds(8))
+    assert compared * 2 > len(seeds(16))
     assert placed > 10
     assert kept > 5
 
@@ -92,7 +155,8 @@ def test_jobs_change_their_places_in_the_part_or_not_in_the_whole() -> None:
         queue = [
             a_job(
                 f"j{i:03}", gpus := chance.choice([1, 2, 4]), vram_per_gpu=10, ram=0,
-                cpus=gpus * chance.choice([2, 6, 10]), expected_duration=HOUR,
+                cpus=gpus * chance.choice([2, 6, 10]), data={f"set-{i}": 1.0},
+                expected_duration=HOUR if seed % 2 else any_duration(chance),
             )
             for i in range(JOBS)
         ]  # fmt: skip
@@ -112,6 +176,35 @@ def test_the_part_is_small_where_little_is_open() -> None:
     assert {job.id for job in part} == {f"j{n:04}" for n in range(26)} - {"j0023", "j0025"}
 
 
+def test_a_job_counts_where_few_before_it_are_as_short() -> None:
+    chance = random.Random(2)
+    for durations in (3, 50, 10_000):
+        jobs = [
+            a_job(
+                f"j{number:03}", gpus=1 + number % 2, data={f"set-{number}": 1.0},
+                submitted_at=NOW - chance.randrange(600) * SECOND,
+                expected_duration=chance.randrange(durations) * SECOND,
+            )
+            for number in range(300)
+        ]  # fmt: skip
+        without = {job.id for job in chance.sample(jobs, 40)}
+        policy = PackingPolicy(max_reservations=2)
+        part = queued(jobs).first_alike(4, policy, without)
+        there = queue_order((job for job in jobs if job.id not in without), policy, NOW)
+        counts = [
+            job
+            for place, job in enumerate(there)
+            if sum(
+                other.gpus == job.gpus and other.expected_duration <= job.expected_duration
+                for other in there[:place]
+            )
+            < 4 // job.gpus + 3
+        ]
+        assert queue_order(part, policy, NOW) == counts
+    by_length = [a_job(f"j{n:04}", expected_duration=n * SECOND) for n in range(2_000)]
+    assert len(queued(by_length).first_alike(0, PackingPolicy(max_reservations=8))) == 9
+
+
 def test_it_is_the_same_whatever_came_and_went() -> None:
     chance = random.Random(1)
     jobs = {job.id: job for job in long_scene(chance).queue}
@@ -122,7 +215,12 @@ def test_it_is_the_same_whatever_came_and_went() -> None:
             queue.remove(job.id)
             there.pop(job.id, None)
         else:
-            job = job.model_copy(update={"attempt": chance.randrange(1, 4)})
+            job = job.model_copy(
+                update={
+                    "attempt": chance.randrange(1, 4),
+                    "expected_duration": chance.choice([HOUR, any_duration(chance)]),
+                }
+            )
             queue.put(job)
             there[job.id] = job
     assert len(queue) == len(there)

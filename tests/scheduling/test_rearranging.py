@@ -21,7 +21,7 @@ from models.topology import Gang, LinkClass
 from scheduling.cycle import foresee, plan
 from scheduling.packer import check
 from scheduling.placement import rearranging
-from scheduling.placement.state import EPSILON
+from scheduling.placement.state import EPSILON, Need
 from tests.scheduling.test_packing_properties import check_every_moment
 from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.gangs import islands
@@ -178,6 +178,33 @@ def test_a_pool_that_keeps_no_starts_has_nobody_change_its_place() -> None:
     policy = PackingPolicy(max_reservations=0)
     made = plan([SMALL, WIDE], few_cores_and_few_gpus(), [], policy, NOW)
     assert places(made) == {"small": "few-gpus"}
+
+
+def test_no_room_is_looked_for_where_a_shorter_one_like_it_has_no_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searches, start = list[str](), rearranging.Rearranging.start
+
+    def counted(self: rearranging.Rearranging, job: JobRequest, need: Need) -> Any:
+        searches.append(job.id)
+        return start(self, job, need)
+
+    monkeypatch.setattr(rearranging.Rearranging, "start", counted)
+    nodes = [a_node("n", gpus=2, expires_in=1.5 * HOUR)]
+    minutes = [60, 61, 50, 70, 55, 49]
+    queue = [older(2, "before", 1, 20)] + [
+        older(1, f"{number}-for-{long}", 2, 40, expected_duration=long * HOUR / 60,
+              data={f"set-{number}": 1.0})
+        for number, long in enumerate(minutes)
+    ]  # fmt: skip
+    caring = PackingPolicy(weights=ScoreWeights(locality=1))
+    for compiled in (False, True):
+        searches.clear()
+        made = plan(queue, nodes, [], caring, NOW, compiled=compiled)
+        assert places(made) == {"before": "n"}
+        assert not made.reservations
+        assert searches == ["0-for-60", "2-for-50", "5-for-49"]
+        assert len({decision.reason for decision in made.decisions[1:]}) == 1
 
 
 def check_against_one_by_one(scene: Scene, policy: PackingPolicy) -> bool:
