@@ -191,9 +191,9 @@ def test_the_defaults_in_the_schema_are_taken_by_the_loader(cli: CLI) -> None:
 def test_the_schema_has_no_words_that_json_schema_does_not_know(cli: CLI) -> None:
     known = {
         "$schema", "$defs", "$ref", "additionalProperties", "anyOf", "default", "description",
-        "enum", "exclusiveMaximum", "format", "items", "maxItems", "maxLength", "maximum",
-        "minItems", "minLength", "minimum", "pattern", "patternProperties", "properties",
-        "propertyNames", "required", "title", "type",
+        "enum", "exclusiveMaximum", "format", "items", "maxItems", "maxLength", "maxProperties",
+        "maximum", "minItems", "minLength", "minimum", "pattern", "patternProperties",
+        "properties", "propertyNames", "required", "title", "type",
     }  # fmt: skip
     for document in ("job", "state"):
         assert _words(json.loads(cli("schema", document).out)) <= known
