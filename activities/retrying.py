@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from temporalio.exceptions import ApplicationError
 
@@ -91,13 +91,15 @@ def _about_data(error: Exception, step: str) -> tuple[str, str] | None:
     A row that is there already is none of these: the next try finds what another one has stored.
     """
     # Of SQLAlchemy and psycopg, by their names: agents do not import these.
-    name, cause = type(error).__name__, getattr(error, "orig", None)
+    name = type(error).__name__
+    cause: Any = getattr(error, "orig", None)
     if name == "DataError":
         return name, _first(error)
     if name == "NoResultFound":
         return NotFoundError.__name__, f"{step}: the capacity database has no such row"
     if name == "IntegrityError" and type(cause).__name__ == "ForeignKeyViolation":
-        return NotFoundError.__name__, f"{step}: {_first(error)}"
+        detail = cause.diag.message_detail or ""  # which row is not there
+        return NotFoundError.__name__, f"{step}: {_first(error)}. {detail}"[:_MOST]
     return None
 
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
+from temporalio.exceptions import ApplicationError
 
 from models.messages import CycleRequest
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
@@ -185,8 +185,10 @@ async def test_the_same_cycle_twice_at_once_commits_once(ledger: Ledger):
             deliveries = [asyncio.create_task(ledger.cycle("one")) for _ in range(2)]
             await eventually(lambda: _both_wait(ledger))
         outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
-        refused = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-        assert [type(error) for error in refused] == [IntegrityError], "the retry will find it"
+        (refused,) = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        assert isinstance(refused, ApplicationError)
+        told = refused.type, refused.non_retryable
+        assert told == ("IntegrityError", False), "the retry will find it"
         assert (await ledger.cycle("one", delivery=2)).placed == 1
         assert await ledger.value("SELECT count(*) FROM placements") == 1
 

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -43,6 +43,9 @@ class Sold:
     open: Mapping[str, Any]
     """The account of the block while it lasted."""
     sale: Mapping[str, Any]
+    """While it lasted, and"""
+    sales: Sequence[Mapping[str, Any]]
+    """with what a bid took when it was let go."""
     cost: int
     used: int
     database: Database
@@ -72,7 +75,8 @@ async def sold(
     end = await ended(buyer, block)
     await buyer.agrees()
     await longshore.close()
-    yield Sold(buyer.pool, job.job_id, buyer.purchases[0], block, seen, sale, end["cost"],
+    sales = await settled(buyer, block)
+    yield Sold(buyer.pool, job.job_id, buyer.purchases[0], block, seen, sale, sales, end["cost"],
                end["used"], buying)  # fmt: skip
     await buyer.close()
 
@@ -94,8 +98,9 @@ async def command(settings: Settings, *words: str) -> str:
 async def test_the_account_is_the_ledgers_and_adds_up_to_the_micro_dollar(sold: Sold):
     found = await PurchaseDetails(sold.database).block(sold.block)
     assert (found.paid_micro_usd, found.used_micro_usd) == (sold.cost, sold.used)
-    assert found.resold_micro_usd == sold.sale["proceeds"] > found.fees_micro_usd > 0
-    assert found.fees_micro_usd == sold.sale["fee"]
+    assert found.resold_micro_usd == sum(each["proceeds"] for each in sold.sales)
+    assert found.fees_micro_usd == sum(each["fee"] for each in sold.sales) > 0
+    assert len(sold.sales) == 2
     assert sold.used > 0
     assert found.open_micro_usd == 0
     assert found.adds_up
@@ -134,10 +139,9 @@ async def test_every_answer_has_the_same_numbers(
               if each["name"] == sold.job]  # fmt: skip
     assert job["paid_micro_usd"] == job["used_micro_usd"] == whole.used_micro_usd
     assert account(job).adds_up
-    (sale,) = json.loads(await command(settings, "block", sold.block, "--json"))["sales"]
-    assert (sale["resold_micro_usd"], sale["fee_micro_usd"]) == (
-        whole.resold_micro_usd, whole.fees_micro_usd,
-    )  # fmt: skip
+    sales = json.loads(await command(settings, "block", sold.block, "--json"))["sales"]
+    assert sum(each["resold_micro_usd"] for each in sales) == whole.resold_micro_usd
+    assert sum(each["fee_micro_usd"] for each in sales) == whole.fees_micro_usd
 
 
 async def test_screens_and_pages_show_the_sum(sold: Sold, settings: Settings):
