@@ -58,7 +58,8 @@ async def test_the_job_of_a_machine_that_ended_goes_on_in_the_same_window(
         return (status.state, status.attempt) == (JobState.RUNNING, 2)
 
     await eventually(runs_again, SOON)
-    machines = await machines_of(buyer, block)
+    # The agent takes the job at once; its block notes a moment later that the machine is up.
+    machines = await eventually(lambda: are_up(buyer, block, 1))
     assert machines == {node: "ENDED", f"{block}.m2": "READY"}
     purchases = await buyer.rows("SELECT id, state FROM purchases WHERE pool = :pool",
                                  pool=buyer.pool)  # fmt: skip
