@@ -29,6 +29,7 @@ from models.topology import Gang
 from scheduling import bulk
 from scheduling.bulk.collector import paused
 from scheduling.gangs.decision import place_gang
+from scheduling.gangs.nodes import GangNodes
 from scheduling.gangs.offers import need_of_share
 from scheduling.gangs.start import first_gang_start
 from scheduling.order import noted, queue_order
@@ -206,9 +207,8 @@ class _Cycle:
         the columns that it saw: on the same nodes the next one is told the same."""
 
     @cached_property
-    def _position(self) -> dict[str, int]:
-        """Of each node: for gangs, which name nodes."""
-        return {view.node.id: i for i, view in enumerate(self.columns.views)}
+    def _gang_nodes(self) -> GangNodes:
+        return GangNodes.of(self.columns.views)
 
     def decide_all(
         self, jobs: Sequence[JobRequest], compiled: bool | None = None
@@ -300,14 +300,14 @@ class _Cycle:
         need = Need.of(job, self.policy)
         if not explain and (told := self._told((need, gang))):
             return waits_as(job, told)
-        decision = place_gang(job, self.columns.views, self.policy, self.now, explain=explain)
+        decision = place_gang(job, self._gang_nodes, self.policy, self.now, explain=explain)
         if not decision.members:
             decision = self._defer_gang(job, decision)
             if decision.estimated_start is None:
                 self._waits[need, gang] = self.columns.version, decision
             return decision
         for node_id, gpu_indices in decision.held:
-            position = self._position[node_id]
+            position = self._gang_nodes.positions[node_id]
             node = self.columns.views[position].node
             hold = _hold_of_share(job, need, node, gpu_indices, self.now)
             self._rearranging.take(Taken(job, need, position, hold, None))
@@ -316,14 +316,14 @@ class _Cycle:
     def _defer_gang(self, job: JobRequest, decision: Decision) -> Decision:
         if self._is_full(job.tier):
             return decision
-        found = first_gang_start(job, self.columns.views, self.policy, self.now)
+        found = first_gang_start(job, self._gang_nodes, self.policy, self.now)
         if found is None:
             return decision
         start, shares = found
         need = Need.of(job, self.policy)
         self._reserved_by_tier[job.tier] += 1
         for node_id, gpu_indices in shares:
-            position = self._position[node_id]
+            position = self._gang_nodes.positions[node_id]
             node = self.columns.views[position].node
             hold = _hold_of_share(job, need, node, gpu_indices, start)
             self.columns.reserve(position, hold)

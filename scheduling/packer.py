@@ -16,6 +16,7 @@ from models.placement import (
     RejectionCode,
 )
 from scheduling.gangs.decision import place_gang
+from scheduling.gangs.nodes import GangNodes
 from scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
 from scheduling.placement.columns import Columns
 from scheduling.placement.feasibility import could_ever_hold
@@ -62,7 +63,7 @@ def place(
     """
     views = view_nodes(nodes, (), now)
     if job.gang is not None:
-        return place_gang(job, views, policy, now, explain=explain)
+        return place_gang(job, GangNodes.of(views), policy, now, explain=explain)
     columns = Columns(views, now)
     mix = mix_of([job], recent, sum(len(view.holds) for view in views), policy)
     scan = Scanner(columns, policy, mix).scan(Need.of(job, policy))
@@ -86,7 +87,7 @@ def check(node: Node, job: JobRequest, policy: PackingPolicy, now: datetime) -> 
 def could_ever_place(job: JobRequest, nodes: Sequence[Node], now: datetime) -> bool:
     """Return whether the nodes could hold the job when empty and with time left."""
     if job.gang is not None:
-        return gang_could_ever_hold(job, view_nodes(nodes, (), now))
+        return gang_could_ever_hold(job, GangNodes.of(view_nodes(nodes, (), now)))
     return any(could_ever_hold(node, job) for node in nodes)
 
 

@@ -48,9 +48,13 @@ def domains_of(views: Sequence[NodeView], *, unlabelled: bool = False) -> tuple[
 
     Nodes that do not name their fabric are left out, or with `unlabelled` each is a domain.
     """
+    return sum_domains(views, [domain_of(view.node, unlabelled=unlabelled) for view in views])
+
+
+def sum_domains(views: Sequence[NodeView], keys: Sequence[DomainKey | None]) -> tuple[Domain, ...]:
+    """Return the same where the key of each node's domain is known; None leaves a node out."""
     found: dict[DomainKey, list[int]] = {}
-    for view in views:
-        key = domain_of(view.node, unlabelled=unlabelled)
+    for view, key in zip(views, keys, strict=True):
         if key is None:
             continue
         sums = found.setdefault(key, [0, 0, 0])

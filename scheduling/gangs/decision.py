@@ -15,6 +15,7 @@ from models.placement import (
     Rejection,
     RejectionCode,
 )
+from scheduling.gangs.nodes import GangNodes
 from scheduling.gangs.offers import Offers, need_of_share
 from scheduling.gangs.plan import plan_gang, why_never
 from scheduling.placement.feasibility import explain as explain_rejection
@@ -28,7 +29,7 @@ _MOST_NAMED = 4
 
 def place_gang(
     job: JobRequest,
-    views: Sequence[NodeView],
+    nodes: GangNodes,
     policy: PackingPolicy,
     now: datetime,
     *,
@@ -39,8 +40,8 @@ def place_gang(
     With `explain` the decision lists every node that offered nothing, with its reason. Raises
     ValueError for a job without a gang.
     """
-    plan, offers = plan_gang(job, views, policy, now)
-    never = None if plan.fits else why_never(job, views, policy)
+    plan, offers = plan_gang(job, nodes, policy, now)
+    never = None if plan.fits else why_never(job, nodes, policy)
     if never is not None:
         # What runs there does not matter then: the reasons are those of empty nodes.
         found, offers = never
@@ -52,7 +53,7 @@ def place_gang(
     counts = Counter(code for _, code in failures)
     rejected = {code: counts[code] for code in RejectionCode if counts[code]}
     decision = (
-        _placing(job, plan, views, rejected)
+        _placing(job, plan, nodes, rejected)
         if plan.fits
         else _waiting(job, plan, offers, rejected, never is None)
     )
@@ -60,9 +61,9 @@ def place_gang(
         return decision
     need = need_of_share(Need.of(job, policy), 1)
     rejections = tuple(
-        _rejection(views[position], need, code, now)
+        _rejection(nodes.views[position], need, code, now)
         if never is None
-        else _rejection(emptied(views[position]), need, code, now).model_copy(
+        else _rejection(emptied(nodes.views[position]), need, code, now).model_copy(
             update={"permanent": True}
         )
         for position, code in sorted(failures)
@@ -73,14 +74,16 @@ def place_gang(
 def _placing(
     job: JobRequest,
     plan: GangPlan,
-    views: Sequence[NodeView],
+    nodes: GangNodes,
     rejected: dict[RejectionCode, int],
 ) -> Decision:
-    epochs = {view.node.id: view.node.epoch for view in views}
+    def epoch(node_id: str) -> int:
+        return nodes.views[nodes.positions[node_id]].node.epoch
+
     members = tuple(
         Member(
             node_id=share.node_id,
-            epoch=epochs[share.node_id],
+            epoch=epoch(share.node_id),
             gpu_indices=share.gpu_indices,
             group=group.number,
         )
@@ -90,7 +93,7 @@ def _placing(
     spares = tuple(
         Member(
             node_id=share.node_id,
-            epoch=epochs[share.node_id],
+            epoch=epoch(share.node_id),
             gpu_indices=share.gpu_indices,
             group=group.number,
         )

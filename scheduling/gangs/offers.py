@@ -5,7 +5,7 @@ that takes 8 of 16 GPUs takes half of them; power goes with the GPUs anyway. So 
 that a node can give, and a plan need only count GPUs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -13,13 +13,16 @@ from models.host import UNLIMITED, HostAmounts
 from models.node import NodeState
 from models.placement import JobRequest, PackingPolicy, RejectionCode
 from models.topology import Gang, SameConformance
+from scheduling.gangs.nodes import Fact, GangNodes, Kind, domain_for
 from scheduling.placement.feasibility import HOST_CODES
-from scheduling.placement.filters import Attributes, attributes_of, first_failure
+from scheduling.placement.filters import Attributes, first_failure
 from scheduling.placement.reservations import gpus_open_from
 from scheduling.placement.state import EPSILON, Need, NodeView
-from scheduling.topology import DomainKey, domain_of, flavor_of
+from scheduling.topology import DomainKey
 
 _UNLIMITED = 1 << 30
+_Answer = tuple[int, int] | RejectionCode
+"""How many GPUs a node can give and the set they are from, or the constraint that fails."""
 _BEHIND_LABELS = (None, RejectionCode.CONFORMANCE, RejectionCode.NOT_ALLOWED)
 """Failures, and none, before which a reason names that the node has no domain."""
 
@@ -37,11 +40,7 @@ class Offer(NamedTuple):
     """The set of GPUs that it could choose them from."""
     free: int
     """All of its GPUs that no job has at that time, also those that are of no use to this one."""
-
-    @property
-    def kind(self) -> tuple[str, str | None]:
-        """Flavor and conformance fingerprint."""
-        return flavor_of(self.view.node), self.view.node.conformance
+    kind: Kind
 
 
 class Offers(NamedTuple):
@@ -52,63 +51,96 @@ class Offers(NamedTuple):
     """Position of the view, and the first constraint that fails there."""
 
 
+class Answers:
+    """What nodes have answered to one job, for those that are alike in all that the answer looks
+    at."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Hashable, _Answer] = {}
+
+    def of(self, alike: Hashable, ask: Callable[[], _Answer]) -> _Answer:
+        found = self._answers.get(alike)
+        if found is None:
+            found = self._answers[alike] = ask()
+        return found
+
+
 def offers_now(
-    job: JobRequest, gang: Gang, views: Sequence[NodeView], policy: PackingPolicy, now: datetime
+    job: JobRequest, gang: Gang, nodes: GangNodes, policy: PackingPolicy, now: datetime
 ) -> Offers:
     """Return what the nodes could give at `now`, beside what is reserved there for others."""
     whole = Need.of(job, policy)
-    unsuited = _Unsuited(whole, gang)
-    offers = Offers([], [])
-    for position, view in enumerate(views):
-        domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
-        code = unsuited(view, domain) or _no_time(view, whole, now)
-        found = code or _give(view, whole, now)
-        if isinstance(found, RejectionCode):
-            offers.refused.append((position, found))
-        elif domain is not None:
-            offers.made.append(Offer(position, view, domain, *found, free=view.free))
-    return offers
+    answers = Answers()
+
+    def give(view: NodeView) -> _Answer:
+        if view.reserved:
+            return _give(view, whole, now)
+        alike = view.rooms, view.free, view.host_free, view.node.gpu_power
+        return answers.of(alike, lambda: _give(view, whole, now))
+
+    unsuited = _Unsuited(whole, gang, nodes, now)
+    return _offers(nodes, unsuited, give, lambda view, _: view.free)
 
 
 def offers_from(
-    job: JobRequest, gang: Gang, views: Sequence[NodeView], policy: PackingPolicy, start: datetime
+    job: JobRequest,
+    gang: Gang,
+    nodes: GangNodes,
+    policy: PackingPolicy,
+    start: datetime,
+    answers: Answers,
 ) -> Offers:
-    """Return what the nodes could give from `start` on, by what is known of the holds there."""
+    """Return what the nodes could give from `start` on, by what is known of the holds there.
+
+    `answers` are those to this job, of whatever start.
+    """
     whole = Need.of(job, policy)
-    unsuited = _Unsuited(whole, gang)
-    offers = Offers([], [])
-    for position, view in enumerate(views):
-        domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
-        found = (
-            unsuited(view, domain)
-            or _no_time(view, whole, start)
-            or _open_from(view, whole, start)
-        )
-        if isinstance(found, RejectionCode):
-            offers.refused.append((position, found))
-        elif domain is not None:
-            # Whatever runs there now: those that nobody is known to have then.
-            offers.made.append(Offer(position, view, domain, *found, free=found[1]))
-    return offers
+
+    def give(view: NodeView) -> _Answer:
+        if view.reserved:
+            return _open_from(view, whole, start)
+        # What is held has begun, so all that counts of it is what has not ended by then.
+        held = tuple([(hold.mask, hold.host) for hold in view.holds if hold.end > start])
+        size = view.rooms, view.stuck, view.host, view.host_stuck, view.node.gpu_power
+        return answers.of((*size, held), lambda: _open_from(view, whole, start))
+
+    unsuited = _Unsuited(whole, gang, nodes, start)
+    # Whatever runs there now: those that nobody is known to have then.
+    return _offers(nodes, unsuited, give, lambda _, usable: usable)
 
 
-def offers_when_empty(job: JobRequest, gang: Gang, views: Sequence[NodeView]) -> Offers:
+def offers_when_empty(job: JobRequest, gang: Gang, nodes: GangNodes) -> Offers:
     """Return what the nodes could give if they were ready, without any job, and with time left."""
     whole = Need.of(job, PackingPolicy())
-    unsuited = _Unsuited(whole, gang)
-    offers = Offers([], [])
-    for position, view in enumerate(views):
-        domain = domain_of(view.node, unlabelled=gang.unlabelled_nodes)
-        gone = RejectionCode.STATE if view.node.state is NodeState.GONE else None
-        found = (
-            gone
-            or unsuited.when_ready(view, domain)
-            or _give_of(view, whole, view.host, view.rooms.large(whole.vram), view.rooms.all_gpus)
+    answers = Answers()
+
+    def give(view: NodeView) -> _Answer:
+        large, gpus = view.rooms.large(whole.vram), view.rooms.all_gpus
+        return answers.of(
+            (view.rooms, view.host, view.node.gpu_power),
+            lambda: _give_of(view, whole, view.host, large, gpus),
         )
+
+    unsuited = _Unsuited(whole, gang, nodes, None)
+    return _offers(nodes, unsuited, give, lambda view, _: view.rooms.all_gpus)
+
+
+def _offers(
+    nodes: GangNodes,
+    unsuited: "_Unsuited",
+    give: Callable[[NodeView], _Answer],
+    free_of: Callable[[NodeView, int], int],
+) -> Offers:
+    """Return the answers of all nodes, where `free_of` says of a node, and of what it could give,
+    which GPUs no job has."""
+    offers = Offers([], [])
+    for position, (view, fact) in enumerate(nodes.each()):
+        found = unsuited(view, fact) or give(view)
         if isinstance(found, RejectionCode):
             offers.refused.append((position, found))
-        elif domain is not None:
-            offers.made.append(Offer(position, view, domain, *found, free=view.rooms.all_gpus))
+        else:
+            free = free_of(view, found[1])
+            offers.made.append(Offer(position, view, fact.domain, *found, free, fact.kind))
     return offers
 
 
@@ -122,30 +154,30 @@ def need_of_share(whole: Need, gpus: int) -> Need:
 
 
 class _Unsuited:
-    """Which constraint on the make of a node fails, in the order of the codes: asked once for
-    nodes of one make.
+    """Which constraint fails on a node whatever runs there, in the order of the codes; those on
+    its make are asked once for nodes of one make.
 
     To a gang a node's label may name its type of GPU too, and a node without a domain is none.
     """
 
-    def __init__(self, whole: Need, gang: Gang) -> None:
+    def __init__(self, whole: Need, gang: Gang, nodes: GangNodes, start: datetime | None) -> None:
+        """Without a `start` nodes that are not gone count as ready, and with time left."""
         known = whole.known or gang.same_conformance is SameConformance.REQUIRE
         self._need = whole._replace(known=known)
-        self._codes: dict[tuple[Attributes, str], RejectionCode | None] = {}
+        self._gang = gang
+        self._start = start
+        self._codes = [self._code(*make) for make in nodes.makes]
 
-    def __call__(self, view: NodeView, domain: DomainKey | None) -> RejectionCode | None:
-        if view.node.state is not NodeState.READY:
+    def __call__(self, view: NodeView, fact: Fact) -> RejectionCode | None:
+        state = view.node.state
+        if state is not NodeState.READY and (self._start or state is NodeState.GONE):
             return RejectionCode.STATE
-        return self.when_ready(view, domain)
-
-    def when_ready(self, view: NodeView, domain: DomainKey | None) -> RejectionCode | None:
-        """Return the same whatever the state of the node."""
-        node = view.node
-        make = attributes_of(node), flavor_of(node)
-        if make not in self._codes:
-            self._codes[make] = self._code(*make)
-        code = self._codes[make]
-        return RejectionCode.LABELS if domain is None and code in _BEHIND_LABELS else code
+        code = self._codes[fact.make]
+        if code in _BEHIND_LABELS and domain_for(self._gang, fact.domain) is None:
+            return RejectionCode.LABELS
+        if code is None and self._start is not None:
+            return _no_time(view, self._need, self._start)
+        return code
 
     def _code(self, attributes: Attributes, flavor: str) -> RejectionCode | None:
         flavors = (*attributes.gpu_types, flavor)
@@ -162,7 +194,7 @@ def _no_time(view: NodeView, whole: Need, now: datetime) -> RejectionCode | None
     return None
 
 
-def _give(view: NodeView, whole: Need, now: datetime) -> tuple[int, int] | RejectionCode:
+def _give(view: NodeView, whole: Need, now: datetime) -> _Answer:
     """Return how many GPUs the node can give, and the set they are from."""
     found = _give_of(view, whole, view.host_free, view.rooms.roomy(whole.vram), view.free)
     if isinstance(found, RejectionCode) or not view.reserved:
@@ -170,9 +202,7 @@ def _give(view: NodeView, whole: Need, now: datetime) -> tuple[int, int] | Rejec
     return _beside_reserved(view, whole, found[0], now)
 
 
-def _give_of(
-    view: NodeView, whole: Need, left: HostAmounts, roomy: int, free: int
-) -> tuple[int, int] | RejectionCode:
+def _give_of(view: NodeView, whole: Need, left: HostAmounts, roomy: int, free: int) -> _Answer:
     """Return the same of a node that has this left, and these GPUs with the memory and free."""
     by_amount = _gpus_by_amount(left, view, whole)
     for code, gpus in zip(HOST_CODES, by_amount, strict=True):
@@ -188,9 +218,7 @@ def _give_of(
     return min(usable.bit_count(), *by_amount), usable
 
 
-def _beside_reserved(
-    view: NodeView, whole: Need, gpus: int, now: datetime
-) -> tuple[int, int] | RejectionCode:
+def _beside_reserved(view: NodeView, whole: Need, gpus: int, now: datetime) -> _Answer:
     """Return the same on a node that is kept for deferred jobs: what delays none of them."""
     for fewer in range(gpus, 0, -1):
         usable = gpus_open_from(view, need_of_share(whole, fewer), now)
@@ -199,7 +227,7 @@ def _beside_reserved(
     return RejectionCode.RESERVED
 
 
-def _open_from(view: NodeView, whole: Need, start: datetime) -> tuple[int, int] | RejectionCode:
+def _open_from(view: NodeView, whole: Need, start: datetime) -> _Answer:
     least = gpus_open_from(view, need_of_share(whole, 1), start)
     for gpus in range(least.bit_count(), 0, -1):
         usable = gpus_open_from(view, need_of_share(whole, gpus), start)

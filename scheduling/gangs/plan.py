@@ -6,20 +6,26 @@ then fewest nodes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from models.gang import DomainRoom, GangPacking, GangPlan, NodeShare, PlannedGroup
 from models.placement import JobRequest, PackingPolicy
 from models.topology import Gang, SameConformance
-from scheduling.gangs.offers import Offer, Offers, offers_from, offers_now, offers_when_empty
+from scheduling.gangs.nodes import GangNodes, Kind
+from scheduling.gangs.offers import (
+    Answers,
+    Offer,
+    Offers,
+    offers_from,
+    offers_now,
+    offers_when_empty,
+)
 from scheduling.gangs.packing import Assigned, Shelf, assign, assign_with_spares
 from scheduling.gangs.words import refuse, without_spares
 from scheduling.placement.links import choose_gpus
-from scheduling.placement.state import NodeView
-from scheduling.topology import Domain, DomainKey, domains_of, rack_of
-
-Kind = tuple[str, str | None]
+from scheduling.placement.state import Need
+from scheduling.topology import Domain, DomainKey, rack_of
 
 _MOST_WAYS = 16
 """Ways over the domains that are tried for a gang that needs all of its spares."""
@@ -27,20 +33,21 @@ _MOST_WAYS = 16
 
 def plan_gang(
     job: JobRequest,
-    views: Sequence[NodeView],
+    nodes: GangNodes,
     policy: PackingPolicy,
     now: datetime,
     *,
-    later: bool = False,
+    later: Answers | None = None,
 ) -> tuple[GangPlan, Offers]:
     """Return the plan for a job with a gang on nodes as they are, and what each node offered.
 
-    With `later`, `now` is a time to come, and the nodes are as they will probably be then. The
-    order of `views` does not matter to the plan. Raises ValueError for a job without a gang.
+    With `later`, `now` is a time to come, and the nodes are as they will probably be then; what
+    they answer is kept there for other times. The order of `nodes` does not matter to the plan.
+    Raises ValueError for a job without a gang.
     """
     gang = gang_of(job)
-    offers = (offers_from if later else offers_now)(job, gang, views, policy, now)
-    domains = domains_of(views, unlabelled=gang.unlabelled_nodes)
+    offers = _offers(job, nodes, policy, now, later)
+    domains = nodes.domains(gang)
     # Names settle every tie, so the order of the input does not.
     made = sorted(offers.made, key=lambda offer: offer.view.node.id)
     sets = _alike(made, gang)
@@ -51,25 +58,47 @@ def plan_gang(
     return _refused(job, gang, made, domains, policy), offers
 
 
-def could_ever_hold(job: JobRequest, views: Sequence[NodeView]) -> bool:
+def fits_gang(
+    job: JobRequest,
+    nodes: GangNodes,
+    policy: PackingPolicy,
+    now: datetime,
+    *,
+    later: Answers | None = None,
+) -> bool:
+    """Return whether `plan_gang` finds room for the gang."""
+    return could_hold(job, _offers(job, nodes, policy, now, later).made, policy)
+
+
+def _offers(
+    job: JobRequest, nodes: GangNodes, policy: PackingPolicy, now: datetime, later: Answers | None
+) -> Offers:
+    gang = gang_of(job)
+    if later is None:
+        return offers_now(job, gang, nodes, policy, now)
+    return offers_from(job, gang, nodes, policy, now, later)
+
+
+def could_ever_hold(job: JobRequest, nodes: GangNodes) -> bool:
     """Return whether the nodes could hold the gang together when empty and with time left."""
-    return could_hold(job, offers_when_empty(job, gang_of(job), views).made, PackingPolicy())
+    return could_hold(job, offers_when_empty(job, gang_of(job), nodes).made, PackingPolicy())
 
 
 def why_never(
-    job: JobRequest, views: Sequence[NodeView], policy: PackingPolicy
+    job: JobRequest, nodes: GangNodes, policy: PackingPolicy
 ) -> tuple[GangPlan, Offers] | None:
     """Return the refusal of a gang that the nodes could not even hold when empty and with time
     left, and what each would offer then; None where they could."""
     gang = gang_of(job)
-    offers = offers_when_empty(job, gang, views)
+    whole = Need.of(job, PackingPolicy())
+    if nodes.hold_when_empty(whole, gang):
+        return None
+    offers = offers_when_empty(job, gang, nodes)
     if could_hold(job, offers.made, PackingPolicy()):
+        nodes.note_held(whole, gang)
         return None
     made = sorted(offers.made, key=lambda offer: offer.view.node.id)
-    domains = [
-        domain._replace(free=domain.gpus)
-        for domain in domains_of(views, unlabelled=gang.unlabelled_nodes)
-    ]
+    domains = [domain._replace(free=domain.gpus) for domain in nodes.domains(gang)]
     return _refused(job, gang, made, domains, policy), offers
 
 
@@ -151,13 +180,16 @@ def _fillings(
     After the first way come those for a gang that needs all of its spares: a domain that had too
     few for its groups gets a group less, until the groups fit no more.
     """
+    by_domain: dict[DomainKey, list[Offer]] = {}
+    for offer in offers:
+        by_domain.setdefault(offer.domain, []).append(offer)
     room = room_by_domain(offers)
     needs_all = gang.spares_per_group and gang.spares_required
     for _ in range(_MOST_WAYS if needs_all else 1):
         ways = [assign(room, job.gpus, gang, policy.gang_packing)]
         if needs_all:
             ways.append(assign_with_spares(room, job.gpus, gang))
-        found = [_filled(assigned, gang, offers, policy) for assigned in ways if assigned]
+        found = [_filled(assigned, gang, by_domain, policy) for assigned in ways if assigned]
         yield from found
         if not found or (short := found[0].short_of(gang.spares_per_group)) is None:
             return
@@ -166,9 +198,12 @@ def _fillings(
 
 
 def _filled(
-    assigned: Assigned, gang: Gang, offers: Sequence[Offer], policy: PackingPolicy
+    assigned: Assigned,
+    gang: Gang,
+    by_domain: Mapping[DomainKey, list[Offer]],
+    policy: PackingPolicy,
 ) -> "_Filling":
-    filling = _Filling(offers, policy)
+    filling = _Filling(by_domain, policy)
     filling.place(assigned)
     filling.place_spares(gang)
     return filling
@@ -208,18 +243,19 @@ def _total(offers: Sequence[Offer]) -> int:
 class _Filling:
     """The GPUs of nodes while groups and spares take them."""
 
-    def __init__(self, offers: Sequence[Offer], policy: PackingPolicy) -> None:
-        self.room = room_by_domain(offers)
+    def __init__(self, by_domain: Mapping[DomainKey, list[Offer]], policy: PackingPolicy) -> None:
+        self.room = {key: _total(offers) for key, offers in by_domain.items()}
         """GPUs that each domain could give before anything is placed."""
         self.taken: Counter[DomainKey] = Counter()
         self._policy = policy
-        self._offers = _in_order(offers, policy.gang_packing)
-        self._left = [offer.gpus for offer in self._offers]
-        self._usable = [offer.usable for offer in self._offers]
-        self._free = [offer.free for offer in self._offers]
-        self._of_domain: dict[DomainKey, list[int]] = {}
-        for number, offer in enumerate(self._offers):
-            self._of_domain.setdefault(offer.domain, []).append(number)
+        self._by_domain = by_domain
+        self._offers: list[Offer] = []
+        """Those of the domains that were looked at, by number."""
+        self._left: list[int] = []
+        self._usable: list[int] = []
+        self._free: list[int] = []
+        self._numbers: dict[DomainKey, range] = {}
+        """Of these domains: the numbers of their nodes, in the order of ties."""
         self._groups: list[tuple[DomainKey, list[tuple[int, NodeShare]]]] = []
         self._spares: list[list[NodeShare]] = []
 
@@ -227,7 +263,7 @@ class _Filling:
         """Give each group its GPUs, in the order of their numbers."""
         shelves = {
             key: Shelf(
-                ((number, self._left[number]) for number in self._of_domain[key]),
+                ((number, self._left[number]) for number in self._nodes_of(key)),
                 self._policy.gang_packing,
             )
             for key, _ in assigned
@@ -249,7 +285,7 @@ class _Filling:
         for (home, shares), found in zip(self._groups, self._spares, strict=True):
             wanted = gang.spares_per_group
             wanted -= self._spares_in(home, used, wanted, found)
-            if len(shares) > 1 or not gang.allow_cross_group_spread:
+            if not wanted or len(shares) > 1 or not gang.allow_cross_group_spread:
                 continue
             for key in self._emptiest_first():
                 wanted -= self._spares_in(key, used, wanted, found)
@@ -301,13 +337,15 @@ class _Filling:
         self, key: DomainKey, used: set[int], wanted: int, found: list[NodeShare]
     ) -> int:
         """Take spares in one domain, on few nodes, and on none that is `used`."""
+        if not wanted:
+            return 0
 
         def worth(number: int) -> tuple[bool, int, int]:
             left = self._left[number]
             return left < wanted, left if left >= wanted else -left, number
 
         taken = 0
-        others = (number for number in self._of_domain[key] if number not in used)
+        others = (number for number in self._nodes_of(key) if number not in used)
         for number in sorted(others, key=worth):
             gpus = min(self._left[number], wanted - taken)
             if gpus > 0:
@@ -315,9 +353,21 @@ class _Filling:
                 taken += gpus
         return taken
 
+    def _nodes_of(self, key: DomainKey) -> range:
+        """Return the numbers of the nodes of a domain."""
+        if key not in self._numbers:
+            offers = _in_order(self._by_domain[key], self._policy.gang_packing)
+            first = len(self._offers)
+            self._offers += offers
+            self._left += [offer.gpus for offer in offers]
+            self._usable += [offer.usable for offer in offers]
+            self._free += [offer.free for offer in offers]
+            self._numbers[key] = range(first, len(self._offers))
+        return self._numbers[key]
+
     def _emptiest_first(self) -> list[DomainKey]:
         """Return the domains, those that have most left first."""
-        left = {key: self.room[key] - self.taken[key] for key in self._of_domain}
+        left = {key: self.room[key] - self.taken[key] for key in self.room}
         return sorted(left, key=lambda key: (-left[key], key))
 
     def _give(self, number: int, gpus: int) -> NodeShare:

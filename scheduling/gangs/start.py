@@ -1,13 +1,13 @@
 """When a gang that cannot start now could start, and on which GPUs, by what is known of holds."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from datetime import datetime
 
 from models.gang import GangPlan
 from models.placement import JobRequest, PackingPolicy
-from scheduling.gangs.plan import plan_gang
-from scheduling.placement.state import NodeView
+from scheduling.gangs.nodes import GangNodes
+from scheduling.gangs.offers import Answers
+from scheduling.gangs.plan import fits_gang, plan_gang
 
 Shares = tuple[tuple[str, tuple[int, ...]], ...]
 """Nodes, each once, with the GPUs there."""
@@ -17,7 +17,7 @@ _LOOKS = 32
 
 
 def first_gang_start(
-    job: JobRequest, views: Sequence[NodeView], policy: PackingPolicy, now: datetime
+    job: JobRequest, nodes: GangNodes, policy: PackingPolicy, now: datetime
 ) -> tuple[datetime, Shares] | None:
     """Return when the whole gang can start, and its nodes then; None when that is not known.
 
@@ -25,13 +25,15 @@ def first_gang_start(
     between: so the search halves the times, and what it finds holds, though an earlier time may
     too.
     """
-    ends = {hold.end for view in views for hold in (*view.holds, *view.reserved)}
+    ends = {hold.end for view in nodes.views for hold in (*view.holds, *view.reserved)}
     times = sorted(end for end in ends if end > now)
     if not times:
         return None
 
+    answers = Answers()
+
     def fits(start: datetime) -> bool:
-        return plan_gang(job, views, policy, start, later=True)[0].fits
+        return fits_gang(job, nodes, policy, start, later=answers)
 
     position = bisect_left(times, True, key=fits)
     if position == len(times):
@@ -42,7 +44,7 @@ def first_gang_start(
         start = found
     else:
         start = times[position]
-    return start, _shares(plan_gang(job, views, policy, start, later=True)[0])
+    return start, _shares(plan_gang(job, nodes, policy, start, later=answers)[0])
 
 
 def _shares(plan: GangPlan) -> Shares:

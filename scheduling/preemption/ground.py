@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,15 @@ from models.placement import (
 from models.preemption import GainedGPUs
 from models.topology import Gang
 from scheduling.gangs.decision import place_gang
-from scheduling.gangs.offers import Offer, need_of_share, offers_from, offers_when_empty
-from scheduling.gangs.plan import could_hold, plan_gang, why_never
+from scheduling.gangs.nodes import GangNodes
+from scheduling.gangs.offers import (
+    Answers,
+    Offer,
+    need_of_share,
+    offers_from,
+    offers_when_empty,
+)
+from scheduling.gangs.plan import could_hold, fits_gang, why_never
 from scheduling.gangs.start import Shares, first_gang_start
 from scheduling.packer import placing, waiting
 from scheduling.placement.columns import Columns
@@ -87,7 +95,7 @@ class Ground:
         self._scanners: dict[PackingRule, Scanner] = {}
         self._starts: Starts | None = None
         """Made when it is asked first, and changed with the nodes."""
-        self._open: dict[Need, tuple[str, ...]] = {}
+        self._open: dict[tuple[Need, Gang | None], tuple[str, ...]] = {}
         self._fits: dict[tuple[Need, Gang | None], bool] = {}
         self._gang_starts: dict[tuple[Need, Gang], tuple[datetime, Shares] | None] = {}
         """Both as the nodes are now."""
@@ -98,19 +106,21 @@ class Ground:
         """Return the nodes that could take the job, or a share of it, were nobody there."""
         need = Need.of(job, self.packing)
         starts = self._starts_now()
-        if job.gang is not None:
-            offers = offers_when_empty(job, job.gang, list(self._views.values()))
-            places = np.array(sorted({offer.position for offer in offers.made}), np.intp)
-            return self._named(starts.lasting(places, need))
-        if need not in self._open:
-            self._open[need] = self._named(starts.lasting(starts.suited(need), need))
-        return self._open[need]
+        asks = need, job.gang
+        if asks not in self._open:
+            if job.gang is not None:
+                offers = offers_when_empty(job, job.gang, self._gang_nodes())
+                places = np.array([offer.position for offer in offers.made], np.intp)
+            else:
+                places = starts.suited(need)
+            self._open[asks] = self._named(starts.lasting(places, need))
+        return self._open[asks]
 
     def why_never(self, job: JobRequest) -> str:
         """Return why no nodes could hold the job, were they ready and nobody there; empty where
         they could."""
         if job.gang is not None:
-            never = why_never(job, list(self._views.values()), self.packing)
+            never = why_never(job, self._gang_nodes(), self.packing)
             told = never and never[0].refusal
             return f"no known nodes could ever hold it together: {told}" if told else ""
         suited = self._starts_now().suited(Need.of(job, self.packing))
@@ -128,7 +138,7 @@ class Ground:
         """Return the packer's decision on the nodes without these jobs: where a cycle would place
         the job, by the pool's rule."""
         if job.gang is not None:
-            return place_gang(job, self._views_without(out), self.packing, self.now, explain=False)
+            return place_gang(job, self._gang_nodes(out), self.packing, self.now, explain=False)
         with self._without(out):
             scan = self._scan(Need.of(job, self.packing), self.packing)
             best = scan.best(1)
@@ -141,7 +151,7 @@ class Ground:
         if known is not None:
             return known
         if job.gang is not None:
-            fits = plan_gang(job, self._views_without(out), self.packing, self.now)[0].fits
+            fits = fits_gang(job, self._gang_nodes(out), self.packing, self.now)
         else:
             with self._without(out):
                 fits = self._scan(need, self._plain).option_count > 0
@@ -161,17 +171,26 @@ class Ground:
     def gang_on(self, names: Sequence[str], job: JobRequest, gang: Gang) -> Callable[[Out], bool]:
         """Return what says whether a gang fits on these nodes without some jobs, for as long as
         nothing changes."""
-        here = frozenset(names)
+        here = {name: frozenset(hold.job_id for hold in self._views[name].holds) for name in names}
+        answers = Answers()
+        offers: dict[tuple[str, Out], Offer | None] = {}
 
-        def offers(views: list[NodeView]) -> dict[str, Offer]:
-            made = offers_from(job, gang, views, self.packing, self.now).made
-            return {offer.view.node.id: offer for offer in made}
+        def ask(name: str, out: Out) -> Offer | None:
+            node = self._nodes_of_gangs.only(self._thinned(name, out))
+            made = offers_from(job, gang, node, self.packing, self.now, answers).made
+            return made[0] if made else None
 
-        now = offers([self._views[name] for name in names])
+        def offer(name: str, out: Out) -> Offer | None:
+            asks = name, out & here[name]
+            if asks not in offers:
+                offers[asks] = ask(*asks)
+            return offers[asks]
+
+        now = {name: offer(name, NOBODY) for name in names}
 
         def fits(out: Out) -> bool:
-            left = [self._thinned(name, out) for name in self._nodes_of(out) if name in here]
-            return could_hold(job, (now | offers(left)).values(), self.packing)
+            left = {name: offer(name, out) for name in self._nodes_of(out) if name in here}
+            return could_hold(job, filter(None, (now | left).values()), self.packing)
 
         return fits
 
@@ -186,8 +205,8 @@ class Ground:
     def _first_gang_start(self, job: JobRequest, gang: Gang) -> tuple[datetime, Shares] | None:
         asks = Need.of(job, self.packing), gang
         if asks not in self._gang_starts:
-            views = list(self._views.values())
-            self._gang_starts[asks] = first_gang_start(job, views, self.packing, self.now)
+            nodes = self._gang_nodes()
+            self._gang_starts[asks] = first_gang_start(job, nodes, self.packing, self.now)
         return self._gang_starts[asks]
 
     def remove(self, out: Out) -> None:
@@ -287,11 +306,16 @@ class Ground:
         names = set[str]().union(*(self._on.get(job_id, ()) for job_id in out))
         return sorted(names, key=self._positions.__getitem__)
 
-    def _views_without(self, out: Out) -> list[NodeView]:
-        views = dict(self._views)
-        for name in self._nodes_of(out):
-            views[name] = self._view(name, out)
-        return list(views.values())
+    def _gang_nodes(self, out: Out = NOBODY) -> GangNodes:
+        """Return the nodes without these jobs, as gangs look at them."""
+        views = self._views
+        if out:
+            views = views | {name: self._view(name, out) for name in self._nodes_of(out)}
+        return self._nodes_of_gangs.showing(list(views.values()))
+
+    @cached_property
+    def _nodes_of_gangs(self) -> GangNodes:
+        return GangNodes.of(list(self._views.values()))
 
     def _view(self, name: str, out: Out) -> NodeView:
         """Return a node read anew, as if these jobs had never been there."""

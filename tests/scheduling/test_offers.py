@@ -11,6 +11,7 @@ from models.node import Node, NodeState
 from models.placement import JobRequest, Placement, PlacementKind, Rank, RejectionCode
 from models.topology import Gang
 from scheduling.gangs.decision import place_gang
+from scheduling.gangs.nodes import GangNodes
 from scheduling.gangs.offers import offers_now
 from scheduling.gangs.plan import could_ever_hold, plan_gang
 from scheduling.placement.state import Hold, NodeView, view_nodes
@@ -29,7 +30,7 @@ def kept(node: Node, gpus: int, cpus: float = 0.0, starts_in: timedelta = HOUR /
 
 def offered(view: NodeView, job: JobRequest) -> tuple[int, int] | RejectionCode:
     assert job.gang is not None
-    offers = offers_now(job, job.gang, [view], POLICY, NOW)
+    offers = offers_now(job, job.gang, GangNodes.of([view]), POLICY, NOW)
     if offers.refused:
         return offers.refused[0][1]
     return offers.made[0].gpus, offers.made[0].usable
@@ -52,10 +53,10 @@ def test_a_gang_that_ends_before_the_deferred_job_starts_gets_all():
 
 def test_a_gang_is_planned_beside_reservations():
     views = [kept(in_domain("A", "n1"), 4), *view_nodes([in_domain("A", "n2")], (), NOW)]
-    decision = place_gang(a_gang(12), views, POLICY, NOW)
+    decision = place_gang(a_gang(12), GangNodes.of(views), POLICY, NOW)
     shares = {m.node_id: m.gpu_indices for m in decision.members}
     assert shares == {"n2": tuple(range(8)), "n1": (4, 5, 6, 7)}
-    late = place_gang(a_gang(13), views, POLICY, NOW)
+    late = place_gang(a_gang(13), GangNodes.of(views), POLICY, NOW)
     assert late.kind is PlacementKind.REQUEST_MORE_CAPACITY
     assert late.reason.startswith("no nodes can take it together now")
 
@@ -77,12 +78,12 @@ def test_a_gang_is_planned_beside_reservations():
 def test_what_an_empty_node_could_hold(fields: dict[str, Any], could: bool):
     node = in_domain("A", "n2", **fields)
     views = view_nodes([in_domain("A", "n1"), node], (), NOW)
-    assert could_ever_hold(a_gang(16, cpus=16), views) is could
+    assert could_ever_hold(a_gang(16, cpus=16), GangNodes.of(views)) is could
 
 
 def test_a_job_without_a_gang_is_not_planned_as_one():
     with pytest.raises(ValueError, match="job plain has no gang: it stays on one node"):
-        plan_gang(a_job("plain"), [], POLICY, NOW)
+        plan_gang(a_job("plain"), GangNodes.of([]), POLICY, NOW)
 
 
 def test_cores_and_ram_go_with_the_gpus():

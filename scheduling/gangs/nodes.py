@@ -1,0 +1,89 @@
+"""The nodes of a plan as gangs look at them. What no plan changes of a node is read once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import NamedTuple
+
+from models.topology import Gang
+from scheduling.placement.filters import Attributes, attributes_of
+from scheduling.placement.state import Need, NodeView
+from scheduling.topology import Domain, DomainKey, domain_of, flavor_of, sum_domains
+
+Kind = tuple[str, str | None]
+"""Flavor and conformance fingerprint."""
+_Make = tuple[Attributes, str]
+
+
+class Fact(NamedTuple):
+    """What no plan changes of a node."""
+
+    domain: DomainKey
+    """Where it does not name its fabric, that of its own."""
+    kind: Kind
+    make: int
+    """Number of what the filters look at, and its flavor."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangNodes:
+    """The nodes of a plan. Views may change, or be put in place of others (`showing`): as long as
+    they are of the same nodes, with the same labels, sizes and states."""
+
+    views: Sequence[NodeView]
+    positions: Mapping[str, int]
+    """Of the views, by the ids of their nodes."""
+    makes: Sequence[_Make]
+    _facts: Sequence[Fact]
+    _held: set[tuple[Need, Gang]] = field(default_factory=set[tuple[Need, Gang]])
+    """What they are known to hold when empty."""
+
+    @classmethod
+    def of(cls, views: Sequence[NodeView]) -> "GangNodes":
+        """Return the nodes that these views are of."""
+        makes: dict[_Make, int] = {}
+        facts: list[Fact] = []
+        for view in views:
+            node = view.node
+            flavor = flavor_of(node)
+            make = makes.setdefault((attributes_of(node), flavor), len(makes))
+            domain = domain_of(node, unlabelled=True)
+            assert domain is not None  # its own at least
+            facts.append(Fact(domain, (flavor, node.conformance), make))
+        positions = {view.node.id: position for position, view in enumerate(views)}
+        return cls(views, positions, list(makes), facts)
+
+    def showing(self, views: Sequence[NodeView]) -> "GangNodes":
+        """Return the same nodes as these views show them, in the same order."""
+        return replace(self, views=views)
+
+    def only(self, view: NodeView) -> "GangNodes":
+        """Return one of the nodes, as this view shows it."""
+        name = view.node.id
+        return GangNodes([view], {name: 0}, self.makes, [self._facts[self.positions[name]]])
+
+    def each(self) -> Iterable[tuple[NodeView, Fact]]:
+        """Return the nodes in the order of their positions."""
+        return zip(self.views, self._facts, strict=True)
+
+    def domains(self, gang: Gang) -> tuple[Domain, ...]:
+        """Return the domains as a gang sees them, in the order of their keys."""
+        return sum_domains(self.views, [domain_for(gang, fact.domain) for fact in self._facts])
+
+    def hold_when_empty(self, whole: Need, gang: Gang) -> bool:
+        """Return whether it is known that they hold such a gang when empty and with time left."""
+        return (_timeless(whole), gang) in self._held
+
+    def note_held(self, whole: Need, gang: Gang) -> None:
+        """Remember that they do."""
+        self._held.add((_timeless(whole), gang))
+
+
+def domain_for(gang: Gang, domain: DomainKey) -> DomainKey | None:
+    """Return the domain of a node to a gang: None where the node names none and that counts."""
+    return domain if domain.region or gang.unlabelled_nodes else None
+
+
+def _timeless(whole: Need) -> Need:
+    """Return the need without what says for how long."""
+    return whole._replace(duration=timedelta(0), must_last=timedelta(0), stay=None)
