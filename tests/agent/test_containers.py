@@ -46,7 +46,7 @@ async def test_a_job_sees_its_own_folder_and_environment_and_nothing_else(
         run.record.key, "stderr"
     )
     lines = box.output(run.record.key).splitlines()
-    assert lines[:2] == ["the image's", "/longshore/work"]
+    assert lines[:2] == ["the image's", "/longshore/work"], box.output(run.record.key, "stderr")
     assert lines[2:4] == ["progress", "work"]
     assert lines[4:7] == ["no such folder", "1,3| a = b # c |1", "2|"]
     assert int(lines[7]) <= 6  # init, the shell, ps, wc, and the heading: none of the node
