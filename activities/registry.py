@@ -25,7 +25,7 @@ from models.messages import (
     Registered,
     Registration,
 )
-from models.node import GPUInventory, Liveness, NodeState
+from models.node import GPUInventory, Inventory, Liveness, NodeState
 
 
 class RegistryActivities:
@@ -47,7 +47,7 @@ class RegistryActivities:
         Whatever still held a GPU under an older epoch has ended with it: the agent ended its
         orphans before it called. A repeat with the same boot returns the same epoch. A node that
         was drained stays so until somebody ends that.
-        Raises TokenError for a wrong or expired proof.
+        Raises TokenError for a wrong or expired proof
         """
         identity = registration.identity
         # Judged at the time when it came in: the database may have been away since.
@@ -187,6 +187,7 @@ class RegistryActivities:
                 "labels": json.dumps(identity.labels),
                 "expires_at": identity.expires_at, "conformance": inventory.conformance,
                 "topology": inventory.topology and inventory.topology.model_dump_json(),
+                "firmware": _firmware(inventory),
             },
         )  # fmt: skip
         # A machine may have gone on into another block, or its time be for sale, since it started.
@@ -224,6 +225,11 @@ def _or_none(convert: Callable[[float], int], amount: float | None) -> int | Non
     return None if amount is None else convert(amount)
 
 
+def _firmware(inventory: Inventory) -> str | None:
+    said = [each.model_dump() for each in inventory.firmware]
+    return json.dumps(said) if said else None
+
+
 def _gpu_row(node_id: str, gpu: GPUInventory) -> dict[str, Any]:
     instances = [instance.model_dump() for instance in gpu.mig_instances]
     return {
@@ -251,11 +257,11 @@ _ADMIT = """
     INSERT INTO nodes (id, pool, block_id, provider, tier, state, state_reason, epoch, agent_id,
                        boot_id, hostname, address, agent_version, agent_protocol, simulated,
                        gpu_type, container_runtime, cpu_milli, ram_mb, storage_mb_s, milliwatts,
-                       gpu_milliwatts, labels, topology, conformance, expires_at)
+                       gpu_milliwatts, labels, topology, conformance, firmware, expires_at)
     VALUES (:id, :pool, :block, :provider, :tier, 'READY', '', 1, :agent, :boot, :hostname,
             :address, :version, :protocol, :simulated, :gpu_type, :container, :cpu, :ram,
             :storage, :power, :gpu_power, CAST(:labels AS jsonb), CAST(:topology AS jsonb),
-            :conformance,
+            :conformance, CAST(:firmware AS jsonb),
             coalesce((SELECT ends_at FROM blocks WHERE id = :block), :expires_at))
     ON CONFLICT (id) DO UPDATE
        SET pool = excluded.pool, block_id = excluded.block_id, provider = excluded.provider,
@@ -273,6 +279,7 @@ _ADMIT = """
            milliwatts = excluded.milliwatts, gpu_milliwatts = excluded.gpu_milliwatts,
            labels = excluded.labels,
            topology = excluded.topology, conformance = excluded.conformance,
+           firmware = excluded.firmware,
            expires_at = CASE WHEN nodes.block_id IS NULL THEN excluded.expires_at
                              ELSE nodes.expires_at END,
            registered_at = clock_timestamp()

@@ -12,7 +12,7 @@ from activities.database import Database
 from models.checkpointing import CheckpointDecision
 from models.errors import NotFoundError, StoredError
 from models.job import JobSpec, JobState, Tier
-from models.node import NodeState
+from models.node import HostFirmware, NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
 from models.preemption import PreemptionPlan, Spared
@@ -21,6 +21,7 @@ from models.views import AttemptView, GPUView, JobView, NodeView, PartView, Pool
 from models.visible import shown
 
 _LABELS = TypeAdapter(dict[str, str])
+_FIRMWARE = TypeAdapter(tuple[HostFirmware, ...])
 MOST_ATTEMPTS = 50
 """Of one job that are read: the last ones."""
 WHOLE = 1000
@@ -233,6 +234,11 @@ def _node(row: RowMapping, gpus: tuple[GPUView, ...]) -> NodeView:
     except ValidationError:
         said = "its labels cannot be read as they are stored"
         values |= {"labels": {}, "state_reason": values["state_reason"] or said}
+    try:
+        _FIRMWARE.validate_python(row["firmware"])
+    except ValidationError:
+        said = "what its firmware is cannot be read as it is stored"
+        values |= {"firmware": (), "state_reason": values["state_reason"] or said}
     return NodeView(
         **values, gpus=gpus, drained=row["state"] == NodeState.DRAINING.value and idle,
         cpus=row["cpu_milli"] / 1000, cpus_used=row["cpu_milli_used"] / 1000,
@@ -407,7 +413,7 @@ _NODES = """
     SELECT id, pool, tier, provider, state, state_reason, epoch, simulated, gpu_type, cpu_milli,
            cpu_milli_used, ram_mb, ram_mb_used, storage_mb_s, storage_mb_s_used, milliwatts,
            milliwatts_used, expires_at, registered_at, hostname, clearing,
-           container_runtime, labels
+           container_runtime, labels, conformance, coalesce(firmware, '[]') AS firmware
       FROM nodes n
      WHERE (CAST(:pool AS text) IS NULL OR pool = :pool)
        AND (:gone OR state NOT IN ('GONE'))

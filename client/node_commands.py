@@ -9,6 +9,7 @@ import typer
 
 from client import cycle_view
 from client.calls import call, known_pool
+from client.fingerprints import fingerprints_of, fingerprints_table
 from client.node_view import LEGEND, buying_words, nodes_table, pool_facts, pools_table
 from client.terminal import JSON, Text, note, now, out, pairs, print_json, say, show
 from models.document import Override, load_document
@@ -60,6 +61,9 @@ def nodes(
     show(nodes_table(found, now(), out().width))
     if out().is_terminal:
         show(Text(f"\n{LEGEND}", style="dim"))
+    if fingerprints := fingerprints_of(found):
+        show(Text())
+        show(fingerprints_table(fingerprints))
     return None
 
 

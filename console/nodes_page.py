@@ -8,6 +8,7 @@ from nicegui import ui
 from starlette.requests import Request
 
 from console import nodes_view as view
+from console.fingerprints import fingerprints_html
 from console.fleet import Fleet
 from console.gpu_cells import legend_html
 from console.layout import Badge, frame, toggle
@@ -84,7 +85,7 @@ class NodesPage:
         self._say_only()
         self._tables.content = view.pools_html(
             lines[first : first + view.LINES], groups, now, self._asked()
-        )
+        ) + fingerprints_html(node for group in groups for node in group.nodes)
         self._pages.content = view.pages_html(self._page, pages, self._asked())
 
     def _say_only(self) -> None:

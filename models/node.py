@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import Frozen, Instant, Name, Wire
+from models.base import Frozen, Instant, Name, Reason, Wire
 from models.host import UNLIMITED, HostAmounts
 from models.job import Tier
 from models.mig import MigPositions, MigProfile
@@ -193,6 +193,17 @@ class GPUInventory(Wire):
     """The most that it may draw; 0 where that is not known."""
 
 
+class HostFirmware(Wire):
+    """One part of a machine's firmware: what of it is in the fingerprint, or why nothing is."""
+
+    part: Reason
+    """``BIOS`` or ``BMC``."""
+    facts: tuple[Reason, ...] = ()
+    """As the fingerprint has them, such as ``bios_version 3.2b``."""
+    missing: Reason = ""
+    """Why it could not be read; empty where it was."""
+
+
 class Inventory(Wire):
     """What an agent says of its machine."""
 
@@ -215,6 +226,9 @@ class Inventory(Wire):
     """What connects the GPUs, where the driver tells."""
     conformance: str | None = None
     """Fingerprint of driver, firmware and kernel parameters, where they are known."""
+    firmware: tuple[HostFirmware, ...] = ()
+    """Which firmware of the host is in that fingerprint; empty where there is no fingerprint, and
+    from an agent before protocol 5."""
 
 
 class NodeIdentity(Wire):

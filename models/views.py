@@ -6,7 +6,7 @@ from models.base import Instant, Wire
 from models.block_end import BlockDecision
 from models.checkpointing import CheckpointDecision
 from models.job import FailureClass, JobState, Tier
-from models.node import NodeState
+from models.node import HostFirmware, NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
 from models.preemption import PreemptionPlan, Spared
@@ -134,6 +134,11 @@ class NodeView(Wire):
     hostname: str = ""
     container_runtime: str | None = None
     labels: dict[str, str]
+    conformance: str | None = None
+    """Fingerprint of driver, firmware and kernel parameters; null where it has not said."""
+    firmware: tuple[HostFirmware, ...] = ()
+    """Which firmware of the host is in that fingerprint, and which could not be read; empty where
+    there is no fingerprint, and where the agent does not say."""
 
 
 class PoolView(Wire):

@@ -14,7 +14,7 @@ import psutil
 import pynvml
 
 from activities.node.mig import read_mig
-from activities.node.wiring import read_conformance, read_topology
+from activities.node.wiring import Conformance, read_conformance, read_topology
 from models.base import Frozen
 from models.errors import SpecError, UnavailableError
 from models.mig import listed_models, positions_of
@@ -61,7 +61,7 @@ class _Found(NamedTuple):
 
     gpus: tuple[GPUInventory, ...]
     topology: NodeTopology | None = None
-    conformance: str | None = None
+    conformance: Conformance = Conformance()
 
 
 def parse_simulated(text: str, mig: str | None = None, power: float = 0.0) -> SimulatedGPUs:
@@ -106,7 +106,8 @@ def take_inventory(
         hostname=socket.gethostname(),
         agent_version=_version(),
         topology=found.topology,
-        conformance=found.conformance,
+        conformance=found.conformance.fingerprint,
+        firmware=found.conformance.firmware,
     )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pynvml
 
+from models.node import HostFirmware
 from models.topology import LinkClass, NodeTopology, fingerprint
 
 _log = logging.getLogger(__name__)
@@ -23,11 +24,22 @@ _BOARD = Path("/sys/class/dmi/id")
 _BOARD_FACTS = ("bios_vendor", "bios_version", "bios_release", "ec_firmware_release")
 """Of DMI: what the firmware is, and nothing of the one machine, such as a serial number."""
 _PLATFORM = Path("/sys/bus/platform/devices")
+_BMC = "ipmi_bmc."
+"""What the names of BMCs there begin with."""
 _OF_ONE_MACHINE = ("BOOT_IMAGE", "root", "resume", "initrd", "ip", "hostname", "cryptdevice")
 """Kernel parameters that name a disk or a machine: they say nothing of how it is set up."""
 _MOST_NVLINKS = 18
 _SWITCH = 2
 """What NVML calls the far end of an NVLink that is a switch."""
+
+
+class Conformance(NamedTuple):
+    """What marks machines that are set up alike."""
+
+    fingerprint: str | None = None
+    """Of driver, firmware and kernel; None where NVML does not tell."""
+    firmware: tuple[HostFirmware, ...] = ()
+    """What of the host is in it, and what could not be read; empty where there is none."""
 
 
 class Ends(NamedTuple):
@@ -61,8 +73,9 @@ def read_topology(count: int) -> NodeTopology | None:
     return NodeTopology(gpus=tuple(range(count)), links=link_rows(ends), nics=nics)
 
 
-def read_conformance(count: int) -> str | None:
-    """Return the fingerprint of driver, firmware and kernel; None where NVML does not tell.
+def read_conformance(count: int) -> Conformance:
+    """Return the fingerprint of driver, firmware and kernel, where NVML tells, and what of the
+    host's firmware is in it.
 
     NVML must have been started.
     """
@@ -71,25 +84,41 @@ def read_conformance(count: int) -> str | None:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
         vbios = {str(pynvml.nvmlDeviceGetVbiosVersion(handle)) for handle in handles}
     except pynvml.NVMLError:
-        return None
+        return Conformance()
+    host = host_firmware()
     cards = [*sorted(vbios), *_card_firmware(_NETWORK_CARDS)]
-    firmware = ",".join([*cards, *host_firmware()])
+    firmware = ",".join([*cards, *(fact for part in host for fact in part.facts)])
     kernel = kernel_parameters(_read(_KERNEL)) | {"release": platform.release()}
-    return fingerprint(driver, firmware, kernel)
+    return Conformance(fingerprint(driver, firmware, kernel), host)
 
 
-def host_firmware(board: Path = _BOARD, devices: Path = _PLATFORM) -> list[str]:
-    """Return what firmware the machine itself has, of its board and of its BMC; what is not told
-    is logged, and is not part of a fingerprint."""
-    found = [f"{name} {text}" for name in _BOARD_FACTS if (text := _read(board / name).strip())]
-    bmc = sorted(
-        {_read(folder / "firmware_revision").strip() for folder in devices.glob("ipmi_bmc.*")}
-    )
-    found += [f"bmc {revision}" for revision in bmc if revision]
-    for what, prefix in (("BIOS", "bios_"), ("BMC", "bmc ")):
-        if not any(each.startswith(prefix) for each in found):
-            _log.info("the firmware of the %s cannot be read: no fingerprint has it", what)
+def host_firmware(board: Path = _BOARD, devices: Path = _PLATFORM) -> tuple[HostFirmware, ...]:
+    """Return what firmware the machine itself has, of its board and of its BMC. What cannot be
+    read is no part of a fingerprint: it is returned, and logged, with the reason."""
+    found = (_bios(board), _bmc(devices))
+    for each in found:
+        if each.missing:
+            _log.info("no fingerprint has the firmware of the %s: %s", each.part, each.missing)
     return found
+
+
+def _bios(board: Path) -> HostFirmware:
+    told = {name: _told(board / name) for name in _BOARD_FACTS}
+    facts = tuple(f"{name} {text}" for name, (text, _) in told.items() if text)
+    own = [each for name, each in told.items() if name.startswith("bios_")]
+    missing = "" if any(text for text, _ in own) else own[0][1]
+    return HostFirmware(part="BIOS", facts=facts, missing=missing)
+
+
+def _bmc(devices: Path) -> HostFirmware:
+    try:
+        found = [each for each in sorted(devices.iterdir()) if each.name.startswith(_BMC)]
+    except OSError as error:
+        return HostFirmware(part="BMC", missing=_why(devices, error))
+    told = [_told(each / "firmware_revision") for each in found]
+    facts = tuple(f"bmc {text}" for text in sorted({text for text, _ in told if text}))
+    missing = [why for _, why in told] or [f"there is no {devices / _BMC}*"]
+    return HostFirmware(part="BMC", facts=facts, missing="" if facts else missing[0])
 
 
 def link_rows(ends: Sequence[Ends]) -> tuple[tuple[LinkClass | None, ...], ...]:
@@ -202,3 +231,16 @@ def _read(path: Path) -> str:
     with contextlib.suppress(OSError):
         return path.read_text()
     return ""
+
+
+def _told(path: Path) -> tuple[str, str]:
+    """Return what a file says, and where that is nothing the reason."""
+    try:
+        text = path.read_text(errors="replace").strip()
+    except OSError as error:
+        return "", _why(path, error)
+    return text, "" if text else f"{path} is empty"
+
+
+def _why(path: Path, error: OSError) -> str:
+    return f"{path}: {error.strerror}"

@@ -161,6 +161,9 @@ class NodeRow(SQLModel, table=True):
     labels: dict[str, str] = Field(sa_column=_json())
     topology: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
     conformance: str | None = Field(default=None, sa_type=Text)
+    firmware: list[dict[str, Any]] | None = Field(sa_column=_json(nullable=True))
+    """What of its host's firmware is in that fingerprint, and what could not be read; null where
+    its agent has not said."""
     expires_at: datetime | None = Field(sa_column=_time(nullable=True))
     registered_at: datetime = Field(sa_column=_time(default=True))
     changed_in: int = Field(

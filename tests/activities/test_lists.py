@@ -81,8 +81,10 @@ async def test_one_node_that_somebody_wrote_into_by_hand_stops_neither_list_nor_
         "UPDATE nodes SET labels = '{\"a\": 1}', topology = '{\"x\": 1}' WHERE id = 'node-a'"
     )
     await ledger.rows("UPDATE gpus SET mig = '[5]' WHERE node_id = 'node-a' AND index = 1")
+    await ledger.rows("UPDATE nodes SET firmware = '{\"x\": 1}' WHERE id = 'node-b'")
     first, second = await Views(ledger.database).nodes(pool=ledger.pool)
-    assert (first.labels, second.state_reason) == ({}, "")
+    assert (first.labels, second.firmware) == ({}, ())
+    assert second.state_reason == "what its firmware is cannot be read as it is stored"
     assert "labels cannot be read" in first.state_reason
     async with ledger.listening("one", "two"):
         await ledger.enqueue("one", gpus=1)

@@ -3,9 +3,10 @@
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from activities.views import Views
 from models import proof
 from models.messages import DrainRequest, NodeEnd, Registration
-from models.node import Inventory, NodeState
+from models.node import HostFirmware, Inventory, NodeState
 from tests.support.ledger import TOKEN, Ledger, registration
 
 _NODE = "SELECT state, epoch FROM nodes WHERE id = 'node-a'"
@@ -82,6 +83,25 @@ async def test_the_protocol_that_an_agent_speaks_is_kept(
     received = proof.sign(TOKEN, Registration.model_validate({**content, **sent}))
     assert (await ledger.run(ledger.registry.register_node, received)).epoch == 2
     assert await ledger.value("SELECT agent_protocol FROM nodes") == kept
+
+
+async def test_the_firmware_of_its_host_that_an_agent_tells_is_shown_with_the_node(ledger: Ledger):
+    """Of an agent of protocol 4, which tells nothing, none is: not what an older start told."""
+    views = Views(ledger.database)
+    told = (
+        HostFirmware(part="BIOS", facts=("bios_vendor A", "bios_version 3.2b")),
+        HostFirmware(part="BMC", missing="there is no BMC"),
+    )
+    await ledger.register(conformance="1f0e", firmware=told)
+    (node,) = await views.nodes()
+    assert (node.conformance, node.firmware) == ("1f0e", told)
+    sent = registration(ledger.pool, "node-a", boot="boot-2", conformance="1f0e")
+    content = sent.model_dump(mode="json", exclude={"claim", "proof"})
+    del content["inventory"]["firmware"]
+    older = proof.sign(TOKEN, Registration.model_validate({**content, "protocol": 4}))
+    await ledger.run(ledger.registry.register_node, older)
+    (node,) = await views.nodes()
+    assert (node.conformance, node.firmware) == ("1f0e", ())
 
 
 async def test_a_drain_may_come_twice_and_its_end_pokes(ledger: Ledger):

@@ -1,10 +1,14 @@
 """What an agent makes of the links of its GPUs and of how its machine is set up."""
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from activities.node.wiring import (
+    Conformance,
     Ends,
     cards_beside,
     host_firmware,
@@ -13,6 +17,7 @@ from activities.node.wiring import (
     read_conformance,
     read_topology,
 )
+from models.node import HostFirmware
 from models.topology import LinkClass, NodeTopology
 from workers.local import machine_has_gpus
 
@@ -86,7 +91,7 @@ def test_the_nearest_card_on_pcie_is_beside_a_gpu(tmp_path: Path):
 @pytest.mark.skipif(machine_has_gpus(), reason="this machine has a GPU")
 def test_without_a_driver_nothing_is_said():
     assert read_topology(8) is None
-    assert read_conformance(8) is None
+    assert read_conformance(8) == Conformance()
 
 
 def test_one_gpu_has_no_links():
@@ -103,16 +108,49 @@ def test_the_firmware_of_board_and_bmc_is_told_and_no_serial_number(tmp_path: Pa
         (board / name).write_text(text)
     (devices / "ipmi_bmc.0").mkdir(parents=True)
     (devices / "ipmi_bmc.0" / "firmware_revision").write_text("1.71\n")
-    assert host_firmware(board, devices) == [
-        "bios_vendor American Megatrends", "bios_version 3.2b", "bmc 1.71"
-    ]  # fmt: skip
+    assert host_firmware(board, devices) == (
+        HostFirmware(part="BIOS", facts=("bios_vendor American Megatrends", "bios_version 3.2b")),
+        HostFirmware(part="BMC", facts=("bmc 1.71",)),
+    )
 
 
-def test_firmware_that_cannot_be_read_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_firmware_that_is_not_there_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO")
-    assert host_firmware(tmp_path / "none", tmp_path / "none") == []
+    nowhere = tmp_path / "none"
+    bios = f"{nowhere}/bios_vendor: No such file or directory"
+    bmc = f"{nowhere}: No such file or directory"
+    assert host_firmware(nowhere, nowhere) == (
+        HostFirmware(part="BIOS", missing=bios), HostFirmware(part="BMC", missing=bmc)
+    )  # fmt: skip
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        f"the firmware of the {what} cannot be read: no fingerprint has it"
-        for what in ("BIOS", "BMC")
+        f"no fingerprint has the firmware of the {part}: {why}"
+        for part, why in (("BIOS", bios), ("BMC", bmc))
     ]
+    (part,) = (each for each in host_firmware(nowhere, tmp_path) if each.part == "BMC")
+    assert part.missing == f"there is no {tmp_path}/ipmi_bmc.*"
+
+
+def test_firmware_that_the_agent_may_not_read_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    board, bmc = tmp_path / "dmi", tmp_path / "devices" / "ipmi_bmc.0"
+    board.mkdir()
+    (board / "ec_firmware_release").write_text("1.2\n")
+    bmc.mkdir(parents=True)
+    (bmc / "firmware_revision").write_text("\n")
+    read_text = Path.read_text
+
+    def for_its_owner(path: Path, *args: Any, **options: Any) -> str:
+        if path.name.startswith("bios_"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read_text(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", for_its_owner)
+    assert host_firmware(board, bmc.parent) == (
+        HostFirmware(
+            part="BIOS", facts=("ec_firmware_release 1.2",),
+            missing=f"{board}/bios_vendor: Permission denied",
+        ),
+        HostFirmware(part="BMC", missing=f"{bmc}/firmware_revision is empty"),
+    )  # fmt: skip
