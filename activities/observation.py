@@ -139,7 +139,7 @@ def _job(row: RowMapping) -> JobSeen:
 
 
 def _pool(row: RowMapping) -> PoolSeen:
-    spec = PoolSpec.model_validate({**row["spec"], "name": row["name"]})
+    spec = PoolSpec.as_known({**row["spec"], "name": row["name"]})
     return PoolSeen(
         name=row["name"], interval=spec.interval, waiting=row["waiting"],
         waiting_since=row["waiting_since"], last_cycle_at=row["last_cycle_at"],

@@ -16,7 +16,7 @@ from activities.retrying import reports_errors
 from activities.signals import Signals
 from activities.snapshot import to_mb, to_milli
 from models import proof
-from models.errors import StaleError
+from models.errors import RefusedError, StaleError
 from models.messages import (
     DrainRequest,
     LeaseEnd,
@@ -26,6 +26,7 @@ from models.messages import (
     Registration,
 )
 from models.node import GPUInventory, Inventory, Liveness, NodeState
+from models.problems import beyond_bounds
 
 
 class RegistryActivities:
@@ -53,6 +54,8 @@ class RegistryActivities:
         # Judged at the time when it came in: the database may have been away since.
         came_in_at = activity.info().scheduled_time
         proof.check(self._agent_token, registration, came_in_at)
+        if problems := beyond_bounds(identity):
+            raise RefusedError(f"node {identity.node_id}: {'; '.join(problems)}")
         async with self._database.transaction() as connection:
             await ensure_pool(connection, identity.pool)
             epoch = await self._known_epoch(connection, registration)

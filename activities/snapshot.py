@@ -54,7 +54,7 @@ async def load_pool(
     if spec is None and known:
         raise no_such_pool(pool, await connection.scalars(text("SELECT name FROM pools")))
     try:
-        found = PoolSpec.model_validate({**spec, "name": pool}) if spec else PoolSpec(name=pool)
+        found = PoolSpec.as_known({**spec, "name": pool}) if spec else PoolSpec(name=pool)
     except ValidationError as error:
         # A newer version has stored them, or somebody by hand.
         source = f"the settings of pool {pool}"

@@ -10,13 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import Database
 from models.checkpointing import CheckpointDecision
-from models.errors import NotFoundError, StoredError
+from models.errors import NotFoundError, SpecError, StoredError
 from models.job import JobSpec, JobState, Tier
 from models.node import HostFirmware, NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
 from models.preemption import PreemptionPlan, Spared
-from models.problems import describe_all
+from models.problems import beyond_bounds, describe_all
 from models.views import AttemptView, GPUView, JobView, NodeView, PartView, PoolView
 from models.visible import shown
 
@@ -170,13 +170,16 @@ class Views:
         async with self._database.transaction() as connection:
             rows = await connection.execute(text(_POOLS))
             return tuple(
-                PoolView(spec=PoolSpec.model_validate(row["spec"]), **_without(row, "spec"))
+                PoolView(spec=PoolSpec.as_known(row["spec"]), **_without(row, "spec"))
                 for row in rows.mappings()
             )
 
 
 async def set_pool(connection: AsyncConnection, spec: PoolSpec) -> None:
-    """Store a pool's settings; the pool is made where it is new."""
+    """Store a pool's settings; the pool is made where it is new. Raises SpecError where they
+    have more than they may."""
+    if problems := beyond_bounds(spec):
+        raise SpecError(f"pool {spec.name}", problems)
     await connection.execute(
         text(
             "INSERT INTO pools (name, spec) VALUES (:name, CAST(:spec AS jsonb))"

@@ -13,6 +13,8 @@ from pydantic_core import CoreSchema, core_schema, to_json
 
 TAKEN: Final = {"taken": True}
 """Context of a validation of what was taken already, by whichever version."""
+GIVEN: Final = {"given": True}
+"""Context of a validation of what somebody gives now, and others carry on from then on."""
 _NAMED = 3
 """Fields that a refusal names."""
 
@@ -24,9 +26,14 @@ def is_taken(info: ValidationInfo) -> bool:
 
 @dataclass(frozen=True)
 class Most:
-    """Annotation: a list or mapping with at most so many entries."""
+    """Annotation: a list or mapping with at most so many entries, or a text with at most so many
+    characters."""
 
-    entries: int
+    most: int
+    instead: str = ""
+    """What to do with more."""
+    on_arrival: bool = False
+    """Looked at with the context `GIVEN` alone: the others read what somebody has let in."""
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
@@ -39,19 +46,19 @@ class Most:
         found = handler(schema)
         for form in found.get("anyOf", [found]):
             if form.get("type") in _BOUND_OF:
-                form[_BOUND_OF[form["type"]]] = self.entries
+                form[_BOUND_OF[form["type"]]] = self.most
         return found
 
     def _check(self, value: Any, info: ValidationInfo) -> Any:
-        if len(value) > self.entries and not is_taken(info):
-            raise ValueError(
-                f"has {len(value):,} entries; {self.entries:,} is the most: put what is long "
-                "into a file"
-            )
+        asked = info.context is GIVEN if self.on_arrival else not is_taken(info)
+        if len(value) > self.most and asked:
+            what = "characters" if isinstance(value, str) else "entries"
+            instead = f": {self.instead}" if self.instead else ""
+            raise ValueError(f"has {len(value):,} {what}; {self.most:,} is the most{instead}")
         return value
 
 
-_BOUND_OF = {"array": "maxItems", "object": "maxProperties"}
+_BOUND_OF = {"array": "maxItems", "object": "maxProperties", "string": "maxLength"}
 
 
 def json_bytes(value: object) -> int:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from models.base import Frozen
+from models.bounds import Most
 from models.job import Tier
 from models.margins import DEFAULT_MARGINS, Margins
 from models.market import InstanceType
@@ -48,7 +49,11 @@ def _as_names(value: object) -> object:
     return tuple(cast(list[object], value)) if isinstance(value, list) else value
 
 
-Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_names)]
+_NAME = Most(200)
+_NAMES = Most(1_000)
+Names = Annotated[
+    tuple[Annotated[str, Field(min_length=1), _NAME], ...], BeforeValidator(_as_names), _NAMES
+]
 
 
 class Among(Frozen):
@@ -73,7 +78,7 @@ class BuyingPolicy(Frozen):
 
     enabled: bool = False
     rule: BuyingRule = BuyingRule.LEAST_COST
-    instance_types: tuple[str, ...] = ()
+    instance_types: Annotated[tuple[Annotated[str, _NAME], ...], _NAMES] = ()
     """Such as 8xH100: what may be bought; any type that a job can use when left out."""
     spot: bool = False
     """Whether machines that may be taken away before their time, or whose price may change, will
@@ -105,7 +110,7 @@ class BuyingPolicy(Frozen):
     of `smoothing` counts where that is more, so that it stays when the queue is empty."""
     fast_warm_gpus: int = Field(default=0, ge=0, le=100_000)
     """The warm target is never below this."""
-    fast_warm_type: str | None = None
+    fast_warm_type: Annotated[str, _NAME] | None = None
     """The GPU type that is kept warm, such as H100: other GPUs do not count for the target then,
     and are not bought for it. Any type when left out."""
     fast_delay_price: Money = 30_000_000

@@ -133,9 +133,9 @@ EnvName = Annotated[
 EnvValue = Annotated[
     Text, WithJsonSchema({"type": ["string", "number"], "maxLength": LONGEST_TEXT})
 ]
-_MOST_ENTRIES = 10_000
-Arguments = Annotated[tuple[Text, ...], Field(fail_fast=True), Most(_MOST_ENTRIES)]
-Environment = Annotated[dict[EnvName, EnvValue], Most(_MOST_ENTRIES)]
+_MOST_ENTRIES = Most(10_000, "put what is long into a file")
+Arguments = Annotated[tuple[Text, ...], Field(fail_fast=True), _MOST_ENTRIES]
+Environment = Annotated[dict[EnvName, EnvValue], _MOST_ENTRIES]
 
 
 _FILES_OF_A_NODE = (
@@ -167,7 +167,7 @@ def data_of(value: object) -> object:
 Data = Annotated[
     dict[DataName, GB],
     BeforeValidator(data_of, json_schema_input_type=dict[DataName, GB] | list[DataName]),
-    Most(_MOST_ENTRIES),
+    _MOST_ENTRIES,
 ]
 
 

@@ -193,7 +193,7 @@ def _errors() -> str:
 def _most(annotated: Any) -> str:
     """Return ``at most 1 000``, from the bound of a list or mapping."""
     (bound,) = (each for each in get_args(annotated) if isinstance(each, Most))
-    return f"at most {_number(bound.entries)}"
+    return f"at most {_number(bound.most)}"
 
 
 _SECTIONS: dict[type[BaseModel], str] = {

@@ -17,6 +17,8 @@ CENT = 10_000
 """And in a cent."""
 
 _MOST = 10**15
+_LONGEST_TEXT = 100
+"""Characters of an amount as it is written."""
 
 
 def _not_too_much(micro: int) -> int:
@@ -32,13 +34,14 @@ MicroDollars = Annotated[
 
 
 def _micro_of_text(value: object) -> object:
-    if isinstance(value, str) and value.startswith("$"):
+    if isinstance(value, str) and value.startswith("$") and len(value) <= _LONGEST_TEXT:
         return micro_of(value[1:].replace(",", ""))
     return value
 
 
+_Dollars = Annotated[str, Field(max_length=_LONGEST_TEXT)]
 Money = Annotated[
-    MicroDollars, BeforeValidator(_micro_of_text, json_schema_input_type=MicroDollars | str)
+    MicroDollars, BeforeValidator(_micro_of_text, json_schema_input_type=MicroDollars | _Dollars)
 ]
 """The same, and in a document also dollars as text: ``$2.10``."""
 
@@ -49,7 +52,7 @@ def _none_of_word(value: object) -> object:
 
 Cap = Annotated[
     Money | None,
-    BeforeValidator(_none_of_word, json_schema_input_type=MicroDollars | str | None),
+    BeforeValidator(_none_of_word, json_schema_input_type=MicroDollars | _Dollars | None),
 ]
 """The most that something may cost: an amount, or ``none`` for no limit."""
 

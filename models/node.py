@@ -2,11 +2,12 @@
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant, Name, Reason, Wire
+from models.bounds import Most
 from models.host import UNLIMITED, HostAmounts
 from models.job import Tier
 from models.mig import MigPositions, MigProfile
@@ -231,20 +232,27 @@ class Inventory(Wire):
     from an agent before protocol 5."""
 
 
+_WORD = Most(200, on_arrival=True)
+Labels = Annotated[
+    dict[Annotated[str, _WORD], Annotated[str, Most(1_000, on_arrival=True)]],
+    Most(100, on_arrival=True),
+]
+
+
 class NodeIdentity(Wire):
     """Who an agent says that it is, and where its node belongs."""
 
     node_id: Name
-    agent_id: str
+    agent_id: Annotated[str, _WORD]
     """Kept in the agent's work folder: the same across restarts on one machine."""
-    boot_id: str
+    boot_id: Annotated[str, _WORD]
     """New at every start of the agent."""
     pool: Name = "default"
     tier: Tier = Tier.FAST
-    provider: str = "own"
-    block_id: str | None = None
+    provider: Annotated[str, _WORD] = "own"
+    block_id: Annotated[str, _WORD] | None = None
     expires_at: Instant | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=dict)
 
 
 class Liveness(Wire):

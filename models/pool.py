@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Self
 
 from models.base import Frozen, Name
+from models.bounds import TAKEN
 from models.buying import BuyingPolicy
 from models.checkpointing import CheckpointPolicy
 from models.errors import NotFoundError
@@ -43,6 +44,12 @@ class PoolSpec(Frozen):
     """When running jobs give way to those of higher classes (docs/preemption.md)."""
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     """When running jobs are asked to save."""
+
+    @classmethod
+    def as_known(cls, stored: object) -> Self:
+        """Return settings that were stored: an earlier version took longer lists and names than
+        are taken now. Raises ValidationError."""
+        return cls.model_validate(stored, context=TAKEN)
 
     def within(self, margins: Margins) -> Self:
         """Return the pool as a control worker with these margins plans it."""

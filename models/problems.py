@@ -7,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from models.base import Name, Text
+from models.bounds import GIVEN
 from models.job import DataName, EnvName
 from models.taken_before import MOST_MISTAKES
 from models.visible import brief, name_of_place, shown
@@ -91,6 +92,16 @@ def find(error: ValidationError, given: object = _UNKNOWN) -> list[Problem]:
         for place, messages in found.items()
         if place not in outer
     ]
+
+
+def beyond_bounds(given: BaseModel) -> tuple[str, ...]:
+    """Return what somebody gives now and has more than it may, a line each. A value may have that
+    which was copied, came in a message, or was taken by an earlier version."""
+    try:
+        type(given).model_validate(given.model_dump(), context=GIVEN)
+    except ValidationError as error:
+        return describe_all(error)
+    return ()
 
 
 def bounded(problems: Sequence[str]) -> tuple[str, ...]:

@@ -6,12 +6,13 @@ something has a block of the same id, and a block has machines, which become nod
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from models.base import Instant, Name, StartInput, Wire
 from models.block_end import BlockOptionKind, SaleIntent
+from models.bounds import Most
 from models.job import Tier
 from models.market import Offer, OrderState, Window
 from models.money import MicroDollars, format_dollars
@@ -78,11 +79,14 @@ class PurchaseState(StrEnum):
         return self in (PurchaseState.ENDED, PurchaseState.REFUSED)
 
 
+_WORD = Most(200, on_arrival=True)
+
+
 class PurchaseOption(Wire):
     """One way to get the capacity; the next is tried for what this one did not bring."""
 
-    provider: str
-    instance_type: str
+    provider: Annotated[str, _WORD]
+    instance_type: Annotated[str, _WORD]
     gpus_per_node: int = Field(ge=1)
     length: Duration
     """How long the time is bought for, or a machine runs that is billed as it runs."""
@@ -103,7 +107,7 @@ class PurchaseOption(Wire):
     """Ranks are to meet across its nodes: they are asked for with that fabric, and open ports."""
     offer: Offer | None = None
     """The row to take, at a market where an order is a machine."""
-    place: str | None = None
+    place: Annotated[str, _WORD] | None = None
     """Where, at a market that fills an order in one place; where it is cheapest when left out."""
     instead: bool = False
     """Only where nothing was bought by those before it: what was bought, and then failed, is
@@ -129,10 +133,12 @@ class PurchaseRequest(StartInput):
 
     instead: ClassVar[str] = "purchases start by themselves, as the policy of their pool allows"
     pool: Name = "default"
-    tenant: str = "default"
+    tenant: Annotated[str, _WORD] = "default"
     tier: Tier = Tier.FAST
     nodes: int = Field(default=1, ge=1, le=64)
-    options: tuple[PurchaseOption, ...] = Field(min_length=1)
+    options: Annotated[tuple[PurchaseOption, ...], Most(100, on_arrival=True)] = Field(
+        min_length=1
+    )
     ready_within: Duration = timedelta(minutes=20)
     """A machine whose agent has not registered by then, after its time began, is let go."""
     machine_tries: int = Field(default=2, ge=1, le=5)
@@ -142,7 +148,7 @@ class PurchaseRequest(StartInput):
     more time to stop."""
     decision: dict[str, Any] | None = None
     """Why it is bought: every option with its price."""
-    renews: str | None = None
+    renews: Annotated[str, _WORD] | None = None
     """The block whose machines are to go on in the time that is bought."""
 
     def own_id(self, found: str) -> str:

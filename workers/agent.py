@@ -33,7 +33,7 @@ from models.base import Frozen, Instant, Name
 from models.errors import NodeTakenError, UnavailableError
 from models.job import Tier
 from models.messages import node_task_queue
-from models.node import Inventory, NodeIdentity
+from models.node import Inventory, Labels, NodeIdentity
 from models.protocol import BUILD
 from models.settings import Settings
 from workers.health import agent_parts, serving_health
@@ -67,7 +67,7 @@ class AgentOptions(Frozen):
     provider: str = "own"
     block_id: str | None = None
     expires_at: Instant | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=dict)
     simulated: SimulatedGPUs | None = None
     cpus: float | None = None
     ram: float | None = None

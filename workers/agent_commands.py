@@ -13,8 +13,10 @@ from pydantic import ValidationError
 
 from activities.node.inventory import SimulatedGPUs, parse_simulated
 from client.process import leave, run
+from models.bounds import GIVEN
 from models.errors import LongshoreError, SpecError
 from models.job import Tier
+from models.problems import Problem, find
 from models.settings import Settings
 from models.units import (
     MOST,
@@ -180,13 +182,20 @@ def _end(expires_at: str | None, expires_in: str | None) -> str | datetime | Non
 
 def _options(values: dict[str, object]) -> AgentOptions:
     try:
-        return AgentOptions.model_validate(values)
+        return AgentOptions.model_validate(values, context=GIVEN)
     except ValidationError as error:
-        problems = (
-            f"--{'-'.join(map(str, e['loc'])).replace('_', '-')}: {e['msg']}"
-            for e in error.errors()
-        )
-        raise SpecError("longshore agent", tuple(problems)) from None
+        problems = tuple(f"--{_option(each)}: {each.message}" for each in find(error))
+        raise SpecError("longshore agent", problems) from None
+
+
+def _option(problem: Problem) -> str:
+    """Return the option whose value a mistake is in, with the part of it: ``label rack``."""
+    field, *part = map(str, problem.place)
+    return " ".join([_OPTIONS.get(field, field.replace("_", "-")), *map(shown, part)])
+
+
+_OPTIONS = {"labels": "label", "block_id": "block"}
+"""Options by fields of another name."""
 
 
 def _token(settings: Settings, token_file: Path | None) -> str:

@@ -23,7 +23,14 @@ from activities.node.fence import Fence
 from activities.node.system import boot_clock
 from client.connection import connect
 from models import proof
-from models.errors import ClockError, LongshoreError, NodeTakenError, TokenError, UnavailableError
+from models.errors import (
+    ClockError,
+    LongshoreError,
+    NodeTakenError,
+    RefusedError,
+    TokenError,
+    UnavailableError,
+)
 from models.messages import (
     CONTROL_TASK_QUEUE,
     NODE_WORKFLOW,
@@ -45,7 +52,7 @@ Sign = Callable[[str, Registration], Registration]
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _REFUSALS: dict[str, type[LongshoreError]] = {
-    error.__name__: error for error in (TokenError, ClockError, NodeTakenError)
+    error.__name__: error for error in (TokenError, ClockError, NodeTakenError, RefusedError)
 }
 
 

@@ -28,6 +28,8 @@ from models.errors import NotFoundError, SpecError
 from workflows.naming import refuse_another_id
 
 Handler = Callable[..., object]
+_OWN_END = (NotFoundError.__name__, SpecError.__name__)
+"""Errors of steps whose sentence is the end of their workflow."""
 
 
 class Started:
@@ -68,7 +70,7 @@ class _TakesWhatFits(WorkflowInboundInterceptor):
             return await super().execute_workflow(input)
         except ActivityError as error:
             cause = error.cause
-            if not isinstance(cause, ApplicationError) or cause.type != NotFoundError.__name__:
+            if not isinstance(cause, ApplicationError) or cause.type not in _OWN_END:
                 raise
             # The sentence is the workflow's own end: nobody has to look for it in an activity's.
             raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from error

@@ -33,8 +33,10 @@ from models.errors import (
     GoneError,
     LongshoreError,
     OfferRefusedError,
+    SpecError,
 )
 from models.market import Order, OrderRequest, Window
+from models.problems import beyond_bounds
 from models.purchase import (
     Intended,
     Opened,
@@ -68,7 +70,10 @@ class PurchasingActivities:
     @activity.defn
     @reports_errors
     async def open_purchase(self, request: PurchaseRequest) -> Opened:
-        """Store the intent, before anything is ordered; or that it was refused, and why."""
+        """Store the intent, before anything is ordered; or that it was refused, and why.
+
+        Raises SpecError for a request beyond the bounds.
+        """
         purchase_id = (activity.info().workflow_id or "").removeprefix("purchase-")
         try:
             async with self._database.transaction() as connection:
@@ -76,6 +81,8 @@ class PurchasingActivities:
                 known = await rows.lock_purchase(connection, purchase_id)
                 if known is not None:
                     return Opened(state=known["state"], reason=known["reason"])
+                if problems := beyond_bounds(request):
+                    raise SpecError("input", problems)
                 await rows.insert_purchase(connection, purchase_id, request)
                 await failpoint("open_purchase.before-commit")
         except DBAPIError as error:

@@ -58,6 +58,17 @@ async def test_a_wrong_token_and_an_old_proof_are_refused(ledger: Ledger):
     assert await ledger.value("SELECT count(*) FROM nodes") == 0
 
 
+async def test_labels_beyond_their_bounds_are_refused(ledger: Ledger):
+    right = registration(ledger.pool, "node-a")
+    many = {f"label-{number}": "" for number in range(101)}
+    identity = right.identity.model_copy(update={"labels": many})
+    request = proof.sign(TOKEN, right.model_copy(update={"identity": identity, "claim": ""}))
+    with pytest.raises(ApplicationError, match="node node-a: labels: has 101 entries") as refusal:
+        await ledger.run(ledger.registry.register_node, request)
+    assert (refusal.value.type, refusal.value.non_retryable) == ("RefusedError", True)
+    assert await ledger.value("SELECT count(*) FROM nodes") == 0
+
+
 async def test_an_agent_of_the_version_before_is_admitted(ledger: Ledger):
     unsigned = registration(ledger.pool, "node-a").model_copy(update={"claim": "", "proof": ""})
     older = proof.sign_as_before(TOKEN, unsigned)

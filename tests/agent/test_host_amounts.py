@@ -47,6 +47,20 @@ def test_a_limit_that_cannot_be_read_is_named() -> None:
         assert hint in run.stderr
 
 
+def test_labels_beyond_their_bounds_are_refused_before_the_agent_starts() -> None:
+    many = [word for number in range(101) for word in ("--label", f"label-{number}=")]
+    for options, problem in (
+        (many, "--label: has 101 entries; 100 is the most"),
+        (
+            ["--label", f"rack={'x' * 1_001}"],
+            "--label 'rack': has 1,001 characters; 1,000 is the most",
+        ),
+    ):
+        run = _agent(*options)
+        assert run.returncode == SpecError.exit_code
+        assert run.stderr == f"longshore agent: {problem}\n"
+
+
 def test_an_amount_that_is_too_large_is_refused_before_the_agent_starts() -> None:
     for option, value, problem in (
         ("--cpus", "1e18", "expected 1,000,000 cores at most, not 1e+18"),

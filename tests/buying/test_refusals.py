@@ -15,6 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.buying import purchase_rows as rows
@@ -205,6 +206,13 @@ async def test_whoever_stops_buying_waits_for_intents_that_are_being_stored(till
         assert not stopping.done()
     await stopping
     assert (await till.open("p-2")).state is PurchaseState.REFUSED
+
+
+async def test_a_request_beyond_the_bounds_is_refused(till: Till):
+    with pytest.raises(ApplicationError, match="options: has 101 entries; 100 is the most") as no:
+        await till.open("p-1", options=(block_option(),) * 101)
+    assert no.value.non_retryable
+    assert await till.value("SELECT count(*) FROM purchases") == 0
 
 
 async def test_a_step_that_runs_twice_stores_once(till: Till):

@@ -19,7 +19,11 @@ from models.errors import SpecError
 from models.job import MOST_BYTES, JobSpec
 from models.job_examples import FULL_EXAMPLE
 from models.messages import JobInput
+from models.node import NodeIdentity
 from models.placement import JobRequest
+from models.pool import PoolSpec
+from models.problems import beyond_bounds
+from models.purchase import PurchaseRequest
 from models.signals import SIGNALS
 from models.units import LONGEST, MOST, parse_duration, parse_gb, parse_gb_per_second, parse_watts
 from scheduling.cycle import plan
@@ -146,12 +150,24 @@ def test_the_schema_states_them():
         assert all("maxLength" in form for form in forms if form["type"] == "string"), name
 
 
-@pytest.mark.parametrize("model", [JobSpec, JobInput])
+BY_NO_PERSON = {
+    "JobInput": {"history"},
+    "PurchaseRequest": {"decision"},
+    "PurchaseOption": {"offer"},
+}
+"""Fields that Longshore, or a market, writes: what a workflow carries over when it continues as
+new, the reasons of a decision, the row of an offer list."""
+
+
+@pytest.mark.parametrize("model", [JobSpec, JobInput, PoolSpec, NodeIdentity, PurchaseRequest])
 def test_no_text_list_or_mapping_is_without_a_bound(model: type[BaseModel]):
     schema = model.model_json_schema()
-    # Carried over by a workflow that continues as new; of a start that has one nothing runs.
-    schema["properties"].pop("history", None)
-    assert list(_boundless(schema, schema.get("$defs", {}))) == []
+    defs = schema.get("$defs", {})
+    for name, fields in BY_NO_PERSON.items():
+        part = schema if name == model.__name__ else defs.get(name, {"properties": {}})
+        for field in fields:
+            part["properties"].pop(field, None)
+    assert list(_boundless(schema, defs)) == []
 
 
 def _boundless(schema: dict[str, Any], defs: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -166,9 +182,11 @@ def _boundless(schema: dict[str, Any], defs: dict[str, Any], path: str = "") -> 
         yield f"{path} (list)"
     free = {"additionalProperties", "patternProperties"} & {key for key in schema if schema[key]}
     if kind == "object" and (free or "properties" not in schema):
-        if "maxProperties" not in schema:
+        names = schema.get("propertyNames", {})
+        names = defs[names["$ref"].rpartition("/")[2]] if "$ref" in names else names
+        if "maxProperties" not in schema and "enum" not in names:
             yield f"{path} (mapping)"
-        if "maxLength" not in schema.get("propertyNames", {}):
+        if not {"maxLength", "enum"} & names.keys():
             yield f"{path} (names)"
     forms = [*schema.get("anyOf", ()), *schema.get("allOf", ())]
     forms += [schema[key] for key in ("items", "additionalProperties") if schema.get(key)]
@@ -228,6 +246,51 @@ def test_what_an_earlier_version_took_beyond_the_bounds_of_text_runs_on_as_it_is
     named = {line.partition(":")[0] for line in taken.refused}
     assert named == {"spec.env", "spec.conformance.allowed", "spec.checkpoint.signal"}
     assert JobInput.model_validate_json(taken.model_dump_json()).spec == spec
+
+
+NAMES = [f"seller-{number}" for number in range(1_001)]
+
+
+@pytest.mark.parametrize(
+    ("buying", "said"),
+    [
+        ({"sellers": {"include": NAMES}}, "buying.sellers.include: has 1,001 entries; 1,000 is"),
+        ({"sellers": {"exclude": ",".join(NAMES)}}, "buying.sellers.exclude: has 1,001 entries"),
+        ({"regions": {"include": ["x" * 201]}}, "regions.include[0]: has 201 characters; 200 is"),
+        ({"countries": {"exclude": NAMES}}, "buying.countries.exclude: has 1,001 entries"),
+        ({"instance_types": ["8xH100"] * 1_001}, "buying.instance_types: has 1,001 entries"),
+        ({"fast_warm_type": "x" * 201}, "buying.fast_warm_type: has 201 characters; 200 is"),
+        ({"caps": {"per_day": "$" + "0" * 100}}, "buying.caps.per_day: must be a whole number"),
+    ],
+)
+def test_settings_of_a_pool_have_bounds_and_those_that_are_stored_are_read(
+    buying: dict[str, Any], said: str
+):
+    with pytest.raises(SpecError) as refused:
+        load_document(json.dumps({"buying": buying}), "pool p", PoolSpec)
+    assert said in str(refused.value)
+    if "caps" in buying:  # amounts are stored as numbers
+        return
+    stored = PoolSpec.as_known({"buying": buying})
+    (problem,) = beyond_bounds(stored)  # nor is a copy of them taken anew
+    assert said in problem
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ({f"label-{number}": "" for number in range(101)}, "labels: has 101 entries; 100 is"),
+        ({"rack": "x" * 1_001}, "labels.rack: has 1,001 characters; 1,000 is the most"),
+        ({"x" * 201: ""}, "has 201 characters; 200 is the most"),
+    ],
+)
+def test_labels_of_an_agent_have_bounds_and_those_that_were_let_in_are_read(
+    labels: dict[str, str], said: str
+):
+    identity = NodeIdentity(node_id="n", agent_id="a", boot_id="b", labels=labels)
+    assert NodeIdentity.model_validate_json(identity.model_dump_json()) == identity
+    (problem,) = beyond_bounds(identity)
+    assert said in problem
 
 
 wrong = st.one_of(
