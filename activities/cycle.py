@@ -43,7 +43,7 @@ from models.placement import (
     RecentJobs,
 )
 from models.pool import PoolSpec
-from scheduling.setting_aside import plan_without, set_aside_unread
+from scheduling.setting_aside import plan_without, set_aside_unread, tellable
 
 _IDLE = timedelta(minutes=10)
 _WARM = timedelta(minutes=1)
@@ -215,6 +215,7 @@ class CycleActivities:
             return await self._decide(pool_name, whole=True, planned=planned)
         if not part and planning.mix:
             self._whole.note(pool, planning.mix)
+        decided = tellable(decided)
         if aside:
             decided = decided.model_copy(update={"decisions": (*decided.decisions, *aside)})
         used = {node_id for decision in decided.placements for node_id, _ in decision.held}

@@ -54,7 +54,7 @@ class RegistryActivities:
         # Judged at the time when it came in: the database may have been away since.
         came_in_at = activity.info().scheduled_time
         proof.check(self._agent_token, registration, came_in_at)
-        if problems := beyond_bounds(identity):
+        if problems := beyond_bounds(identity) + beyond_bounds(registration.inventory):
             raise RefusedError(f"node {identity.node_id}: {'; '.join(problems)}")
         async with self._database.transaction() as connection:
             await ensure_pool(connection, identity.pool)

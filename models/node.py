@@ -220,7 +220,7 @@ class Inventory(Wire):
     """True where the GPUs come from flags; shown wherever the node shows."""
     container_runtime: str | None = None
     hostname: str = ""
-    address: str = ""
+    address: Annotated[str, Most(253, on_arrival=True)] = ""
     """Where other nodes reach it: an IP address, or a name that they can resolve."""
     agent_version: str = ""
     topology: NodeTopology | None = None

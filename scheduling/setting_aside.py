@@ -8,6 +8,12 @@ from models.placement import CyclePlan, Decision, JobRequest, PlacementKind
 from models.problems import describe_all
 
 Plan = Callable[[Sequence[JobRequest]], CyclePlan]
+MOST_BYTES = 2_000_000
+"""Of a placement, which its job is told: Temporal takes a signal of 2 MiB, and the cycle would try
+in vain for ever, with all other jobs of the pool behind it."""
+OF_A_NODE, OF_A_GPU = 1_800, 5
+"""Bytes of them at most: a node with an address of 253 characters, each escaped, and the index of
+a GPU. What is refused for them is far beyond what can start (`workflows/attempt.py`)."""
 _LONGEST = 300
 """Characters of a mistake that a reason holds."""
 _MOST_TOGETHER = 3
@@ -34,6 +40,28 @@ def plan_without(plan: Plan, queue: Sequence[JobRequest]) -> CyclePlan:
         else:
             return _and_aside(planned, aside)
     return _and_aside(plan(_without(queue, aside)), aside)
+
+
+def tellable(planned: CyclePlan) -> CyclePlan:
+    """Return the plan with a decision SET_ASIDE for each gang on more nodes than its job could be
+    told of; what it was to have stays free until the next cycle."""
+    if not any(map(_is_too_long, planned.placements)):
+        return planned
+    decisions = (_untellable(each) if _is_too_long(each) else each for each in planned.decisions)
+    return planned.model_copy(update={"decisions": tuple(decisions)})
+
+
+def _is_too_long(decision: Decision) -> bool:
+    gpus = sum(len(indices) for _, indices in decision.held)
+    return len(decision.held) * OF_A_NODE + gpus * OF_A_GPU > MOST_BYTES
+
+
+def _untellable(decision: Decision) -> Decision:
+    return _aside(
+        decision.job_id,
+        f"it would be on {len(decision.held):,} nodes, of which it cannot be told in one message "
+        f"({MOST_BYTES:,} bytes); cancel it, and submit it for fewer nodes with more GPUs each",
+    )
 
 
 def _without(queue: Sequence[JobRequest], aside: Sequence[Decision]) -> list[JobRequest]:

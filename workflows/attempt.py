@@ -21,7 +21,7 @@ _MOST_OF_ONE = 2_000_000
 """Bytes to start one process: Temporal takes an input of 2 MiB. A task of a workflow that asks for
 more fails again and again, and the job would hold its GPUs for ever."""
 _MOST_AT_ONCE = 3_000_000
-"""Bytes to start several: Temporal takes a message of 4 MiB."""
+"""Bytes to start several, or to stop them: Temporal takes a message of 4 MiB."""
 _MOST_IN_ALL = 20_000_000
 """Bytes to start all: Temporal ends a workflow whose history has more than 50 MB. Nodes that are
 back after a cut are asked with as much again."""
@@ -76,10 +76,16 @@ class Attempt:
     async def _stop_all(self, reason: str) -> None:
         """Stop what runs, on every node at once, and wait until it has ended or is lost."""
         running = [rank for rank in range(len(self._ranks)) if self._runs(rank)]
-        stops = {
-            rank: asyncio.create_task(steps.stop_process(self._ranks[rank], self._spec, reason))
-            for rank in running
-        }
+        each, at_once = steps.bytes_of_stop(self._ranks[0], self._spec, reason), len(running)
+        if each * at_once > _MOST_AT_ONCE and workflow.patched("stop-bounds"):
+            at_once = _MOST_AT_ONCE // each
+        stops: dict[int, asyncio.Task[None]] = {}
+        for first in range(0, len(running), at_once):
+            if first:
+                await workflow.sleep(_NEXT, summary="stop the next ranks")
+            for rank in filter(self._runs, running[first : first + at_once]):
+                stop = steps.stop_process(self._ranks[rank], self._spec, reason)
+                stops[rank] = asyncio.create_task(stop)
         await workflow.wait_condition(
             lambda: all(
                 (self._processes[rank].done() and stop.done()) or self._lost(rank)

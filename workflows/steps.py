@@ -150,17 +150,26 @@ async def ask_how_it_ended(placement: Placement, spec: JobSpec) -> ProcessReport
         return None
 
 
+def bytes_of_stop(placement: Placement, spec: JobSpec, reason: str) -> int:
+    """Return about how many bytes it takes in a message to have a node stop the process."""
+    return json_bytes(_stop(placement, spec, reason)) + _BESIDE
+
+
 async def stop_process(placement: Placement, spec: JobSpec, reason: str) -> None:
     """Ask the node for it directly: a cancellation by heartbeat would come late."""
     await workflow.execute_activity_method(
         NodeActivities.stop_process,
-        StopProcessRequest(
-            key=placement.key, signal=spec.stop_signal, grace=spec.grace, reason=reason
-        ),
+        _stop(placement, spec, reason),
         task_queue=node_task_queue(placement.node_id),
         start_to_close_timeout=spec.grace + timedelta(minutes=1),
         retry_policy=PROCESS_RETRY,
         summary=as_summary(f"stop attempt {placement.attempt}{_of_gang(placement)}: {reason}"),
+    )
+
+
+def _stop(placement: Placement, spec: JobSpec, reason: str) -> StopProcessRequest:
+    return StopProcessRequest(
+        key=placement.key, signal=spec.stop_signal, grace=spec.grace, reason=reason
     )
 
 

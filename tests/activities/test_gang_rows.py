@@ -3,8 +3,10 @@
 import pytest
 from sqlalchemy.exc import IntegrityError
 
+from activities.views import Views
 from models.messages import NodeEnd
 from models.node import NodeState
+from scheduling import setting_aside
 from tests.support.ledger import Ledger
 
 LIVE = "SELECT count(*) FROM leases WHERE ended_at IS NULL"
@@ -61,3 +63,20 @@ async def test_a_release_ends_all_ranks_and_only_once(two: Ledger):
     ends = await two.rows("SELECT DISTINCT end_reason AS why FROM placements")
     assert ends == [{"why": "held"}]
     assert await two.drift() == []
+
+
+async def test_a_gang_on_more_nodes_than_its_job_can_be_told_of_holds_up_nobody(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(setting_aside, "MOST_BYTES", 3_000)
+    await ledger.register("node-a")
+    await ledger.register("node-b")
+    async with ledger.listening("wide", "other"):
+        await ledger.enqueue("wide", gpus=4, gang={"unlabelled_nodes": True})
+        assert (await ledger.cycle("one")).placed == 0
+        (waiting,) = await Views(ledger.database).jobs()
+        assert waiting.reason.startswith("set aside: it would be on 2 nodes")
+        await ledger.enqueue("other", gpus=2)
+        assert (await ledger.cycle("two")).placed == 1
+        assert await ledger.told("other", "placed") == 1
+        assert await ledger.told("wide", "placed") == 0

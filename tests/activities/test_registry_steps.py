@@ -58,14 +58,18 @@ async def test_a_wrong_token_and_an_old_proof_are_refused(ledger: Ledger):
     assert await ledger.value("SELECT count(*) FROM nodes") == 0
 
 
-async def test_labels_beyond_their_bounds_are_refused(ledger: Ledger):
+async def test_labels_and_an_address_beyond_their_bounds_are_refused(ledger: Ledger):
     right = registration(ledger.pool, "node-a")
     many = {f"label-{number}": "" for number in range(101)}
-    identity = right.identity.model_copy(update={"labels": many})
-    request = proof.sign(TOKEN, right.model_copy(update={"identity": identity, "claim": ""}))
-    with pytest.raises(ApplicationError, match="node node-a: labels: has 101 entries") as refusal:
-        await ledger.run(ledger.registry.register_node, request)
-    assert (refusal.value.type, refusal.value.non_retryable) == ("RefusedError", True)
+    long = {"address": "a" * 254}
+    for update, why in (
+        ({"identity": right.identity.model_copy(update={"labels": many})}, "labels: has 101 ent"),
+        ({"inventory": right.inventory.model_copy(update=long)}, "address: has 254 characters"),
+    ):
+        request = proof.sign(TOKEN, right.model_copy(update={**update, "claim": ""}))
+        with pytest.raises(ApplicationError, match=f"node node-a: {why}") as refusal:
+            await ledger.run(ledger.registry.register_node, request)
+        assert (refusal.value.type, refusal.value.non_retryable) == ("RefusedError", True)
     assert await ledger.value("SELECT count(*) FROM nodes") == 0
 
 

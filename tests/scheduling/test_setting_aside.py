@@ -5,10 +5,21 @@ from collections.abc import Sequence
 import pytest
 from pydantic import ValidationError
 
-from models.placement import CyclePlan, JobRequest, PlacementKind
+from models.bounds import json_bytes
+from models.placement import CyclePlan, JobRequest, PlacementKind, Rank
+from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
 from scheduling.cycle import plan
-from scheduling.setting_aside import plan_without, set_aside, set_aside_unread
+from scheduling.setting_aside import (
+    OF_A_GPU,
+    OF_A_NODE,
+    plan_without,
+    set_aside,
+    set_aside_unread,
+    tellable,
+)
 from tests.support.packing import NOW, POLICY, a_job, a_node
+
+FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
 
 
 class Planner:
@@ -96,3 +107,26 @@ def test_what_is_no_few_jobs_fault_is_raised():
 
     with pytest.raises(MemoryError, match="too many"):
         plan_without(crowded, [a_job(name) for name in "abcdefg"])
+
+
+def test_a_gang_on_more_nodes_than_its_job_can_be_told_of_is_set_aside():
+    nodes = [a_node(f"n{number}", gpus=1, labels=FABRIC) for number in range(1_300)]
+    fits = a_job("a", gpus=100, gang=Gang())
+    large = a_job("b", gpus=1_150, gang=Gang())
+    planned = plan([fits, large], nodes, [], POLICY, NOW)
+    assert len(planned.placements) == 2
+    told = tellable(planned)
+    assert told.placements == planned.placements[:1]
+    assert [each.job_id for each in told.decisions] == ["a", "b"]
+    assert told.decisions[1].kind is PlacementKind.SET_ASIDE
+    assert told.decisions[1].reason.startswith("set aside: it would be on 1,150 nodes, of which")
+    assert tellable(told) is told
+
+
+@pytest.mark.parametrize("gpus", [1, 8, 1024])
+def test_no_node_of_a_placement_takes_more_bytes_than_are_counted(gpus: int):
+    rank = Rank(
+        rank=99_999, node_id="n" * 63, epoch=2**31, gpu_indices=tuple(range(gpus)),
+        address="\x01" * 253, expires_at=NOW,
+    )  # fmt: skip
+    assert json_bytes(rank) + 1 <= OF_A_NODE + gpus * OF_A_GPU

@@ -3,21 +3,35 @@
 import asyncio
 import string
 import uuid
+from datetime import UTC, datetime
 
 import pytest
+from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
 
 from activities.database import Database
 from client.api import Longshore
 from models.bounds import json_bytes
 from models.errors import SpecError
 from models.job import MOST_BYTES, FailureClass, JobSpec, JobState
-from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW
+from models.messages import (
+    CONTROL_TASK_QUEUE,
+    JOB_WORKFLOW,
+    CommandReason,
+    EnqueueReply,
+    EnqueueRequest,
+    JobInput,
+)
+from models.placement import Placement, Rank
 from models.settings import Settings
 from tests.support.control import a_spec, is_queued, lease_ends
-from tests.support.histories import timers
+from tests.support.histories import activities, timers
 from tests.support.scripted_node import ScriptedNode, serving_one_fabric
+from tests.support.waiting import eventually
+from workers.control import workflow_runner
+from workflows.job import JobWorkflow
 
 
 def _at_bound(pool: str, **fields: object) -> JobSpec:
@@ -97,3 +111,48 @@ async def test_a_gang_on_more_nodes_than_a_history_can_hold_fails_and_holds_noth
         assert "cannot be started on its 20 nodes" in result.message
         assert not any(node.runs() for node in nodes)
     assert await lease_ends(control, job_id) == ["failed"] * 160
+
+
+async def test_a_gang_on_many_nodes_is_stopped_for_a_reason_of_any_length(temporal: Client):
+    """With characters that JSON escapes, 4,000 of them take 24 kB for each node: 4.9 MB."""
+    queue, nodes = f"only-{uuid.uuid4().hex}", 200
+
+    @activity.defn(name="enqueue")
+    async def queued(_request: EnqueueRequest) -> EnqueueReply:
+        return EnqueueReply(queued=True)
+
+    async with Worker(
+        temporal,
+        task_queue=queue,
+        workflows=[JobWorkflow],
+        activities=[queued],
+        workflow_runner=workflow_runner(),
+    ):
+        spec = a_spec("nobody", gpus=nodes, gang={})
+        handle = await temporal.start_workflow(
+            JobWorkflow.run, JobInput(spec=spec), id=f"job-{queue}", task_queue=queue
+        )
+
+        async def asked(step: str) -> bool:
+            return (await activities(temporal, handle.id)).count(step) == nodes
+
+        try:
+            await handle.signal(JobWorkflow.placed, _placement_on(nodes, queue))
+            await eventually(lambda: asked("run_process"))
+            await handle.signal(JobWorkflow.hold, CommandReason(reason="\x01" * 4_000))
+            await eventually(lambda: asked("stop_process"))
+            assert (await handle.query(JobWorkflow.status)).state is JobState.STOPPING
+        finally:
+            await handle.terminate()
+
+
+def _placement_on(nodes: int, job_id: str) -> Placement:
+    """Return a placement with a GPU on each of so many nodes, which nobody serves."""
+    ranks = tuple(
+        Rank(rank=rank, node_id=f"{job_id}-{rank}", epoch=1, gpu_indices=(0,))
+        for rank in range(nodes)
+    )
+    return Placement(
+        job_id=job_id, attempt=1, node_id=ranks[0].node_id, epoch=1, gpu_indices=(0,),
+        cycle_id="one", placed_at=datetime.now(UTC), ranks=ranks,
+    )  # fmt: skip
