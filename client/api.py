@@ -29,7 +29,7 @@ from activities.views import set_pool
 from client.connection import connect
 from client.errors import as_ours
 from client.logs import JobLogs
-from client.no_record import PATIENCE, message_of
+from client.no_record import PATIENCE, message_of, newest_running
 from client.node_control import NodeControl
 from client.outside_ends import is_outside_end
 from client.reading import Reading
@@ -273,6 +273,11 @@ class Longshore(NodeControl, Reading):
             raise as_ours(error, f"job {ref}") from error
         return status.job_id
 
+    async def id_of(self, ref: str) -> str:
+        """Return the id of the job that `ref` names: an id, or the name of the newest, whether or
+        not it is in a queue yet. Raises NotFoundError."""
+        return await self._resolve(ref)
+
     async def exists(self, ref: str) -> bool:
         """Return whether Temporal knows a job of this id, whether or not it is in a queue yet."""
         try:
@@ -372,8 +377,9 @@ class Longshore(NodeControl, Reading):
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest.
 
-        The database knows names. Of an id Temporal knows enough: a job can be steered, and got rid
-        of, while the database is locked or away.
+        The database knows names, and Temporal those that no control worker has taken up yet. Of
+        an id Temporal knows enough: a job can be steered, and got rid of, while the database is
+        locked or away.
         """
         if ref in self._known:
             return ref
@@ -389,14 +395,32 @@ class Longshore(NodeControl, Reading):
             raise
         except (NotFoundError, UnavailableError) as error:
             # An id that somebody chose looks like a name.
-            if temporal_answers:
-                if like_an_id or not await self.exists(ref):
+            if not temporal_answers:
+                if isinstance(error, NotFoundError):
                     raise
-            elif isinstance(error, NotFoundError):
+                return ref  # neither server says whether it is one
+            if not like_an_id and await self.exists(ref):
+                return ref
+            newest = await self._not_taken_up(ref) if isinstance(error, NotFoundError) else None
+            if newest is None:
                 raise
-            return ref  # at worst neither server says whether it is one
+            job_id = newest
+        else:
+            if job_id != ref:
+                job_id = await self._not_taken_up(ref) or job_id
         self._known.append(job_id)
         return job_id
+
+    async def _not_taken_up(self, name: str) -> str | None:
+        """Return the newest job of a name, where Temporal has it and the database not yet."""
+        newest = await newest_running(self.temporal, name)
+        if newest is None:
+            return None
+        try:
+            await super()._resolve(newest)
+        except NotFoundError:
+            return newest
+        return None
 
     def _job(self, job_id: str) -> JobHandle:
         return self.temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))

@@ -43,14 +43,13 @@ async def known_job(api: "Longshore", ref: str) -> "JobView":
     Raises NotFoundError, NoRecordError where it is over and never came there, and
     UnavailableError where no control worker takes the job up.
     """
+    job_id = await api.id_of(ref)
     try:
-        return await api.job(ref)
+        return await api.job(job_id)
     except NoRecordError:
         raise
     except NotFoundError:
-        job_id = ref if await api.exists(ref) else await _newest_running(api, ref)
-        if job_id is None:
-            raise
+        pass
     job = await _queued_within(api, job_id, _ENQUEUE_PATIENCE)
     if job is None and await _has_control_worker(api):
         job = await _queued_within(api, job_id, _BUSY_PATIENCE - _ENQUEUE_PATIENCE)
@@ -74,12 +73,6 @@ async def _queued_within(api: "Longshore", ref: str, seconds: float) -> "JobView
         except NotFoundError:
             continue
     return None
-
-
-async def _newest_running(api: "Longshore", name: str) -> str | None:
-    from client.no_record import newest_running
-
-    return await newest_running(api.temporal, name)
 
 
 async def _has_control_worker(api: "Longshore") -> bool:

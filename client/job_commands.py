@@ -87,8 +87,7 @@ def why(ref: REF, as_json: JSON = False) -> None:
     """Say why a job waits, node by node, or how it came to its end."""
 
     async def ask(api: "Longshore") -> Explanation:
-        await known_job(api, ref)
-        return await api.explain(ref)
+        return await api.explain((await known_job(api, ref)).id)
 
     explanation = call(ask)
     if as_json:

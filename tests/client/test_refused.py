@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,26 @@ async def test_a_chosen_id_that_no_worker_has_come_to_can_be_cancelled(
     await started(temporal, job_id, pool, queue=NOBODYS)
     assert await api.cancel(job_id) == job_id
     await temporal.get_workflow_handle(job_workflow_id(job_id)).terminate()
+
+
+async def test_a_name_means_the_newest_job_of_it_also_where_no_worker_has_come_to_that(
+    longshore: Command, temporal: Client, api: Longshore, pool: str
+) -> None:
+    name = f"twice-{uuid.uuid4().hex[:8]}"
+    older = (await api.submit(a_spec(pool, name=name, gpus=64))).job_id
+    await reaches(api, older, JobState.QUEUED)
+    newer = f"{name}-abcdefghij"
+    await started(temporal, newer, pool, queue=NOBODYS)
+
+    async def is_meant(job_id: str) -> bool:
+        """A list of Temporal's may lag."""
+        return await api.id_of(name) == job_id
+
+    await eventually(partial(is_meant, newer))
+    for verb in ("hold", "release", "cancel"):
+        ran = await longshore(verb, name)
+        assert (ran.code, ran.out.split()[0]) == (0, newer), ran.err
+    assert (await api.status(older)).state is JobState.QUEUED
+    await temporal.get_workflow_handle(job_workflow_id(newer)).terminate()
+    await eventually(partial(is_meant, older))
+    await api.cancel(older)

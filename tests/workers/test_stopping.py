@@ -61,7 +61,7 @@ async def test_a_job_that_no_worker_takes_up_is_told_of_and_waited_for_where_one
     (found,) = {each.mend for each in await checks(place.temporal)["control worker"]()}
     assert found.startswith(START)
     assert START in " ".join(submitted.stderr.split())
-    for command, ref in (("job", job_id), ("why", "true")):
+    for command, ref in (("job", job_id), ("why", "true"), ("logs", "true")):
         told = await place.run(command, ref)
         assert told.returncode != 0
         says = f"job {job_id} is submitted, but no control worker has taken it up yet"
