@@ -54,6 +54,7 @@ from scheduling.placement.rearranging import Rearranging, Taken, hold_of
 from scheduling.placement.reservations import NoStart, first_start, open_from
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.placement.state import Hold, Need, order_on_node, view_nodes
+from scheduling.told import ToldToWait
 from scheduling.topology import domains_with_rest
 from scheduling.words import format_gpus, format_part
 
@@ -201,10 +202,8 @@ class _Cycle:
         self._reserved_by_tier: Counter[Tier] = Counter()
         self._no_start = NoStart()
         self._holders: dict[Need, int] = {}
-        """Nodes that could hold jobs with these needs, which wait."""
-        self._waits: dict[Need | tuple[Need, Gang], tuple[int, Decision]] = {}
-        """What a job with these needs was told that waits and keeps nothing, and the version of
-        the columns that it saw: on the same nodes the next one is told the same."""
+        """Nodes that could hold jobs with these needs, which wait; whatever their time."""
+        self._told = ToldToWait(columns)
 
     @cached_property
     def _gang_nodes(self) -> GangNodes:
@@ -240,7 +239,8 @@ class _Cycle:
             decision = self.decide(job)
             holders, no_start = None, False
             if need is not None and decision.node_id is None:
-                holders, no_start = self._holders[need], need in self._no_start
+                holders = self._holders[need.but_for_time()]
+                no_start = need in self._no_start
             run.take_back(decision, holders, no_start, self._is_full)
             if decision.job_id in self.moved:
                 run.ask_for_starts_again()
@@ -254,7 +254,7 @@ class _Cycle:
 
     def _decide_one(self, job: JobRequest, explain: bool) -> Decision:
         need = self._need_of(job)
-        if not explain and (told := self._told(need)):
+        if not explain and (told := self._told.of_one(need)):
             return waits_as(job, told)
         scan = self._scanner.scan(need)
         best = scan.best(1 + ALTERNATIVES)
@@ -269,11 +269,6 @@ class _Cycle:
             decision = decision.model_copy(update=everything)
         self._take(job, need, best[0], scan.chosen(best[0]))
         return decision
-
-    def _told(self, asks: Need | tuple[Need, Gang]) -> Decision | None:
-        """Return what a job that asks for the same was told of the nodes as they are now."""
-        told = self._waits.get(asks)
-        return told[1] if told and told[0] == self.columns.version else None
 
     def _take(self, job: JobRequest, need: Need, position: int, chosen: Chosen) -> None:
         node = self.columns.views[position].node
@@ -298,13 +293,13 @@ class _Cycle:
 
     def _decide_gang(self, job: JobRequest, gang: Gang, explain: bool) -> Decision:
         need = Need.of(job, self.policy)
-        if not explain and (told := self._told((need, gang))):
+        if not explain and (told := self._told.of_gang(need, gang)):
             return waits_as(job, told)
         decision = place_gang(job, self._gang_nodes, self.policy, self.now, explain=explain)
         if not decision.members:
             decision = self._defer_gang(job, decision)
             if decision.estimated_start is None:
-                self._waits[need, gang] = self.columns.version, decision
+                self._told.note_gang(need, gang, decision)
             return decision
         for node_id, gpu_indices in decision.held:
             position = self._gang_nodes.positions[node_id]
@@ -339,13 +334,14 @@ class _Cycle:
         )
 
     def _defer_one(self, job: JobRequest, scan: Scan) -> Decision:
+        may_start = bool(len(scan.holders)) and not self._is_full(job.tier)
         decision = self._defer(job, scan)
         if decision.estimated_start is None:
-            self._waits[scan.need] = self.columns.version, decision
+            self._told.note_one(scan.need, decision, may_start=may_start)
         return decision
 
     def _defer(self, job: JobRequest, scan: Scan) -> Decision:
-        self._holders[scan.need] = len(scan.holders)
+        self._holders[scan.need.but_for_time()] = len(scan.holders)
         if not len(scan.holders):
             return waiting(job, scan)
         if self._is_full(job.tier):

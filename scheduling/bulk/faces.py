@@ -65,10 +65,17 @@ def faces_of(
 ) -> tuple[Needs, Faces]:
     """Return the needs with their rows of faces, and the faces; `nodes` are those of each make."""
     makes = columns.makes
-    lasting, codes = _asked_once(needs, _what_lasts, lambda need: lasting_codes(columns, need))
+    lasting, codes = _asked_once(
+        needs,
+        # Needs for which the same nodes end too early get the same answers.
+        lambda need: (asked(need), makes.ended_before(need.must_last)),
+        lambda need: lasting_codes(columns, need),
+    )
     code = np.array(codes, np.uint8).reshape(len(codes), len(makes))
     duration, penalties = _asked_once(
-        needs, lambda need: need.duration, lambda need: expiry_penalty(columns, need.duration)
+        needs,
+        lambda need: need.duration if makes.ended_before(2 * need.duration) else None,
+        lambda need: expiry_penalty(columns, need.duration),
     )
     by_provider, bonuses = _asked_once(
         needs,
@@ -127,11 +134,6 @@ def steps_of(wanted: Floats) -> Floats:
             asked = asked[np.linspace(0, len(asked) - 1, _MOST_STEPS).astype(np.intp)]
         steps[row, : len(asked)] = asked
     return steps
-
-
-def _what_lasts(need: Need) -> Hashable:
-    """Return what of a need no placement changes the answer to."""
-    return asked(need), need.must_last
 
 
 def _asked_once(

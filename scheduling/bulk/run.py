@@ -16,6 +16,7 @@ from scheduling.bulk.questions import (
     ASK_ALONE,
     ASK_LAYOUT,
     ASK_LOOK,
+    BY_CALLER,
     DONE,
     FULL,
     KEEP_ROOM,
@@ -85,6 +86,8 @@ class Run:
         self._decisions: list[Decision | None] = [None] * len(jobs)
         self._explained = 0
         self._sentences = Sentences(jobs, self.slots, self.answers, self.tables, policy, keeper)
+        self._rows_alike: list[list[int]] = []
+        """The rows of needs that differ in their time and data alone."""
         kernel.index_classes(self.tables.c)
 
     def forward(self) -> int:
@@ -141,10 +144,7 @@ class Run:
         for tier in Tier:
             self._exhausted[int(tier is Tier.FLEX)] = is_full(tier)
         if holders is not None:
-            row = int(self.slots[at])
-            self._sentences.holders[row] = holders
-            outlook = NEVER if not holders else NO_START if no_start else MAY_START
-            self.tables.n.outlook[row] = outlook
+            self._know_outlook(int(self.slots[at]), holders, no_start)
         columns = self._columns
         for move in range(self._seen, len(columns.moved)):
             self._grow_ahead()
@@ -163,6 +163,20 @@ class Run:
         self._explain(len(self.jobs))
         return tuple(decision for decision in self._decisions if decision is not None)
 
+    def _know_outlook(self, row: int, holders: int, no_start: bool) -> None:
+        """Take in what jobs wait for whose needs differ from that of a row in their time alone: as
+        many nodes could hold them, and those that are as long find no start either."""
+        needs, outlooks = self.tables.needs, self.tables.n.outlook
+        number = self._sentences.alike[row]
+        self._sentences.holders[number] = holders
+        for other in self._rows_alike[number]:
+            if not holders:
+                outlooks[other] = NEVER
+            elif no_start and needs[other].is_as_long_as(needs[row]):
+                outlooks[other] = NO_START
+            elif outlooks[other] == BY_CALLER:
+                outlooks[other] = MAY_START
+
     def _load(self) -> None:
         """Take in hand the needs of the next jobs."""
         self._explain(self._loaded)
@@ -177,7 +191,12 @@ class Run:
             at += 1
         self.tables.load(list(rows))
         self._index_cells()
-        self._sentences.holders.clear()
+        numbers: dict[Need, int] = {}
+        alike = [numbers.setdefault(need.but_for_time(), len(numbers)) for need in rows]
+        self._rows_alike = [[] for _ in numbers]
+        for row, number in enumerate(alike):
+            self._rows_alike[number].append(row)
+        self._sentences.begin(alike)
         self._loaded = at
 
     def _taken(self, j: int) -> tuple[Need, Chosen]:

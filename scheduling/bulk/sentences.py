@@ -45,13 +45,20 @@ class Sentences:
         self._names = [] if keeper is None else [
             *keeper.names, "GPUs left without cores or RAM", "what is free on the node",
         ]  # fmt: skip
+        self.alike: list[int] = []
+        """By row of a need: a number. Needs that differ in time and data alone have the same."""
         self.holders: dict[int, int] = {}
-        """By row of a need that waits: nodes that could hold it when empty."""
+        """By this number, of needs that wait: nodes that could hold them when empty."""
         self.chosen: dict[int, Chosen] = {}
         """By job that was placed, as far as decisions are made."""
         self._terms: dict[tuple[int, int, float], ScoreTerms] = {}
         self._told: dict[tuple[int, int, tuple[int, ...]], Decision] = {}
-        """What a job with the need of a row was told that waits so, on nodes that answer so."""
+        """What a job was told whose need has this number, and that waits so where nodes say so."""
+
+    def begin(self, alike: list[int]) -> None:
+        """Take other needs in hand; `alike` is said above."""
+        self.alike = alike
+        self.holders.clear()
 
     def explain(self, begin: int, end: int, decisions: list[Decision | None]) -> None:
         """Put the decisions of these jobs into the list, where the caller has not decided."""
@@ -147,15 +154,16 @@ class Sentences:
         )
 
     def _waits(self, job: JobRequest, kind: int, slot: int, counts: list[int]) -> Decision:
-        alike = slot, kind, tuple(counts)
+        number = self.alike[slot]
+        alike = number, kind, tuple(counts)
         if told := self._told.get(alike):
             return waits_as(job, told)
         rejected, outlook = rejected_of(counts), ""
         if kind == RESERVED_ALL:
             outlook = behind_reservations(job, self._policy)
         elif kind == NO_START:
-            outlook = no_start_known(rejected, self.holders[slot])
-        told = self._told[alike] = waits(job, rejected, self.holders[slot], outlook)
+            outlook = no_start_known(rejected, self.holders[number])
+        told = self._told[alike] = waits(job, rejected, self.holders[number], outlook)
         return told
 
 

@@ -53,6 +53,7 @@ class Makes:
         self.gpu_power = _floats([make.gpu_power for make in makes])
         self.left = _floats([_microseconds_left(make.expires_at, now) for make in makes])
         """Microseconds until the node's time ends; infinite where it never does."""
+        self._ends: list[float] = np.sort(self.left[np.isfinite(self.left)]).tolist()
         self.amount = _floats([make.amount for make in makes])
         self.unnamed = _bools([make.unnamed for make in makes])
         self.some_unnamed = bool(self.unnamed.any())
@@ -78,6 +79,10 @@ class Makes:
         if row != _POWER or need.power is not None:
             return np.full(len(self), need.host(0.0)[row])
         return need.host(1.0).power * self.gpu_power
+
+    def ended_before(self, span: timedelta) -> int:
+        """Return how many makes end before so long has passed: always the ones that end first."""
+        return bisect_left(self._ends, microseconds(span)) if self._ends else 0
 
     def held(self, need: Need) -> Floats:
         """Return which part of the job's data nodes of each make hold, 0 to 1."""

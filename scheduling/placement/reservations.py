@@ -11,8 +11,6 @@ from scheduling.placement.links import choose_linked
 from scheduling.placement.parts import WHOLE, Left, Part, choose_instance, choose_share, left_of
 from scheduling.placement.state import EPSILON, Hold, Need, NodeView
 
-_NO_TIME = timedelta(0)
-
 
 class NoStart:
     """Needs that can start at no known time: a plan takes, and never gives back. So those that ask
@@ -24,22 +22,18 @@ class NoStart:
         in both as another."""
 
     def __contains__(self, need: Need) -> bool:
-        shortest = self._shortest.get(_but_for_time(need), ())
+        shortest = self._shortest.get(need.but_for_time(), ())
         return any(need.duration >= d and need.must_last >= last for d, last in shortest)
 
     def add(self, need: Need) -> None:
         """Take in a need that is not among them."""
-        known = self._shortest.setdefault(_but_for_time(need), [])
+        known = self._shortest.setdefault(need.but_for_time(), [])
         known[:] = [pair for pair in known if pair[0] < need.duration or pair[1] < need.must_last]
         known.append((need.duration, need.must_last))
 
     def clear(self) -> None:
         """Forget all: something was given back."""
         self._shortest.clear()
-
-
-def _but_for_time(need: Need) -> Need:
-    return need._replace(duration=_NO_TIME, must_last=_NO_TIME, stay=None, data=())
 
 
 def open_from(

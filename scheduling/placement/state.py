@@ -23,6 +23,7 @@ from scheduling.placement.slots import EPSILON, Rooms, part_of, slots_of
 
 _OVERDUE = timedelta(minutes=1)
 _SHORTEST = timedelta(seconds=1)
+_NO_TIME = timedelta(0)
 
 
 class Need(NamedTuple):
@@ -83,6 +84,18 @@ class Need(NamedTuple):
             data=_shares_of(job.data) if job.data and policy.weights.locality else (),
             stay=stay_of(job, policy, needed, policy.owned_gpu_price),
         )
+
+    def but_for_time(self) -> "Need":
+        """Return the same without its duration, what follows from it, and its data.
+
+        Jobs for which this is equal fit on the same nodes as long as these last, and nothing is
+        kept there for others.
+        """
+        return self._replace(duration=_NO_TIME, must_last=_NO_TIME, stay=None, data=())
+
+    def is_as_long_as(self, other: "Need") -> bool:
+        """Return whether it takes as long as another, or longer, and needs a node for as long."""
+        return self.duration >= other.duration and self.must_last >= other.must_last
 
     def host(self, gpu_power: float) -> HostAmounts:
         """Return what it takes of a node beside its GPUs, each of which may draw so many watts."""

@@ -1,0 +1,59 @@
+"""What jobs were told that wait: others that ask the same nodes for as much are told the same."""
+
+from typing import NamedTuple
+
+from models.placement import Decision, RejectionCode
+from models.topology import Gang
+from scheduling.placement.columns import Columns
+from scheduling.placement.state import Need
+
+
+class _Told(NamedTuple):
+    version: int
+    """Of the columns that the job saw."""
+    need: Need
+    whatever_long: bool
+    decision: Decision
+
+    def is_for(self, need: Need) -> bool:
+        """Return whether a job is told this that differs in nothing but its time."""
+        return self.whatever_long or need.is_as_long_as(self.need)
+
+
+class ToldToWait:
+    """What jobs of a plan were told that wait and keep no start."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._one: dict[tuple[Need, int], _Told] = {}
+        self._gangs: dict[tuple[Need, Gang], tuple[int, Decision]] = {}
+
+    def of_one(self, need: Need) -> Decision | None:
+        """Return what a job without a gang is told, where that is known.
+
+        Its duration decides on how many nodes it has too little time, and whether it meets what is
+        kept for others. So it is told what one was that is no longer, where as many nodes end too
+        early for both; and what a longer one was, where neither what is kept nor a start decided.
+        """
+        told = self._one.get(self._key(need))
+        if told is None or told.version != self._columns.version or not told.is_for(need):
+            return None
+        return told.decision
+
+    def note_one(self, need: Need, decision: Decision, *, may_start: bool) -> None:
+        """Take in what a job was told; `may_start` says that a start was looked for."""
+        whatever_long = not may_start and RejectionCode.RESERVED not in decision.rejected
+        told = _Told(self._columns.version, need, whatever_long, decision)
+        self._one[self._key(need)] = told
+
+    def of_gang(self, need: Need, gang: Gang) -> Decision | None:
+        """Return what a gang is told, where one was that asks for the same."""
+        told = self._gangs.get((need, gang))
+        return told[1] if told and told[0] == self._columns.version else None
+
+    def note_gang(self, need: Need, gang: Gang, decision: Decision) -> None:
+        """Take in what a gang was told."""
+        self._gangs[need, gang] = self._columns.version, decision
+
+    def _key(self, need: Need) -> tuple[Need, int]:
+        return need.but_for_time(), self._columns.makes.ended_before(need.must_last)
