@@ -31,6 +31,8 @@ _asked = attrgetter(*(name for name in JobRequest.model_fields if name not in _I
 
 LONG = 500
 """Jobs from which on a cycle need not plan all."""
+_FEW = 8
+"""Answers about jobs that ask alike which are kept."""
 
 
 _Order = tuple[bool, float, str, int]
@@ -50,11 +52,14 @@ class _Alike:
         self._durations: list[timedelta] = []
         self._jobs: list[list[_Queued]] = []
         """Of each duration, in order; the durations ascend."""
+        self._first: dict[int, list[JobRequest]] = {}
+        """What `first` found last, by `most`: a queue changes in few places between two cycles."""
 
     def __bool__(self) -> bool:
         return bool(self._jobs)
 
     def put(self, queued: _Queued) -> None:
+        self._first.clear()
         at = bisect_left(self._durations, queued.job.expected_duration)
         if self._durations[at : at + 1] != [queued.job.expected_duration]:
             self._durations.insert(at, queued.job.expected_duration)
@@ -62,6 +67,7 @@ class _Alike:
         insort(self._jobs[at], queued)
 
     def remove(self, queued: _Queued) -> None:
+        self._first.clear()
         at = bisect_left(self._durations, queued.job.expected_duration)
         del self._jobs[at][bisect_left(self._jobs[at], queued)]
         if not self._jobs[at]:
@@ -73,6 +79,15 @@ class _Alike:
 
     def first(self, most: int, without: Collection[str]) -> list[JobRequest]:
         """Return the jobs that have fewer than `most` before them that are as short or shorter."""
+        if without:
+            return self._find_first(most, without)
+        if most not in self._first:
+            if len(self._first) == _FEW:
+                self._first.clear()
+            self._first[most] = self._find_first(most)
+        return self._first[most]
+
+    def _find_first(self, most: int, without: Collection[str] = ()) -> list[JobRequest]:
         found: list[JobRequest] = []
         first: list[_Queued] = []
         """Of those as short as what comes, or shorter: as many as count."""
@@ -153,13 +168,14 @@ class LongQueue:
     ) -> list[JobRequest]:
         """Return of those that ask alike the first ones, as many as a plan has to have."""
         found: list[JobRequest] = []
-        for alike in self._alike.values():
-            one = alike.one()
+        lacks = {self._key_of[job_id][0] for job_id in without if job_id in self._key_of}
+        for key, alike in self._alike.items():
+            one, left_out = alike.one(), without if key in lacks else ()
             if one.gang:
-                found += alike.all(without)
+                found += alike.all(left_out)
                 continue
             starts = open_gpus * 1000 // _milli(one)
-            found += alike.first(starts + policy.max_reservations + 1, without)
+            found += alike.first(starts + policy.max_reservations + 1, left_out)
         return found
 
     def _has_risen(self, policy: PackingPolicy, now: datetime) -> bool:

@@ -1,6 +1,7 @@
 """A part of a long queue is planned as the whole of it is."""
 
 import random
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from models.node import Node
 from models.placement import CyclePlan, JobRequest, PackingPolicy, PackingRule, RunningJob
 from models.topology import Gang
 from scheduling.cycle import mix_kept, plan_kept
-from scheduling.long_queue import LONG, LongQueue
+from scheduling.long_queue import LONG, LongQueue, _Alike  # pyright: ignore[reportPrivateUsage]
 from scheduling.order import queue_order
 from scheduling.placement.kept import KeptNodes
 from tests.scheduling.test_reference import crowded, crowded_in_parts
@@ -209,8 +210,10 @@ def test_it_is_the_same_whatever_came_and_went() -> None:
     chance = random.Random(1)
     jobs = {job.id: job for job in long_scene(chance).queue}
     queue, there = LongQueue(), dict[str, JobRequest]()
-    for _ in range(3_000):
+    for number in range(3_000):
         job = chance.choice(list(jobs.values()))
+        if number % 50 == 0:  # what is found now may not be said later
+            queue.first_alike(chance.choice([0, 3]), PackingPolicy(max_reservations=2))
         if chance.random() < 0.4:
             queue.remove(job.id)
             there.pop(job.id, None)
@@ -233,6 +236,36 @@ def test_it_is_the_same_whatever_came_and_went() -> None:
     without = set(list(there)[::2])
     left = queue.first_alike(1_000, PackingPolicy(), without=without)
     assert {job.id for job in left} == there.keys() - without
+
+
+def test_only_what_changed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    find_first = _Alike._find_first  # pyright: ignore[reportPrivateUsage]
+
+    def noting(alike: _Alike, most: int, without: Collection[str] = ()) -> list[JobRequest]:
+        found = find_first(alike, most, without)
+        looked_at.append(found[0].gpus)
+        return found
+
+    monkeypatch.setattr(_Alike, "_find_first", noting)
+    queue = queued([a_job(f"j{n:02}", gpus=1 + n % 3, expected_duration=n * MINUTE)
+                    for n in range(30)])  # fmt: skip
+    policy = PackingPolicy(max_reservations=2)
+    for open_gpus, change, expected in (
+        (0, lambda: None, [1, 2, 3]),
+        (0, lambda: None, []),
+        (0, lambda: queue.put(a_job("more", gpus=2)), [2]),
+        (0, lambda: queue.remove("j00"), [1]),
+        (2, lambda: None, [1, 2]),
+        (0, lambda: None, []),
+    ):
+        looked_at.clear()
+        change()
+        queue.first_alike(open_gpus, policy)
+        assert sorted(looked_at) == expected
+    looked_at.clear()
+    queue.first_alike(0, policy, without={"j01", "j03"})
+    assert sorted(looked_at) == [1, 2]
 
 
 def test_of_gangs_all_are_planned() -> None:

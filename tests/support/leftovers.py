@@ -163,11 +163,11 @@ def _words(pid: int) -> list[str]:
 
 def _ports() -> Iterator[Thing]:
     # Of its own sockets: to read the kernel's list of all connections takes it milliseconds.
-    for name in os.listdir("/dev/fd"):
+    for path in Path("/dev/fd").iterdir():
         try:
-            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+            if not stat.S_ISSOCK(os.fstat(int(path.name)).st_mode):
                 continue
-            copy = socket.socket(fileno=os.dup(int(name)))
+            copy = socket.socket(fileno=os.dup(int(path.name)))
         except OSError:
             continue  # closed meanwhile
         with copy:
