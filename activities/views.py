@@ -168,7 +168,7 @@ class Views:
 
     async def pools(self) -> tuple[PoolView, ...]:
         async with self._database.transaction() as connection:
-            rows = await connection.execute(text(_POOLS))
+            rows = await connection.execute(text(POOLS))
             return tuple(
                 PoolView(spec=PoolSpec.as_known(row["spec"]), **_without(row, "spec"))
                 for row in rows.mappings()
@@ -423,7 +423,7 @@ _NODES = """
      ORDER BY id
 """
 
-_POOLS = """
+POOLS = """
     SELECT p.spec || jsonb_build_object('name', p.name) AS spec,
            (SELECT count(*) FROM nodes n WHERE n.pool = p.name
                AND n.state IN ('READY', 'DRAINING')) AS nodes,
@@ -432,17 +432,17 @@ _POOLS = """
            (SELECT count(DISTINCT (l.node_id, l.gpu_index)) FROM leases l
               JOIN nodes n ON n.id = l.node_id
              WHERE n.pool = p.name AND l.ended_at IS NULL) AS gpus_used,
-           q.queued, q.held, q.set_aside,
+           (SELECT count(*) FROM queue WHERE pool = p.name) - h.held AS queued, h.held,
+           (SELECT count(*) FROM queue WHERE pool = p.name AND NOT held
+               AND decision->>'kind' = 'SET_ASIDE') AS set_aside,
            (SELECT count(DISTINCT l.job_id) FROM placements l JOIN nodes n ON n.id = l.node_id
              WHERE n.pool = p.name AND l.ended_at IS NULL) AS running,
            c.committed_at AS last_cycle_at, c.took_ms AS last_cycle_ms
       FROM pools p
-     CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE NOT held) AS queued,
-                                count(*) FILTER (WHERE held) AS held,
-                                count(*) FILTER (WHERE NOT held
-                                    AND decision->>'kind' = 'SET_ASIDE') AS set_aside
-                           FROM queue WHERE pool = p.name) q
+     CROSS JOIN LATERAL (SELECT count(*) AS held
+                           FROM queue WHERE pool = p.name AND held) h
       LEFT JOIN LATERAL (SELECT committed_at, took_ms FROM cycles WHERE pool = p.name
                           ORDER BY committed_at DESC LIMIT 1) c ON true
      ORDER BY p.name
 """
+"""Of the queue it counts rows; indexes know those that are held or set aside."""

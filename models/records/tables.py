@@ -240,7 +240,10 @@ class QueueRow(SQLModel, table=True):
     __table_args__ = (
         Index("queue_order", "pool", text("priority DESC"), "submitted_at"),
         Index("queue_by_change", "pool", "written_in"),
-    )
+        Index("queue_held", "pool", postgresql_where=text("held")),
+        Index("queue_set_aside", "pool",
+              postgresql_where=text("NOT held AND decision->>'kind' = 'SET_ASIDE'")),
+    )  # fmt: skip
 
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
     attempt: int

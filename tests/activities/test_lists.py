@@ -1,8 +1,9 @@
 """Lists of jobs, on PostgreSQL: filters, and pages that come one after the other."""
 
 import pytest
+from sqlalchemy import text
 
-from activities.views import Views
+from activities.views import POOLS, Views
 from models.errors import StoredError
 from models.job import JobState
 from models.views import JobView
@@ -29,6 +30,28 @@ async def test_pages_of_a_filter_are_what_the_whole_list_has_of_it(
     while page := await views.jobs(states=states, limit=2, after=paged[-1].id if paged else None):
         paged += page
     assert paged == [job for job in whole if not states or job.state in states]
+
+
+async def test_a_pool_counts_who_waits_who_is_held_and_who_is_set_aside(ledger: Ledger):
+    for job in "abc":
+        await ledger.enqueue(job)
+    for job in "de":
+        await ledger.enqueue(job, held=True)
+    await ledger.rows("UPDATE queue SET decision = '{\"kind\": \"SET_ASIDE\"}'"
+                      " WHERE job_id IN ('a', 'd')")  # fmt: skip
+    (pool,) = [each for each in await Views(ledger.database).pools()
+               if each.spec.name == ledger.pool]  # fmt: skip
+    assert (pool.queued, pool.held, pool.set_aside) == (3, 2, 1)
+
+
+async def test_pools_read_nothing_of_jobs_that_merely_wait(ledger: Ledger):
+    async with ledger.database.transaction() as connection:
+        # A small table is read whole where that is allowed.
+        await connection.execute(text("SET LOCAL enable_seqscan = off"))
+        steps = "\n".join((await connection.execute(text(f"EXPLAIN {POOLS}"))).scalars())
+    assert "queue_held" in steps
+    assert "queue_set_aside" in steps
+    assert "Filter: ((decision" not in steps
 
 
 async def test_the_newest_of_a_name_is_found_and_an_id_comes_before_a_name(ledger: Ledger):
