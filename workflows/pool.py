@@ -111,8 +111,9 @@ class PoolWorkflow(Started):
         return reply
 
     def _cycle_id(self, number: int) -> str:
-        # The first run's id keeps cycles apart when the pool's workflow was ended and begun anew.
-        return f"{self._pool.pool}/{workflow.info().first_execution_run_id[:8]}/{number}"
+        # The run's id keeps cycles apart when the pool's workflow was begun anew, or was reset and
+        # counts from an earlier number: under an id that is known a cycle would plan nothing.
+        return f"{self._pool.pool}/{workflow.info().run_id[:8]}/{number}"
 
     def _should_continue_as_new(self) -> bool:
         done = self._cycles - self._pool.cycles

@@ -1,11 +1,15 @@
 """A pool: when it wakes, how many jobs one cycle takes, and what continuing as new keeps."""
 
 import asyncio
+import uuid
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 
 from activities.database import Database
@@ -69,6 +73,30 @@ async def test_continuing_as_new_loses_nothing(
     assert await eventually(lambda: _adds_up(temporal, control, pool))
 
 
+async def test_a_pool_that_was_reset_plans_what_comes(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    """It counts its cycles from an earlier number then, and those numbers are on record."""
+    for _ in range(2):
+        await _runs_and_ends(longshore, node, pool)
+    handle = temporal.get_workflow_handle(pool_workflow_id(pool))
+    first = await handle.describe()
+    task = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    tasks = [
+        each.event_id async for each in handle.fetch_history_events() if each.event_type == task
+    ]
+    await temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=temporal.namespace, reason="a test", request_id=uuid.uuid4().hex,
+            workflow_execution=WorkflowExecution(workflow_id=handle.id, run_id=first.run_id),
+            workflow_task_finish_event_id=tasks[0],
+        )
+    )  # fmt: skip
+    for _ in range(2):
+        await _runs_and_ends(longshore, node, pool)
+    assert (await handle.describe()).run_id != first.run_id
+
+
 async def test_a_pool_outlives_a_cycle_that_fails(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
 ):
@@ -111,6 +139,12 @@ async def test_settings_of_a_pool_that_cannot_be_read_are_named(
         task_queue=CONTROL_TASK_QUEUE, start_signal="poke",
     )  # fmt: skip
     assert await eventually(lambda: _trouble(temporal, pool)) == f"StoredError: {said}"
+
+
+async def _runs_and_ends(longshore: Longshore, node: ScriptedNode, pool: str) -> None:
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.end(job_id)
+    assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
 
 
 async def _trouble(temporal: Client, pool: str) -> str:
