@@ -84,7 +84,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
 
     A second signal kills the processes without their grace. Raises NodeTakenError when the
     work folder or the node has an agent already, TokenError for a wrong join token, and
-    UnavailableError when there is no GPU.
+    UnavailableError when there is no GPU or the work folder cannot be written.
     """
     keep_private()
     stop = StopSignals()
@@ -170,9 +170,19 @@ class StopSignals:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a work folder for this process alone. Raises NodeTakenError when another has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "agent.lock").open("w") as lock:
+    """Hold a work folder for this process alone.
+
+    Raises NodeTakenError when another has it, UnavailableError when it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = (folder / "agent.lock").open("w")
+    except OSError as error:
+        raise UnavailableError(
+            f"the work folder {folder} cannot be written: {error.strerror}. Mend that, or give "
+            "the agent another --work-dir."
+        ) from error
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -8,6 +8,7 @@ import pytest
 from temporalio.client import Client
 
 from client.api import Longshore
+from models.errors import UnavailableError
 from models.job import FailureClass, JobState
 from models.messages import NodeStatus, node_workflow_id
 from models.node import NodeState
@@ -16,6 +17,7 @@ from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
 from tests.support.marks import has_ended, marked
 from tests.support.waiting import eventually
+from workers.agent import locked
 
 NO_RETRY = {"node": {"max_retries": 0}}
 
@@ -236,3 +238,15 @@ async def _submit_endless(
 async def _exit_code(agent: AgentProcess) -> int | None:
     await eventually(lambda: agent.process.poll() is not None)
     return agent.process.returncode
+
+
+def test_a_work_folder_that_cannot_be_written_is_named(tmp_path: Path):
+    """As one on a disk that became read-only; this one cannot even be made."""
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "work"
+    with pytest.raises(UnavailableError) as refused, locked(folder):
+        pass
+    assert str(refused.value) == (
+        f"the work folder {folder} cannot be written: Not a directory. Mend that, or give the "
+        "agent another --work-dir."
+    )
