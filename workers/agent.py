@@ -352,9 +352,12 @@ def names_of(options: AgentOptions) -> list[str]:
 
 def keep_name(folder: Path, name: str) -> None:
     """Note which name the node has: its agent begins with it when it is started again."""
-    temporary = (folder / _NAME_FILE).with_suffix(".new")
+    file = folder / _NAME_FILE
+    if file.exists() and file.read_text() == name:
+        return  # an agent that is started again on a full disk can do its work
+    temporary = file.with_suffix(".new")
     temporary.write_text(name)
-    temporary.replace(folder / _NAME_FILE)
+    temporary.replace(file)
 
 
 async def first_free(registrars: Sequence[Registrar], fence: Fence) -> Registrar:

@@ -8,6 +8,7 @@ from models.node import NodeState
 from models.settings import Settings
 from tests.support.agent import AgentProcess
 from tests.support.waiting import eventually
+from workers.agent import keep_name
 
 
 async def test_each_agent_has_the_first_name_that_is_free_and_keeps_it(
@@ -67,3 +68,11 @@ async def test_an_agent_waits_for_a_name_when_all_are_taken(
     finally:
         for agent in agents:
             agent.end()
+
+
+def test_a_name_that_is_kept_already_is_not_written_again(tmp_path: Path) -> None:
+    """An agent that is started again on a full disk begins all the same."""
+    keep_name(tmp_path, "m1")
+    (tmp_path / "node-name.new").mkdir()  # it could not be written now
+    keep_name(tmp_path, "m1")
+    assert (tmp_path / "node-name").read_text() == "m1"
