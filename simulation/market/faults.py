@@ -60,6 +60,8 @@ FAULTS: Mapping[str, Fault] = {
         Fault("cursor_missing", (SFCOMPUTE,), _LISTS, "has_more is true and there is no cursor."),
         Fault("cursor_repeated", (SFCOMPUTE,), _LISTS, "has_more is true and the cursor leads to "
               "the same page."),
+        Fault("machine_falls_silent", (SFCOMPUTE,), "instances", "A running machine loses all of "
+              "its processes; its instance runs on."),
         Fault("maintenance", (SFCOMPUTE,), "POST /order_preview", "The preview tells of a "
               "maintenance window."),
         Fault("instance_failed", (SFCOMPUTE,), "instances", "An instance fails as it starts."),
@@ -76,7 +78,11 @@ FAULTS: Mapping[str, Fault] = {
               "null."),
         Fault("spot_lost", (PRIME,), "pods", "A running pod, spot first, is taken away: at once, "
               "or after `spot_notice_seconds` (a knob) as DELETING."),
+        Fault("pod_stopped", (PRIME,), "pods", "A running pod is STOPPED: its machine is off, and "
+              "it is billed until it is deleted."),
         Fault("delete_error", (PRIME,), "DELETE /pods/{id}", "500; the pod stays."),
+        Fault("delete_late", (PRIME,), "DELETE /pods/{id}", "200; the pod stays as it is, billed, "
+              "for ten seconds more."),
         Fault("price_above", (PRIME,), "pods", "A pod costs twice what its row said, whatever "
               "its maxPrice."),
         Fault("late_bill", (PRIME,), "pods", "A pod that has ended is billed a minute more, a "

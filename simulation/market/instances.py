@@ -66,6 +66,7 @@ class Instances:
         self._world = world
         self.pools: dict[str, Pool] = {}
         self.by_id: dict[str, Instance] = {}
+        world.faults.does_at_once("machine_falls_silent", self._silence_one)
 
     def make_pool(self, name: str | None, workspace: str, tags: dict[str, str]) -> Pool:
         pool_id = self._world.new_id("pool")
@@ -165,6 +166,12 @@ class Instances:
         instance.silent = self._world.faults.take("machine_silent", SFCOMPUTE)
         script = None if instance.silent else decode_script(instance.user_data)
         self._world.machines.start(instance.id, script, instance.sku.hardware)
+
+    def _silence_one(self) -> None:
+        running = (i for i in self.by_id.values() if i.status == "running" and not i.silent)
+        if (instance := next(running, None)) is not None:
+            instance.silent = True
+            self._world.machines.end(instance.id, notice=False)
 
     def _end(self, instance: Instance, status: str) -> None:
         if instance.over:

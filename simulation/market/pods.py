@@ -87,6 +87,7 @@ class Cloud:
         self.pods: dict[str, Pod] = {}
         """Every pod, also those that have ended."""
         world.faults.does_at_once("spot_lost", self._lose_one)
+        world.faults.does_at_once("pod_stopped", self._stop_one)
 
     def living(self) -> list[Pod]:
         return [pod for pod in self.pods.values() if not pod.over]
@@ -244,6 +245,15 @@ class Cloud:
         running = [pod for pod in self.living() if pod.status == "ACTIVE"]
         for pod in sorted(running, key=lambda each: not each.row.spot)[:1]:
             self.take(pod)
+
+    def _stop_one(self) -> None:
+        running = (pod for pod in self.living() if pod.status == "ACTIVE" and pod.ssh)
+        if (pod := next(running, None)) is None:
+            return
+        pod.ssh = False
+        self._become(pod, "STOPPED")
+        for machine in pod.machines:
+            self._world.machines.end(machine, notice=False)
 
     def _become(self, pod: Pod, status: str) -> None:
         pod.status = status

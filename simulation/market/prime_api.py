@@ -19,6 +19,8 @@ STARTUP = "LONGSHORE_STARTUP"
 """Environment variable of a pod that holds its start-up script, in base64."""
 _USER = "user_simulated"
 _WALLET = "wallet_simulated"
+_LATE_DELETE = 10.0
+"""Seconds that a pod goes on for after an answer that it is deleted."""
 _MISSING = {
     "dataCenterId": "Missing field: data_center_id",
     "maxPrice": "Missing field: max_price not specified",
@@ -244,7 +246,11 @@ def _delete(call: Call) -> Answer:
     pod = _living(call)
     if call.market.world.faults.take("delete_error", PRIME):
         raise ApiError(500, "something went wrong")
-    call.market.cloud.delete(pod)
+    cloud, world = call.market.cloud, call.market.world
+    if world.faults.take("delete_late", PRIME):
+        world.clock.after(_LATE_DELETE, lambda: cloud.delete(pod))
+    else:
+        cloud.delete(pod)
     return Answer({"status": pod.status})
 
 

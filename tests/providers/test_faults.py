@@ -409,6 +409,20 @@ async def _(shop: Shop, fault: str) -> None:
     assert [order.id for order in await shop.provider.orders()] == placed[::-1]
 
 
+@meets(
+    "machine_falls_silent",
+    (SFC,),
+    "READY by the market's word; its block [stops it](purchases.md#time-that-is-paid-for) after"
+    " a while",
+)
+async def _(shop: Shop, fault: str) -> None:
+    machine = await shop.start()
+    await shop.reached(machine.id, MachineState.READY)
+    await shop.control.fault(fault)
+    assert await shop.machine_state(machine.id) is MachineState.READY
+    assert shop.room.running == {}
+
+
 @meets("maintenance", (SFC,), "a notice in the `Preview`")
 async def _(shop: Shop, fault: str) -> None:
     request = await shop.request()
@@ -539,6 +553,19 @@ async def _(shop: Shop, fault: str) -> None:
     assert await shop.provider.machines() == []
 
 
+@meets("pod_stopped", (PRIME,), "machine FAILED, and billed on: it is stopped")
+async def _(shop: Shop, fault: str) -> None:
+    machine = await shop.start()
+    await shop.reached(machine.id, MachineState.READY)
+    await shop.control.fault(fault)
+    assert await shop.machine_state(machine.id) is MachineState.FAILED
+    before = shop.simulated.cloud.pods[machine.id].billed
+    await shop.control.advance(timedelta(minutes=2))
+    assert shop.simulated.cloud.pods[machine.id].billed > before
+    await shop.provider.stop_machine(machine.id)
+    assert await shop.machine_state(machine.id) is MachineState.ENDED
+
+
 @meets("delete_error", (PRIME,), "asks again; `MarketAwayError` when it goes on: the pod runs")
 async def _(shop: Shop, fault: str) -> None:
     machine = await shop.start()
@@ -549,6 +576,16 @@ async def _(shop: Shop, fault: str) -> None:
     assert [each.id for each in await shop.provider.machines()] == [machine.id]
     await shop.control.fault(fault)
     await shop.provider.stop_machine(machine.id)
+    assert await shop.machine_state(machine.id) is MachineState.ENDED
+
+
+@meets("delete_late", (PRIME,), "asks again until the market says that it is over, FAILED or not")
+async def _(shop: Shop, fault: str) -> None:
+    machine = await shop.start()
+    await shop.control.fault(fault)
+    await shop.provider.stop_machine(machine.id)
+    assert await shop.machine_state(machine.id) is not MachineState.ENDED
+    await shop.control.advance(timedelta(seconds=10))
     assert await shop.machine_state(machine.id) is MachineState.ENDED
 
 

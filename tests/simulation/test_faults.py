@@ -296,6 +296,18 @@ def _(shop: Shop) -> None:
     assert shop.instance(instance_id)["status"] == "failed"
 
 
+@shows("machine_falls_silent")
+def _(shop: Shop) -> None:
+    pool = seller(shop)
+    shop.buy(pool)
+    instance_id = ok(shop.start_instance(pool))["id"]
+    shop.market.advance(300)
+    ok(shop.http.get(f"{V2}/instances/{instance_id}/ssh"))
+    shop.market.fault("machine_falls_silent")
+    assert shop.http.get(f"{V2}/instances/{instance_id}/ssh").status_code == 404
+    assert shop.instance(instance_id)["status"] == "running"
+
+
 @shows("price_spike")
 def _(shop: Shop) -> None:
     before = min(price(row) for row in shop.rows(gpu_count=8, gpu_type="H100_80GB"))
@@ -376,12 +388,35 @@ def _(shop: Shop) -> None:
     assert [pod["id"] for pod in ok(shop.http.get(f"{V1}/pods/history"))["data"]] == [spot]
 
 
+@shows("pod_stopped")
+def _(shop: Shop) -> None:
+    shop.market.knobs(pod_start_seconds=1)
+    pod_id = ok(shop.rent(plain_row(shop)))["id"]
+    shop.market.advance(10)
+    shop.market.fault("pod_stopped")
+    pod = shop.pod(pod_id)
+    assert (pod["status"], pod["sshConnection"]) == ("STOPPED", None)
+    shop.market.advance(120)
+    (known,) = shop.market.state()["pods"]
+    assert known["minutes"] == 2
+
+
 @shows("delete_error")
 def _(shop: Shop) -> None:
     pod_id = ok(shop.rent(plain_row(shop)))["id"]
     shop.market.fault("delete_error")
     assert shop.http.delete(f"{V1}/pods/{pod_id}").status_code == 500
     assert shop.http.delete(f"{V1}/pods/{pod_id}").status_code == 200
+
+
+@shows("delete_late")
+def _(shop: Shop) -> None:
+    pod_id = ok(shop.rent(plain_row(shop)))["id"]
+    shop.market.fault("delete_late")
+    ok(shop.http.delete(f"{V1}/pods/{pod_id}"))
+    assert [pod["id"] for pod in ok(pods(shop))["data"]] == [pod_id]
+    shop.market.advance(10)
+    assert ok(pods(shop))["data"] == []
 
 
 @shows("price_above")
