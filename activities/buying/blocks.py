@@ -17,7 +17,8 @@ from activities.buying import purchase_rows as rows
 from activities.buying.block_scene import idle_since, unwanted
 from activities.buying.going_on import look_for_going_on
 from activities.buying.handing_over import hand_over, nodes_that_go_on
-from activities.buying.ledger import book_cost, book_use
+from activities.buying.ledger import book_use
+from activities.buying.machine_ends import MachineEnds, why_failed
 from activities.buying.machine_prices import above_limit
 from activities.buying.restarting import look_for_restart
 from activities.buying.unstarted import unstarted_machines
@@ -55,6 +56,7 @@ class BlockActivities:
         self._database = database
         self._temporal = temporal
         self._settings = settings
+        self._ends = MachineEnds(database, settings)
 
     @activity.defn
     @follows_up
@@ -70,14 +72,16 @@ class BlockActivities:
             block, machines = await self._rows(ref.block_id)
             if block["state"] == "ENDED":
                 return BlockLook(ends_at=block["ends_at"], drain_at=block["ends_at"], over=True)
-            dear = ""
+            ends = ""
             async with aclosing(registry.connect(self._settings, block["provider"])) as market:
                 for row in machines:
                     if row["state"] not in _AT_MARKET or row["machine_id"] is None:
                         continue
                     if (found := await _read(market, row)) is not None:
-                        await self._record(row, found)
-                        dear = dear or above_limit(found, block["limit"])
+                        ended = await self._ends.record(row, found)
+                        ends = ends or above_limit(found, block["limit"])
+                        if found.state is MachineState.FAILED and not ended:
+                            ends = ends or why_failed(found)
                         if found.state is MachineState.ENDING and row["state"] == "READY":
                             await give_notice(self._temporal, row["name"], _notice(found))
         async with self._database.transaction() as connection:
@@ -118,7 +122,7 @@ class BlockActivities:
         return BlockLook(
             ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
             idle=idle,
-            decides=decides, goes_on=goes_on, look_at=look_at or restart.look_at, ends=dear,
+            decides=decides, goes_on=goes_on, look_at=look_at or restart.look_at, ends=ends,
             sells=sells, starts=restart.numbers, awaits=restart.awaits,
         )  # fmt: skip
 
@@ -164,11 +168,11 @@ class BlockActivities:
                 return
             async with aclosing(registry.connect(self._settings, block["provider"])) as market:
                 by_name = {each.name: each for each in await market.machines()}
-                await self._mark_stopped([row["name"] for row in left], ref.reason)
+                await self._ends.mark_stopped([row["name"] for row in left], ref.reason)
                 for row in left:
                     # A cluster is listed by the name of its order, which is that of its block.
                     listed = by_name.get(row["name"]) or by_name.get(ref.block_id)
-                    await self._stop(market, row, listed)
+                    await self._ends.stop(market, row, listed)
         await failpoint("stop_machines.after-commit")
 
     @activity.defn
@@ -205,69 +209,6 @@ class BlockActivities:
                 text("SELECT * FROM machines WHERE block_id = :id ORDER BY name"), {"id": block_id}
             )
             return block.mappings().one(), machines.mappings().all()
-
-    async def _record(self, row: rows.Row, found: Machine) -> None:
-        """Write what a machine has cost, and that it has ended, where the market says so."""
-        over = found.state in (MachineState.ENDED, MachineState.FAILED)
-        async with self._database.transaction() as connection:
-            order = await rows.lock_order(connection, row["block_id"])
-            if order["is_machine"] and found.billed is not None and order["state"] != "CLOSED":
-                await book_cost(connection, order, found.billed, simulated=found.simulated)
-            if over:
-                await connection.execute(
-                    text("UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),"
-                         " machine_id = coalesce(machine_id, :id),"
-                         " reason = CASE WHEN state = 'FAILED' THEN reason"
-                         " ELSE coalesce(stop_reason, :reason) END"
-                         " WHERE name = :name AND state <> 'ENDED'"),
-                    {
-                        "id": found.id, "name": row["name"],
-                        "reason": found.reason or f"the market says {found.native_state}",
-                    },
-                )  # fmt: skip
-            await rows.recount(connection, order["purchase_id"])
-
-    async def _mark_stopped(self, names: Sequence[str], reason: str) -> None:
-        async with self._database.transaction() as connection:
-            await connection.execute(
-                text("UPDATE machines SET stop_reason = coalesce(stop_reason, :reason)"
-                     " WHERE name = ANY(:names)"),
-                {"names": list(names), "reason": reason or "it is of no more use"},
-            )  # fmt: skip
-
-    async def _stop(self, market: Provider, row: rows.Row, listed: Machine | None) -> None:
-        """Stop a machine, and book what it has cost in the end."""
-        machine_id = row["machine_id"] or (listed.id if listed else None)
-        if machine_id is None:
-            # Asked for, and never seen: the list may lag behind the answer that was lost.
-            if row["asked_at"] is not None and await self._may_lag(row["asked_at"]):
-                raise MarketAwayError(market.name, f"waits whether {row['name']} is listed")
-            await self._never_came(row["name"])
-            return
-        await market.stop_machine(machine_id)
-        await failpoint("stop_machines.after-call")
-        try:
-            found = await market.machine(machine_id)
-        except GoneError:
-            await self._never_came(row["name"])
-            return
-        await self._record(row, found)
-        if found.state not in (MachineState.ENDED, MachineState.FAILED):
-            raise MarketAwayError(market.name, f"{row['name']} has not ended yet")
-
-    async def _may_lag(self, since: datetime) -> bool:
-        async with self._database.transaction() as connection:
-            return await clock(connection) < since + self._settings.market_list_lag
-
-    async def _never_came(self, name: str) -> None:
-        async with self._database.transaction() as connection:
-            await connection.execute(
-                text("UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),"
-                     " reason = CASE WHEN state = 'FAILED' THEN reason"
-                     " ELSE 'the market does not know it' END"
-                     " WHERE name = :name AND state <> 'ENDED'"),
-                {"name": name},
-            )  # fmt: skip
 
 
 async def _read(market: Provider, row: rows.Row) -> Machine | None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from activities.buying.bills import book_bill
 from activities.buying.inputs import read_need
+from activities.buying.purchase_details import PurchaseDetails
 from activities.database import Database
 from activities.markets.findings import market_findings
 from activities.markets.reconcile import Mismatch, compare
@@ -139,4 +140,20 @@ async def test_a_bill_that_comes_after_the_account_was_closed_is_found_and_booke
     assert await found() == []
     idle = await buyer.rows("SELECT micro FROM balances WHERE account = :idle", idle=f"idle:{key}")
     assert idle == [{"micro": late.mend.book_bill.micro}]
+    await buyer.agrees()
+
+
+async def test_a_machine_that_failed_is_stopped_until_its_market_has_ended_it(buyer: Buyer):
+    """A pod that is STOPPED is billed until it is deleted, also after a DELETE that was accepted
+    and has not ended it yet."""
+    bought = await buyer.buy(pod_option(await buyer.an_offer()))
+    key = bought.orders[0]
+    buyer.market.fault("delete_late", times=2)
+    buyer.market.fault("pod_stopped")
+    await buyer.wake(key)
+    why = "the market says STOPPED/FINISHED; it may be billed until the market has ended it"
+    assert (await buyer.ended(key)).reason == why
+    (machine,) = (await PurchaseDetails(buyer.database).block(key)).machines
+    assert (machine.state, machine.reason) == ("ENDED", why)
+    assert buyer.market.happened("delete_late") == 2
     await buyer.agrees()

@@ -1,0 +1,113 @@
+"""Machines at their end: stopped, read until their market says that they are over, and booked."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import text
+
+from activities.buying import purchase_rows as rows
+from activities.buying.ledger import book_cost
+from activities.database import Database, clock
+from activities.failpoints import failpoint
+from activities.providers.base import Provider
+from models.errors import GoneError, MarketAwayError
+from models.market import Machine, MachineState
+from models.settings import Settings
+
+
+class MachineEnds:
+    """The steps of a block's activities on one machine. Each may run twice."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+
+    async def record(self, row: rows.Row, found: Machine) -> bool:
+        """Write what a machine has cost, and what its market says of it; return whether it is
+        over.
+
+        One that is billed as it runs and has failed may be billed until the market has ended it.
+        """
+        async with self._database.transaction() as connection:
+            order = await rows.lock_order(connection, row["block_id"])
+            by_use, failed = order["is_machine"], found.state is MachineState.FAILED
+            over = found.state is MachineState.ENDED or (failed and not by_use)
+            if by_use and found.billed is not None and order["state"] != "CLOSED":
+                await book_cost(connection, order, found.billed, simulated=found.simulated)
+            if over:
+                values = {"id": found.id, "name": row["name"], "reason": _said(found)}
+                await connection.execute(text(_END), values)
+            elif failed:
+                values = {"name": row["name"], "reason": why_failed(found)}
+                await connection.execute(text(_FAIL), values)
+            await rows.recount(connection, order["purchase_id"])
+        return over
+
+    async def mark_stopped(self, names: Sequence[str], reason: str) -> None:
+        """Note why machines are stopped, before they are."""
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE machines SET stop_reason = coalesce(stop_reason, :reason)"
+                     " WHERE name = ANY(:names)"),
+                {"names": list(names), "reason": reason or "it is of no more use"},
+            )  # fmt: skip
+
+    async def stop(self, market: Provider, row: rows.Row, listed: Machine | None) -> None:
+        """Stop a machine, and book what it has cost in the end.
+
+        Raises MarketAwayError until its market says that it is over.
+        """
+        machine_id = row["machine_id"] or (listed.id if listed else None)
+        if machine_id is None:
+            # Asked for, and never seen: the list may lag behind the answer that was lost.
+            if row["asked_at"] is not None and await self._may_lag(row["asked_at"]):
+                raise MarketAwayError(market.name, f"waits whether {row['name']} is listed")
+            await self._never_came(row["name"])
+            return
+        await market.stop_machine(machine_id)
+        await failpoint("stop_machines.after-call")
+        try:
+            found = await market.machine(machine_id)
+        except GoneError:
+            await self._never_came(row["name"])
+            return
+        if not await self.record(row, found):
+            raise MarketAwayError(market.name, f"{row['name']} has not ended yet")
+
+    async def _may_lag(self, since: datetime) -> bool:
+        async with self._database.transaction() as connection:
+            return await clock(connection) < since + self._settings.market_list_lag
+
+    async def _never_came(self, name: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(text(_NEVER_CAME), {"name": name})
+
+
+def why_failed(found: Machine) -> str:
+    """Return what to say of a machine that has failed and is not over."""
+    return f"{_said(found)}; it may be billed until the market has ended it"
+
+
+def _said(found: Machine) -> str:
+    return found.reason or f"the market says {found.native_state}"
+
+
+_END = """
+    UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),
+           machine_id = coalesce(machine_id, :id),
+           reason = CASE WHEN state = 'FAILED' THEN reason
+                         ELSE coalesce(stop_reason, :reason) END
+     WHERE name = :name AND state <> 'ENDED'
+"""
+
+_FAIL = """
+    UPDATE machines SET state = 'FAILED', reason = :reason
+     WHERE name = :name AND state NOT IN ('FAILED', 'ENDED')
+"""
+
+_NEVER_CAME = """
+    UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),
+           reason = CASE WHEN state = 'FAILED' THEN reason
+                         ELSE 'the market does not know it' END
+     WHERE name = :name AND state <> 'ENDED'
+"""
