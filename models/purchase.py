@@ -346,6 +346,9 @@ class BlockLook(Wire):
     """Numbers of the machines to start now, on paid time whose machines have ended."""
     awaits: Duration | None = None
     """How long the agents of machines that start are waited for; None where none starts."""
+    silent: tuple[str, ...] = ()
+    """Machines to stop now, so that others are started on their paid time: their agents have been
+    silent for too long."""
 
 
 class Cleared(Wire):

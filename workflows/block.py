@@ -29,6 +29,8 @@ _LOOKS_AGAIN = (BlockOptionKind.LET_GO, BlockOptionKind.GO_ON)
 """What changes the block at once."""
 _STARTS_AGAIN = "starts-again"
 """Blocks from before this left paid time unused whose machine had ended."""
+_STOPS_SILENT = "stops-silent"
+"""Blocks from before this kept a machine whose agent was silent for as long as it was paid for."""
 _SELLS_REST = "sells-rest"
 """Windows that were let go before this were not offered to others."""
 _SEES_OFF = "see-jobs-off"
@@ -67,6 +69,9 @@ class BlockWorkflow(Started):
                 continue
             if not self._draining and workflow.now() >= look.drain_at:
                 await self._drain(f"{ENDING} {look.ends_at:%Y-%m-%d %H:%M} UTC")
+            if look.silent and not self._draining and workflow.patched(_STOPS_SILENT):
+                await self._stop_silent(look.silent)
+                continue
             await self._start_again(look)
             await self._wait(look)
             if self._starting is None and workflow.info().is_continue_as_new_suggested():
@@ -130,6 +135,15 @@ class BlockWorkflow(Started):
         if verdict.kind is BlockOptionKind.GO_ON:
             self._draining = False  # where it drained, that was for its end
         return bool(verdict.sales) or verdict.kind in _LOOKS_AGAIN
+
+    async def _stop_silent(self, machines: tuple[str, ...]) -> None:
+        """Stop machines whose agents do not come back: the next look starts others."""
+        await steps.stop_machines(
+            BlockRef(
+                block_id=self._block.block_id, machines=machines,
+                reason="its agent had been silent for too long: another is started",
+            )
+        )  # fmt: skip
 
     async def _start_again(self, look: BlockLook) -> None:
         """Begin to bring up what the block lacks, and look again when that has come to its end."""

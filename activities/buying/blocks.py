@@ -123,7 +123,7 @@ class BlockActivities:
             ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
             idle=idle,
             decides=decides, goes_on=goes_on, look_at=look_at or restart.look_at, ends=ends,
-            sells=sells, starts=restart.numbers, awaits=restart.awaits,
+            sells=sells, starts=restart.numbers, awaits=restart.awaits, silent=restart.silent,
         )  # fmt: skip
 
     @activity.defn

@@ -9,7 +9,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.ends import ends_of_late
-from activities.buying.restarting import least_use
+from activities.buying.restarting import least_use, silent_until
 from activities.buying.unstarted import fails_again
 from activities.database import clock
 from activities.locality import with_locality
@@ -134,7 +134,8 @@ async def under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[Capaci
 async def _lost_of_late(
     connection: AsyncConnection, spec: PoolSpec, now: datetime
 ) -> list[CapacityUnderWay]:
-    """Return the nodes of bought windows that have lost their machine and are started again.
+    """Return the nodes of bought windows that have lost their machine, or its agent, and are
+    started again.
 
     Nobody waits for one for longer than a start may take, or where they fail again and again.
     """
@@ -144,7 +145,8 @@ async def _lost_of_late(
     coming: list[CapacityUnderWay] = []
     for row in found.mappings():
         request = PurchaseRequest.model_validate(row["request"])
-        due = row["since"] + spec.buying.usual_startup
+        began = silent_until(row["since"], spec.buying) if row["silent"] else row["since"]
+        due = began + spec.buying.usual_startup
         late = now > row["since"] + request.ready_within
         if late or await fails_again(connection, row["block"]):
             continue
@@ -290,7 +292,8 @@ _UNDER_WAY = """
 _LOST = """
     SELECT DISTINCT ON (p.id)
            p.id, p.tier, p.request, b.id AS block, b.provider, b.instance_type, b.place, b.ends_at,
-           b.nodes - m.held - g.held AS lost, greatest(m.since, b.starts_at) AS since,
+           b.nodes - m.held - g.held AS lost, m.silent,
+           greatest(m.since, b.starts_at) AS since,
            coalesce((p.request #>> ARRAY['options', o.option::text, 'fast_fabric'])::boolean,
                     false) AS fast_fabric
       FROM blocks b
@@ -302,7 +305,9 @@ _LOST = """
                       AS held,
                   max(coalesce(m.ended_at, n.state_since))
                       FILTER (WHERE n.id IS NOT NULL
-                                AND (m.state = 'ENDED' OR n.state IN ('LOST', 'GONE'))) AS since
+                                AND (m.state = 'ENDED' OR n.state IN ('LOST', 'GONE'))) AS since,
+                  coalesce(bool_or(m.state = 'READY' AND n.state IN ('LOST', 'GONE')), false)
+                      AS silent
              FROM machines m LEFT JOIN nodes n ON n.id = m.name
             WHERE m.block_id = b.id) AS m
      CROSS JOIN LATERAL (

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.restarting import least_use
+from activities.buying.unstarted import SILENT_SINCE
 from models.buying import BuyingPolicy, RefusedOffer
 from models.errors import FundsError, MarketError
 from models.pool import PoolSpec
@@ -97,17 +98,21 @@ _FORGET_OFFERS = "UPDATE purchase_orders SET refused_finally = false WHERE refus
 
 _REFUSALS = "SELECT provider, reason, times, at, for_funds FROM market_refusals"
 
-_UNUSED = """
+_UNUSED = f"""
     SELECT b.provider, b.id, b.ends_at, b.nodes, m.ready, m.reason
       FROM blocks b
       JOIN purchases p ON p.id = b.purchase_id
       JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
      CROSS JOIN LATERAL (
-           SELECT count(*) FILTER (WHERE state = 'READY') AS ready,
-                  count(*) FILTER (WHERE sale_key IS NOT NULL AND state <> 'READY') AS sold,
-                  (array_agg(coalesce(nullif(reason, ''), refused) ORDER BY asked_at DESC)
-                     FILTER (WHERE coalesce(nullif(reason, ''), refused) IS NOT NULL))[1] AS reason
-             FROM machines WHERE block_id = b.id) AS m
+           SELECT count(*) FILTER (WHERE state = 'READY' AND silent IS NULL) AS ready,
+                  count(*) FILTER (WHERE sale_key IS NOT NULL
+                                     AND (state <> 'READY' OR silent IS NOT NULL)) AS sold,
+                  (array_agg(coalesce(silent, why) ORDER BY asked_at DESC)
+                     FILTER (WHERE coalesce(silent, why) IS NOT NULL))[1] AS reason
+             FROM (SELECT m.state, m.sale_key, m.asked_at, {SILENT_SINCE} AS silent,
+                          coalesce(nullif(m.reason, ''), m.refused) AS why
+                     FROM machines m LEFT JOIN nodes n ON n.id = m.name
+                    WHERE m.block_id = b.id) AS k) AS m
      WHERE b.pool = :pool AND b.state IN ('STARTING', 'OPEN')
        AND b.ends_at > CASE WHEN p.buying THEN :now ELSE :of_use END
        AND m.ready + m.sold < b.nodes AND m.reason IS NOT NULL

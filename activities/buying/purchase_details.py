@@ -13,6 +13,7 @@ from activities.buying.accounts import (
     OF_BLOCK,
     OF_PURCHASE,
 )
+from activities.buying.unstarted import SILENT_SINCE
 from activities.database import Database, clock
 from models.errors import NotFoundError
 from models.money import format_dollars
@@ -199,12 +200,12 @@ _ORDERS = """
       FROM purchase_orders WHERE purchase_id = :id ORDER BY number
 """
 
-_MACHINES = """
+_MACHINES = f"""
     SELECT m.name, m.block_id, m.provider, m.machine_id, m.state, m.created_at,
            m.asked_at, m.ended_at, n.registered_at,
            -- Of one that its market refuses, and that is asked for again, by what.
-           coalesce(nullif(m.reason, ''), CASE m.state WHEN 'INTENT' THEN m.refused END, '')
-               AS reason
+           coalesce(nullif(m.reason, ''), CASE m.state WHEN 'INTENT' THEN m.refused END,
+                    {SILENT_SINCE}, '') AS reason
       FROM machines m LEFT JOIN nodes n ON n.id = m.name
      WHERE m.purchase_id = :purchase OR m.block_id = ANY(:blocks)
      ORDER BY m.name

@@ -31,10 +31,18 @@ class Restart(Frozen):
     """To start now."""
     awaits: timedelta | None = None
     """How long agents of machines that start are waited for; None where none starts."""
+    silent: tuple[str, ...] = ()
+    """Machines to stop now: their agents have been silent for too long."""
     look_at: datetime | None = None
     """When to look next, where that is sooner than usual."""
     possible: bool = False
     """Whether a machine may come up there yet."""
+
+
+def silent_until(since: datetime, policy: BuyingPolicy) -> datetime:
+    """Return until when an agent that fell silent may come back to its machine, which its market
+    says is up: for as long as another machine takes to start."""
+    return since + policy.usual_startup
 
 
 def least_use(policy: BuyingPolicy) -> timedelta:
@@ -45,7 +53,8 @@ def least_use(policy: BuyingPolicy) -> timedelta:
 async def look_for_restart(
     connection: AsyncConnection, block: Row, now: datetime, margins: Margins
 ) -> Restart:
-    """Return which machines of a bought window are to be started again, now or later.
+    """Return which machines of a bought window are to be started again, now or later, and which
+    are to be stopped for that.
 
     None of a block that ends, that is billed as it runs, or whose time has not begun; and none for
     a node whose time is for sale or sold.
@@ -74,14 +83,25 @@ async def look_for_restart(
         due[number] = next_start(row["failures"], since, now, block["ends_at"], least_use(policy))
     moments = [at for at in due.values() if at is not None]
     later = [at for at in moments if at > now]
+    silent: list[str] = []
+    for each in await connection.execute(text(_SILENT), {"id": block["id"]}):
+        until = silent_until(each.state_since, policy)
+        if until > now:
+            later.append(until)
+        elif now + least_use(policy) <= block["ends_at"]:
+            silent.append(each.name)
     if row["just_lost"]:
         later.append(now + _LOST_LOOK)
     if row["buying"]:
-        return Restart(look_at=now + _WHILE_IT_BUYS if moments else None, possible=bool(moments))
+        return Restart(
+            silent=tuple(silent), look_at=now + _WHILE_IT_BUYS if moments else None,
+            possible=bool(moments),
+        )  # fmt: skip
     numbers = tuple(number for number, at in due.items() if at is not None and at <= now)
     within = PurchaseRequest.model_validate(row["request"]).ready_within
     return Restart(
         numbers=numbers,
+        silent=tuple(silent),
         awaits=within if numbers or row["starting"] else None,
         look_at=min(later, default=None),
         possible=bool(moments),
@@ -113,6 +133,15 @@ _LACKS = f"""
       JOIN purchases p ON p.id = b.purchase_id
      WHERE b.id = :id
 """
+
+_SILENT = """
+    SELECT m.name, n.state_since
+      FROM machines m JOIN nodes n ON n.id = m.name
+     WHERE m.block_id = :id AND m.state = 'READY' AND m.sale_key IS NULL
+       AND n.state IN ('LOST', 'GONE')
+     ORDER BY m.name
+"""
+"""Of these their market says that they are up, or nothing: what has ended there is not READY."""
 
 _ASKED_FOR = """
     SELECT name, tries, refused_at FROM machines

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from activities.buying.market_refusals import closed_markets
+from activities.buying.purchase_details import PurchaseDetails
 from activities.buying.unstarted import FAILURES
+from activities.database import clock
 from activities.providers import registry
 from client.api import Longshore
 from models.job import JobState
+from models.pool import PoolSpec
 from models.purchase import PurchaseState
 from scheduling.buying.starting import FIRST_PAUSE, LONGEST_PAUSE, next_start
 from tests.buying.buyer import SOON, Buyer, block_option
@@ -96,6 +100,65 @@ async def test_a_node_whose_machines_end_again_and_again_is_sold(buyer: Buyer):
     assert len(await machines_of(buyer, block)) >= FAILURES
     assert sale["machine"] != node
     await buyer.agrees()
+
+
+async def test_a_machine_whose_agent_stays_silent_is_stopped_and_another_is_started(
+    buyer: Buyer, longshore: Longshore
+):
+    """Its market says that it runs, and bills it: what is paid is used."""
+    silence = timedelta(seconds=20)
+    await may_buy(buyer, usual_startup=silence)
+    bought = await buyer.buy(block_option(length=LONG))
+    (block,), (node,) = bought.orders, bought.nodes
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1h")
+    )
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    buyer.market.fault("machine_falls_silent")
+
+    async def is_told() -> bool:
+        (machine,) = (await PurchaseDetails(buyer.database).block(block)).machines
+        return machine.reason.startswith("its agent has been silent since")
+
+    await eventually(is_told)
+    async with buyer.database.transaction() as connection:
+        pool = PoolSpec(name=buyer.pool)
+        closed = await closed_markets(connection, pool, await clock(connection))
+    assert "has 0 of 1 machines, which are tried again: its agent has been" in closed["sfcompute"]
+
+    async def runs_again() -> bool:
+        status = await longshore.status(job.job_id)
+        return (status.state, status.attempt) == (JobState.RUNNING, 2)
+
+    await eventually(runs_again, SOON)
+    machines = await eventually(lambda: are_up(buyer, block, 1))
+    assert machines == {node: "ENDED", f"{block}.m2": "READY"}
+    (lost, _) = (await PurchaseDetails(buyer.database).block(block)).machines
+    assert lost.reason == "its agent had been silent for too long: another is started"
+    (seen,) = await buyer.rows("SELECT state_since FROM nodes WHERE id = :id", id=node)
+    assert lost.ended_at is not None
+    assert lost.ended_at >= seen["state_since"] + silence
+    purchases = await buyer.rows("SELECT id FROM purchases WHERE pool = :pool", pool=buyer.pool)
+    assert len(purchases) == 1
+    await longshore.cancel(job.job_id)
+    await longshore.wait(job.job_id)
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
+async def test_an_agent_that_is_silent_for_a_moment_keeps_its_machine(buyer: Buyer):
+    bought = await buyer.buy(block_option(length=LONG))
+    (block,), (node,) = bought.orders, bought.nodes
+    lost = (
+        "UPDATE nodes SET state = 'LOST', state_since = clock_timestamp() - CAST(:ago AS interval)"
+    )
+    await buyer.rows(f"{lost} WHERE id = :id", id=node, ago=timedelta(minutes=4))
+    assert (await buyer.look(block)).silent == ()
+    await buyer.rows(f"{lost} WHERE id = :id", id=node, ago=timedelta(minutes=6))
+    assert (await buyer.look(block)).silent == (node,)
+    late = "UPDATE blocks SET ends_at = clock_timestamp() + interval '9 minutes' WHERE id = :id"
+    await buyer.rows(late, id=block)
+    assert (await buyer.look(block)).silent == ()  # another would be of no use
 
 
 async def test_time_after_a_block_whose_machines_have_not_all_gone_on_is_used_whole(buyer: Buyer):
