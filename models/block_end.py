@@ -174,6 +174,8 @@ class BlockScene(Frozen):
     """The lowest price of like machines at any market now."""
     refused: tuple[RefusedOffer, ...] = ()
     """What markets took no order of lately: the time after it is not bought there."""
+    closed: str = ""
+    """Why its market is asked for nothing now; empty where it is."""
     policy: BuyingPolicy
     packing: PackingPolicy
     recent: tuple[RecentJobs, ...] = ()

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.demand import demand_of_late
 from activities.buying.inputs import read_need, under_way, with_refused_rows
-from activities.buying.market_refusals import refused_offers
+from activities.buying.market_refusals import refused_offers, refusing_markets
 from activities.buying.purchase_rows import Row
 from activities.buying.unstarted import given_up_machines, unstarted_machines
 from activities.providers import registry
@@ -60,6 +60,7 @@ async def read_scene(
     billed = await connection.execute(text(_BILLED), {"pool": block["pool"]})
     samples = await demand_of_late(connection, block["pool"], policy.smoothing, now)
     facts = _facts(block)
+    refusing = (await refusing_markets(connection, now)).get(facts.provider)
     return BlockScene(
         block=facts,
         machines=tuple(BlockMachine.model_validate(dict(row)) for row in machines.mappings()),
@@ -76,6 +77,7 @@ async def read_scene(
         demand=usual_demand(samples, Tier(block["tier"]), now),
         place=block["place"],
         refused=await refused_offers(connection, policy),
+        closed=refusing.why if refusing else "",
         policy=policy,
         packing=spec.packing,
         recent=need.unmet.recent,

@@ -20,6 +20,7 @@ from activities.buying.handing_over import hand_over, nodes_that_go_on
 from activities.buying.ledger import book_use
 from activities.buying.machine_ends import MachineEnds, why_failed
 from activities.buying.machine_prices import above_limit
+from activities.buying.market_refusals import refusing_markets
 from activities.buying.restarting import look_for_restart
 from activities.buying.unstarted import unstarted_machines
 from activities.database import Database, clock
@@ -105,6 +106,7 @@ class BlockActivities:
             )
             goes_on, look_at = await look_for_going_on(connection, block, now)
             restart = await look_for_restart(connection, block, now, self._settings.margins)
+            shut = (await refusing_markets(connection, now)).get(block["provider"])
             if await connection.scalar(text(_IS_SPOT), {"id": ref.block_id}):
                 look_at = now + _SPOT_LOOK
             elif (
@@ -113,6 +115,7 @@ class BlockActivities:
                 and not await _may_be_warm(connection, block)
             ):
                 look_at = now + _IDLE_LOOK
+        moments = (look_at, restart.look_at, shut.until if shut and decides else None)
         over = block["state"] != "STARTING" and not left and not restart.possible
         idle = ""
         if idle_at is not None and idle_at <= now:
@@ -122,7 +125,8 @@ class BlockActivities:
         return BlockLook(
             ends_at=block["ends_at"], drain_at=drain_at, over=over, idle_at=idle_at,
             idle=idle,
-            decides=decides, goes_on=goes_on, look_at=look_at or restart.look_at, ends=ends,
+            decides=decides, goes_on=goes_on, ends=ends,
+            look_at=min((at for at in moments if at is not None), default=None),
             sells=sells, starts=restart.numbers, awaits=restart.awaits, silent=restart.silent,
         )  # fmt: skip
 

@@ -4,6 +4,7 @@ they took no order with an image. Rows of books that are: their market took no o
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -37,6 +38,28 @@ async def forget(
         await connection.execute(text(_FORGET_OFFERS))
 
 
+class Refusing(NamedTuple):
+    """A market that refuses our key, or orders for the money of the account there."""
+
+    until: datetime
+    """When it is asked again."""
+    why: str
+
+
+async def refusing_markets(connection: AsyncConnection, now: datetime) -> Mapping[str, Refusing]:
+    """Return which markets are asked for nothing now, by name: purchases and renewals alike."""
+    found: dict[str, Refusing] = {}
+    for row in await connection.execute(text(_REFUSALS)):
+        until = closed_until(row.times, row.at, for_funds=row.for_funds)
+        if now < until:
+            why = (
+                f"{row.reason}. Nothing is bought there until {until:%Y-%m-%d %H:%M:%S} UTC, or "
+                "`longshore market resume`"
+            )
+            found[row.provider] = Refusing(until, why)
+    return found
+
+
 async def closed_markets(
     connection: AsyncConnection, spec: PoolSpec, now: datetime
 ) -> Mapping[str, str]:
@@ -45,14 +68,8 @@ async def closed_markets(
     What it has paid for there is used first, whatever keeps its machines from coming up, or has
     ended them.
     """
-    found: dict[str, str] = {}
-    for row in await connection.execute(text(_REFUSALS)):
-        until = closed_until(row.times, row.at, for_funds=row.for_funds)
-        if now < until:
-            found[row.provider] = (
-                f"{row.reason}. Nothing is bought there until {until:%Y-%m-%d %H:%M:%S} UTC, or "
-                "`longshore market resume`"
-            )
+    refusing = await refusing_markets(connection, now)
+    found = {provider: each.why for provider, each in refusing.items()}
     of_use = now + least_use(spec.purchasing)
     values = {"pool": spec.name, "now": now, "of_use": of_use}
     for row in await connection.execute(text(_UNUSED), values):

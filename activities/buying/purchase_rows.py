@@ -284,6 +284,11 @@ async def forget_reason(connection: AsyncConnection, purchase_id: str) -> None:
     )
 
 
+async def ask_for_renewal_again(connection: AsyncConnection, purchase_id: str) -> None:
+    """Have a renewal asked for again as soon as its market is: this one was no try."""
+    await connection.execute(text(_NOT_TRIED), {"id": purchase_id})
+
+
 async def recount(connection: AsyncConnection, purchase_id: str) -> None:
     """Bring what a purchase has cost, and may cost yet, to what its orders say.
 
@@ -363,6 +368,10 @@ _INSERT_MACHINE = """
     INSERT INTO machines (name, purchase_id, block_id, provider, part)
     SELECT :name, purchase_id, id, provider, :part FROM blocks WHERE id = :block
     ON CONFLICT (name) DO NOTHING
+"""
+
+_NOT_TRIED = """
+    UPDATE blocks SET tried_at = NULL WHERE id = (SELECT renews FROM purchases WHERE id = :id)
 """
 
 _RECOUNT = """

@@ -25,6 +25,7 @@ from activities.providers import registry
 from activities.providers.base import Provider
 from activities.queue import ensure_pool
 from activities.retrying import follows_up, reports_errors
+from activities.signals import Signals
 from activities.snapshot import load_pool
 from models.buying import BuyingPolicy
 from models.errors import (
@@ -159,6 +160,7 @@ class PurchasingActivities:
                 if forbidden:
                     async with self._database.transaction() as connection:
                         await market_refusals.note(connection, row["provider"], error)
+                        await rows.ask_for_renewal_again(connection, row["purchase_id"])
                 return (await self._seen(ref.key)).model_copy(
                     update={"late": rows.is_late(row, now), "forbidden": forbidden}
                 )
@@ -223,10 +225,11 @@ class PurchasingActivities:
     async def settle_purchase(self, change: StateChange) -> None:
         """No more orders: what was planned and not committed is free again.
 
-        Of one that has all that it wanted, what was refused before is no reason any more.
+        Of one that has all that it wanted, what was refused before is no reason any more. Where
+        no time after a block was bought, that is looked at again.
         """
         async with self._database.transaction() as connection:
-            await rows.lock_purchase(connection, change.purchase_id)
+            purchase = await rows.lock_purchase(connection, change.purchase_id)
             await connection.execute(
                 text("UPDATE purchases SET buying = false WHERE id = :id"),
                 {"id": change.purchase_id},
@@ -236,6 +239,8 @@ class PurchasingActivities:
                 await rows.forget_reason(connection, change.purchase_id)
             await rows.end_if_over(connection, change.purchase_id)
         await failpoint("settle_purchase.after-commit")
+        if purchase is not None and purchase["renews"] and change.state is not PurchaseState.READY:
+            await Signals(self._temporal).wake_blocks([purchase["renews"]])
 
     async def _option(self, purchase_id: str, number: int) -> PurchaseOption:
         async with self._database.transaction() as connection:

@@ -236,6 +236,8 @@ def _renewal(scene: BlockScene) -> tuple[PurchasePlan | None, BlockOption | None
         return None, None
     nodes = len({job.node_id for job in jobs})
     title = f"buy the {format_duration(window.length)} after it for {_nodes(nodes)}"
+    if scene.closed:
+        return None, BlockOption(kind=BlockOptionKind.RENEW, title=title, lost=scene.closed)
     plan = _plan(scene, nodes, window)
     if isinstance(plan, NoQuote):
         lost = plan.detail or plan.reason.value

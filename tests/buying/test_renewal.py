@@ -4,20 +4,23 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from activities.buying.purchase_details import PurchaseDetails
 from client.api import Longshore
 from models.job import JobState
+from scheduling.buying.starting import closed_until
 from tests.buying.buyer import Buyer, block_option
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
 
 
-async def ends_soon(buyer: Buyer, block: str) -> None:
-    """Have a block end in five minutes, as far as anybody here knows."""
+async def ends_soon(buyer: Buyer, block: str, minutes: int = 5) -> None:
+    """Have a block end in so many minutes, as far as anybody here knows."""
     await buyer.rows(
         "UPDATE blocks SET starts_at = starts_at - interval '2 hours',"
-        " ends_at = date_trunc('minute', now()) + interval '5 minutes' WHERE id = :id",
+        " ends_at = date_trunc('minute', now()) + CAST(:left AS interval) WHERE id = :id",
         id=block,
+        left=timedelta(minutes=minutes),
     )
 
 
@@ -99,6 +102,60 @@ async def test_a_renewal_over_the_cap_is_not_made(buyer: Buyer, longshore: Longs
     await asyncio.wait_for(longshore.wait(job.job_id), timedelta(minutes=1).total_seconds())
     await buyer.let_go(first)
     await buyer.agrees()
+
+
+async def test_a_renewal_that_is_refused_for_money_is_asked_for_again_as_a_purchase_is(
+    buyer: Buyer, longshore: Longshore
+):
+    bought = await buyer.buy(block_option())
+    (first,) = bought.orders
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1s")
+    )
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    await eventually(lambda: _overruns(buyer, job.job_id))
+    await ends_soon(buyer, first, minutes=18)  # more than it drains ahead
+    buyer.market.fault("funds", times=2, provider="sfcompute", route="POST /orders")
+    await may_buy(buyer, max_price={"FAST": "$3.00"}, startup_limit="1h")
+    await buyer.wake(first)
+
+    async def says_when(times: int) -> bool:
+        refused = await buyer.rows("SELECT times, at FROM market_refusals WHERE for_funds")
+        assert [each["times"] for each in refused] == [times]
+        until = closed_until(times, refused[0]["at"], for_funds=True)
+        block = await PurchaseDetails(buyer.database).block(first)
+        assert block.decision
+        assert "the balance is too low" in block.decision.reason
+        assert (await buyer.look(first)).look_at == until
+        return f"Nothing is bought there until {until:%Y-%m-%d %H:%M:%S} UTC" in (
+            block.decision.reason
+        )
+
+    async def renewals() -> int:
+        return len(await buyer.rows("SELECT id FROM purchases WHERE renews = :id", id=first))
+
+    assert await eventually(lambda: says_when(1))
+    for _ in range(3):
+        await buyer.wake(first)
+    assert await renewals() == 1
+    await _let_time_pass(buyer)
+    await buyer.wake(first)
+    assert await eventually(lambda: says_when(2))
+    assert await renewals() == 2
+    await _let_time_pass(buyer)  # somebody has paid in
+    await buyer.wake(first)
+    renewal = await eventually(lambda: _row(buyer, first))
+    buyer.purchases.append(renewal["id"])
+    assert await buyer.rows("SELECT * FROM market_refusals") == []
+    await longshore.cancel(job.job_id)
+    await longshore.wait(job.job_id)
+    await buyer.let_go(first)
+    await buyer.let_go(f"{renewal['id']}.1")
+    await buyer.agrees()
+
+
+async def _let_time_pass(buyer: Buyer) -> None:
+    await buyer.rows("UPDATE market_refusals SET at = at - interval '1 hour'")
 
 
 async def _row(buyer: Buyer, block: str) -> dict[str, Any]:
