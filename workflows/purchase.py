@@ -40,6 +40,8 @@ _TIMES_LATE = 3
 Block = ChildWorkflowHandle[BlockWorkflow, BlockEnd]
 _ONE_WINDOW = "one-window"
 """Purchases from before this ordered again when no machine came up on what they had bought."""
+_ONE_REFUSAL = "one-refusal"
+"""Purchases from before this tried other offers of a market that lets our key buy nothing."""
 _FIRST_LOOK, _LONGEST_LOOK = timedelta(milliseconds=500), timedelta(seconds=30)
 
 
@@ -59,6 +61,8 @@ class PurchaseWorkflow(Started):
         self._stop: str | None = None
         self._orders: dict[str, OrderSeen] = {}
         self._nodes: list[str] = []
+        self._shut: set[str] = set()
+        """Markets that let our key order nothing, or want money first."""
 
     @workflow.run
     async def run(self, request: PurchaseRequest) -> PurchaseStatus:
@@ -93,7 +97,8 @@ class PurchaseWorkflow(Started):
             return self.status()  # refused; or an earlier run of this id has begun it
         for number, option in enumerate(self._request.options):
             bought = any(seen.nodes for seen in self._orders.values())
-            if self._missing and self._stop is None and not (option.instead and bought):
+            shut = option.provider in self._shut or (option.instead and bought)
+            if self._missing and self._stop is None and not shut:
                 await self._try_option(number, option)
         await self._settle()
         return self.status()
@@ -115,6 +120,8 @@ class PurchaseWorkflow(Started):
             if offer is not None and self._missing < before:
                 continue  # each machine, or cluster, is an order of its own
             forbidden = seen is not None and seen.forbidden
+            if forbidden and workflow.patched(_ONE_REFUSAL):
+                self._shut.add(option.provider)
             if not self._missing or not reprices or forbidden or self._stop is not None:
                 return
             reprices -= 1

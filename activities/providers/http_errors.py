@@ -46,6 +46,9 @@ _BY_STATUS: dict[int, type[MarketError]] = {
 }
 _BY_WORDS: dict[str, type[MarketError]] = {
     "no longer available": GoneError,
+    "insufficient balance": FundsError,
+    "insufficient credit": FundsError,
+    "insufficient funds": FundsError,
 }
 """By a part of what a market says, in small letters, where its status tells too little."""
 

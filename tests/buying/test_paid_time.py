@@ -4,6 +4,8 @@ import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from activities.buying.purchase_details import PurchaseDetails
 from activities.buying.switch import BuyingSwitch
 from client.api import Longshore
@@ -128,13 +130,17 @@ async def test_an_order_that_our_key_may_not_make_is_not_made_again_and_again(
     await longshore.cancel(job.job_id)
 
 
+@pytest.mark.parametrize(
+    ("provider", "route", "gpus"), [("sfcompute", "POST /orders", 8), ("prime", "POST /pods/", 1)]
+)
 async def test_a_market_whose_account_lacks_money_is_asked_again_after_longer_each_time(
-    buyer: Buyer, longshore: Longshore
+    buyer: Buyer, longshore: Longshore, provider: str, route: str, gpus: int
 ):
-    buyer.market.fault("funds", times=2, provider="sfcompute", route="POST /orders")
-    buyer.market.fault("empty_availability", times=-1)
-    await may_buy(buyer, instance_types=["8xH100"])
-    job = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+    buyer.market.fault("funds", times=2, provider=provider, route=route)
+    if provider == "sfcompute":
+        buyer.market.fault("empty_availability", times=-1)
+    await may_buy(buyer, instance_types=[f"{gpus}xH100"])
+    job = await longshore.submit(a_spec(buyer.pool, gpus=gpus, expected_duration="10m"))
 
     async def says_when(times: int) -> bool:
         refused = await buyer.rows("SELECT times, at FROM market_refusals")

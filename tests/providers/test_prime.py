@@ -337,7 +337,11 @@ async def test_a_request_that_did_not_arrive_is_not_uncertain(server: ScriptedHT
     [
         (Reply({"detail": "the selected offer is gone"}, 400), InvalidOrderError),
         (Reply({"errors": [{"param": "pod.image", "details": "bad"}]}, 422), InvalidOrderError),
-        (Reply({"detail": "wallet"}, 402), FundsError),
+        (Reply({"detail": "Payment required"}, 402), FundsError),
+        (Reply({"errors": [{"param": "wallet", "details": "empty"}]}, 402), FundsError),
+        (Reply(status=402), FundsError),
+        (Reply({"detail": "Insufficient balance in your wallet"}, 400), FundsError),
+        (Reply({"errors": [{"param": "team", "details": "insufficient funds"}]}, 422), FundsError),
     ],
 )
 async def test_a_refusal_is_said(
