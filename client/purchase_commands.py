@@ -156,7 +156,7 @@ def let_go(
 
     The jobs are queued again. Time that was bought in advance stays paid for: what others bid for
     it is taken where the pool's policy sells (`resell`), and the pool buys nothing at that market
-    until it is over.
+    until it is over, or until `longshore market resume`, and then uses it first.
     """
     from activities.buying.block_end_views import BlockEndViews
     from client.calls import call

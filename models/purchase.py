@@ -307,6 +307,8 @@ class BlockInput(StartInput):
     block_id: str
     let_go: str | None = None
     """Why it ends before its time."""
+    takes_up: bool = False
+    """It was let go, and the rest of its time is used again."""
     draining: bool = False
     look_every: Duration = timedelta(minutes=5)
 
@@ -443,3 +445,5 @@ class Bought(Wire):
     """The best options of each tier, a line for each."""
     purchases: dict[str, PurchaseRequest] = Field(default_factory=dict[str, PurchaseRequest])
     """By id. Their intents are stored."""
+    takes_up: tuple[str, ...] = ()
+    """Blocks that were let go, and whose paid time is used again."""

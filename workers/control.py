@@ -20,6 +20,7 @@ from activities.buying.going_on import GoingOnActivities
 from activities.buying.machines import MachineActivities
 from activities.buying.purchasing import PurchasingActivities
 from activities.buying.sales import SaleActivities
+from activities.buying.taking_up import TakingUpActivities
 from activities.checkpoints.rows import CheckpointActivities, keep_observing
 from activities.checkpoints.store import CheckpointStore
 from activities.checkpoints.watch import CheckpointWatchActivities, CheckpointWatches
@@ -120,6 +121,7 @@ def control_worker(
     endings = BlockDecisionActivities(database, temporal, settings)
     going_on = GoingOnActivities(database, temporal)
     sales = SaleActivities(database, temporal, settings)
+    taking_up = TakingUpActivities(database)
     buying = BuyingActivities(database, settings)
     store = CheckpointStore(settings.resolve_checkpoint_store())
     checkpoints = CheckpointActivities(database, store)
@@ -149,7 +151,7 @@ def control_worker(
             clearing.clear_block, clearing.await_empty,
             endings.decide_block, endings.extend_machines, going_on.go_on,
             sales.intend_sale, sales.place_sale, sales.look_at_sale, sales.cancel_sale,
-            sales.settle_sale,
+            sales.settle_sale, taking_up.take_up_block,
         ],
         interceptors=[FittingArguments()],
         workflow_runner=workflow_runner(strict=strict),

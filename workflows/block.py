@@ -55,6 +55,8 @@ class BlockWorkflow(Started):
 
     @workflow.run
     async def run(self, block: BlockInput) -> BlockEnd:
+        if block.takes_up:
+            await steps.take_up_block(self._ref())
         while True:
             look = await steps.look_at_block(self._ref())
             reason = self._reason_to_end(look)
@@ -77,7 +79,13 @@ class BlockWorkflow(Started):
             if self._starting is None and workflow.info().is_continue_as_new_suggested():
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 workflow.continue_as_new(
-                    block.model_copy(update={"let_go": self._let_go, "draining": self._draining})
+                    block.model_copy(
+                        update={
+                            "let_go": self._let_go,
+                            "draining": self._draining,
+                            "takes_up": False,
+                        }
+                    )
                 )
         if self._let_go is not None and workflow.patched(_SEES_OFF):
             await self._see_off(reason)

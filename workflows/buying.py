@@ -4,21 +4,26 @@ It is apart from the pool's workflow, which no market may hold up; and apart fro
 which outlive it. One of a pool runs at a time: its id is the pool's.
 """
 
+import contextlib
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from activities.buying.deciding import BuyingActivities
     from models.purchase import (
         BUYING_WORKFLOW,
+        BlockInput,
         Bought,
         BuyingInput,
         BuyingRequest,
+        block_workflow_id,
         purchase_workflow_id,
     )
+    from workflows.block import BlockWorkflow
     from workflows.options import MARKET_HEARTBEAT_TIMEOUT
     from workflows.purchase import PurchaseWorkflow
 
@@ -53,6 +58,15 @@ class BuyingWorkflow:
         workflow.set_current_details(
             "\n".join([bought.reason, "", *(f"- {line}" for line in bought.considered)])
         )
+        for block_id in bought.takes_up:
+            with contextlib.suppress(WorkflowAlreadyStartedError):  # an earlier decision has
+                await workflow.start_child_workflow(
+                    BlockWorkflow.run,
+                    BlockInput(block_id=block_id, takes_up=True),
+                    id=block_workflow_id(block_id),
+                    parent_close_policy=ParentClosePolicy.ABANDON,
+                    static_summary=f"block {block_id} of pool {buying.pool}, taken up again",
+                )
         left = buying.at_least - (workflow.now() - began)
         if left > timedelta(0):
             await workflow.sleep(left, summary="the next decision")

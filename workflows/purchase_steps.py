@@ -13,6 +13,7 @@ from activities.buying.going_on import GoingOnActivities
 from activities.buying.machines import MachineActivities
 from activities.buying.purchasing import PurchasingActivities
 from activities.buying.sales import SaleActivities
+from activities.buying.taking_up import TakingUpActivities
 from models.block_end import GoOnRequest, SaleIntent, SaleRef, SaleSeen
 from models.purchase import (
     AgentsReport,
@@ -103,6 +104,10 @@ async def settle_purchase(change: StateChange) -> None:
 
 async def look_at_block(ref: BlockRef) -> BlockLook:
     return await _at_market(BlockActivities.look_at_block, ref, "look at its machines")
+
+
+async def take_up_block(ref: BlockRef) -> None:
+    await _store(TakingUpActivities.take_up_block, ref, "use its paid time again")
 
 
 async def drain_block(ref: BlockRef) -> None:

@@ -19,6 +19,7 @@ from activities.buying.demand import demand_of_late
 from activities.buying.inputs import PoolNeed, look_at, read_need, under_way
 from activities.buying.market_refusals import closed_markets, refused_offers
 from activities.buying.switch import why_stopped
+from activities.buying.taking_up import LetGoWindow, windows_to_use
 from activities.database import Database, clock
 from activities.providers import registry
 from activities.retrying import reports_errors
@@ -74,13 +75,16 @@ class BuyingActivities:
                 now = await clock(connection)
                 need = await _with_past(connection, spec, need, now)
                 closed = await closed_markets(connection, spec, now)
+                owned = await windows_to_use(connection, spec, now)
             if not spec.buying.enabled:
                 return Bought(reason="buying is off for this pool")
             # Most decisions are that nothing lacks: the markets are not asked for those.
             decision = await _decided(spec, need, coming, (), caps, now)
-            if all(option.kind.is_in_vain for option in decision.options):
+            if _lacks_nothing(decision):
                 await self._note(spec.name, decision, decision.coming)
                 return Bought(reason=decision.reason)
+            if used := await self._use_first(spec, need, coming, owned, caps, now):
+                return used
             views = await self._look(need, spec, now, closed, refused)
             decision = await _decided(spec, need, coming, views, caps, now)
             bought, stored = await self._store(prefix, spec, need, decision)
@@ -89,6 +93,36 @@ class BuyingActivities:
                 noted = noted.model_copy(update={"held_by": HeldBy.REFUSED})
             await self._note(spec.name, noted, with_bought(decision, stored))
             return bought
+
+    async def _use_first(
+        self,
+        spec: PoolSpec,
+        need: PoolNeed,
+        coming: Sequence[CapacityUnderWay],
+        owned: Sequence[LetGoWindow],
+        caps: CapsLeft,
+        now: datetime,
+    ) -> Bought | None:
+        """Return which windows are used that the pool owns, before anything is ordered; None where
+        none of them holds what lacks."""
+        if not owned:
+            return None
+        there = (*coming, *(window.capacity for window in owned))
+        decision = await _decided(spec, need, there, (), caps, now)
+        named = {name for each in decision.coming.values() for name in each.purchases}
+        used = [window for window in owned if window.capacity.id in named]
+        if not used and _lacks_nothing(decision):
+            used = list(owned)  # no job lacked them, but the warm target
+        if not used:
+            return None
+        reason = "; ".join(
+            f"use {window.block_id}, which was let go and is paid for until "
+            f"{window.ends_at:%H:%M} UTC: its machines are started again"
+            for window in used
+        )
+        decision = decision.model_copy(update={"reason": reason})
+        await self._note(spec.name, decision, decision.coming)
+        return Bought(reason=reason, takes_up=tuple(window.block_id for window in used))
 
     async def _look(
         self,
@@ -165,6 +199,10 @@ async def _decided(
     return await asyncio.to_thread(
         decide, need.unmet, coming, need.releases, views, spec.purchasing, caps, now, spec.packing
     )
+
+
+def _lacks_nothing(decision: BuyDecision) -> bool:
+    return all(option.kind.is_in_vain for option in decision.options)
 
 
 def option_of(plan: PurchasePlan, now: datetime) -> PurchaseOption:

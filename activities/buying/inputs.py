@@ -293,7 +293,7 @@ _LOST = """
     SELECT DISTINCT ON (p.id)
            p.id, p.tier, p.request, b.id AS block, b.provider, b.instance_type, b.place, b.ends_at,
            b.nodes - m.held - g.held AS lost, m.silent,
-           greatest(m.since, b.starts_at) AS since,
+           greatest(m.since, b.starts_at, p.changed_at) AS since,
            coalesce((p.request #>> ARRAY['options', o.option::text, 'fast_fabric'])::boolean,
                     false) AS fast_fabric
       FROM blocks b

@@ -5,6 +5,8 @@ bought and not used up yet), `job:ID` (what a job used), `idle:BLOCK` (what nobo
 `fee:PROVIDER`. A row is stored once for its reference; the database refuses every change.
 """
 
+from collections.abc import Mapping
+
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -73,29 +75,53 @@ async def book_sale(
 async def book_use(connection: AsyncConnection, block: RowMapping, cost: int) -> tuple[int, int]:
     """Close a block's account: each job pays its share, the rest is idle; return used and idle.
 
+    Of a block whose account was closed before, what differs is booked.
+
     A job's share is cost x its GPU-time / the GPU-time of the whole block, rounded down. What was
     sold again lowers what is idle: below zero where it brought more than idle time had cost. The
     block's row must be locked, its end known.
     """
     resold = await connection.scalar(text(_RESOLD), {"block": block["id"]}) or 0
+    booked = {
+        row.account: row.micro
+        for row in await connection.execute(text(_USED), {"block": block["id"]})
+    }
     used = 0
     rows = await connection.execute(text(_GPU_TIME), {"block": block["id"]})
     for row in rows.mappings().all():
         share = min(int(cost * row["micros"] // max(row["whole"], 1)), cost - used)
         used += share
-        await _use(connection, block, f"job:{row['job_id']}", share)
-    await _use(connection, block, f"idle:{block['id']}", cost - resold - used)
+        await _settle(connection, block, f"job:{row['job_id']}", share, booked)
+    await _settle(connection, block, f"idle:{block['id']}", cost - resold - used, booked)
     return used, cost - resold - used
 
 
 async def book_late(connection: AsyncConnection, block: RowMapping, more: int) -> None:
     """Put what was billed after a block's account was closed on what nobody used of it."""
-    if more == 0:
-        return
-    number = await connection.scalar(
+    if more:
+        reference = f"late/{await _count(connection, block)}"
+        await _use(connection, block, f"idle:{block['id']}", more, reference=reference)
+
+
+async def _settle(
+    connection: AsyncConnection,
+    block: RowMapping,
+    account: str,
+    micro: int,
+    booked: Mapping[str, int],
+) -> None:
+    """Bring what an account has paid of a block to `micro`."""
+    if account not in booked:
+        await _use(connection, block, account, micro)
+    elif more := micro - booked[account]:
+        reference = f"{account}/{await _count(connection, block)}"
+        await _use(connection, block, account, more, reference=reference)
+
+
+async def _count(connection: AsyncConnection, block: RowMapping) -> int:
+    return await connection.scalar(
         text("SELECT count(*) FROM ledger WHERE block_id = :id"), {"id": block["id"]}
     )
-    await _use(connection, block, f"idle:{block['id']}", more, reference=f"late/{number}")
 
 
 async def _use(
@@ -124,6 +150,16 @@ _BOOK = """
 _RESOLD = """
     SELECT sum(CASE WHEN credit = 'block:' || :block THEN micro ELSE -micro END)::bigint
       FROM ledger WHERE block_id = :block AND kind = 'resale'
+"""
+
+_USED = """
+    SELECT account, sum(micro)::bigint AS micro
+      FROM (SELECT debit AS account, micro FROM ledger
+             WHERE block_id = :block AND kind = 'usage' AND credit = 'block:' || :block
+             UNION ALL
+            SELECT credit, -micro FROM ledger
+             WHERE block_id = :block AND kind = 'usage' AND debit = 'block:' || :block) AS moved
+     GROUP BY account
 """
 
 _GPU_TIME = """

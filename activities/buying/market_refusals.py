@@ -10,11 +10,11 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.restarting import least_use
+from activities.buying.taking_up import let_go_windows
 from activities.buying.unstarted import SILENT_SINCE
 from models.buying import BuyingPolicy, RefusedOffer
 from models.errors import FundsError, MarketError
 from models.pool import PoolSpec
-from models.purchase import ENDING
 from scheduling.buying.starting import closed_until
 
 
@@ -77,12 +77,13 @@ async def closed_markets(
             f"{row.provider}: {row.id} is paid for until {row.ends_at:%H:%M} UTC and has "
             f"{row.ready} of {row.nodes} machines, which are tried again: {row.reason}"
         )
-    for row in await connection.execute(text(_LET_GO), {**values, "ending": ENDING}):
-        found[row.provider] = (
-            f"{row.provider}: {row.id} was let go, and {row.left} of its {row.nodes} nodes are "
-            f"paid for until {row.ends_at:%H:%M} UTC. Nothing is bought there until then, or "
-            "`longshore market resume`"
-        )
+    for each in await let_go_windows(connection, spec, now):
+        if not each["resumed"]:
+            found[each["provider"]] = (
+                f"{each['provider']}: {each['id']} was let go, and {each['left']} of its "
+                f"{each['nodes']} nodes are paid for until {each['ends_at']:%H:%M} UTC. Nothing "
+                "is bought there until then, or `longshore market resume`, and they are used again"
+            )
     return found
 
 
@@ -135,19 +136,6 @@ _UNUSED = f"""
        AND m.ready + m.sold < b.nodes AND m.reason IS NOT NULL
 """
 
-
-_LET_GO = """
-    SELECT b.provider, b.id, b.ends_at, b.nodes, b.nodes - u.nodes AS left
-      FROM blocks b
-      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
-     CROSS JOIN LATERAL (
-           SELECT (SELECT count(*) FROM sales WHERE block_id = b.id AND state = 'SOLD')
-                  + (SELECT count(*) FROM block_nodes WHERE block_id = b.id) AS nodes) AS u
-     WHERE b.pool = :pool AND b.state IN ('DRAINING', 'ENDED') AND b.ends_at > :of_use
-       AND NOT starts_with(b.reason, :ending) AND u.nodes < b.nodes
-       AND NOT EXISTS (SELECT FROM market_switch WHERE NOT stopped AND changed_at > b.ended_at)
-"""
-"""Windows that ended before their time: what is left of it is paid for, and nothing runs there."""
 
 _REFUSED_OFFERS = """
     SELECT DISTINCT ON (provider, seller, image, instance_type, place)

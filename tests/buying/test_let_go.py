@@ -156,7 +156,7 @@ async def test_time_that_is_given_up_is_told_and_sold_and_not_bought_again(
     await buyer.agrees()
 
 
-async def test_time_that_was_let_go_and_not_sold_is_not_bought_again_until_a_person_says_so(
+async def test_time_that_was_let_go_and_not_sold_is_used_again_once_a_person_says_so(
     buyer: Buyer, longshore: Longshore
 ):
     buyer.market.fault("empty_availability", times=-1)
@@ -179,12 +179,23 @@ async def test_time_that_was_let_go_and_not_sold_is_not_bought_again_until_a_per
     assert len(await buyer.rows(purchases, pool=buyer.pool)) == 1
     await BuyingSwitch(buyer.database).resume()
 
-    async def buys_again() -> bool:
-        return len(await buyer.rows(purchases, pool=buyer.pool)) == 2
+    async def runs_again() -> bool:
+        status = await longshore.status(job.job_id)
+        return (status.state, status.attempt) == (JobState.RUNNING, 2)
 
-    await eventually(buys_again, SOON, interval=1)
+    await eventually(runs_again, SOON, interval=1)
+    machines = "SELECT name, state FROM machines WHERE block_id = :id ORDER BY name"
+    names = [row["name"] for row in await buyer.rows(machines, id=block)]
+    assert names == [f"{block}.m1", f"{block}.m2"]
+    assert len(await buyer.rows(purchases, pool=buyer.pool)) == 1
     await longshore.cancel(job.job_id)
     await longshore.wait(job.job_id)
+    await buyer.let_go(block)
+    again = await buyer.ended(block)
+    assert (again.cost, again.resold) == (end.cost, 0)
+    assert again.used > end.used > 0
+    assert again.used + again.idle == again.cost
+    await buyer.agrees()
 
 
 async def test_a_window_that_drains_for_its_end_is_not_given_up(buyer: Buyer):
