@@ -29,13 +29,14 @@ async def take_away_after_notice(scene: Scene, chance: random.Random) -> str:
 
 
 async def end_early(scene: Scene, chance: random.Random) -> str:
-    """Let a block go whatever runs there."""
+    """Let a block go whatever runs there; then let the pool buy again, as an operator does."""
     live = "SELECT id FROM blocks WHERE state <> 'ENDED' ORDER BY id"
     blocks = await asyncio.to_thread(scene.fleet.rows, live)
     if not blocks:
         return ""
     block = str(chance.choice(blocks)["id"])
     await scenes.tell(lambda: scene.fleet.longshore.let_go(block, "chaos"))
+    await scene.trading.resume_after(block)
     return block
 
 

@@ -4,11 +4,15 @@ In the end its ledger has to be what the market says that it was paid, to the la
 and nothing may run there that nobody here knows.
 """
 
+import asyncio
 import contextlib
 from datetime import timedelta
+from functools import partial
 
 from temporalio.service import RPCError
 
+from activities.buying.switch import BuyingSwitch
+from activities.database import Database
 from models.buying import BuyingPolicy
 from models.job import JobSpec
 from models.messages import CommandReason
@@ -19,6 +23,7 @@ from tests.faults.buyers import disagreements
 from tests.faults.fleet import PATIENCE, Fleet
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
+from workers.processes import wait_until
 
 POOL = "bought"
 
@@ -52,6 +57,18 @@ class Trading:
 
     def purchases(self) -> int:
         return len(self._fleet.rows("SELECT id FROM purchases WHERE state <> 'REFUSED'"))
+
+    async def resume_after(self, block: str) -> None:
+        """Resume buying once a block has ended: where it was a window, nothing more is bought at
+        its market before. One that takes long, whatever is done to it, is left to the end."""
+        ended = "SELECT 1 FROM blocks WHERE id = %s AND state = 'ENDED'"
+        has_ended = partial(wait_until, lambda: bool(self._fleet.rows(ended, block)), PATIENCE)
+        if await asyncio.to_thread(has_ended):
+            database = Database(self._fleet.stack.postgres.url())
+            try:
+                await scenes.until_answered(BuyingSwitch(database).resume)
+            finally:
+                await database.close()
 
     async def violations(self) -> list[str]:
         """End whatever is left of what was bought, and return where ledger and market differ."""
