@@ -147,7 +147,7 @@ async def test_a_market_whose_account_lacks_money_is_asked_again_after_longer_ea
         assert [each["times"] for each in refused] == [times]
         until = closed_until(times, refused[0]["at"], for_funds=True)
         why = (await longshore.explain(job.job_id)).headline
-        assert "the balance is too low" in why
+        assert "the account there has too little money" in why
         return f"Nothing is bought there until {until:%Y-%m-%d %H:%M:%S} UTC" in why
 
     await eventually(lambda: says_when(1), interval=1)
