@@ -12,13 +12,15 @@ from console.api import PROBLEMS, ForPrograms
 from console.bought import Bought
 from console.problems import ApiError, Problem
 from models.base import Frozen, Instant, Name
+from models.messages import JOB_ID
 from models.purchase import PurchaseState
 from models.spending import BlockDetail, BlockView, CostView, PurchaseDetail, PurchaseView
 
 MOST = 500
 """Entries of an answer at most."""
 
-_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$"
+ID = f"^{JOB_ID.pattern}$"
+"""Of a job, a node, a purchase or a block: what names one of the others may name a job too."""
 _OLDEST = datetime(2020, 1, 1, tzinfo=UTC)
 _AHEAD = timedelta(days=366)
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -37,11 +39,11 @@ PoolName = Annotated[Name | None, Query(description="Only this pool's.", example
 Ended = Annotated[bool, Query(description="Those that have ended too.")]
 After = Annotated[
     str | None,
-    Query(pattern=_ID, description="`next` of the page before; the newest ones without."),
+    Query(pattern=ID, description="`next` of the page before; the newest ones without."),
 ]
 Limit = Annotated[int, Query(ge=1, le=MOST, description="Entries of a page.")]
-PurchaseId = Annotated[str, Path(pattern=_ID, examples=["p-0123456789ab-1"])]
-BlockId = Annotated[str, Path(pattern=_ID, examples=["p-0123456789ab-1.1"])]
+PurchaseId = Annotated[str, Path(pattern=ID, examples=["p-0123456789ab-1"])]
+BlockId = Annotated[str, Path(pattern=ID, examples=["p-0123456789ab-1.1"])]
 Since = Annotated[Instant | None, Query(description="Only what was booked from then on.")]
 Until = Annotated[Instant | None, Query(description="Only what was booked before.")]
 By = Annotated[Literal["pool", "tenant", "job", "block"], Query(description="What is summed up.")]

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query
 
 from activities.checkpoints.rows import StoredCheckpoints
 from console.api import PROBLEMS, ForPrograms
-from console.bought_api import After, Limit, PoolName
+from console.bought_api import ID, After, Limit, PoolName
 from console.fleet import Fleet
 from console.problems import Problem
 from models.base import Frozen, Name
@@ -16,7 +16,6 @@ from models.job import JobState
 from models.job_report import JobReport
 from models.views import Explanation, JobView, NodeView, PoolView
 
-_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$"
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     **{status: PROBLEMS[status] for status in (401, 422, 503)},
     404: {"model": Problem, "description": "There is no such pool or job."},
@@ -25,7 +24,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 JobRef = Annotated[
     str,
     Path(
-        pattern=_ID,
+        pattern=ID,
         description="A job's id, or a name for the newest job of it.",
         examples=["train-abcdefghij"],
     ),

@@ -43,7 +43,7 @@ class JobsPage:
         self._fleet, self._badge = fleet, badge
         asked = request.query_params
         pool, state = asked.get("pool", "")[:63], asked.get("state", "")
-        self._after = asked.get("after", "")[:200].replace("\0", "")
+        self._after = asked.get("after", "").replace("\0", "")
         with ui.element("div").classes("title"):
             ui.html("<h1>Jobs</h1>", sanitize=False)
             self._pool = PoolChoice(pool, self._changed)
@@ -114,7 +114,7 @@ class JobPage:
 
     def __init__(self, fleet: Fleet, badge: Badge, job_id: str) -> None:
         self._fleet, self._badge = fleet, badge
-        self._id = job_id[:200].replace("\0", "")
+        self._id = job_id.replace("\0", "")
         ui.html(f'<a class="back" href="{PATH}">All jobs</a>', sanitize=False)
         with ui.element("div").classes("title"):
             self._title = ui.html("<h1>Job</h1>", sanitize=False)

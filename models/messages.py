@@ -48,7 +48,8 @@ TIME_ENDED = "the time of its node ended"
 """Reason of the stop of a process that still ran when its node's end had come."""
 
 
-JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+LONGEST_JOB_ID = 201
+JOB_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{LONGEST_JOB_ID - 1}}}")
 """What an id of a job has to be: it names folders of nodes, containers and objects of stores."""
 
 

@@ -7,7 +7,7 @@ from temporalio.exceptions import ApplicationError
 
 from models.base import StartInput
 from models.errors import SpecError
-from models.messages import JOB_ID, JobInput
+from models.messages import JOB_ID, LONGEST_JOB_ID, JobInput
 from models.visible import visible
 
 _HISTORY = "history: is what a job carries over when its workflow continues as new; give none"
@@ -31,8 +31,9 @@ def refuse_odd_id(job_id: str) -> None:
     # Asked of odd ids alone: the histories of all others have no trace of it.
     if not JOB_ID.fullmatch(job_id) and workflow.patched("job-ids"):
         _refuse(
-            "the workflow id of a job must be job- and 1 to 201 letters, digits, dots, dashes and "
-            f"underscores, of which the first is no dot and no dash; {found!r} is not"
+            f"the workflow id of a job must be job- and 1 to {LONGEST_JOB_ID} letters, digits, "
+            "dots, dashes and underscores, of which the first is no dot and no dash; "
+            f"{found!r} is not"
         )
 
 

@@ -10,7 +10,6 @@ or does not agree with it, is no checkpoint.
 import contextlib
 import hashlib
 import os
-import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -27,13 +26,12 @@ from activities.storage import GivenUp, connect, is_local, make_folder, put_whol
 from models.base import Frozen
 from models.checkpoint import Manifest, ManifestName, StoredFile
 from models.errors import DamagedError, StoreError
+from models.messages import JOB_ID
 from scheduling.checkpoints import WholeCheckpoint, surplus, whole
 
 AT_ONCE = 4
 """Files of one checkpoint that are on their way at a time."""
 CHUNK = 4 * 2**20
-
-_JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 
 class Restored(Frozen):
@@ -200,7 +198,7 @@ class CheckpointStore:
     def jobs(self) -> tuple[str, ...]:
         """Return the jobs of which something is stored."""
         with self._speaking("read"):
-            return tuple(sorted(filter(_JOB_ID.fullmatch, self._ls(self._root))))
+            return tuple(sorted(filter(JOB_ID.fullmatch, self._ls(self._root))))
 
     # --- files --------------------------------------------------------------------------
 
@@ -308,7 +306,7 @@ class CheckpointStore:
         return self._place[1]
 
     def _folder(self, job_id: str) -> str:
-        if not _JOB_ID.fullmatch(job_id):
+        if not JOB_ID.fullmatch(job_id):
             raise StoreError(f"the job id {job_id!r} cannot name a folder")
         return f"{self._root}/{job_id}"
 

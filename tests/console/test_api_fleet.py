@@ -5,10 +5,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from temporalio.client import Client
 
 from activities.database import Database
 from activities.views import Views
+from models.messages import JOB_ID, LONGEST_JOB_ID
 from tests.support.console import RunningConsole, running_console
 from tests.support.control import new_pool
 from tests.support.database_away import database_away
@@ -149,6 +153,42 @@ async def test_pages_of_nodes_and_of_jobs(placed: Scene, console: RunningConsole
     )
 
 
+async def test_every_id_that_a_job_may_have_is_taken(scene: Scene, console: RunningConsole):
+    ids = {
+        f"_{scene.pool}", f"A.{scene.pool}-", f"9_{scene.pool}",
+        f"_{scene.pool}-".ljust(LONGEST_JOB_ID, "x"), f"a{scene.pool}.".ljust(LONGEST_JOB_ID, "_"),
+    }  # fmt: skip
+    for each in ids:
+        assert JOB_ID.fullmatch(each)
+        await scene.ledger.enqueue(each)
+        for path in ("", "/why", "/checkpoints"):
+            asked = console.get(f"/jobs/{each}{path}")
+            assert asked.status_code != 422, asked.text
+        assert of(console, f"/jobs/{each}")["job"]["id"] == each
+    found: list[str] = []
+    after: dict[str, str | None] = {}
+    for _ in ids:
+        page = of(console, "/jobs", limit=1, pool=scene.pool, **after)
+        found += [job["id"] for job in page["jobs"]]
+        after = {"after": page["next"]}
+    assert after == {"after": None}
+    assert sorted(found) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    "path", ["/jobs/{}", "/jobs/{}/why", "/jobs/{}/checkpoints", "/jobs?limit=1&after={}",
+             "/nodes?after={}", "/purchases/{}", "/purchases?after={}", "/blocks/{}"],
+)  # fmt: skip
+@hypothesis_settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@example(job_id="_")
+@example(job_id="x" * LONGEST_JOB_ID)
+@given(job_id=st.from_regex(JOB_ID, fullmatch=True))
+def test_no_id_that_a_job_may_have_is_nonsense(console: RunningConsole, path: str, job_id: str):
+    assert console.http.get(path.format(job_id)).status_code in (200, 404)
+
+
 async def test_jobs_by_pool_tenant_and_state(placed: Scene, console: RunningConsole):
     def ids(**query: object) -> set[str]:
         return {job["id"] for job in of(console, "/jobs", **query)["jobs"]}
@@ -226,6 +266,8 @@ async def test_a_database_that_is_away_is_said_and_comes_back(stack: Stack, data
         ("/jobs?tenant=%00", "tenant"),
         ("/jobs?after=%20", "after"),
         ("/jobs/%20", "job_id"),
+        ("/jobs/-x", "job_id"),
+        (f"/jobs/{'x' * (LONGEST_JOB_ID + 1)}", "job_id"),
     ],
 )
 def test_what_makes_no_sense_is_refused(console: RunningConsole, path: str, field: str):

@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError
 
 from client.api import Longshore
 from models.job import JobState
-from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, job_workflow_id
+from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, LONGEST_JOB_ID, job_workflow_id
 from models.settings import Settings
 from tests.support.console import RunningConsole, running_console
 from tests.support.control import a_spec, new_pool, reaches, serving_control
@@ -181,6 +181,25 @@ async def test_one_job_with_its_attempts(page: Page, here: RunningConsole, fleet
     await fleet.nodes["lab"].end(fleet.part, report=USER_ERROR)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("failed")
     await expect(attempts).to_contain_text("user, exit code 3: exit code 3")
+
+
+async def test_jobs_of_every_kind_of_id(page: Page, here: RunningConsole, fleet: Fleet):
+    longest = f"_{fleet.pool}-".ljust(LONGEST_JOB_ID, "x")
+    spec = {"name": "odd", "command": "true", "pool": fleet.pool, "gpus": 9}
+    for job_id in (f"_{fleet.pool}", longest):
+        await fleet.longshore.temporal.start_workflow(
+            JOB_WORKFLOW, {"spec": spec}, id=job_workflow_id(job_id),
+            task_queue=CONTROL_TASK_QUEUE,
+        )  # fmt: skip
+        await reaches(fleet.longshore, job_id, JobState.QUEUED)
+        await page.goto(f"{here.url}/jobs?pool={fleet.pool}")
+        await page.get_by_role("link", name=job_id, exact=True).click()
+        await expect(page).to_have_url(f"{here.url}/jobs/{job_id}")
+        await expect(page.get_by_role("heading", name=job_id)).to_be_visible()
+        # Everything else is older than the last one of a page.
+        await page.goto(f"{here.url}/jobs?pool={fleet.pool}&after={job_id}")
+        await expect(page.get_by_role("link", name=fleet.wide)).to_be_visible()
+        await expect(page.get_by_role("link", name=job_id, exact=True)).to_have_count(0)
 
 
 async def test_a_job_that_is_not_there(page: Page, here: RunningConsole):
