@@ -38,7 +38,7 @@ from scheduling.words import MOST_NODES, and_more, format_places
 def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
     """Return a line for each job; a narrow table leaves out what is mostly the same.
 
-    An id that would take the place of all else is folded: whole, as its end tells jobs apart.
+    An id that would take the place of all else is folded, as its end tells jobs apart.
     """
     headings = ["job", "state", "GPUs", "ago", "remark"]
     if width >= WIDE:

@@ -1,6 +1,7 @@
 """What the command line writes: results on stdout, remarks on stderr, one JSON document at a time.
 
-On a terminal results have colours and fit its width; in a pipe they are plain lines, nothing cut.
+On a terminal results have colours and fit its width; in a pipe they are plain lines, and
+nothing but a very long id is cut.
 """
 
 import io
@@ -23,6 +24,8 @@ from models.visible import in_one_line, visible
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 _PIPE_WIDTH = 4000
+_LONGEST_ID = 74
+"""Of a cell that is not folded: as long as an id that is made of the longest name of a job."""
 WIDE = 120
 """From so many columns on, tables show everything."""
 
@@ -50,6 +53,10 @@ class Rows(Table):
 
     def add_row(self, *cells: RenderableType | None, **layout: Any) -> None:
         shown = [_cell(cell) for cell in cells]
+        for number, (column, cell) in enumerate(zip(self.columns, shown, strict=False)):
+            # Where a cell is not folded, or up to a width, it makes every row as wide.
+            if isinstance(cell, str) and (column.no_wrap or column.max_width is not None):
+                shown[number] = _shortened(cell)
         super().add_row(*shown, **layout)
         for column, cell in zip(self.columns, shown, strict=False):
             if column.max_width is not None and isinstance(cell, str):
@@ -167,6 +174,14 @@ def _cell(cell: RenderableType | None) -> RenderableType | None:
         joined.no_wrap, joined.overflow, joined.style = cell.no_wrap, cell.overflow, cell.style
         return joined
     return cell
+
+
+def _shortened(text: str) -> str:
+    """Return the text without the middle of what is too long: the ends of ids tell them apart."""
+    if len(text) <= _LONGEST_ID:
+        return text
+    tail = _LONGEST_ID // 2
+    return f"{text[: _LONGEST_ID - tail - 1]}…{text[-tail:]}"
 
 
 def _as_json(value: object) -> object:

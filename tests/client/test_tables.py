@@ -5,13 +5,16 @@ import pytest
 from client.explain import explain
 from client.job_view import explanation_screen, job_screen, jobs_table
 from client.node_view import nodes_table
+from client.submission import new_job_id
 from client.terminal import Text, a_table, pairs, say
 from models.job import JobSpec, JobState
 from models.job_report import JobReport
 from models.placement import Decision, PlacementKind
 from tests.client.test_screens import NOW, a_job, a_node, a_running_job, drawn
 
-LONG_ID = "long-" * 40
+LONG_ID = f"{'n' * 63}-abcdefghij"
+"""As long as one can be that is made of a name."""
+CHOSEN_ID = "long-" * 40
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -32,8 +35,31 @@ def test_an_id_of_usual_length_is_not_folded_for_a_long_remark() -> None:
     assert line.startswith("train-with-a-name-abcdefghij0123  QUEUED")
 
 
-def test_a_pipe_gets_the_whole_id() -> None:
-    assert LONG_ID in drawn(jobs_table((a_job(id=LONG_ID),), NOW, 4000), 4000)[1]
+def test_a_pipe_gets_every_id_whole_that_is_made_of_a_name() -> None:
+    spec = JobSpec(name="n" * 63, command="true")
+    for job_id in (LONG_ID, new_job_id(spec, None)):
+        assert job_id in drawn(jobs_table((a_job(id=job_id),), NOW, 4000), 4000)[1]
+
+
+@pytest.mark.parametrize("width", [80, 140, 4000])
+def test_a_longer_id_is_shortened_in_its_middle(width: int) -> None:
+    """So it does not make every row as wide; its ends tell it from others."""
+    jobs = (a_running_job(), a_job(id=f"{CHOSEN_ID}-2", reason="no node can take it now"))
+    table = jobs_table(jobs, NOW, width)
+    lines = drawn(table, width)
+    taken = max(lines[1].index("RUNNING") - 2, 0)
+    said = "".join(line[:taken].strip() for line in lines[2:])
+    assert (len(said), said.count("…")) == (len(LONG_ID), 1)
+    first, last = said.split("…")
+    assert CHOSEN_ID.startswith(first)
+    assert f"{CHOSEN_ID}-2".endswith(last)
+
+
+def test_every_table_shortens_what_is_never_folded() -> None:
+    table = a_table(("purchase", "why"), fold=("why",))
+    table.add_row("p" * 300, "w" * 300)
+    shown = drawn(table, 1000)[1]
+    assert (shown.count("p"), shown.count("w")) == (len(LONG_ID) - 1, 300)
 
 
 @pytest.mark.parametrize("width", [80, 140])
