@@ -4,6 +4,7 @@ A purchase makes orders one after the other, each under a key of its own; an ord
 something has a block of the same id, and a block has machines, which become nodes of their names.
 """
 
+import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
@@ -22,6 +23,12 @@ PURCHASE_WORKFLOW = "PurchaseWorkflow"
 BLOCK_WORKFLOW = "BlockWorkflow"
 ENDING = "the block ends at"
 """What the reason of a drain begins with where a block comes to its end."""
+
+
+LONGEST_PURCHASE_ID = 40
+PURCHASE_ID = re.compile(rf"[a-z0-9]([a-z0-9._-]{{0,{LONGEST_PURCHASE_ID - 2}}}[a-z0-9])?")
+"""What an id of a purchase has to be: the names of its machines begin with it, and these are nodes
+(`models.base.Name`)."""
 
 
 def purchase_workflow_id(purchase_id: str) -> str:

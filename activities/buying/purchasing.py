@@ -39,6 +39,8 @@ from models.errors import (
 from models.market import Order, OrderRequest, Window
 from models.problems import beyond_bounds
 from models.purchase import (
+    LONGEST_PURCHASE_ID,
+    PURCHASE_ID,
     Intended,
     Opened,
     OrderIntent,
@@ -53,6 +55,7 @@ from models.purchase import (
     machine_names,
 )
 from models.settings import Settings
+from models.visible import brief
 
 _LOOK_EVERY = 1.0
 _ON_THE_WAY = timedelta(seconds=5)
@@ -73,7 +76,7 @@ class PurchasingActivities:
     async def open_purchase(self, request: PurchaseRequest) -> Opened:
         """Store the intent, before anything is ordered; or that it was refused, and why.
 
-        Raises SpecError for a request beyond the bounds.
+        Raises SpecError for a request beyond the bounds, and for an id that names no machine.
         """
         purchase_id = (activity.info().workflow_id or "").removeprefix("purchase-")
         try:
@@ -82,7 +85,7 @@ class PurchasingActivities:
                 known = await rows.lock_purchase(connection, purchase_id)
                 if known is not None:
                     return Opened(state=known["state"], reason=known["reason"])
-                if problems := beyond_bounds(request):
+                if problems := (*_odd_id(purchase_id), *beyond_bounds(request)):
                     raise SpecError("input", problems)
                 await rows.insert_purchase(connection, purchase_id, request)
                 await failpoint("open_purchase.before-commit")
@@ -320,6 +323,17 @@ class PurchasingActivities:
     async def _seen(self, key: str) -> OrderSeen:
         async with self._database.transaction() as connection:
             return await rows.seen(connection, key)
+
+
+def _odd_id(purchase_id: str) -> tuple[str, ...]:
+    """Return what is wrong with the id of a purchase that begins, if anything is."""
+    if PURCHASE_ID.fullmatch(purchase_id):
+        return ()
+    return (
+        f"the workflow id must be purchase- and 1 to {LONGEST_PURCHASE_ID} lower-case letters, "
+        "digits, dots, dashes and underscores, of which the first and the last are a letter or a "
+        f"digit; purchase-{brief(purchase_id)} is not",
+    )
 
 
 def _capabilities(settings: Settings, provider: str) -> Any:

@@ -215,6 +215,15 @@ async def test_a_request_beyond_the_bounds_is_refused(till: Till):
     assert await till.value("SELECT count(*) FROM purchases") == 0
 
 
+@pytest.mark.parametrize("odd", ["", "_x", "x-", "X", "a b", "x" * 41])
+async def test_an_id_that_names_no_machine_is_refused(till: Till, odd: str):
+    with pytest.raises(ApplicationError, match="the workflow id must be purchase- and 1") as no:
+        await till.open(odd)
+    assert no.value.non_retryable
+    assert await till.value("SELECT count(*) FROM purchases") == 0
+    assert (await till.open("x" * 40)).state is PurchaseState.INTENT
+
+
 async def test_a_step_that_runs_twice_stores_once(till: Till):
     assert (await till.open("p-1")).state is PurchaseState.INTENT
     assert (await till.open("p-1")).state is PurchaseState.INTENT

@@ -6,8 +6,16 @@ from pydantic import TypeAdapter
 
 from models.base import Name
 from models.messages import JOB_ID
+from models.purchase import PURCHASE_ID, machine_name, order_key
 
 NAMES = TypeAdapter[str](Name)
+
+
+@given(st.from_regex(PURCHASE_ID, fullmatch=True), st.integers(1, 9_999), st.integers(1, 9_999))
+def test_a_machine_of_any_purchase_has_a_name_for_a_node(
+    purchase: str, order: int, machine: int
+) -> None:
+    NAMES.validate_python(machine_name(order_key(purchase, order), machine))
 
 
 @given(st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?", fullmatch=True))
