@@ -1,15 +1,19 @@
-"""How much a document of people may hold: entries of lists and mappings, and bytes in all.
+"""How much a document of people, or what an agent says of itself, may hold: entries of lists and
+mappings, characters, the range of numbers, and bytes in all.
 
 What an earlier version took may have more: it is read with the context `TAKEN`, and goes on as it
 is. Cut, it would be another job.
 """
 
+import unicodedata
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema, to_json
+
+from models.visible import brief, shown
 
 TAKEN: Final = {"taken": True}
 """Context of a validation of what was taken already, by whichever version."""
@@ -24,6 +28,11 @@ def is_taken(info: ValidationInfo) -> bool:
     return info.context is TAKEN
 
 
+def is_given(info: ValidationInfo) -> bool:
+    """Return whether what is validated is given now."""
+    return info.context is GIVEN
+
+
 @dataclass(frozen=True)
 class Most:
     """Annotation: a list or mapping with at most so many entries, or a text with at most so many
@@ -34,6 +43,8 @@ class Most:
     """What to do with more."""
     on_arrival: bool = False
     """Looked at with the context `GIVEN` alone: the others read what somebody has let in."""
+    one_line: bool = False
+    """A text has no control character: no NUL, which the database cannot store, no end of line."""
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
@@ -50,13 +61,44 @@ class Most:
         return found
 
     def _check(self, value: Any, info: ValidationInfo) -> Any:
-        asked = info.context is GIVEN if self.on_arrival else not is_taken(info)
-        if len(value) > self.most and asked:
+        asked = is_given(info) if self.on_arrival else not is_taken(info)
+        if not asked:
+            return value
+        if len(value) > self.most:
             what = "characters" if isinstance(value, str) else "entries"
             instead = f": {self.instead}" if self.instead else ""
             raise ValueError(f"has {len(value):,} {what}; {self.most:,} is the most{instead}")
+        if self.one_line and any(unicodedata.category(each) == "Cc" for each in value):
+            raise ValueError(f"must not hold a control character, got {shown(value)}")
         return value
 
+
+@dataclass(frozen=True)
+class Range:
+    """Annotation: a number from `least` to `most`. Looked at with the context `GIVEN` alone."""
+
+    least: float
+    most: float
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.with_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {**handler(schema), "minimum": self.least, "maximum": self.most}
+
+    def _check(self, value: float, info: ValidationInfo) -> float:
+        if is_given(info) and not self.least <= value <= self.most:
+            got = brief(str(value))
+            raise ValueError(f"must be from {self.least:,} to {self.most:,}, got {got}")
+        return value
+
+
+Word = Annotated[str, Most(200, on_arrival=True, one_line=True)]
+"""A name that an agent gives its machine or itself, or the value of one of its facts."""
 
 _BOUND_OF = {"array": "maxItems", "object": "maxProperties", "string": "maxLength"}
 

@@ -4,15 +4,16 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from models.base import Frozen, Instant, Name, Reason, Wire
-from models.bounds import Most
+from models.bounds import Most, Range, Word, is_given
 from models.host import UNLIMITED, HostAmounts
 from models.job import Tier
-from models.mig import MigPositions, MigProfile
-from models.topology import NodeTopology
-from models.units import GB, GBPerSecond, Watts
+from models.mig import SLICES, MigPositions, MigProfile
+from models.topology import MOST_GPUS, GPUIndex, NodeTopology
+from models.units import GB, MOST_CPUS, GBPerSecond, Watts
+from models.visible import brief
 
 
 class NodeState(StrEnum):
@@ -62,7 +63,7 @@ class GPUParts(Frozen):
 class GPU(Frozen):
     """One GPU of a node, as the packer sees it."""
 
-    index: int = Field(ge=0, lt=1024)
+    index: int = Field(ge=0, lt=MOST_GPUS)
     vram: GB
     vram_used: GB = 0.0
     """Memory that is not to be had: taken by the jobs there, or kept back on a free GPU."""
@@ -170,47 +171,67 @@ class Node(Frozen):
         return HostAmounts(self.cpus_used, self.ram_used, self.storage_used, self.power_used)
 
 
+_SLICE_SET = Range(1, 2**SLICES - 1)
+_PARTS = Most(SLICES, on_arrival=True)
+"""Of a GPU, or positions of one profile: an instance has a slice at least."""
+
+
 class MigInstance(Wire):
     """One MIG instance that a GPU has."""
 
     profile: MigProfile
-    slices: int
+    slices: Annotated[int, _SLICE_SET]
     """The set of slices that it takes."""
-    uuid: str
+    uuid: Word
 
 
 class GPUInventory(Wire):
     """One GPU as the agent found it."""
 
-    index: int = Field(ge=0)
-    model: str
+    index: GPUIndex = Field(ge=0)
+    model: Word
     vram: GB
-    uuid: str = ""
-    mig: MigPositions | None = None
+    uuid: Word = ""
+    mig: (
+        Annotated[
+            dict[Word, Annotated[tuple[Annotated[int, _SLICE_SET], ...], _PARTS]],
+            Most(100, on_arrival=True),
+        ]
+        | None
+    ) = None
     """Set in MIG mode: where jobs can have instances. Of a real GPU, where they are."""
-    mig_instances: tuple[MigInstance, ...] = ()
+    mig_instances: Annotated[tuple[MigInstance, ...], _PARTS] = ()
     """Those that are there; none on a simulated GPU, where every position can be had."""
     power: Watts = 0.0
     """The most that it may draw; 0 where that is not known."""
 
 
+_FIRMWARE_TEXT = Most(4_000, on_arrival=True)
+"""As long as a `Reason`. Makers write what they like into it, also control characters."""
+
+
 class HostFirmware(Wire):
     """One part of a machine's firmware: what of it is in the fingerprint, or why nothing is."""
 
-    part: Reason
+    part: Annotated[Reason, Most(200, on_arrival=True)]
     """``BIOS`` or ``BMC``."""
-    facts: tuple[Reason, ...] = ()
+    facts: Annotated[
+        tuple[Annotated[Reason, _FIRMWARE_TEXT], ...], Most(100, on_arrival=True)
+    ] = ()
     """As the fingerprint has them, such as ``bios_version 3.2b``."""
-    missing: Reason = ""
+    missing: Annotated[Reason, _FIRMWARE_TEXT] = ""
     """Why it could not be read; empty where it was."""
+
+
+Address = Annotated[str, Most(253, on_arrival=True, one_line=True)]
 
 
 class Inventory(Wire):
     """What an agent says of its machine."""
 
-    gpu_type: str
-    gpus: tuple[GPUInventory, ...]
-    cpus: float = Field(gt=0)
+    gpu_type: Word
+    gpus: Annotated[tuple[GPUInventory, ...], Most(MOST_GPUS, on_arrival=True)]
+    cpus: Annotated[float, Range(0.001, MOST_CPUS)] = Field(gt=0)
     ram: GB
     storage_bandwidth: GBPerSecond | None = None
     """Of all storage that jobs use there; not limited when left out."""
@@ -218,23 +239,29 @@ class Inventory(Wire):
     """What jobs may draw there together; not limited when left out."""
     simulated: bool = False
     """True where the GPUs come from flags; shown wherever the node shows."""
-    container_runtime: str | None = None
-    hostname: str = ""
-    address: Annotated[str, Most(253, on_arrival=True)] = ""
+    container_runtime: Word | None = None
+    hostname: Word = ""
+    address: Address = ""
     """Where other nodes reach it: an IP address, or a name that they can resolve."""
-    agent_version: str = ""
+    agent_version: Word = ""
     topology: NodeTopology | None = None
     """What connects the GPUs, where the driver tells."""
-    conformance: str | None = None
+    conformance: Word | None = None
     """Fingerprint of driver, firmware and kernel parameters, where they are known."""
-    firmware: tuple[HostFirmware, ...] = ()
+    firmware: Annotated[tuple[HostFirmware, ...], Most(100, on_arrival=True)] = ()
     """Which firmware of the host is in that fingerprint; empty where there is no fingerprint, and
     from an agent before protocol 5."""
 
+    @model_validator(mode="after")
+    def _indices_differ(self, info: ValidationInfo) -> Self:
+        indices = [gpu.index for gpu in self.gpus]
+        if is_given(info) and len(set(indices)) != len(indices):
+            raise ValueError(f"GPU indices must differ, got {brief(str(indices))}")
+        return self
 
-_WORD = Most(200, on_arrival=True)
+
 Labels = Annotated[
-    dict[Annotated[str, _WORD], Annotated[str, Most(1_000, on_arrival=True)]],
+    dict[Word, Annotated[str, Most(1_000, on_arrival=True, one_line=True)]],
     Most(100, on_arrival=True),
 ]
 
@@ -243,14 +270,14 @@ class NodeIdentity(Wire):
     """Who an agent says that it is, and where its node belongs."""
 
     node_id: Name
-    agent_id: Annotated[str, _WORD]
+    agent_id: Word
     """Kept in the agent's work folder: the same across restarts on one machine."""
-    boot_id: Annotated[str, _WORD]
+    boot_id: Word
     """New at every start of the agent."""
     pool: Name = "default"
     tier: Tier = Tier.FAST
-    provider: Annotated[str, _WORD] = "own"
-    block_id: Annotated[str, _WORD] | None = None
+    provider: Word = "own"
+    block_id: Word | None = None
     expires_at: Instant | None = None
     labels: Labels = Field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from models.base import Frozen, ShortText, Wire, known_or
-from models.bounds import Most
+from models.bounds import Most, Range, Word
 
 REGION_LABEL = "region"
 CLUSTER_LABEL = "cluster"
@@ -145,14 +145,22 @@ _GB_PER_SECOND = {
 }
 
 
+MOST_GPUS = 1_024
+"""Of a node."""
+_GPUS = Most(MOST_GPUS, on_arrival=True)
+GPUIndex = Annotated[int, Range(0, MOST_GPUS - 1)]
+
+
 class NodeTopology(Wire):
     """What connects the GPUs of a node, pair by pair."""
 
-    gpus: tuple[int, ...]
+    gpus: Annotated[tuple[GPUIndex, ...], _GPUS]
     """Indices of the GPUs, in the order of the rows."""
-    links: Annotated[tuple[tuple[LinkClass | None, ...], ...], known_or(None)]
+    links: Annotated[
+        tuple[Annotated[tuple[LinkClass | None, ...], _GPUS], ...], known_or(None), _GPUS
+    ]
     """A row for each GPU, with an entry for each; null with itself and where none is known."""
-    nics: tuple[str | None, ...] = ()
+    nics: Annotated[tuple[Word | None, ...], _GPUS] = ()
     """The network card beside each GPU, null where there is none; empty when not known."""
 
     @cached_property

@@ -30,10 +30,12 @@ from activities.node.pruning import Keeping, Pruner, is_job_over
 from activities.node.system import close_to_others, keep_private
 from client.connection import server_address
 from models.base import Frozen, Instant, Name
-from models.errors import NodeTakenError, UnavailableError
+from models.bounds import Word
+from models.errors import NodeTakenError, SpecError, UnavailableError
 from models.job import Tier
 from models.messages import node_task_queue
-from models.node import Inventory, Labels, NodeIdentity
+from models.node import Address, Inventory, Labels, NodeIdentity
+from models.problems import beyond_bounds
 from models.protocol import BUILD
 from models.settings import Settings
 from workers.health import agent_parts, serving_health
@@ -64,8 +66,8 @@ class AgentOptions(Frozen):
     token: str
     pool: Name = "default"
     tier: Tier = Tier.FAST
-    provider: str = "own"
-    block_id: str | None = None
+    provider: Word = "own"
+    block_id: Word | None = None
     expires_at: Instant | None = None
     labels: Labels = Field(default_factory=dict)
     simulated: SimulatedGPUs | None = None
@@ -75,7 +77,7 @@ class AgentOptions(Frozen):
     """GB/s; not limited when left out."""
     power: float | None = None
     """Watts that its jobs may draw together; not limited when left out."""
-    address: str | None = None
+    address: Address | None = None
     """Where other nodes reach this one; found out when left out."""
 
 
@@ -83,8 +85,9 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
     """Run the agent of one node until SIGTERM or SIGINT.
 
     A second signal kills the processes without their grace. Raises NodeTakenError when the
-    work folder or the node has an agent already, TokenError for a wrong join token, and
-    UnavailableError when there is no GPU or the work folder cannot be written.
+    work folder or the node has an agent already, TokenError for a wrong join token, SpecError
+    where the machine says of itself what no node may have, and UnavailableError when there is no
+    GPU or the work folder cannot be written.
     """
     keep_private()
     stop = StopSignals()
@@ -98,6 +101,8 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         inventory = inventory.model_copy(update={"address": address})
         identities = [_identity(options, name) for name in names_of(options)]
         identity = identities[0]
+        if problems := (*beyond_bounds(identity), *beyond_bounds(inventory)):
+            raise SpecError("longshore agent", problems)
         _announce(identity, inventory)
         fence = Fence()
         runtime = start_runtime(settings)

@@ -52,8 +52,10 @@ Sign = Callable[[str, Registration], Registration]
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _REFUSALS: dict[str, type[LongshoreError]] = {
-    error.__name__: error for error in (TokenError, ClockError, NodeTakenError, RefusedError)
+    **{error.__name__: error for error in (TokenError, ClockError, NodeTakenError, RefusedError)},
+    "DataError": RefusedError,
 }
+"""By the type of a failure. What the database did not take as data, it will not take later."""
 
 
 async def connect_patiently(settings: Settings, runtime: Runtime | None = None) -> Client:

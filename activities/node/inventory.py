@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import psutil
 import pynvml
+from pydantic import Field, ValidationError
 
 from activities.node.mig import read_mig
 from activities.node.wiring import Conformance, read_conformance, read_topology
@@ -19,8 +20,9 @@ from models.base import Frozen
 from models.errors import SpecError, UnavailableError
 from models.mig import listed_models, positions_of
 from models.node import GPUInventory, Inventory
-from models.topology import NodeTopology
-from models.units import format_gb, parse_gb
+from models.problems import describe_all
+from models.topology import MOST_GPUS, NodeTopology
+from models.units import GB, format_gb
 from models.visible import shown
 
 RUNTIMES = ("docker", "podman")
@@ -38,10 +40,10 @@ class SimulatedGPUs(Frozen):
     A node of them has the cores and the memory that such machines have: 8 and 64 GB a GPU.
     """
 
-    count: int
-    gpu_type: str
-    vram: float
-    """GB each."""
+    count: int = Field(ge=1, le=MOST_GPUS)
+    gpu_type: str = Field(max_length=100)
+    vram: GB
+    """Each."""
     mig: tuple[int, ...] = ()
     """Indices of those in MIG mode."""
     power: float = 0.0
@@ -73,7 +75,13 @@ def parse_simulated(text: str, mig: str | None = None, power: float = 0.0) -> Si
     if not match or int(match.group(1)) == 0:
         raise SpecError("--simulate", (f"--simulate: expected 8xH100-80GB, not {shown(text)}",))
     count, gpu_type, vram = match.groups()
-    gpus = SimulatedGPUs(count=int(count), gpu_type=gpu_type, vram=parse_gb(vram), power=power)
+    try:
+        gpus = SimulatedGPUs.model_validate(
+            {"count": int(count), "gpu_type": gpu_type, "vram": vram, "power": power}
+        )
+    except ValidationError as error:
+        problems = tuple(f"--simulate: {problem}" for problem in describe_all(error))
+        raise SpecError("--simulate", problems) from None
     return gpus.model_copy(update={"mig": _indices(mig, gpus)}) if mig else gpus
 
 

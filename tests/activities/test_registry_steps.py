@@ -58,13 +58,20 @@ async def test_a_wrong_token_and_an_old_proof_are_refused(ledger: Ledger):
     assert await ledger.value("SELECT count(*) FROM nodes") == 0
 
 
-async def test_labels_and_an_address_beyond_their_bounds_are_refused(ledger: Ledger):
+async def test_what_an_agent_says_beyond_the_bounds_is_refused(ledger: Ledger):
     right = registration(ledger.pool, "node-a")
     many = {f"label-{number}": "" for number in range(101)}
     long = {"address": "a" * 254}
+    twice = {"gpus": right.inventory.gpus[:1] * 2}
     for update, why in (
         ({"identity": right.identity.model_copy(update={"labels": many})}, "labels: has 101 ent"),
         ({"inventory": right.inventory.model_copy(update=long)}, "address: has 254 characters"),
+        (
+            {"inventory": right.inventory.model_copy(update={"hostname": "h\0"})},
+            "hostname: must no",
+        ),
+        ({"inventory": right.inventory.model_copy(update={"cpus": 1e300})}, "cpus: must be from"),
+        ({"inventory": right.inventory.model_copy(update=twice)}, "GPU indices must differ"),
     ):
         request = proof.sign(TOKEN, right.model_copy(update={**update, "claim": ""}))
         with pytest.raises(ApplicationError, match=f"node node-a: {why}") as refusal:

@@ -67,7 +67,13 @@ def test_an_amount_that_is_too_large_is_refused_before_the_agent_starts() -> Non
         ("--ram", "1001PB", "expected 1,000,000,000 GB at most, not '1001PB'"),
         ("--storage-bandwidth", "1001PB/s", "expected 1,000,000,000 GB/s at most, not '1001PB/s'"),
         ("--power", "1001MW", "expected 1,000,000,000 W at most, not '1001MW'"),
-    ):
+        (
+            "--simulate", "8xH100-99999999999999GB",
+            "vram: must be at most 1000000000, got 99999999999999.0",
+        ),
+        ("--address", "a" * 254, "has 254 characters; 253 is the most"),
+        ("--provider", "a" * 201, "has 201 characters; 200 is the most"),
+    ):  # fmt: skip
         run = _agent(option, value)
         assert run.returncode == SpecError.exit_code
         assert run.stderr == f"longshore agent: {option}: {problem}\n"

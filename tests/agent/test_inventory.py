@@ -49,6 +49,21 @@ def test_another_form_of_simulated_gpus_is_refused(text: str) -> None:
         parse_simulated(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("8xH100-99999999999999GB", "vram: must be at most 1000000000, got 99999999999999.0"),
+        (f"8xH100-{'9' * 400}GB", "vram: expected a finite size, not inf"),
+        (f"8x{'H' * 100_000}-80GB", "gpu_type: must have at most 100 characters"),
+        ("1025xH100-80GB", "count: must be at most 1024, got 1025"),
+    ],
+)
+def test_simulated_gpus_beyond_the_bounds_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_simulated(text)
+    assert refused.value.problems == (f"--simulate: {problem}",)
+
+
 @pytest.mark.skipif(machine_has_gpus(), reason="this machine has GPUs")
 def test_without_gpus_the_error_says_what_to_do() -> None:
     with pytest.raises(UnavailableError, match="--simulate 8xH100-80GB"):

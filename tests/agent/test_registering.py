@@ -1,14 +1,16 @@
 """An agent and a control worker of the version before, which knows the older proof alone."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
 
 from activities.node.fence import Fence
 from models import proof
-from models.errors import TokenError
+from models.errors import RefusedError, TokenError
 from models.messages import Registered
 from models.node import Liveness
 from tests.support.ledger import TOKEN, registration
@@ -28,6 +30,14 @@ class OfControl(Registrar):
         if sign not in self.takes:
             raise TokenError("wrong join token")
         return Registered(node_id="node-a", epoch=1, liveness=Liveness.within(MINUTE))
+
+
+class Refusing:
+    """A server on which the database refuses each registration."""
+
+    async def execute_update_with_start_workflow(self, *_: object, **__: object) -> Registered:
+        refusal = ApplicationError("bigint out of range", type="DataError")
+        raise WorkflowUpdateFailedError(refusal)
 
 
 @pytest.fixture
@@ -51,3 +61,12 @@ async def test_a_token_that_neither_proof_helps_is_refused(registrar: OfControl)
     with pytest.raises(TokenError):
         await registrar.register(Fence())
     assert registrar.asked == (proof.sign, proof.sign_as_before)
+
+
+async def test_what_the_database_does_not_take_as_data_ends_the_agent() -> None:
+    """Sent again, it would be refused again, for ever."""
+    claim = registration("pool", "node-a")
+    server = cast("Client", Refusing())
+    registrar = Registrar(server, claim.identity, claim.inventory, TOKEN)
+    with pytest.raises(RefusedError, match="bigint out of range"):
+        await asyncio.wait_for(registrar.register(Fence()), 5)

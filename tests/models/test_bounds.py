@@ -19,7 +19,7 @@ from models.errors import SpecError
 from models.job import MOST_BYTES, JobSpec
 from models.job_examples import FULL_EXAMPLE
 from models.messages import JobInput
-from models.node import NodeIdentity
+from models.node import Inventory, NodeIdentity
 from models.placement import JobRequest
 from models.pool import PoolSpec
 from models.problems import beyond_bounds
@@ -32,6 +32,8 @@ from tests.support.packing import NOW, POLICY, a_node
 SMALL: dict[str, Any] = {"name": "job", "command": "true"}
 EXAMPLE: dict[str, Any] = yaml.safe_load(FULL_EXAMPLE)
 HUGE = (10**400, -(10**400), "9" * 5000, float("inf"), float("nan"), 1e308, -1e308)
+A_GPU: dict[str, Any] = {"index": 0, "model": "H100", "vram": 80}
+AN_INSTANCE: dict[str, Any] = {"profile": "1g.10gb", "slices": 1, "uuid": "MIG-0"}
 TEXTS = ("command", "image", "workdir", "gpu_type")
 
 
@@ -159,7 +161,9 @@ BY_NO_PERSON = {
 new, the reasons of a decision, the row of an offer list."""
 
 
-@pytest.mark.parametrize("model", [JobSpec, JobInput, PoolSpec, NodeIdentity, PurchaseRequest])
+@pytest.mark.parametrize(
+    "model", [JobSpec, JobInput, PoolSpec, NodeIdentity, Inventory, PurchaseRequest]
+)
 def test_no_text_list_or_mapping_is_without_a_bound(model: type[BaseModel]):
     schema = model.model_json_schema()
     defs = schema.get("$defs", {})
@@ -170,14 +174,24 @@ def test_no_text_list_or_mapping_is_without_a_bound(model: type[BaseModel]):
     assert list(_boundless(schema, defs)) == []
 
 
-def _boundless(schema: dict[str, Any], defs: dict[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the place of each text without a longest form, and list or mapping without a most."""
+def test_no_number_of_an_inventory_is_without_a_bound():
+    schema = Inventory.model_json_schema()
+    assert list(_boundless(schema, schema["$defs"], numbers=True)) == []
+
+
+def _boundless(
+    schema: dict[str, Any], defs: dict[str, Any], path: str = "", *, numbers: bool = False
+) -> Iterator[str]:
+    """Yield the place of each text without a longest form, and list or mapping without a most;
+    of `numbers`, where they are asked for, those without a least or a most."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        yield from _boundless(defs[name], defs, path)
+        yield from _boundless(defs[name], defs, path, numbers=numbers)
     kind = schema.get("type", ())
     if "string" in kind and not {"maxLength", "enum", "const", "format"} & schema.keys():
         yield f"{path} (text)"
+    if numbers and kind in ("integer", "number") and not {"minimum", "maximum"} <= schema.keys():
+        yield f"{path} (number)"
     if kind == "array" and "maxItems" not in schema:
         yield f"{path} (list)"
     free = {"additionalProperties", "patternProperties"} & {key for key in schema if schema[key]}
@@ -191,9 +205,9 @@ def _boundless(schema: dict[str, Any], defs: dict[str, Any], path: str = "") -> 
     forms = [*schema.get("anyOf", ()), *schema.get("allOf", ())]
     forms += [schema[key] for key in ("items", "additionalProperties") if schema.get(key)]
     for form in (*forms, *schema.get("patternProperties", {}).values()):
-        yield from _boundless(form, defs, path)
+        yield from _boundless(form, defs, path, numbers=numbers)
     for name, each in schema.get("properties", {}).items():
-        yield from _boundless(each, defs, f"{path}.{name}")
+        yield from _boundless(each, defs, f"{path}.{name}", numbers=numbers)
 
 
 def test_a_spec_has_as_many_bytes_as_temporal_carries():
@@ -282,6 +296,7 @@ def test_settings_of_a_pool_have_bounds_and_those_that_are_stored_are_read(
         ({f"label-{number}": "" for number in range(101)}, "labels: has 101 entries; 100 is"),
         ({"rack": "x" * 1_001}, "labels.rack: has 1,001 characters; 1,000 is the most"),
         ({"x" * 201: ""}, "has 201 characters; 200 is the most"),
+        ({"rack": "a\0"}, "labels.rack: must not hold a control character"),
     ],
 )
 def test_labels_of_an_agent_have_bounds_and_those_that_were_let_in_are_read(
@@ -291,6 +306,43 @@ def test_labels_of_an_agent_have_bounds_and_those_that_were_let_in_are_read(
     assert NodeIdentity.model_validate_json(identity.model_dump_json()) == identity
     (problem,) = beyond_bounds(identity)
     assert said in problem
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"gpu_type": "H" * 100_000}, "gpu_type: has 100,000 characters; 200 is the most"),
+        ({"hostname": "h" * 50_000}, "hostname: has 50,000 characters; 200 is the most"),
+        ({"hostname": "h\0"}, "hostname: must not hold a control character, got 'h\\x00'"),
+        ({"container_runtime": "\x1b[2J"}, "container_runtime: must not hold a control"),
+        ({"cpus": 1e300}, "cpus: must be from 0.001 to 1,000,000, got 1e+300"),
+        ({"cpus": 1e-300}, "cpus: must be from 0.001 to 1,000,000, got 1e-300"),
+        ({"gpus": [A_GPU] * 1_025}, "has 1,025 entries; 1,024 is"),
+        (
+            {"gpus": [{**A_GPU, "index": 1_024}]},
+            "gpus[0].index: must be from 0 to 1,023, got 1024",
+        ),
+        ({"gpus": [A_GPU, A_GPU]}, "GPU indices must differ, got [0, 0]"),
+        ({"gpus": [{**A_GPU, "uuid": "x" * 201}]}, "gpus[0].uuid: has 201 characters; 200 is"),
+        (
+            {"gpus": [{**A_GPU, "mig": {"1g.10gb": [256]}}]},
+            "mig.1g.10gb[0]: must be from 1 to 255",
+        ),
+        (
+            {"gpus": [{**A_GPU, "mig_instances": [AN_INSTANCE] * 9}]},
+            "has 9 entries; 8 is the most",
+        ),
+        ({"topology": {"gpus": [0], "links": [[None]], "nics": ["x" * 201]}}, "nics[0]: has 201"),
+        ({"firmware": [{"part": "BIOS"}] * 101}, "firmware: has 101 entries; 100 is the most"),
+    ],
+)
+def test_what_an_agent_says_of_its_machine_has_bounds_and_what_was_let_in_is_read(
+    fields: dict[str, Any], said: str
+):
+    whole = {"gpu_type": "H100", "gpus": [A_GPU], "cpus": 8, "ram": 64, **fields}
+    inventory = Inventory.model_validate(whole)
+    assert Inventory.model_validate_json(inventory.model_dump_json()) == inventory
+    assert said in "; ".join(beyond_bounds(inventory))
 
 
 wrong = st.one_of(
