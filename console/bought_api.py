@@ -11,7 +11,7 @@ from activities.markets.reconcile import MarketFinding
 from console.api import PROBLEMS, ForPrograms
 from console.bought import Bought
 from console.problems import ApiError, Problem
-from models.base import Frozen, Instant, Name
+from models.base import Frozen, Instant, Name, WithoutNul
 from models.messages import JOB_ID
 from models.purchase import PurchaseState
 from models.spending import BlockDetail, BlockView, CostView, PurchaseDetail, PurchaseView
@@ -83,7 +83,7 @@ class OrphansResponse(Frozen):
 class StopRequest(Frozen):
     """Why buying is stopped."""
 
-    reason: str = Field(default="", max_length=500, examples=["prices have gone mad"])
+    reason: WithoutNul = Field(default="", max_length=500, examples=["prices have gone mad"])
 
 
 def router(bought: Bought) -> APIRouter:
@@ -100,7 +100,8 @@ def _add_lists(routes: APIRouter, bought: Bought) -> None:
     async def purchases(
         pool: PoolName = None,
         tenant: Annotated[
-            str | None, Query(min_length=1, max_length=200, description="Only this tenant's.")
+            WithoutNul | None,
+            Query(min_length=1, max_length=200, description="Only this tenant's."),
         ] = None,
         state: Annotated[
             PurchaseState | None,
@@ -115,7 +116,7 @@ def _add_lists(routes: APIRouter, bought: Bought) -> None:
         Each entry is one of `longshore purchases --json`.
         """
         found = await bought.purchases(
-            pool=pool, tenant=_no_zero(tenant), state=state, ended=ended, after=after,
+            pool=pool, tenant=tenant, state=state, ended=ended, after=after,
             limit=limit + 1,
         )  # fmt: skip
         page = tuple(found[:limit])
@@ -187,7 +188,7 @@ def _add_switch(routes: APIRouter, bought: Bought) -> None:
     async def stop(request: Request, why: StopRequest) -> SwitchState:
         """No purchase and no order is made from now on; what runs goes on."""
         _needs_token(request)
-        return await bought.stop(why.reason.replace("\0", ""))
+        return await bought.stop(why.reason)
 
     @routes.post("/market/resume", summary="Let it be bought again", responses=_WRITING)
     async def resume(request: Request) -> SwitchState:
@@ -200,13 +201,6 @@ def _needs_token(request: Request) -> None:
     """Refuse a browser's cookie: another page of this host could make it send one."""
     if "authorization" not in request.headers:
         raise ApiError(403, "forbidden", "a change needs `Authorization: Bearer TOKEN`.")
-
-
-def _no_zero(text: str | None) -> str | None:
-    """Refuse what no text in the database can be."""
-    if text is not None and "\0" in text:
-        raise ApiError(422, "invalid", "tenant: must not hold a zero byte", field="tenant")
-    return text
 
 
 def _in_order(since: datetime | None, until: datetime | None) -> None:

@@ -21,6 +21,7 @@ from models.errors import (
     SpecError,
     UnavailableError,
 )
+from models.problems import describe
 
 RETRY_AFTER = 5.0
 """Seconds after which to ask again where nobody says better."""
@@ -105,8 +106,8 @@ def _invalid(_request: Request, error: Exception) -> Response:
         why = first.get("ctx", {}).get("error", first["msg"])
         return problem(400, "bad_request", f"The body cannot be read as JSON: {why}")
     field = str(first["loc"][-1]) if len(first["loc"]) > 1 else None
-    said = str(first["msg"]).removeprefix("Value error, ")
-    message = f"{field}: {said[:1].lower()}{said[1:]}" if field else said
+    said = describe(first)
+    message = f"{field}: {said}" if field else said
     return problem(422, "invalid", message, field=field)
 
 

@@ -144,6 +144,7 @@ Name = Annotated[
 
 
 _WITHOUT_NUL = r"^[^\x00]*$"
+WithoutNul = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL)]
 LONGEST_TEXT = 131_071
 Text = Annotated[str, StringConstraints(pattern=_WITHOUT_NUL, max_length=LONGEST_TEXT)]
 """What people give in a file: no longer than an argument that Linux takes, and without NUL, which

@@ -110,6 +110,17 @@ async def test_a_stop_is_in_the_database_at_once(fresh: RunningConsole, fresh_da
     await database.close()
 
 
+async def test_a_reason_that_the_database_cannot_store_is_refused(fresh: RunningConsole):
+    refused = fresh.http.post("/market/stop", json={"reason": "too\0dear"})
+    assert refused.status_code == 422
+    assert refused.json()["error"] == {
+        "type": "invalid", "field": "reason",
+        "message": "reason: must not hold a NUL character, got 'too\\x00dear'",
+    }  # fmt: skip
+    # An answer of a moment ago may still be given, of the test before.
+    await eventually(lambda: not fresh.get("/market/switch").json()["stopped"])
+
+
 async def test_a_cookie_is_not_enough_for_a_change(fresh: RunningConsole):
     signed_in = fresh.stranger.get("/purchases", params={"token": fresh.token})
     assert re.search("Signed in", signed_in.text)
