@@ -21,6 +21,9 @@ CONTROL_ARGV = (sys.executable, "-P", "-m", "workers.control")
 SIMULATED_NODE = "8xH100-80GB"
 DEFAULT_SIMULATED_NODES = 2
 HEALTHY_WITHIN = 60.0
+ANSWERS_WITHIN = 10.0
+"""A process that runs and answers nothing for so long hangs; a busy one answers in less."""
+_GRACE = 20.0
 CONSOLE = "console"
 """Name of the console's process."""
 WEB_UI = "web-ui"
@@ -52,22 +55,23 @@ def choose_nodes(
 def start_control_worker(
     stack: Stack, progress: Progress, argv: Sequence[str] = CONTROL_ARGV
 ) -> None:
-    """Start the control worker unless it runs, and wait until it takes tasks."""
-    if running := stack.processes.running(CONTROL):
+    """Start the control worker unless it runs and answers, and wait until it takes tasks."""
+    if running := _found(stack, CONTROL, "the control worker", progress):
         progress(f"the control worker runs already (process {running.pid})")
         return
     health = stack.settings.health_address or f"{LOOPBACK}:{_free_port()}"
     env = {**stack.child_env(), "LONGSHORE_HEALTH_ADDRESS": health}
-    entry = stack.processes.spawn(CONTROL, argv, env, address=f"http://{health}/healthz")
+    entry = stack.processes.spawn(CONTROL, argv, env, address=f"{url_of(health)}/healthz")
     _wait_for_polls(stack, entry, CONTROL_TASK_QUEUE)
     progress("the control worker is ready")
 
 
 def start_web_ui(stack: Stack, progress: Progress) -> None:
-    """Start the door of the Temporal Web UI unless it runs, or the server is not the stack's."""
+    """Start the door of the Temporal Web UI unless it runs and answers, or the server is not the
+    stack's."""
     if stack.processes.running(temporal_server.NAME) is None:
         return
-    if stack.processes.running(WEB_UI):
+    if _found(stack, WEB_UI, "what serves the Temporal Web UI", progress):
         return
     url = stack.temporal.ui
     command = [*WEB_UI_ARGV, url.rpartition(":")[2], stack.temporal.hidden_ui]
@@ -80,11 +84,12 @@ def start_web_ui(stack: Stack, progress: Progress) -> None:
 
 
 def start_console(stack: Stack, progress: Progress, argv: Sequence[str] = ()) -> None:
-    """Start the console unless it runs or the settings want none, and wait until it answers."""
+    """Start the console unless it runs and answers, or the settings want none, and wait until it
+    answers."""
     address = stack.settings.console_address
     if address is None:
         return
-    if running := stack.processes.running(CONSOLE):
+    if running := _found(stack, CONSOLE, "the console", progress):
         progress(f"the console runs already (process {running.pid})")
         return
     url = url_of(address)
@@ -152,6 +157,21 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
+def _found(stack: Stack, name: str, what: str, progress: Progress) -> Recorded | None:
+    """Return a process that runs and answers at its address; end one that runs and does not.
+
+    Any answer counts: of a control worker whose database is away another would be no better.
+    """
+    running = stack.processes.running(name)
+    if running is None or not running.address:
+        return running
+    if wait_until(lambda: _status(running.address) is not None, ANSWERS_WITHIN, 0.2):
+        return running
+    progress(f"{what} does not answer (process {running.pid}): it ends, and another starts")
+    stack.processes.stop(name, grace=_GRACE)
+    return None
+
+
 def _forget_others(stack: Stack, nodes: Mapping[str, Flags]) -> None:
     for node_id in set(stack.remembered_nodes()) - set(nodes):
         if not stack.processes.running(agent_process(node_id)):
@@ -171,17 +191,20 @@ def _wait_for_polls(stack: Stack, entry: Recorded, task_queue: str) -> None:
 
 
 def _is_well(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/healthz", timeout=2.0, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
+    return _status(f"{url}/healthz") == 200
 
 
 def _answers(url: str) -> bool:
+    status = _status(url)
+    return status is not None and status < 500
+
+
+def _status(url: str) -> int | None:
+    """Return the HTTP status of what is there; None where nothing answers."""
     try:
-        return httpx.get(url, timeout=2.0, trust_env=False).status_code < 500
+        return httpx.get(url, timeout=2.0, trust_env=False).status_code
     except httpx.HTTPError:
-        return False
+        return None
 
 
 def _give_up(stack: Stack, entry: Recorded, what: str) -> NoReturn:

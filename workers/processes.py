@@ -153,6 +153,7 @@ class Processes:
             return None
         try:
             process.send_signal(entry.stop_signal)
+            process.resume()  # a paused one (SIGSTOP) would never come to the signal
         except psutil.NoSuchProcess:
             return None  # it ended by itself in between
         except psutil.AccessDenied:

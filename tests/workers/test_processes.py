@@ -13,6 +13,12 @@ from models.errors import StackError
 from workers.processes import LOG_LIMIT, Processes, wait_until, write_atomically
 
 SLEEPER = (sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()")
+SAVER = (
+    sys.executable,
+    "-c",
+    "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]);"
+    "print('up', flush=True); signal.sigwait([signal.SIGTERM]); print('saved')",
+)
 STUBBORN = (
     sys.executable,
     "-c",
@@ -55,6 +61,14 @@ def test_who_does_not_stop_is_asked_once_and_then_killed(processes: Processes):
     assert is_up(processes, "stubborn")
     assert processes.stop("stubborn", grace=5.0) == ("stubborn",)
     assert processes.log("stubborn").read_text() == "up\nasked\n"
+
+
+def test_a_paused_process_is_asked_as_any_other(processes: Processes):
+    entry = processes.spawn("saver", SAVER)
+    assert is_up(processes, "saver")
+    os.kill(entry.pid, signal.SIGSTOP)
+    assert processes.stop("saver", grace=60.0) == ("saver",)
+    assert processes.log("saver").read_text() == "up\nsaved\n"
 
 
 def test_a_process_with_another_start_time_is_left_alone(processes: Processes):

@@ -52,6 +52,22 @@ def test_up_starts_everything_and_up_again_finds_it(home: Home):
     assert rows.stdout.split() == ["local-1"]
 
 
+def test_up_replaces_what_runs_and_does_not_answer(home: Home):
+    before = pids(home.up("--nodes", "0"))
+    hung = {name: before[name] for name in ("control", "console", "web-ui")}
+    for pid in hung.values():
+        psutil.Process(pid).suspend()
+    again = home.longshore("up", "--json")
+    assert again.returncode == 0, again.stderr
+    after = pids(json.loads(again.stdout))
+    for name, pid in hung.items():
+        assert after[name] != pid, f"{name} is the one that hangs"
+        assert not psutil.pid_exists(pid)
+        assert f"does not answer (process {pid})" in again.stderr
+    servers = ("postgres", "temporal")
+    assert {name: after[name] for name in servers} == {name: before[name] for name in servers}
+
+
 def test_no_port_of_it_takes_what_a_web_page_can_send(home: Home):
     parts = pids(home.up("--nodes", "1"))
     ports = sorted(port for pid in parts.values() for port in _listening(pid))
