@@ -127,7 +127,7 @@ async def test_an_agent_lifts_what_the_one_before_it_said_of_a_full_disk(
         return node.state is NodeState.READY
 
     await eventually(takes_jobs)
-    assert agent.says("its work folder has room again")
+    await eventually(lambda: agent.says("its work folder has room again"))  # said once it is so
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_up_replaces_what_runs_and_does_not_answer(home: Home):
     hung = {name: before[name] for name in ("control", "console", "web-ui")}
     for pid in hung.values():
         psutil.Process(pid).suspend()
-    again = home.longshore("up", "--json")
+    again = home.longshore("up", "--nodes", "0", "--json")
     assert again.returncode == 0, again.stderr
     after = pids(json.loads(again.stdout))
     for name, pid in hung.items():
