@@ -105,12 +105,18 @@ async def test_a_workflow_that_does_not_answer_is_told_again(
     longshore: Longshore, node: ScriptedNode, temporal: Client, tmp_path: Path, looks: list[Path]
 ):
     other = ScriptedNode(temporal, f"other-than-{node.pool}", node.token)
-    disk = of(other, temporal, tmp_path)
+    folder, away = tmp_path / "work", tmp_path / "away"
+    folder.mkdir()
+    disk = of(other, temporal, folder)
     disk.closed_for(FULL)
     async with lifting(disk), other.serving():
         await eventually(lambda: len(looks) > 20)
+        folder.rename(away)  # a lift between the next two lines would find nothing to lift
+        before = len(looks)
+        await eventually(lambda: len(looks) > before + 1)
         await other.register()
         assert (await longshore.cordon(other.id, FULL)).state == "DRAINING"
+        away.rename(folder)
         await eventually(_is_ready(longshore, other.pool))
 
 
