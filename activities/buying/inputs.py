@@ -9,8 +9,9 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.ends import ends_of_late
+from activities.buying.purchase_rows import FAST_FABRIC
 from activities.buying.restarting import least_use, silent_until
-from activities.buying.unstarted import fails_again
+from activities.buying.unstarted import SILENT, fails_again
 from activities.database import clock
 from activities.locality import with_locality
 from activities.providers.base import Provider
@@ -289,13 +290,12 @@ _UNDER_WAY = """
      ORDER BY p.created_at, p.id
 """
 
-_LOST = """
+_LOST = f"""
     SELECT DISTINCT ON (p.id)
            p.id, p.tier, p.request, b.id AS block, b.provider, b.instance_type, b.place, b.ends_at,
            b.nodes - m.held - g.held AS lost, m.silent,
            greatest(m.since, b.starts_at, p.changed_at) AS since,
-           coalesce((p.request #>> ARRAY['options', o.option::text, 'fast_fabric'])::boolean,
-                    false) AS fast_fabric
+           {FAST_FABRIC} AS fast_fabric
       FROM blocks b
       JOIN purchases p ON p.id = b.purchase_id AND NOT p.buying
       JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
@@ -306,8 +306,7 @@ _LOST = """
                   max(coalesce(m.ended_at, n.state_since))
                       FILTER (WHERE n.id IS NOT NULL
                                 AND (m.state = 'ENDED' OR n.state IN ('LOST', 'GONE'))) AS since,
-                  coalesce(bool_or(m.state = 'READY' AND n.state IN ('LOST', 'GONE')), false)
-                      AS silent
+                  coalesce(bool_or({SILENT}), false) AS silent
              FROM machines m LEFT JOIN nodes n ON n.id = m.name
             WHERE m.block_id = b.id) AS m
      CROSS JOIN LATERAL (

@@ -33,6 +33,13 @@ _AMOUNT = re.compile(r"\b(\d+) (micro-dollars|at most|is the most)")
 """In what the database says: it counts in micro-dollars, and people do not."""
 
 
+FAST_FABRIC = """
+    coalesce((p.request #>> ARRAY['options', o.option::text, 'fast_fabric'])::boolean, false)
+"""
+"""The SQL of whether the option that an order `o` of a purchase `p` asks for is of nodes with a
+fast link between them."""
+
+
 def refusal_of(error: DBAPIError) -> str | None:
     """Return why the database refused a purchase or an order; None for any other error."""
     cause = error.orig

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.purchase_rows import Row
-from activities.buying.unstarted import FAILED
+from activities.buying.unstarted import FAILED, SILENT
 from activities.snapshot import load_pool
 from models.base import Frozen
 from models.buying import BuyingPolicy
@@ -125,7 +125,7 @@ _LACKS = f"""
              WHERE sale_key IS NULL AND state IN ('FAILED', 'ENDED')) AS failed_at,
            EXISTS (SELECT FROM of_block WHERE state = 'STARTING') AS starting,
            EXISTS (SELECT FROM of_block m JOIN nodes n ON n.id = m.name
-                    WHERE m.state = 'READY' AND n.state IN ('LOST', 'GONE')
+                    WHERE {SILENT}
                       AND n.state_since + CAST(p.request ->> 'ready_within' AS interval) > :now)
                AS just_lost
       FROM blocks b
@@ -134,15 +134,12 @@ _LACKS = f"""
      WHERE b.id = :id
 """
 
-_SILENT = """
+_SILENT = f"""
     SELECT m.name, n.state_since
       FROM machines m JOIN nodes n ON n.id = m.name
-     WHERE m.block_id = :id AND m.state = 'READY' AND m.sale_key IS NULL
-       AND n.state IN ('LOST', 'GONE')
+     WHERE m.block_id = :id AND m.sale_key IS NULL AND {SILENT}
      ORDER BY m.name
 """
-"""Of these their market says that they are up, or nothing: what has ended there is not READY."""
-
 _ASKED_FOR = """
     SELECT name, tries, refused_at FROM machines
      WHERE block_id = :id AND state = 'INTENT' AND sale_key IS NULL ORDER BY name

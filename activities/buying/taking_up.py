@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.buying.purchase_rows import Row
+from activities.buying.purchase_rows import FAST_FABRIC, Row
 from activities.buying.restarting import least_use
 from activities.database import Database
 from activities.retrying import reports_errors
@@ -80,12 +80,11 @@ class TakingUpActivities:
             await connection.execute(text(_PURCHASE_GOES_ON), {"id": ref.block_id})
 
 
-_LET_GO = """
+_LET_GO = f"""
     SELECT b.*, b.nodes - s.sold - g.gone_on AS left, g.gone_on,
            EXISTS (SELECT FROM market_switch
                     WHERE NOT stopped AND changed_at > b.ended_at) AS resumed,
-           coalesce((p.request #>> ARRAY['options', o.option::text, 'fast_fabric'])::boolean,
-                    false) AS fast_fabric
+           {FAST_FABRIC} AS fast_fabric
       FROM blocks b
       JOIN purchases p ON p.id = b.purchase_id
       JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine

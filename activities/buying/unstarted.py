@@ -54,13 +54,16 @@ async def may_start(connection: AsyncConnection, block_id: str, name: str) -> bo
     return bool(await connection.scalar(text(_MAY_START), {"id": block_id, "name": name}))
 
 
-SILENT_SINCE = """
-    CASE WHEN m.state = 'READY' AND n.state IN ('LOST', 'GONE')
+SILENT = "m.state = 'READY' AND n.state IN ('LOST', 'GONE')"
+"""The SQL of whether a machine `m` is up, as far as its market said, and its node `n` has no
+agent. What has ended there is not READY."""
+
+SILENT_SINCE = f"""
+    CASE WHEN {SILENT}
          THEN 'its agent has been silent since '
               || to_char(n.state_since AT TIME ZONE 'UTC', 'HH24:MI') || ' UTC' END
 """
-"""The SQL of what is said of a machine `m` that its market says is up, and whose node `n` has no
-agent; null of all others."""
+"""The SQL of what is said of such a machine; null of all others."""
 
 LASTED = """
     m.ended_at > m.created_at + CAST(p.request ->> 'ready_within' AS interval)

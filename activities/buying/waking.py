@@ -4,6 +4,7 @@ of the time that is paid for."""
 from sqlalchemy import text
 
 from activities.buying.block_scene import idle_since, unwanted
+from activities.buying.unstarted import SILENT
 from activities.database import Database
 from activities.signals import Signals
 
@@ -43,9 +44,9 @@ _IDLE = f"""
     SELECT b.id, max(n.state_since)
       FROM blocks b
       JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
-      JOIN machines m ON m.block_id = b.id AND m.state = 'READY'
-      JOIN nodes n ON n.id = m.name AND n.state IN ('LOST', 'GONE')
-     WHERE b.pool = :pool AND b.state = 'OPEN'
+      JOIN machines m ON m.block_id = b.id
+      JOIN nodes n ON n.id = m.name
+     WHERE b.pool = :pool AND b.state = 'OPEN' AND {SILENT}
        AND n.state_since > coalesce(b.woken_at, '-infinity')
      GROUP BY b.id
      ORDER BY id
