@@ -33,8 +33,20 @@ def is_given(info: ValidationInfo) -> bool:
     return info.context is GIVEN
 
 
+class _Bound:
+    """Annotation of a field whose value is looked at once it has its type."""
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.with_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, value: Any, info: ValidationInfo) -> Any:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Most:
+class Most(_Bound):
     """Annotation: a list or mapping with at most so many entries, or a text with at most so many
     characters."""
 
@@ -45,11 +57,6 @@ class Most:
     """Looked at with the context `GIVEN` alone: the others read what somebody has let in."""
     one_line: bool = False
     """A text has no control character: no NUL, which the database cannot store, no end of line."""
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.with_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -74,16 +81,11 @@ class Most:
 
 
 @dataclass(frozen=True)
-class Range:
+class Range(_Bound):
     """Annotation: a number from `least` to `most`. Looked at with the context `GIVEN` alone."""
 
     least: float
     most: float
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.with_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
