@@ -48,7 +48,8 @@ class RegistryActivities:
         Whatever still held a GPU under an older epoch has ended with it: the agent ended its
         orphans before it called. A repeat with the same boot returns the same epoch. A node that
         was drained stays so until somebody ends that.
-        Raises TokenError for a wrong or expired proof
+        Raises TokenError for a wrong or expired proof, and RefusedError for what is beyond its
+        bounds.
         """
         identity = registration.identity
         # Judged at the time when it came in: the database may have been away since.

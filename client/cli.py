@@ -78,6 +78,7 @@ def run(args: Sequence[str]) -> int:
     return 0
 
 
+@cache
 def command_line() -> TyperGroup:
     """Return every command: our own, and those of the layers above."""
     _add_plugins()
@@ -112,7 +113,6 @@ preempt_command.register(app)
 deployment_commands.register(app)
 
 
-@cache
 def _add_plugins() -> None:
     for entry in metadata.entry_points(group=PLUGINS):
         try:
