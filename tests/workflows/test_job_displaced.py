@@ -99,11 +99,13 @@ async def test_the_gpus_are_not_given_up_before_the_process_has_ended(
 async def test_a_displaced_job_keeps_its_place_before_later_jobs(
     longshore: Longshore, node: ScriptedNode, temporal: Client, control: Database, pool: str
 ):
-    first, later, last = [
-        (await longshore.submit(a_spec(pool, gpus=8))).job_id for _ in ("first", "later", "last")
+    first = (await longshore.submit(a_spec(pool, gpus=8))).job_id
+    await node.started(first)  # jobs enter the queue each by itself: another may be placed first
+    later, last = [
+        (await longshore.submit(a_spec(pool, gpus=8))).job_id for _ in ("later", "last")
     ]
-    await node.started(first)
-    await reaches(longshore, last, JobState.QUEUED)
+    for job_id in (later, last):
+        await reaches(longshore, job_id, JobState.QUEUED)
     await tell(temporal, first, "preempt")
     # Another may get the GPUs before the first is queued again.
     await eventually(lambda: _waits_or_runs_again(control, node, first))
