@@ -101,7 +101,7 @@ async def test_a_command_that_is_not_there_is_a_failed_start(box: LocalNode) -> 
 
 
 async def test_a_stop_reaches_every_process_and_waits_for_all(box: LocalNode) -> None:
-    script = 'echo up; trap "sleep 0.2; echo saved $RANK; exit 0" TERM; sleep 60 & wait'
+    script = 'trap "sleep 0.2; echo saved $RANK; exit 0" TERM; echo up; sleep 60 & wait'
     run = box.start(["sh", "-c", script], gang=PER_GPU)
     key: PlacementKey = run.record.key
     await eventually(lambda: box.output(key).count("up") == 2)
