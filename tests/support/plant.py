@@ -109,4 +109,5 @@ def metrics(address: str) -> dict[str, float]:
 
 
 def log_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """Return the lines that are whole: a process may be in the middle of the last one."""
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
