@@ -15,7 +15,7 @@ from models.node import NodeState
 from models.settings import Settings
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
-from tests.support.marks import has_ended, marked
+from tests.support.marks import has_ended, marked, names_of_marked
 from tests.support.waiting import eventually
 from workers.agent import locked
 
@@ -105,7 +105,7 @@ async def test_a_restarted_agent_ends_orphans_before_it_registers(
     await eventually(lambda: has_ended(nursery))
     supervisors[0].kill()
     # The kernel ended the shell, but not what it had started.
-    await eventually(lambda: [process.name() for process in marked(mark)] == ["sleep", "sleep"])
+    await eventually(lambda: names_of_marked(mark) == ["sleep", "sleep"])
     agent.start()
     await eventually(lambda: agent.says("epoch 2"))
     assert not marked(mark)

@@ -1,5 +1,6 @@
 """A job that kills its supervisor, and what forks the supervisors of its node, under an agent."""
 
+import contextlib
 import sys
 import uuid
 
@@ -91,5 +92,9 @@ async def test_what_a_killed_nursery_had_collected_ends(
 
 def _ended_children(agent: AgentProcess) -> list[psutil.Process]:
     """Return the children that nobody has collected."""
-    children = psutil.Process(agent.process.pid).children()
-    return [child for child in children if child.status() == psutil.STATUS_ZOMBIE]
+    found: list[psutil.Process] = []
+    for child in psutil.Process(agent.process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # collected meanwhile
+            if child.status() == psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found

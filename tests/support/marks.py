@@ -1,5 +1,7 @@
 """Finding processes by a mark in their environment, whoever their parent is now."""
 
+import contextlib
+
 import psutil
 
 
@@ -13,6 +15,15 @@ def marked(mark: str) -> list[psutil.Process]:
         except (psutil.Error, OSError):
             continue
     return found
+
+
+def names_of_marked(mark: str) -> list[str]:
+    """Return the names of the processes that `marked` returns, and that have not gone since."""
+    names: list[str] = []
+    for process in marked(mark):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            names.append(process.name())
+    return names
 
 
 def has_ended(process: psutil.Process) -> bool:

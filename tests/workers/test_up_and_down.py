@@ -1,5 +1,6 @@
 """`longshore up` and `longshore down`, run as a person runs them."""
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterator
@@ -113,13 +114,15 @@ def test_tokens_are_in_no_history_log_or_list_of_processes(home: Home):
 
 
 def _listening(pid: int) -> set[int]:
-    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    return {
-        each.laddr.port
-        for process in family
-        for each in process.net_connections("tcp")
-        if each.laddr and each.status == psutil.CONN_LISTEN
-    }
+    found: set[int] = set()
+    for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # PostgreSQL has some that come and go
+            found |= {
+                each.laddr.port
+                for each in process.net_connections("tcp")
+                if each.laddr and each.status == psutil.CONN_LISTEN
+            }
+    return found
 
 
 def test_down_stops_agents_first_and_servers_last(home: Home):
