@@ -187,7 +187,9 @@ async def test_reconcile_says_what_has_ended_too_recently_and_when_to_run_it_aga
         """A list of Temporal's may lag."""
         done = await _longshore(settings, "reconcile")
         assert (done.returncode, done.stderr) == (0, "")
-        too_recent, others = done.stdout.splitlines()
+        lines = done.stdout.splitlines()
+        assert len(lines) == 2, lines
+        too_recent, others = lines
         assert others.startswith("All else agrees (open jobs: 1, ")
         return too_recent == (
             "1 job has ended outside too recently to be recorded: run it again after "
