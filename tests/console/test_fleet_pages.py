@@ -18,6 +18,7 @@ from tests.support.control import a_spec, new_pool, reaches, serving_control
 from tests.support.database_away import database_away
 from tests.support.local_stack import temporary_folder
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
+from tests.support.waiting import eventually
 from workers.stack import Stack
 
 NARROW = {"width": 700, "height": 900}
@@ -71,6 +72,11 @@ async def fleet(temporal: Client, settings: Settings) -> AsyncIterator[Fleet]:
         await nodes["lab"].started(part.job_id)
         wide = await longshore.submit(a_spec(pool, name="wide", gpus=9))
         await reaches(longshore, wide.job_id, JobState.QUEUED)
+
+        async def is_told_why() -> bool:
+            return (await longshore.explain(wide.job_id)).last_decision is not None
+
+        await eventually(is_told_why)  # pages would show another reason until then
         yield Fleet(pool, longshore, nodes, gang.job_id, part.job_id, wide.job_id)
     await longshore.close()
 
@@ -243,8 +249,14 @@ async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole,
     [known] = here.get("/cycles", pool=fleet.pool, last=50).json()["pools"]
     assert known["waiting"] == 1
     assert known["placed"] == 2
-    single = page.get_by_role("table", name="The last cycles")
-    await expect(single.locator("tbody tr")).to_have_count(known["cycles"])
+    single = page.get_by_role("table", name="The last cycles").locator("tbody tr")
+
+    async def has_all() -> bool:
+        """There is another cycle now and then, as a job waits."""
+        [known] = here.get("/cycles", pool=fleet.pool, last=50).json()["pools"]
+        return await single.count() == known["cycles"]
+
+    await eventually(has_all)
     await page.goto(f"{here.url}/cycles?pool=nobody")
     await expect(page.get_by_text("There is no such pool")).to_be_visible()
 
