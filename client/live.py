@@ -73,6 +73,9 @@ class Screen(Protocol):
 
     def placed(self, view: JobView) -> None: ...
 
+    def ended(self, result: JobResult) -> None:
+        """The job has ended, and its workflow has not said so yet."""
+
 
 async def follow_job(api: "Longshore", job_id: str, screen: Screen) -> JobResult:
     """Show a job on the screen until it has ended, and return its result."""
@@ -81,8 +84,10 @@ async def follow_job(api: "Longshore", job_id: str, screen: Screen) -> JobResult
         progress = asyncio.create_task(_show_progress(api, job_id, screen))
         try:
             result = await api.wait(job_id)
-            # A job that was ended from outside never says so itself: do not wait for it.
-            await asyncio.wait({changes}, timeout=_LAST_WORD)
+            # A workflow that has just ended may be slow to say so: do not wait for it.
+            done, _ = await asyncio.wait({changes}, timeout=_LAST_WORD)
+            if not done:
+                screen.ended(result)
             return result
         finally:
             changes.cancel()
@@ -105,6 +110,9 @@ class Silent:
         pass
 
     def placed(self, view: JobView) -> None:
+        pass
+
+    def ended(self, result: JobResult) -> None:
         pass
 
 
@@ -152,6 +160,10 @@ class Lines(Silent):
         if view.simulated or len(view.nodes) > 1:
             self._say(f"on {places_of(view.places, simulated=view.simulated)}")
 
+    def ended(self, result: JobResult) -> None:
+        at = clock(result.ended_at or now(), now())
+        self._write(f"{at}  {result.state.value} {_ending(result)}".rstrip())
+
     def _say(self, text: str) -> None:
         self._write(f"{clock(now(), now())}  {text}")
 
@@ -163,6 +175,7 @@ class Panel(Silent):
         self._status: JobStatus | None = None
         self._progress: Progress | None = None
         self._view: JobView | None = None
+        self._result: JobResult | None = None
         self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=4)
 
     def __enter__(self) -> Self:
@@ -184,7 +197,14 @@ class Panel(Silent):
     def placed(self, view: JobView) -> None:
         self._view = view
 
+    def ended(self, result: JobResult) -> None:
+        self._result = result
+        self._live.refresh()
+
     def _draw(self) -> RenderableType:
+        if self._result is not None:
+            first = Text.assemble((self._result.job_id, "bold"), "  ", styled(self._result.state))
+            return Group(first, Text(_ending(self._result)))
         if self._status is None:
             return Text("looking at the job", style="dim")
         return job_panel(self._status, self._progress, self._view)

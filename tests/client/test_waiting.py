@@ -1,19 +1,25 @@
 """Waiting for a job while the server goes away and comes back, or is slow to answer."""
 
 import asyncio
+import io
+from typing import cast
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from temporalio.client import Client
 
 from activities.logstore import LogStore
+from client import live
 from client.api import Longshore
+from client.live import Lines, Panel, follow_job
 from client.payloads import data_converter
 from client.submit_command import follow_with_logs
 from models.job import JobState, JobStatus
 from models.settings import Settings
 from tests.support.control import a_spec, reaches
 from tests.support.relay import relay_to
-from tests.support.scripted_node import ScriptedNode
+from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 
 
@@ -68,6 +74,28 @@ async def test_what_a_job_wrote_is_shown_though_its_workflow_answers_no_question
     result = await asyncio.wait_for(follow_with_logs(api, job_id, silent=True), 60)
     assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1)
     assert capsysbinary.readouterr() == (b"I have 0,1\n", b"and a remark\n")
+    await api.close()
+
+
+async def test_how_a_job_ended_is_shown_though_its_workflow_answers_no_question(
+    temporal: Client,
+    settings: Settings,
+    node: ScriptedNode,
+    pool: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "_LAST_WORD", 0.1)
+    api = Mute(temporal, settings)
+    job_id = (await api.submit(a_spec(pool))).job_id
+    await node.end(job_id, report=USER_ERROR)
+    lines, terminal = list[str](), Console(file=io.StringIO(), width=100, force_terminal=True)
+    for screen in (Lines(lines.append), Panel(terminal)):
+        await asyncio.wait_for(follow_job(api, job_id, screen), 60)
+    said = "FAILED (user, exit code 3) exit code 3"
+    assert [line.partition("  ")[2] for line in lines] == [said]
+    drawn = Text.from_ansi(cast(io.StringIO, terminal.file).getvalue()).plain
+    assert f"{job_id}  FAILED" in drawn
+    assert "(user, exit code 3) exit code 3" in drawn
     await api.close()
 
 
