@@ -33,11 +33,14 @@ async def submitted(longshore: Command, pool: str, *more: str, name: str = "job"
 
 
 async def is_listed(longshore: Command, pool: str, job_id: str, state: str) -> JobView:
+    """Wait until the database and the job's workflow say so: either may be the first."""
+
     async def there() -> JobView:
         ran = await longshore("job", job_id, "--json")
         assert ran.code == 0, ran.err  # a busy control worker has not taken it up yet
-        view = JobView.model_validate(json.loads(ran.out)["job"])
-        assert view.state.value == state
+        told = json.loads(ran.out)
+        view = JobView.model_validate(told["job"])
+        assert (view.state.value, told["status"] and told["status"]["state"]) == (state, state)
         return view
 
     return await eventually(there)
