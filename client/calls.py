@@ -81,7 +81,7 @@ async def _has_control_worker(api: "Longshore") -> bool:
     from client.control_worker import who_asks
 
     try:
-        return all((await who_asks(api.temporal)).values())
+        return not (await who_asks(api.temporal)).missing
     except RPCError:
         return False
 

@@ -117,8 +117,10 @@ def submit(
         from client.control_worker import why_not_taken_up
 
         submission = await api.submit(spec, key=key, held=hold)
-        if nobody := await why_not_taken_up(api.temporal):
-            warnings = (*submission.warnings, nobody)
+        with says_that_it_goes_on(submission.job_id):
+            not_taken_up = await why_not_taken_up(api.temporal, submission.job_id)
+        if not_taken_up:
+            warnings = (*submission.warnings, not_taken_up)
             submission = submission.model_copy(update={"warnings": warnings})
         _say_submitted(submission, spec, hold, as_json, quiet, waits=wait or follow)
         if not (wait or follow):

@@ -5,7 +5,8 @@ import json
 import shlex
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -254,23 +255,45 @@ async def test_a_worker_that_was_killed_and_is_still_listed_is_no_worker(plant: 
     namespace = f"dead-{uuid.uuid4().hex[:8]}"
     await _make_namespace(plant, namespace)
     temporal = await Client.connect(_address(plant), namespace=namespace)
-    queue = TaskQueue(name=CONTROL_TASK_QUEUE)
+    async with asking(temporal, "was-1"):
+        pass
+    (found,) = await temporal_checks.checks(temporal)["control worker"]()
+    assert found.level is Level.FAIL
+    assert found.says.startswith("nobody took a workflow from task queue longshore within 5 s; ")
+    assert "those that asked last (was-1 at " in found.says
+
+
+async def test_a_worker_that_takes_work_and_does_nothing_is_named(plant: Plant):
+    namespace = f"hangs-{uuid.uuid4().hex[:8]}"
+    await _make_namespace(plant, namespace)
+    temporal = await Client.connect(_address(plant), namespace=namespace)
+    async with asking(temporal, "4711@gpu-1"):
+        (found,) = await temporal_checks.checks(temporal)["control worker"]()
+    assert found.says.startswith(
+        "process 4711 on gpu-1 was given a workflow and has not answered within 5 s"
+    )
+    assert "`longshore up` on its machine ends one" in found.mend
+
+
+@asynccontextmanager
+async def asking(temporal: Client, identity: str) -> AsyncIterator[None]:
+    """Ask for a workflow and an activity as a control worker does, and do neither."""
+    queue, namespace = TaskQueue(name=CONTROL_TASK_QUEUE), temporal.namespace
     service, soon = temporal.workflow_service, timedelta(seconds=60)
-    flows = PollWorkflowTaskQueueRequest(namespace=namespace, task_queue=queue, identity="was-1")
-    others = PollActivityTaskQueueRequest(namespace=namespace, task_queue=queue, identity="was-1")
+    flows = PollWorkflowTaskQueueRequest(namespace=namespace, task_queue=queue, identity=identity)
+    others = PollActivityTaskQueueRequest(namespace=namespace, task_queue=queue, identity=identity)
     polls = (
         asyncio.create_task(service.poll_workflow_task_queue(flows, timeout=soon)),
         asyncio.create_task(service.poll_activity_task_queue(others, timeout=soon)),
     )
     for workflows in (True, False):
         await eventually(lambda w=workflows: last_polls(temporal, queue.name, workflows=w))
-    for poll in polls:
-        poll.cancel()
-    await asyncio.wait(polls)
-    (found,) = await temporal_checks.checks(temporal)["control worker"]()
-    assert found.level is Level.FAIL
-    assert found.says.startswith("nobody took a workflow from task queue longshore within 5 s; ")
-    assert "(was-1) are gone" in found.says
+    try:
+        yield
+    finally:
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
 
 
 async def test_a_node_that_is_lost_is_named_with_the_reason(plant: Plant):

@@ -14,12 +14,20 @@ from temporalio.api.workflowservice.v1 import (
     GetSystemInfoRequest,
     PollActivityTaskQueueRequest,
 )
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.database import Database
 from activities.polls import last_polls
-from client.control_worker import START, nobody_asks, who_asks
+from client.control_worker import (
+    START,
+    Asking,
+    TakenUp,
+    nobody_asks,
+    process_of,
+    taken_up,
+    who_asks,
+)
 from client.deployments import Deployments, deployments_in_use
 from models.messages import CONTROL_TASK_QUEUE, PING_WORKFLOW
 from workers.doctor.agents import agents
@@ -119,11 +127,10 @@ async def _search_attributes(temporal: Client) -> list[Finding]:
 
 async def _control_worker(temporal: Client) -> list[Finding]:
     asking = await who_asks(temporal)
-    workers = frozenset[str]().union(*asking.values())
+    last_seen = f"; the last that did: {asking.last_seen}" if asking.last_seen else ""
     found = [
-        fail("control worker", nobody_asks(what), f"{START} Jobs wait until then.")
-        for what, who in asking.items()
-        if not who
+        fail("control worker", nobody_asks(what) + last_seen, f"{START} Jobs wait until then.")
+        for what in asking.missing
     ]
     troubles = await _troubles_of_versions(temporal)
     if any(each.level is Level.FAIL for each in troubles):
@@ -131,32 +138,43 @@ async def _control_worker(temporal: Client) -> list[Finding]:
     found = found or troubles
     if found:
         return found
-    if not await _takes_work(temporal):
-        listed = ", ".join(sorted(workers))
-        return [
-            fail(
-                "control worker",
-                f"nobody took a workflow from task queue {CONTROL_TASK_QUEUE} within "
-                f"{_TAKEN_WITHIN.total_seconds():g} s; those that asked lately ({listed}) are "
-                "gone, busy, older, or of a version that gets no work",
-                f"{START} `longshore deployment status` shows the versions.",
-            )
-        ]
-    many = f"{len(workers)} control workers take" if len(workers) > 1 else "one takes"
+    look = await _ping(temporal)
+    if not look.answered:
+        return [_unanswered(look, asking)]
+    many = f"{len(asking.lately)} control workers take" if len(asking.lately) > 1 else "one takes"
     return [ok("control worker", f"{many} work from task queue {CONTROL_TASK_QUEUE}")]
 
 
-async def _takes_work(temporal: Client) -> bool:
-    """Return whether a workflow that completes at once does so."""
+async def _ping(temporal: Client) -> TakenUp:
+    """Return who takes up a workflow that completes at once."""
     handle = await temporal.start_workflow(
         PING_WORKFLOW, id=f"ping-{uuid.uuid4().hex[:12]}", task_queue=CONTROL_TASK_QUEUE,
-        execution_timeout=_TAKEN_WITHIN, static_summary="longshore doctor asks for an answer",
+        # Longer than it is looked at: one that is over would count as answered.
+        execution_timeout=2 * _TAKEN_WITHIN,
+        static_summary="longshore doctor asks for an answer",
     )  # fmt: skip
-    try:
-        await handle.result(rpc_timeout=_TAKEN_WITHIN + timedelta(seconds=2))
-    except (WorkflowFailureError, RPCError):
-        return False
-    return True
+    return await taken_up(temporal, handle.id, _TAKEN_WITHIN)
+
+
+def _unanswered(look: TakenUp, asking: Asking) -> Finding:
+    """Return which control worker hangs, where one was given the workflow; else who asked last."""
+    seconds = f"{_TAKEN_WITHIN.total_seconds():g} s"
+    if look.handed_to:
+        who = process_of(look.handed_to)
+        return fail(
+            "control worker",
+            f"{who} was given a workflow and has not answered within {seconds}: it hangs, is "
+            "very busy, or is gone",
+            "`longshore up` on its machine ends one of its own stack that hangs, and starts "
+            "another; elsewhere restart its service. Jobs wait until then.",
+        )
+    return fail(
+        "control worker",
+        f"nobody took a workflow from task queue {CONTROL_TASK_QUEUE} within {seconds}; those "
+        f"that asked last ({asking.last_seen}) are gone, hang, are busy, older, or of a version "
+        "that gets no work",
+        f"{START} `longshore deployment status` shows the versions.",
+    )
 
 
 async def _troubles_of_versions(temporal: Client) -> list[Finding]:
