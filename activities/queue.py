@@ -60,7 +60,7 @@ class QueueActivities:
                 refusal = await put_into_queue(connection, request, refusal)
                 if refusal:
                     # Of a later attempt it is the job itself that is on record as ended.
-                    over = request.attempt == 1 and await _why_over(connection, request.job_id)
+                    over = request.attempt == 1 and await _why_over(connection, request)
                     return EnqueueReply(queued=False, refusal=refusal, other=refusal == over)
                 poke = not request.held and await mark_poked(connection, spec.pool)
                 await failpoint("enqueue.before-commit")
@@ -167,7 +167,7 @@ async def put_into_queue(
     if await connection.scalar(text(_INSERT_NEW), row):
         return ""
     # A repeat or a further attempt: it may meet the cycle that places it. Wait for it, then look.
-    if refusal := await _why_over(connection, request.job_id):
+    if refusal := await _why_over(connection, request):
         return refusal
     await connection.execute(text("SELECT FROM queue WHERE job_id = :id FOR UPDATE"), row)
     await connection.execute(text(_INSERT_QUEUE), row)
@@ -222,11 +222,16 @@ async def lock_job(connection: AsyncConnection, job_id: str) -> str | None:
     )
 
 
-async def _why_over(connection: AsyncConnection, job_id: str) -> str:
+async def _why_over(connection: AsyncConnection, request: EnqueueRequest) -> str:
     """Return why an id cannot be used, where a job of that id has ended; empty otherwise."""
+    job_id = request.job_id
     state = await lock_job(connection, job_id)
     if state is None:
         return ""
+    if request.reset and request.attempt == 1:  # later ones may have continued as new
+        return (
+            f"job {job_id} had ended ({state}) when its workflow was reset: it stays as it ended"
+        )
     return f"a job {job_id} has ended before ({state}): give this one another id"
 
 

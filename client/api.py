@@ -33,7 +33,7 @@ from client.no_record import PATIENCE, message_of, newest_running
 from client.node_control import NodeControl
 from client.outside_ends import is_outside_end
 from client.reading import Reading
-from client.status import JobHandle, progress_of, status_of
+from client.status import JobHandle, progress_of, reset_after, status_of
 from client.submission import GENERATED_ID, details_of, new_job_id, preflight
 from models.errors import (
     ConflictError,
@@ -157,6 +157,10 @@ class Longshore(NodeControl, Reading):
     async def with_live(self, known: JobReport) -> JobReport:
         """Return a report with what the job's workflow and its process say now."""
         try:
+            if known.job.ended_at is not None:
+                job = self._job(known.job.id)
+                if was_reset := await reset_after(job, known.job.id, known.job.ended_at):
+                    return known.without_live(was_reset)
             status = await self.status(known.job.id)
             progress = None if status.state.ended else await self.progress(known.job.id)
         except NoRecordError as error:

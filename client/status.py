@@ -2,9 +2,16 @@
 
 from datetime import datetime
 
-from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
+from temporalio.service import RPCError
 
 from activities.job_runs import failure_of, has_result
+from client.errors import as_ours
 from client.no_record import PATIENCE, message_of, refused
 from client.outside_ends import outside_end
 from models.job import JobResult, JobState, JobStatus
@@ -45,6 +52,29 @@ async def status_of(temporal: Client, job: JobHandle) -> JobStatus:
         update={"submitted_at": found.start_time, "attempt": 0, "attempts": ()}
     )
     return _failed(status, message_of(failed), found.close_time)
+
+
+async def reset_after(job: JobHandle, job_id: str, ended_at: datetime) -> str:
+    """Return what to say of a job whose workflow was reset after it had ended; empty where it was
+    not. Raises LongshoreError.
+
+    The newest run says then what it does itself: that it waits, runs or was refused. The job has
+    ended, and nothing of that is its state.
+    """
+    try:
+        found = await job.describe()
+    except RPCError as error:
+        raise as_ours(error, f"job {job_id}") from error
+    first_run_id = found.raw_description.workflow_execution_info.first_run_id
+    if found.start_time <= ended_at or found.run_id == first_run_id:
+        return ""
+    says = (
+        f"its workflow was reset at {found.start_time:%Y-%m-%d %H:%M:%S} UTC, after the job had "
+        "ended: it stays as it ended"
+    )
+    if found.status is WorkflowExecutionStatus.RUNNING:
+        says += f". That workflow still runs: `longshore cancel {job_id}` ends it"
+    return says
 
 
 def _failed(status: JobStatus, why: str, at: datetime | None) -> JobStatus:

@@ -27,11 +27,12 @@ def job_details(
     """Return the job in a line, state and reason, what it needs, and its attempts so far.
 
     The line is the summary of the workflow. That can be given at the start alone, and some start a
-    job without one. With `is_another` the id is that of another job, whose state this is not.
+    job without one. With `is_another` the job on record under the id is another, or
+    had ended: this is not its state.
     """
     headline = _headline(status, simulated)
     if is_another:
-        headline = f"Refused at {status.since:%Y-%m-%d %H:%M:%S} UTC: its id is another job's"
+        headline = f"Refused at {status.since:%Y-%m-%d %H:%M:%S} UTC"
     lines = [summary_of(spec), "", f"### {headline}", ""]
     if status.reason:
         lines += [status.reason, ""]

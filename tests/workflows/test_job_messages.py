@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
@@ -341,13 +342,8 @@ async def test_a_job_that_was_reset_goes_on(
     await reaches(longshore, job_id, JobState.QUEUED)
     job = temporal.get_workflow_handle(job_workflow_id(job_id))
     first = await job.describe()
-    await temporal.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=temporal.namespace, reason="a test", request_id=uuid.uuid4().hex,
-            workflow_execution=WorkflowExecution(workflow_id=job.id, run_id=first.run_id),
-            workflow_task_finish_event_id=4,  # its first task is done anew: it enqueues again
-        )
-    )  # fmt: skip
+    # Its first task is done anew: it enqueues again.
+    await _reset(temporal, job_id, (await _tasks_done(temporal, job_id))[0])
     await reaches(longshore, job_id, JobState.QUEUED)
     assert (await job.describe()).run_id != first.run_id
     assert await is_queued(control, job_id)
@@ -356,6 +352,40 @@ async def test_a_job_that_was_reset_goes_on(
     assert [each.state for each in listed] == [JobState.QUEUED] * 2
     await longshore.cancel(job_id)
     assert (await longshore.wait(job_id)).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("to", ["its first step", "its wait for a place"])
+async def test_a_job_that_was_reset_after_its_end_stays_as_it_ended(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, to: str
+):
+    """Its newest run is refused, or waits for a place that no cycle gives it."""
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.end(job_id)
+    await longshore.wait(job_id)
+    job = _workflow(temporal, job_id)
+    done = await _tasks_done(temporal, job_id)
+    await _reset(temporal, job_id, done[0] if to == "its first step" else done[1])
+    if to == "its first step":
+        why = (await reaches(longshore, job_id, JobState.FAILED)).reason
+        assert "had ended (SUCCEEDED) when its workflow was reset" in why
+    else:
+        await reaches(longshore, job_id, JobState.QUEUED)
+
+    async def is_told(what: str) -> bool:
+        report = await longshore.report(job_id)
+        assert (report.job.state, report.status) == (JobState.SUCCEEDED, None)
+        assert "its workflow was reset at " in report.missing[0]
+        assert "after the job had ended: it stays as it ended" in report.missing[0]
+        return what in report.missing[0]
+
+    cancel = f"`longshore cancel {job_id}` ends it"
+    assert await is_told(cancel) is (to == "its wait for a place")
+    if to == "its wait for a place":
+        await longshore.cancel(job_id)
+    with pytest.raises(WorkflowFailureError):
+        await asyncio.wait_for(job.result(), 60)
+    assert not await is_told(cancel)
+    assert node.runs() == [(job_id, 1)]
 
 
 async def test_a_job_that_continues_as_new_keeps_what_it_went_through(
@@ -405,6 +435,27 @@ async def _start_plain(
 async def _when_ended(database: Database, job_id: str) -> list[str | None]:
     ends = await lease_ends(database, job_id)
     return ends if all(ends) else []
+
+
+async def _reset(temporal: Client, job_id: str, event_id: int) -> None:
+    """Have the workflow task that this event ends done anew, without the signals since."""
+    newest = await _workflow(temporal, job_id).describe()
+    await temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=temporal.namespace, reason="a test", request_id=uuid.uuid4().hex,
+            workflow_execution=WorkflowExecution(workflow_id=newest.id, run_id=newest.run_id),
+            workflow_task_finish_event_id=event_id,
+            reset_reapply_exclude_types=[
+                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL
+            ],
+        )
+    )  # fmt: skip
+
+
+async def _tasks_done(temporal: Client, job_id: str) -> list[int]:
+    history = await _workflow(temporal, job_id).fetch_history()
+    done = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    return [event.event_id for event in history.events if event.event_type == done]
 
 
 def _workflow(temporal: Client, job_id: str) -> WorkflowHandle[Any, Any]:
