@@ -8,7 +8,9 @@ from activities.database import Database
 from activities.preemption_inputs import PreemptionInputs, read_inputs
 from activities.snapshot import load_pool
 from activities.views import Views
+from client.api import Longshore
 from client.buying import decide_on_pool
+from client.calls import known_job, quiet_runtime
 from models.base import Frozen
 from models.buying import UnmetJob
 from models.document import read_document
@@ -18,6 +20,7 @@ from models.placement import JobRequest
 from models.preemption import BuyQuote, PreemptionPlan
 from models.preemption_document import PreemptionState
 from models.settings import Settings
+from models.views import JobView
 from scheduling.order import queue_order
 from scheduling.preemption.plan import plan_preemption, plan_preemptions
 
@@ -56,12 +59,13 @@ def decide_on_files(
 async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
     """Return who would give way for a job that waits, beside the jobs before it in its queue.
 
-    Raises NotFoundError for no such job, RefusedError for one that does not wait.
+    Raises NotFoundError for no such job, RefusedError for one that does not wait, and
+    UnavailableError for one that no control worker takes up.
     """
     settings = Settings()
     database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     try:
-        job = await Views(database).job(ref)
+        job = await _job(settings, database, ref)
         if job.state is not JobState.QUEUED:
             raise RefusedError(
                 f"{job.id} is {job.state.value.lower()}: only a job that waits in its queue "
@@ -78,6 +82,19 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
             f"{job.id} has just left its queue: `longshore job {job.id}` says where to"
         )
     return await _decide(inputs, request, now, away)
+
+
+async def _job(settings: Settings, database: Database, ref: str) -> JobView:
+    """Return a job as other commands know it: Temporal has those that nobody has taken up yet.
+    Where that is away, as the database has it."""
+    try:
+        api = await Longshore.connect(settings, runtime=quiet_runtime())
+    except UnavailableError:
+        return await Views(database).job(ref)
+    try:
+        return await known_job(api, ref)
+    finally:
+        await api.close()
 
 
 async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRun:

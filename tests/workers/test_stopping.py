@@ -67,8 +67,9 @@ async def test_a_job_that_no_worker_takes_up_is_told_of_and_waited_for_where_one
     (found,) = {each.mend for each in await checks(place.temporal)["control worker"]()}
     assert found.startswith(START)
     assert START in " ".join(submitted.stderr.split())
-    for command, ref in (("job", job_id), ("why", "true"), ("logs", "true")):
-        told = await place.run(command, ref)
+    by_name = (["why"], ["logs"], ["preempt", "--dry-run"])
+    for words in (["job", job_id], *([*command, "true"] for command in by_name)):
+        told = await place.run(*words)
         assert told.returncode != 0
         says = f"job {job_id} is submitted, but no control worker has taken it up yet"
         assert says in " ".join(told.stderr.split())
