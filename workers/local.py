@@ -105,7 +105,8 @@ def start_console(stack: Stack, progress: Progress, argv: Sequence[str] = ()) ->
 def start_agents(
     stack: Stack, nodes: Mapping[str, Flags], progress: Progress, argv: Sequence[str] = ()
 ) -> None:
-    """Start the agents of `nodes` that do not run, remember them, and wait until they take work.
+    """Start the agents of `nodes` that do not run, remember them, and wait until they take work;
+    let those that are paused go on.
 
     `argv` begins the command line of an agent; `longshore agent` by default. Agents that ran
     before and are neither running nor in `nodes` are forgotten.
@@ -115,7 +116,9 @@ def start_agents(
     for node_id, flags in nodes.items():
         name = agent_process(node_id)
         if running := stack.processes.running(name):
-            progress(f"the agent of {node_id} runs already (process {running.pid})")
+            # Never ended here: its jobs run under it, and a slow server may be all that ails it.
+            does = "was paused, and goes on" if stack.processes.resume(name) else "runs already"
+            progress(f"the agent of {node_id} {does} (process {running.pid})")
             continue
         command = [*(argv or (program("longshore"), "agent")), *flags, "--node-id", node_id]
         env = stack.child_env() | _NO_ADDRESSES

@@ -134,6 +134,26 @@ class Processes:
             (self.folder / f"{name}.json").unlink(missing_ok=True)
         return tuple(asked)
 
+    def resume(self, name: str) -> bool:
+        """Let the process recorded as `name` go on where it is paused (SIGSTOP); return whether it
+        was. Raises StackError when it is not ours to resume."""
+        entry = _read(self.folder / f"{name}.json")
+        process = entry.find() if entry else None
+        if entry is None or process is None:
+            return False
+        try:
+            if process.status() != psutil.STATUS_STOPPED:
+                return False
+            process.resume()
+        except psutil.NoSuchProcess:
+            return False
+        except psutil.AccessDenied:
+            raise StackError(
+                f"{name} (process {entry.pid}) is paused and belongs to another user: let it go "
+                f"on (`kill -CONT {entry.pid}`) as that user."
+            ) from None
+        return True
+
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 

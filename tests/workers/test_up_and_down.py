@@ -16,6 +16,7 @@ from tests.support.console import answers
 from tests.support.home import Home, new_home
 from tests.support.local_stack import free_ports
 from workers.local import choose_nodes
+from workers.processes import wait_until
 from workers.stack import Stack
 
 
@@ -67,6 +68,19 @@ def test_up_replaces_what_runs_and_does_not_answer(home: Home):
         assert f"does not answer (process {pid})" in again.stderr
     servers = ("postgres", "temporal")
     assert {name: after[name] for name in servers} == {name: before[name] for name in servers}
+
+
+def test_up_lets_an_agent_that_was_paused_go_on(home: Home):
+    """Ending it would end its jobs."""
+    pid = pids(home.up("--nodes", "1"))["agent-local-1"]
+    agent = psutil.Process(pid)
+    agent.suspend()
+    assert wait_until(lambda: agent.status() == psutil.STATUS_STOPPED, 30.0)
+    again = home.longshore("up", "--nodes", "1", "--json")
+    assert again.returncode == 0, again.stderr
+    assert pids(json.loads(again.stdout))["agent-local-1"] == pid
+    assert f"the agent of local-1 was paused, and goes on (process {pid})" in again.stderr
+    assert wait_until(lambda: agent.status() != psutil.STATUS_STOPPED, 30.0)
 
 
 def test_no_port_of_it_takes_what_a_web_page_can_send(home: Home):
