@@ -231,7 +231,8 @@ class Longshore(NodeControl, Reading):
         job_id = await self._resolve(ref)
         store = LogStore(self.settings.resolve_log_store())
         rest = await asyncio.to_thread(store.read, job_id, attempt, from_offset=2**60)
-        if rest.ended:
+        nodes = await asyncio.to_thread(store.nodes, job_id, attempt)
+        if rest.ended and len(nodes) == 1:
             return ""
         try:
             records = (await status_of(self.temporal, self._job(job_id))).attempts

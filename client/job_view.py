@@ -24,7 +24,7 @@ from client.words import (
     styled,
     zone,
 )  # fmt: skip
-from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
+from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish, not_stored
 from models.job_report import JobReport
 from models.placement import Candidate, Decision, Rejection
 from models.spending import JobCost
@@ -148,8 +148,7 @@ def attempt_end(record: AttemptRecord | AttemptView) -> str:
         said = f"{record.end_reason}: {record.end_message}".rstrip(": ")
         return said if record.ended_at else "runs"
     spares = f"; {record.spares_said}" if record.spares_said else ""
-    logs = f"; its output is not all stored: {record.log_error}" if record.log_error else ""
-    return f"{_how_it_ended(record)}{spares}{logs}"
+    return f"{_how_it_ended(record)}{spares}{not_stored(record.log_error)}"
 
 
 def _last_change(job: JobView) -> datetime:

@@ -439,6 +439,11 @@ class AttemptRecord(Wire):
         return ((self.node_id, self.gpu_indices), *zip(self.other_nodes, gpus, strict=True))
 
 
+def not_stored(log_error: str) -> str:
+    """Return what follows how an attempt ended where the log store lacks some of its output."""
+    return f"; its output is not all stored: {log_error}" if log_error else ""
+
+
 class JobResult(Wire):
     """How a job ended."""
 

@@ -13,6 +13,7 @@ from temporalio import workflow
 from models.job import FailureClass, JobSpec
 from models.messages import NodeLost, ProcessReport
 from models.placement import Placement
+from scheduling.words import count
 from workflows import steps
 
 Process = workflow.ActivityHandle[ProcessReport]
@@ -133,9 +134,14 @@ class Attempt:
         return all(process.done() and not _failed(process) for process in others)
 
     def _summary(self, reports: Sequence[ProcessReport]) -> ProcessReport:
-        """Return what is to be said of the whole: of a gang, what ended it first."""
+        """Return what is to be said of the whole: of a gang, what ended it first, and what is not
+        stored of any rank's output."""
         if len(reports) == 1:
             return reports[0]
+        first = self._ended_by(reports)
+        return first.model_copy(update={"log_error": self._not_stored(reports)})
+
+    def _ended_by(self, reports: Sequence[ProcessReport]) -> ProcessReport:
         failed = [rank for rank, report in enumerate(reports) if report.failure is not None]
         by_itself = [rank for rank in failed if reports[rank].stopped_for is None]
         for rank in sorted(by_itself, key=lambda rank: _ended(reports[rank])):
@@ -145,6 +151,15 @@ class Attempt:
             )
         stopped = [report for report in reports if report.stopped_for is not None]
         return (stopped or reports)[0]
+
+    def _not_stored(self, reports: Sequence[ProcessReport]) -> str:
+        """Return which rank's output is not all stored, and why; empty where all of it is."""
+        lacking = [rank for rank, report in enumerate(reports) if report.log_error]
+        if not lacking:
+            return ""
+        rank, others = lacking[0], len(lacking) - 1
+        more = f" and {count(others, 'other rank')}" if others else ""
+        return f"rank {rank} on {self._ranks[rank].node_id}{more}: {reports[rank].log_error}"
 
     def _none_runs(self) -> bool:
         return all(process.done() for process in self._processes)

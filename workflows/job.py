@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from models.base import as_reason
-    from models.job import FailureClass, JobResult, JobState, JobStatus, RetryRule
+    from models.job import FailureClass, JobResult, JobState, JobStatus, RetryRule, not_stored
     from models.messages import (
         JOB_WORKFLOW,
         CommandReason,
@@ -346,13 +346,14 @@ class JobWorkflow(Started):
         """Give up what the job holds, and record its end."""
         result = JobResult(
             job_id=self._id, state=state, exit_code=report.exit_code, failure=failure,
-            message=report.message, attempts=len(self._attempts) and self._attempts[-1].attempt,
+            message=f"{report.message}{not_stored(report.log_error)}",
+            attempts=len(self._attempts) and self._attempts[-1].attempt,
             ended_at=workflow.now(),
         )  # fmt: skip
         if not self._is_another:
             await steps.finish(self._here, reason, result, self._unanswered)
         self._result = result
-        self._enter(state, report.message)
+        self._enter(state, result.message)
         return result
 
     def _next_attempt_or_continue_as_new(self) -> None:

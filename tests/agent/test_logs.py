@@ -14,7 +14,9 @@ from activities.logstore import LogStore, Stream
 from activities.node.outcome import AGENT_STOPPED
 from models.addresses import without_secrets
 from models.errors import StoreError
+from models.job import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
+from tests.faults.chaos.machines import small_disk
 from tests.support.waiting import eventually
 
 
@@ -154,6 +156,23 @@ async def test_logs_arrive_once_the_store_has_room_again(
     report = await run.done
     assert report.log_error == ""
     assert box.logs.read(run.record.job_id).data == b"out\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "failure"),
+    [("head -c 2M /dev/zero", 1, FailureClass.USER), ("head -c 2M /dev/zero; true", 0, None)],
+    ids=["heeds", "ignores"],
+)
+async def test_a_job_meets_the_full_disk_of_its_node_itself(
+    tmp_path: Path, make_box: MakeBox, command: str, code: int, failure: FailureClass | None
+) -> None:
+    """It writes into files, and nobody copies for it: what it ignores, nobody knows."""
+    box = make_box(tmp_path / "node")
+    with small_disk(tmp_path / "node" / "runs", megabytes=1) as mounted:
+        if not mounted:
+            pytest.skip("this account may mount no small disk: as root it can")
+        report = await box.report(command)
+    assert (report.exit_code, report.failure, report.log_error) == (code, failure, "")
 
 
 async def test_what_a_dead_agent_left_in_the_spool_is_shipped_by_the_next(

@@ -6,6 +6,7 @@ import pytest
 from temporalio.client import Client
 
 from activities.database import Database
+from activities.logstore import LogStore
 from client.api import Longshore
 from models.job import FailureClass, JobState
 from models.messages import ProcessReport
@@ -14,6 +15,7 @@ from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually
 
+FULL = "OSError: [Errno 28] No space left on device"
 AGAIN = {"node": {"max_retries": None, "backoff": 0}}
 
 Pair = tuple[ScriptedNode, ScriptedNode]
@@ -58,6 +60,25 @@ async def test_each_rank_is_told_of_all_and_the_job_ends_with_the_last(
     assert await lease_ends(control, gang) == ["finished"] * 16
     assert not pair[0].stops
     assert not pair[1].stops
+
+
+async def test_output_of_any_rank_that_is_not_stored_is_told_and_on_record(
+    longshore: Longshore, pair: Pair, gang: str
+):
+    lacking, other = sorted(pair, key=lambda node: node.id)
+    store = LogStore(longshore.settings.resolve_log_store())
+    store.write(gang, 1, lacking.id, "stdout", 0, b"part")
+    store.write_end(gang, 1, other.id)
+    for node, error in ((other, ""), (lacking, FULL)):
+        await node.end(gang, report=ProcessReport(message="finished", log_error=error))
+    result = await longshore.wait(gang)
+    why = f"rank {(await lacking.started(gang)).placement.rank} on {lacking.id}: {FULL}"
+    assert result.state is JobState.SUCCEEDED
+    assert result.message == f"finished; its output is not all stored: {why}"
+    assert (await longshore.status(gang)).attempts[-1].log_error == why
+    assert await longshore.missing_logs(gang) == why
+    report = await longshore.report(gang)
+    assert report.job.reason == report.attempts[-1].end_message == result.message
 
 
 async def test_the_failure_of_one_rank_ends_the_others_and_is_what_is_told(
