@@ -10,13 +10,14 @@ from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter
 
-from models.base import StartInput
+from models.base import Input
 from models.errors import SpecError
 from models.problems import describe_all
 
 
 class PayloadConverter(PydanticPayloadConverter):
-    """Pydantic's, but a workflow's input that cannot be read is a SpecError, which ends it.
+    """Pydantic's, but an input of a workflow or an update that cannot be read is a SpecError: it
+    ends the workflow, or refuses the update.
 
     Of any other error Temporal asks the workflow's task again and again, in vain here: the input
     of a workflow never changes.
@@ -50,10 +51,10 @@ class PayloadConverter(PydanticPayloadConverter):
         return values
 
 
-def _input_type(type_hints: list[type] | None) -> type[StartInput] | None:
-    """Return what is read, where that is the input of a workflow."""
+def _input_type(type_hints: list[type] | None) -> type[Input] | None:
+    """Return what is read, where that is the input of a workflow or an update."""
     match type_hints:
-        case [type() as wanted] if issubclass(wanted, StartInput):
+        case [type() as wanted] if issubclass(wanted, Input):
             return wanted
         case _:
             return None

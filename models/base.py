@@ -109,11 +109,15 @@ def _replaced(value: object, where: tuple[int | str, ...], by: object) -> object
     return rows
 
 
-class StartInput(Wire):
-    """The input of a workflow. One that cannot be read, or is left out, ends the workflow."""
+class Input(Wire):
+    """What a workflow or an update takes. One that cannot be read, or is left out, is refused."""
 
     instead: ClassVar[str]
-    """What to do instead, as a sentence of that end."""
+    """What to do instead, as a sentence of the refusal."""
+
+
+class StartInput(Input):
+    """The input of a workflow. One that is refused ends the workflow."""
 
     def own_id(self, found: str) -> str:
         """Return the id that its workflow must have, which has the id `found`.

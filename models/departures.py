@@ -2,8 +2,9 @@
 
 from datetime import timedelta
 from enum import StrEnum
+from typing import ClassVar
 
-from models.base import Frozen, Instant, Name, Reason, Wire
+from models.base import Frozen, Input, Instant, Name, Reason, Wire
 from models.margins import Margins as Margins
 from models.placement import PlacementKey
 
@@ -83,9 +84,10 @@ class DepartureRequest(Wire):
     """Beside the end of the node's time, which the capacity database knows."""
 
 
-class NodeDrain(Wire):
+class NodeDrain(Input):
     """Update `drain`: no new job; with `move`, those that run there leave."""
 
+    instead: ClassVar[str] = 'give an input: {"reason": "WHY", "move": true}, or {}'
     reason: Reason = ""
     move: bool = False
     """False for what older callers mean: a cordon."""
@@ -93,9 +95,12 @@ class NodeDrain(Wire):
     at_once: bool = False
 
 
-class ExpiryChange(Wire):
+class ExpiryChange(Input):
     """Update `expiry_changed`: the node ends at another time, or never."""
 
+    instead: ClassVar[str] = (
+        'give an input: {"expires_at": "2026-11-20T12:00:00Z"}, or with null for never'
+    )
     expires_at: Instant | None
     reason: Reason = ""
 

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from models.base import Instant, Name, Reason, StartInput, Wire, known_or
+from models.base import Input, Instant, Name, Reason, StartInput, Wire, known_or
 from models.checkpoint import CheckpointInfo
 from models.departures import Leaving
 from models.errors import SpecError
@@ -244,9 +244,10 @@ class NodeLost(Wire):
     """The node lives: its agent started anew, and may know how what ran there has ended."""
 
 
-class CommandReason(Wire):
-    """Signal `hold` or `release`: who asked and why."""
+class CommandReason(Input):
+    """Of a signal such as `hold`, or an update such as `cordon`: who asked and why."""
 
+    instead: ClassVar[str] = 'give an input: {"reason": "WHY"}, or {}'
     reason: Reason = ""
 
 
@@ -342,10 +343,13 @@ class NodeInput(StartInput):
         return node_workflow_id(self.node_id)
 
 
-class Registration(Wire):
+class Registration(Input):
     """What an agent sends to be admitted. The join token itself never travels: `proof` shows
     that the agent knows it (see `models.proof`)."""
 
+    instead: ClassVar[str] = (
+        "run `longshore agent` of the control worker's version: what it sends can be read"
+    )
     identity: NodeIdentity
     inventory: Inventory
     issued_at: Instant

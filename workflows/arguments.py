@@ -1,9 +1,10 @@
-"""Starts and signals whose arguments do not fit, from any SDK or the Temporal UI.
+"""Starts, signals and updates whose arguments do not fit, from any SDK or the Temporal UI.
 
 The SDK calls a workflow or a handler with what came. Where that does not fit, it would fail the
 workflow's task, again and again: a start would never end, and a workflow that is sent such a
-signal would hear nothing any more, and hold what it holds. So the start ends with a sentence, and
-the signal changes nothing. An input that cannot be read is refused by client/payloads.py.
+signal would hear nothing any more, and hold what it holds. So the start ends with a sentence, as
+does the update, and the signal changes nothing. An input that cannot be read is refused by
+client/payloads.py.
 
 A start under another id than the one of what it is about, or for what nobody has stored, ends
 with a sentence too.
@@ -18,6 +19,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import (
     ExecuteWorkflowInput,
     HandleSignalInput,
+    HandleUpdateInput,
     Interceptor,
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
@@ -55,7 +57,8 @@ def refuse_inputs(of: type, inputs: Sequence[object]) -> None:
 
 
 class FittingArguments(Interceptor):
-    """Of a worker: has its workflows end such starts; and drop such signals, and log them."""
+    """Of a worker: has its workflows end such starts, refuse such updates, and drop such signals
+    and log them."""
 
     def workflow_interceptor_class(
         self, input: WorkflowInterceptorClassInput
@@ -86,3 +89,21 @@ class _TakesWhatFits(WorkflowInboundInterceptor):
                 workflow.logger.warning("signal %s is dropped: %s", input.signal, error)
                 return
         await super().handle_signal(input)
+
+    def handle_update_validator(self, input: HandleUpdateInput) -> None:
+        _refuse_update(input)
+        super().handle_update_validator(input)
+
+    async def handle_update_handler(self, input: HandleUpdateInput) -> Any:
+        _refuse_update(input)  # one without a validator
+        return await super().handle_update_handler(input)
+
+
+def _refuse_update(update: HandleUpdateInput) -> None:
+    """Raise SpecError unless an update was given the one `Input` that each of them takes."""
+    if len(update.args) == 1:
+        return
+    # By its name, which is that of its method: the handler that the SDK gives has no signature.
+    (wanted,) = inspect.signature(getattr(workflow.instance(), update.update)).parameters.values()
+    several = f"give one input, not {len(update.args)}"
+    raise SpecError("input", (several if update.args else wanted.annotation.instead,))

@@ -1,0 +1,69 @@
+"""Updates of every workflow by the Temporal UI, its CLI or any SDK, with what cannot be read."""
+
+import pytest
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from client.api import Longshore
+from models.base import Input
+from models.messages import node_workflow_id
+from models.node import NodeState
+from tests.support.scripted_node import ScriptedNode
+from workers.versioning import WORKFLOWS
+from workflows.node import NodeWorkflow
+
+_ENCODED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"xyz"))
+_UNREADABLE: tuple[tuple[str, tuple[object, ...], str], ...] = (
+    ("none", (), ""),
+    ("null", (None,), ""),
+    ("number", (5,), "input: must be a mapping"),
+    ("text", ("x",), "input: must be a mapping"),
+    ("list", (["x"],), "input: must be a mapping"),
+    ("encoded", (_ENCODED,), "its encoding is binary/encrypted"),
+    ("two", ({}, {}), "give one input, not 2"),
+)
+
+
+def _updates_of(kind: type) -> dict[str, type[Input]]:
+    """Return what each update takes, by its name."""
+    found = workflow._Definition.must_from_class(kind).updates  # pyright: ignore
+    return {str(name): each.arg_types[0] for name, each in found.items() if each.arg_types}
+
+
+_OF_NODES = _updates_of(NodeWorkflow)
+
+
+def test_nodes_alone_have_updates_and_each_says_what_it_takes():
+    assert {kind for kind in WORKFLOWS if _updates_of(kind)} == {NodeWorkflow}
+    assert [name for name, takes in _OF_NODES.items() if not takes.instead] == []
+
+
+@pytest.mark.parametrize("name", _OF_NODES)
+async def test_an_update_with_what_cannot_be_read_is_refused_with_a_sentence(
+    temporal: Client, longshore: Longshore, node: ScriptedNode, pool: str, name: str
+):
+    handle = temporal.get_workflow_handle(node_workflow_id(node.id))
+    for what, inputs, said in _UNREADABLE:
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update(name, args=inputs)
+        cause = refused.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert cause.type == "SpecError", what
+        assert (said or _OF_NODES[name].instead) in cause.message
+    (view,) = await longshore.nodes(pool=pool)
+    assert view.state is NodeState.READY
+
+
+async def test_a_field_that_cannot_be_read_is_named(temporal: Client, node: ScriptedNode):
+    handle = temporal.get_workflow_handle(node_workflow_id(node.id))
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await handle.execute_update("drain", {"reason": "x", "by": "soon"})
+    cause = refused.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert cause.message == (
+        "by: must be a time with its zone, such as 2026-11-20T12:00:00Z, got 'soon'\n"
+        'give an input: {"reason": "WHY", "move": true}, or {}'
+    )
