@@ -54,8 +54,10 @@ _log = logging.getLogger(__name__)
 _REFUSALS: dict[str, type[LongshoreError]] = {
     **{error.__name__: error for error in (TokenError, ClockError, NodeTakenError, RefusedError)},
     "DataError": RefusedError,
+    "SpecError": RefusedError,
 }
-"""By the type of a failure. What the database did not take as data, it will not take later."""
+"""By the type of a failure. What the database did not take as data, it will not take later; nor
+can what cannot be read be read later."""
 
 
 async def connect_patiently(settings: Settings, runtime: Runtime | None = None) -> Client:

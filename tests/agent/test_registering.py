@@ -1,6 +1,7 @@
 """An agent and a control worker of the version before, which knows the older proof alone."""
 
 import asyncio
+import uuid
 from datetime import timedelta
 from typing import Any, cast
 
@@ -8,11 +9,13 @@ import pytest
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
+from activities.database import Database
 from activities.node.fence import Fence
 from models import proof
 from models.errors import RefusedError, TokenError
 from models.messages import Registered
 from models.node import Liveness
+from models.settings import Settings
 from tests.support.ledger import TOKEN, registration
 from workers.registration import Registrar, Sign
 
@@ -70,3 +73,29 @@ async def test_what_the_database_does_not_take_as_data_ends_the_agent() -> None:
     registrar = Registrar(server, claim.identity, claim.inventory, TOKEN)
     with pytest.raises(RefusedError, match="bigint out of range"):
         await asyncio.wait_for(registrar.register(Fence()), 5)
+
+
+_GPU = {"vram": "gpus[0].vram", "power": "gpus[0].power"}
+_HOST = {"ram": "ram", "storage_bandwidth": "storage_bandwidth", "power": "power", "cpus": "cpus"}
+
+
+@pytest.mark.parametrize("much", [2e9, 1e300, -1.0])
+@pytest.mark.parametrize(
+    ("of_gpu", "field", "place"),
+    [*((True, *each) for each in _GPU.items()), *((False, *each) for each in _HOST.items())],
+    ids=[*_GPU.values(), *_HOST.values()],
+)
+async def test_amounts_that_no_machine_has_end_the_agent(
+    temporal: Client, control: Database, settings: Settings, pool: str,
+    of_gpu: bool, field: str, place: str, much: float,
+) -> None:  # fmt: skip
+    """Of an agent that does not look at them itself. It would try again, for ever."""
+    said = registration(pool, f"odd-{uuid.uuid4().hex[:8]}")
+    inventory, odd = said.inventory, {field: much}
+    if of_gpu:
+        odd = {"gpus": (inventory.gpus[0].model_copy(update=odd), *inventory.gpus[1:])}
+    inventory = inventory.model_copy(update=odd)
+    registrar = Registrar(temporal, said.identity, inventory, settings.resolve_agent_token())
+    with pytest.raises(RefusedError) as refused:
+        await asyncio.wait_for(registrar.register(Fence()), 20)
+    assert f"{place}: " in str(refused.value)
