@@ -41,7 +41,7 @@ def parse_address(value: object) -> object:
     host = {"": LOOPBACK, "localhost": LOOPBACK}.get(host, host)
     try:
         ip = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-        if not 1 <= int(port) <= 65535:
+        if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
             raise ValueError(port)
     except ValueError:
         raise ValueError(

@@ -12,7 +12,7 @@ from models.placement import PlacementKey
 from models.units import Duration
 from models.visible import shown
 
-_LINE = re.compile(r"saved(?:, step (\d{1,18}))?(?:, took (\d{1,9}(?:\.\d{1,9})?)s)?")
+_LINE = re.compile(r"saved(?:, step (\d{1,18}))?(?:, took (\d{1,9}(?:\.\d{1,9})?)s)?", re.ASCII)
 _NAME = re.compile(r"(\d{6})-(\d{6})-s(\d+|x)-(\d{4})of(\d{4})\.manifest")
 
 

@@ -18,7 +18,7 @@ from models.visible import shown
 
 _INSTANCE_TYPE = re.compile(
     r"^(?P<gpus>[1-9]\d{0,3})x(?P<type>[A-Za-z][A-Za-z0-9_+.]*)(-(?P<vram>\d+(\.\d+)?GB))?$",
-    re.IGNORECASE,
+    re.ASCII | re.IGNORECASE,
 )
 
 

@@ -20,7 +20,7 @@ SLICES = 8
 MigPositions = dict[str, tuple[int, ...]]
 """The profiles that a GPU can have, each with the sets of slices that an instance can take."""
 
-_PROFILE = re.compile(r"([1-9])g\.([1-9]\d{0,3})gb")
+_PROFILE = re.compile(r"([1-9])g\.([1-9]\d{0,3})gb", re.ASCII)
 _SIX_SHAPES = ((1, 1, range(7)), (1, 2, (0, 2, 4, 6)), (2, 2, (0, 2, 4)), (3, 4, (0, 4)),
                (4, 4, (0,)), (7, 8, (0,)))  # fmt: skip
 """Compute slices, memory slices, and where they may begin: equal on all of these models."""

@@ -65,6 +65,8 @@ def micro_of(dollars: Decimal | str | int, *, rounding: str = "nearest") -> int:
     `rounding` is nearest (the default), down or up. Raises ValueError for anything else.
     """
     try:
+        if isinstance(dollars, str) and (not dollars.isascii() or "_" in dollars):
+            raise InvalidOperation  # Decimal reads the digits of every script
         amount = Decimal(dollars)
     except InvalidOperation:
         raise ValueError(

@@ -25,20 +25,23 @@ LONGEST = timedelta(days=3653)
 _LONGEST_TEXT = 1000
 """Characters of a size or duration as it is written."""
 
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGTP]i?B|B)?\s*$", re.IGNORECASE)
+# ASCII: else other scripts' digits are digits too, and an s may be written as ſ.
+_IN_ANY_CASE = re.ASCII | re.IGNORECASE
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGTP]i?B|B)?\s*$", _IN_ANY_CASE)
 _SIZE_UNITS = {
     "b": 1e-9, "kb": 1e-6, "mb": 1e-3, "gb": 1.0, "tb": 1e3, "pb": 1e6,
     "kib": 2**10 / 1e9, "mib": 2**20 / 1e9, "gib": 2**30 / 1e9,
     "tib": 2**40 / 1e9, "pib": 2**50 / 1e9,
 }  # fmt: skip
 
-_POWER = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KM]?W)?\s*$", re.IGNORECASE)
+_POWER = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KM]?W)?\s*$", _IN_ANY_CASE)
 _POWER_UNITS = {"w": 1.0, "kw": 1e3, "mw": 1e6}
-_PER_SECOND = re.compile(r"\s*/\s*s\s*$", re.IGNORECASE)
+_PER_SECOND = re.compile(r"\s*/\s*s\s*$", _IN_ANY_CASE)
 
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", re.IGNORECASE)
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", _IN_ANY_CASE)
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_CLOCK = re.compile(r"^(\d+):([0-5]\d)(?::([0-5]\d))?$")
+_CLOCK = re.compile(r"^(\d+):([0-5]\d)(?::([0-5]\d))?$", re.ASCII)
 
 
 def _is_written(value: object) -> TypeGuard[str]:
@@ -144,9 +147,9 @@ def parse_duration(value: object) -> timedelta:
         if clock := _CLOCK.match(text):
             hours, minutes, seconds = (float(part) for part in clock.groups(default="0"))
             return _of_seconds(3600 * hours + 60 * minutes + seconds)
-        if re.fullmatch(r"\d+(\.\d+)?", text):
+        if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
             return _of_seconds(float(text))
-        if re.fullmatch(rf"(?:{_DURATION_PART.pattern}\s*)+", text, re.IGNORECASE):
+        if re.fullmatch(rf"(?:{_DURATION_PART.pattern}\s*)+", text, _IN_ANY_CASE):
             parts = _DURATION_PART.findall(text)
             return _of_seconds(sum(float(n) * _DURATION_UNITS[u.lower()] for n, u in parts))
         if iso := _ISO.fullmatch(text):
@@ -177,7 +180,8 @@ def format_duration(duration: timedelta) -> str:
 
 
 _ISO = re.compile(
-    r"P(?:(\d+(?:\.\d+)?)D)?(?:T(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?"
+    r"P(?:(\d+(?:\.\d+)?)D)?(?:T(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?",
+    re.ASCII,
 )
 
 

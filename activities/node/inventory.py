@@ -26,7 +26,9 @@ from models.units import GB, format_gb
 from models.visible import shown
 
 RUNTIMES = ("docker", "podman")
-_SIMULATED = re.compile(r"(\d{1,4})x([A-Za-z0-9]+)-(\d+(?:\.\d+)?\s*[KMGT]i?B)", re.IGNORECASE)
+_SIMULATED = re.compile(
+    r"(\d{1,4})x([A-Za-z0-9]+)-(\d+(?:\.\d+)?\s*[KMGT]i?B)", re.ASCII | re.IGNORECASE
+)
 _MODEL = re.compile(r"(?=.*\d)(?=.*[A-Z])[A-Z0-9]+")
 _CGROUP_MEMORY = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -139,7 +141,7 @@ def find_runtime() -> str | None:
 
 def _indices(text: str, gpus: SimulatedGPUs) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
-    if any(not word.isdecimal() or int(word) >= gpus.count for word in words):
+    if any(not (word.isascii() and word.isdecimal()) or int(word) >= gpus.count for word in words):
         problem = (
             f"--mig: expected indices of the {gpus.count} GPUs, such as 0,1, not {shown(text)}"
         )

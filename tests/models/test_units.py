@@ -1,11 +1,16 @@
 """Sizes and durations as people write them."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.addresses import parse_address
+from models.market import InstanceType
+from models.mig import profile_gb
+from models.money import micro_of
 from models.units import (
     LONGEST,
     format_duration,
@@ -142,3 +147,36 @@ def test_every_duration_survives_its_human_form(duration: timedelta) -> None:
 def test_sizes_are_written_short(gb: float, text: str) -> None:
     assert format_gb(gb) == text
     assert parse_gb(text) == pytest.approx(gb)
+
+
+_READ: tuple[tuple[Callable[[str], object], str], ...] = (
+    (parse_gb, "80GB"), (parse_gb, "64.5 KiB"), (parse_gb_per_second, "500MB/s"),
+    (parse_watts, "10.2kW"), (parse_duration, "90"), (parse_duration, "1h30m"),
+    (parse_duration, "250ms"), (parse_duration, "01:30:00"), (parse_duration, "PT1H30M5.5S"),
+    (micro_of, "16.80"), (micro_of, "1e3"), (InstanceType.parse, "8xH-80GB"),
+    (profile_gb, "1g.10gb"), (parse_address, "9100"),
+)  # fmt: skip
+_OTHERS = st.characters(categories=["Nd", "Nl", "No"], min_codepoint=128)
+
+
+@pytest.mark.parametrize(("read", "text"), _READ, ids=[text for _, text in _READ])
+@given(data=st.data())
+def test_no_digit_but_0_to_9_is_read(
+    read: Callable[[str], object], text: str, data: st.DataObject
+) -> None:
+    read(text)
+    place = data.draw(st.sampled_from([at for at, each in enumerate(text) if each.isdigit()]))
+    other = data.draw(_OTHERS | st.just("_") | st.sampled_from("\u0665\uff15\u00b2"))
+    odd = text[:place] + other + text[place + data.draw(st.integers(0, 1)) :]
+    with pytest.raises(ValueError, match=r"expected|must be"):
+        read(odd)
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [(parse_duration, "5\u017f"), (parse_gb, "80\u212aB"), (parse_watts, "5\u212aW")],
+)
+def test_units_are_written_in_latin_letters(read: Callable[[str], object], text: str) -> None:
+    """Unicode counts ſ as an s, and the sign for kelvin as a k."""
+    with pytest.raises(ValueError, match="expected"):
+        read(text)
