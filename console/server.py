@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import uvicorn
 
 from console.app import build
+from console.connections import BoundedProtocol
 from console.security import ensure_token
 from models.addresses import host_and_port, url_of
 from models.errors import StackError
@@ -35,6 +36,7 @@ def serve(settings: Settings, address: str, ready: Callable[[str], object]) -> N
         ready(f"{url_of(address)}/?{urlencode({'token': token})}")
         config = uvicorn.Config(
             app,
+            http=BoundedProtocol,
             log_config=None,
             access_log=False,  # it would write the token of a link
             server_header=False,

@@ -1,0 +1,53 @@
+"""How long a connection may be without a whole request, and how many may be at a time.
+
+uvicorn has no bound for either: connections with half a request each would keep everybody out once
+the process has no file descriptor left.
+"""
+
+import asyncio
+from typing import ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+REQUEST_WITHIN = 10.0
+"""Seconds in which a request has to come, with its body."""
+MOST_WAITING = 500
+"""Connections without a whole request. Of more the oldest ends, not the one that comes."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Ends a connection whose request does not come."""
+
+    _waiting: ClassVar[dict[asyncio.Transport, asyncio.TimerHandle]] = {}
+    """Connections without a request, the oldest first, with what ends each."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        under_way = self.cycle is not None and not self.cycle.response_complete
+        whole = under_way and not self.cycle.more_body
+        if whole or self.transport.get_protocol() is not self:  # it speaks WebSocket now
+            self._has_come()
+        else:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_come()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self.transport in self._waiting:
+            return
+        ending = self.loop.call_later(REQUEST_WITHIN, self.transport.abort)
+        self._waiting[self.transport] = ending
+        if len(self._waiting) > MOST_WAITING:
+            oldest = next(iter(self._waiting))
+            self._waiting.pop(oldest).cancel()
+            oldest.abort()
+
+    def _has_come(self) -> None:
+        if ending := self._waiting.pop(self.transport, None):
+            ending.cancel()
