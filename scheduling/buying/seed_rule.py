@@ -20,6 +20,7 @@ from scheduling.buying.costs import (
     within_caps,
 )
 from scheduling.buying.instead import with_instead
+from scheduling.buying.limits import below_the_next
 from scheduling.buying.prices import (
     BlockSource,
     PodSource,
@@ -38,7 +39,8 @@ class _Ways:
     """What the markets have for a shortfall."""
 
     pod: Candidate | None
-    block: Candidate | None
+    blocks: tuple[Candidate, ...]
+    """Of each book one, the cheapest first."""
 
 
 def seed_options(
@@ -46,14 +48,17 @@ def seed_options(
 ) -> tuple[list[Option], Scene]:
     """Return the ways that the rule knows, with the one that it takes, and what then is."""
     short = shortfall(scene, lacking)
-    ways = _Ways(_pod(scene, short, lacking, markets), _block(scene, short, lacking, markets))
+    ways = _Ways(_pod(scene, short, lacking, markets), _blocks(scene, short, lacking, markets))
     large = short >= WHOLE_NODE or sustained(scene, unmet)
-    pod, block = (way and _whole(scene, way) for way in (ways.pod, ways.block))
-    order = [block] if large else [pod, block]
-    options = [waiting(scene), *(option for option in (pod, block) if option is not None)]
-    choice = next((option for option in order if option and not option.lost), options[0])
+    pods = [_whole(scene, ways.pod)] if ways.pod else []
+    blocks = [_whole(scene, way) for way in ways.blocks]
+    order = blocks if large else [*pods, *blocks]
+    options = [waiting(scene), *pods, *blocks]
+    choice = next((option for option in order if not option.lost), options[0])
     why = f"the rule takes {choice.title} for {short} GPUs"
-    wider = with_instead(scene, choice, (), _within(scene, lacking, markets))
+    # Costs decide between books alone: so only another book bounds what this one may cost.
+    near = below_the_next(choice, blocks) if choice in blocks else choice
+    wider = with_instead(scene, near, (), _within(scene, lacking, markets))
     options = [
         wider.model_copy(update={"chosen": True})
         if option is choice
@@ -114,10 +119,10 @@ def _within(
     ]
 
 
-def _block(
+def _blocks(
     scene: Scene, short: int, lacking: Sequence[UnmetJob], markets: Sequence[MarketView]
-) -> Candidate | None:
-    """Return whole nodes for the rule's window, from the book where they cost least."""
+) -> tuple[Candidate, ...]:
+    """Return whole nodes for the rule's window from each book, the cheapest first."""
     found: list[Candidate] = []
     for source in block_sources(markets, scene.policy):
         if not _suits(source, lacking):
@@ -135,7 +140,7 @@ def _block(
         )  # fmt: skip
         if not isinstance(plan, NoQuote):
             found.append(Candidate(OptionKind.BLOCK, blocks=((source, plan),)))
-    return min(found, key=lambda c: c.blocks[0][1].expected_cost, default=None)
+    return tuple(sorted(found, key=lambda c: c.blocks[0][1].expected_cost))
 
 
 def _suits(source: BlockSource | PodSource, lacking: Sequence[UnmetJob]) -> bool:

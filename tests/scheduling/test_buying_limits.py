@@ -56,3 +56,23 @@ def test_no_order_may_cost_more_than_the_next_best_way_or_the_slippage(
         if bought and rivals and all(plan.limit > (plan.marginal or 0) for plan in bought):
             more = sum(plan.max_total - plan.expected_cost for plan in bought)
             assert more <= min(rivals) - chosen.total + len(bought)  # each is rounded up
+
+
+def test_by_the_seeds_rule_it_is_at_most_what_makes_it_cost_as_much_as_the_next_book():
+    def at(price: str) -> tuple[int, int]:
+        other = exchange((price, 64)).model_copy(update={"provider": "another"})
+        (plan,) = decided([a_job(gpus=8)], THIN, other, rule="seed").plans
+        assert plan.provider == "exchange"
+        assert plan.marginal is not None
+        return plan.marginal, plan.limit
+
+    assert at("1.25") == (micro_of("1.20"), micro_of("1.25"))
+    # Farther than that the slippage is nearer; no limit is below the price of the last GPU.
+    assert at("1.60") == (micro_of("1.20"), micro_of("1.32"))
+    assert at("1.20") == (micro_of("1.20"), micro_of("1.20"))
+
+
+def test_by_the_seeds_rule_an_offer_bounds_no_order_of_a_book():
+    """It takes a book for so many GPUs whatever offers cost."""
+    (plan,) = decided([a_job(gpus=8)], THIN, cloud(("1.21", 8)), rule="seed").plans
+    assert (plan.provider, plan.limit) == ("exchange", micro_of("1.32"))
