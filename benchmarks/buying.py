@@ -1,7 +1,8 @@
 """What to buy: five ways to serve the same jobs from the same markets, in dollars and waits.
 
     python -m benchmarks.buying [--days 0.5] [--seed 1] [--seeds 5] [--nothing-wrong]
-                                [--nobody-buys] [--patience 15] [--floor] [--json]
+                                [--nobody-buys] [--patience 15] [--without rivals,ends]
+                                [--floor] [--json]
 
 Books come from the strangers of the simulated exchange (calm, with spikes, thin), beside an offer
 list that is 12 % dearer on average and billed while used. Jobs of 1 to 8 GPUs arrive by day more
@@ -16,8 +17,9 @@ where all that matters is what FLEX costs, more looks cost the benchmark most of
 
 `always on` are nodes at the exchange's mean price, as many as the 95th percentile of FAST and the
 mean of FLEX. The bound is that of a program that knows the future: no plan costs less which starts
-FAST jobs within 15 minutes (benchmarks/buying_bound.py). The floor (`--floor`) is the bound of one
-that knows all of that, but not when jobs end.
+FAST jobs within 15 minutes (benchmarks/buying_bound.py). Floors (`--floor`) are bounds of those
+who can do less, and know all else. `--without` runs least cost again with one trouble left out at
+a time, and with all of these, over the bound of the market with all of them.
 """
 
 import argparse
@@ -26,14 +28,15 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from benchmarks.buying_bound import Bound, lower_bound
 from benchmarks.buying_replay import Outcome, always_on, by_policy, cheapest_now, replay
-from benchmarks.buying_troubles import NONE, REAL
-from benchmarks.buying_world import FLEX_WITHIN, MEAN_PRICE, START, STEP, World
+from benchmarks.buying_troubles import NONE, REAL, WITHOUT, without
+from benchmarks.buying_world import FLEX_WITHIN, MEAN_PRICE, START, STARTUP, STEP, World
 from models.buying import BuyingPolicy, BuyingRule
 from models.job import Tier
 from models.money import MICRO
@@ -41,15 +44,17 @@ from simulation.market.background import Profile
 
 PROFILES = (Profile.CALM, Profile.SPIKE, Profile.THIN)
 WAYS = ("least cost", "seeds' rule", "cheapest now", "always on")
-BASE = BuyingPolicy(
-    enabled=True,
-    flex_deadline=FLEX_WITHIN,
-    flex_price=MEAN_PRICE,
-    max_price={Tier.FAST: None, Tier.FLEX: 10 * MICRO},
-    window_step=timedelta(minutes=1),  # a machine comes up in time, or stays silent
-)
+BASE = BuyingPolicy(enabled=True, flex_deadline=FLEX_WITHIN)
+"""As shipped, but for the deadline of the jobs of these worlds."""
 SEED_RULE = BASE.model_copy(update={"rule": BuyingRule.SEED})
 ALONE = BASE.model_copy(update={"reuse_share": 0.0, "fast_delay_price": 50 * MICRO})
+
+FLOORS: dict[str, dict[str, Any]] = {
+    "FAST jobs stay": {"stays": True},
+    "and ends are not known": {"stays": True, "knows_ends": False},
+    "and FAST starts in 5 minutes": {"stays": True, "knows_ends": False, "within": STARTUP},
+}
+"""Who can do less, from one to the next."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +81,20 @@ def main() -> None:
                         help="nothing is sold of what is left of windows")  # fmt: skip
     parser.add_argument("--patience", type=float, default=0, metavar="MINUTES",
                         help="how long FAST jobs wait for what costs less")  # fmt: skip
+    parser.add_argument("--without", default="", metavar="NAMES",
+                        help=f"also least cost without each of: {','.join(WITHOUT)}")  # fmt: skip
     parser.add_argument("--floor", action="store_true",
-                        help="also the bound of who does not know when jobs end")  # fmt: skip
+                        help="also the bounds of those who can do less")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
+    left_out = [name for name in arguments.without.split(",") if name]
+    if unknown := ", ".join(name for name in left_out if name not in WITHOUT):
+        parser.error(f"--without knows no {unknown}")
     began = time.perf_counter()
     patience = timedelta(minutes=arguments.patience)
     rows: list[Row] = []
     bounds: dict[str, Bound] = {}
-    floors: dict[str, float] = {}
+    floors: dict[str, dict[str, float]] = {}
     for seed in range(arguments.seed, arguments.seed + arguments.seeds):
         for profile in PROFILES:
             troubles = NONE if arguments.nothing_wrong else REAL
@@ -93,16 +103,18 @@ def main() -> None:
             world = World(profile, seed, arguments.days, troubles)
             bound = lower_bound(world, seconds=arguments.whole)
             bounds[f"{profile.value} {seed}"] = bound
-            if arguments.floor:
-                floor = lower_bound(world, seconds=arguments.whole, knows_ends=False).proven
-                floors[f"{profile.value} {seed}"] = floor / bound.proven
-                say(f"{profile.value} {seed}: floor {floor / bound.proven:.3f} of the bound")
+            for who, less in FLOORS.items() if arguments.floor else ():
+                floor = lower_bound(world, seconds=arguments.whole, **less).proven / bound.proven
+                floors.setdefault(f"{profile.value} {seed}", {})[who] = floor
+                say(f"{profile.value} {seed}: {who}: {floor:.3f} of the bound")
+            found = outcomes(world, patience)
+            found |= ablation(world, left_out)
             rows += [
                 Row(profile.value, seed, way, outcome, outcome.dollars / bound.proven)
-                for way, outcome in outcomes(world, patience).items()
+                for way, outcome in found.items()
             ]
             say(f"{profile.value} {seed}: bound ${bound.proven:,.2f}, least cost "
-                f"{rows[-len(WAYS)].over_bound:.3f} of it")  # fmt: skip
+                f"{found[WAYS[0]].dollars / bound.proven:.3f} of it")  # fmt: skip
     if arguments.json:
         ratio = {
             market: statistics.fmean(row.over_bound for row in of)
@@ -132,6 +144,17 @@ def outcomes(world: World, patience: timedelta = timedelta(0)) -> dict[str, Outc
     return dict(zip(WAYS, found, strict=True))
 
 
+def ablation(world: World, names: Sequence[str]) -> dict[str, Outcome]:
+    """Return what least cost comes to without one trouble at a time, and without all of these."""
+    left_out: dict[str, tuple[str, ...]] = {f"no {name}": (name,) for name in names}
+    if len(names) > 1:
+        left_out["none of these"] = tuple(names)
+    return {
+        way: replay(replace(world, troubles=without(world.troubles, *each)), by_policy(BASE))
+        for way, each in left_out.items()
+    }
+
+
 def steady_nodes(world: World) -> dict[Tier, int]:
     """Return how many nodes each tier wants: the 95th percentile of FAST, the mean of FLEX."""
     fast = sorted(_wanted(world, Tier.FAST))
@@ -147,7 +170,8 @@ def grouped(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row.market, row.way), []).append(row)
-    return dict(sorted(found.items(), key=lambda item: (item[0][0], WAYS.index(item[0][1]))))
+    order = [*WAYS, *(way for _, way in found if way not in WAYS)]
+    return dict(sorted(found.items(), key=lambda item: (item[0][0], order.index(item[0][1]))))
 
 
 def show(rows: Iterable[Row]) -> None:

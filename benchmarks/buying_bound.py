@@ -27,6 +27,10 @@ in time is a solution that costs no more, so it cannot be below:
 - Nobody sells time again: what a plan gets for it is less than what was paid, so that its window
   might as well have ended there.
 
+With `stays` a FAST job ends on the kind of machine that it began on: a node, or a machine of the
+offer list of one size. It may still move between machines of that kind. No replay moves a job, so
+this is a bound of all of them too; it takes longer.
+
 Who does not know when jobs end (`knows_ends`) has to pay a node of the exchange until each job
 that began there has had its time, since it is placed nowhere where it may not end. All else he
 knows, so that nobody is below this either who sells no time again.
@@ -73,14 +77,22 @@ class Bound:
 
 
 def lower_bound(
-    world: World, *, within: timedelta = FAST_WITHIN, seconds: float = 0, knows_ends: bool = True
+    world: World,
+    *,
+    within: timedelta = FAST_WITHIN,
+    seconds: float = 0,
+    knows_ends: bool = True,
+    stays: bool = False,
 ) -> Bound:
     """Return the bound for both tiers; `seconds` are what whole numbers may take for each.
 
     Who does not know when jobs end pays a node of the exchange for as long as each job there may
-    run; all else he knows, and his machines of the offer list stop with their jobs.
+    run; all else he knows, and his machines of the offer list stop with their jobs. With `stays` a
+    FAST job ends on the kind of machine that it began on.
     """
-    found = [_of_tier(world, tier, within, seconds, knows_ends=knows_ends) for tier in Tier]
+    found = [
+        _of_tier(world, tier, within, seconds, knows_ends=knows_ends, stays=stays) for tier in Tier
+    ]
     return Bound(sum(b.proven for b in found), sum(b.reached for b in found))
 
 
@@ -153,7 +165,13 @@ Terms = dict[tuple[int, int], list[tuple[int, float]]]
 
 
 def _of_tier(
-    world: World, tier: Tier, within: timedelta, seconds: float, *, knows_ends: bool = True
+    world: World,
+    tier: Tier,
+    within: timedelta,
+    seconds: float,
+    *,
+    knows_ends: bool = True,
+    stays: bool = False,
 ) -> Bound:
     jobs = [job for job in world.jobs if job.tier is tier]
     if not jobs:
@@ -167,8 +185,11 @@ def _of_tier(
     _nodes(program, nodes, world, len(jobs), steps)
     _pods(program, pods, world, steps)
     up = {key: nodes.get(key, []) + pods.get(key, []) for key in {*nodes, *pods}}
-    if not knows_ends:
-        _in_full(program, jobs, works, nodes, pods)
+    kinds = [(_NODE, nodes)]
+    kinds += [(size, {key: pods[key] for key in pods if key[0] == size}) for size in SIZES]
+    together: list[tuple[Sequence[Work], Terms]] = [(works, up)]
+    if (stays and tier is Tier.FAST) or not knows_ends:
+        together += _staying(program, jobs, works, kinds, nodes, knows_ends=knows_ends)
     for step in range(steps):
         for size in SIZES:
             larger = [s for s in SIZES if s >= size]
@@ -183,8 +204,7 @@ def _of_tier(
                 program.row([*has, *needs], 0.0)
     relaxed, found = program.relaxed()
     for _ in range(_ROUNDS if tier is Tier.FAST else 0):
-        cuts = broken(works, up, found)
-        for cut in cuts:
+        for cut in [cut for part in together for cut in broken(*part, found)]:
             program.row(cut.terms, cut.least)
         before = relaxed
         relaxed, found = program.relaxed()
@@ -215,38 +235,48 @@ def _works(
         yield Work(job.gpus, running)
 
 
-def _in_full(
-    program: _Program, jobs: Sequence[JobRequest], works: Sequence[Work], nodes: Terms, pods: Terms
-) -> None:
-    """Add which part of each job runs on nodes, and that some node is then there for as long as it
-    may run. What ends early leaves its room to others, as before."""
-    there: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for job, work in zip(jobs, works, strict=True):
-        may_last: dict[int, list[tuple[int, float]]] = defaultdict(list)
-        by_start = _by_start(work)
-        for column, running in by_start.items():
-            part = program.variable(most=1)
-            program.row([(column, 1.0), (part, -1.0)], 0.0)
-            for step in running:
-                there[step].append((work.gpus, column, part))
-            for step in range(running[0], running[0] + job.expected_duration // STEP):
-                may_last[step].append((part, -1.0))
-        for step, parts in may_last.items():
-            has = [(column, value / _NODE) for column, value in nodes.get((_NODE, step), ())]
-            program.row([*has, *parts], 0.0)
-    for step, jobs_there in there.items():
-        on_nodes = [(part, -float(gpus)) for gpus, _, part in jobs_there]
-        program.row([*nodes.get((_NODE, step), ()), *on_nodes], 0.0)
-        for size in SIZES:
-            beside = [
-                pair
-                for gpus, column, part in jobs_there
-                if gpus >= size
-                for pair in ((column, -float(gpus)), (part, float(gpus)))
-            ]
-            has = [pair for s in SIZES if s >= size for pair in pods.get((s, step), ())]
-            if beside:
-                program.row([*has, *beside], 0.0)
+def _staying(
+    program: _Program,
+    jobs: Sequence[JobRequest],
+    works: Sequence[Work],
+    kinds: Iterable[tuple[int, Terms]],
+    nodes: Terms,
+    *,
+    knows_ends: bool,
+) -> Iterator[tuple[list[Work], Terms]]:
+    """Add on which kind of machine each job runs from its start to its end, and that each kind has
+    room for its jobs. Yield for each kind its jobs, and what is up of it.
+
+    Who does not know when jobs end has a node there for as long as each job on it may run. What
+    ends early leaves its room to others, as before.
+    """
+    starts = [_by_start(work) for work in works]
+    parts: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for size, up in kinds:
+        there: list[Work] = []
+        for job, work, by_start in zip(jobs, works, starts, strict=True):
+            running: dict[int, list[int]] = defaultdict(list)
+            may_last: dict[int, list[tuple[int, float]]] = defaultdict(list)
+            for column, steps in by_start.items():
+                if work.gpus > size or any((size, step) not in up for step in steps):
+                    continue
+                part = program.variable(most=1, whole=True)
+                parts[column].append((part, -1.0))
+                for step in steps:
+                    running[step].append(part)
+                for step in range(steps[0], steps[0] + job.expected_duration // STEP):
+                    may_last[step].append((part, -1.0))
+            there.append(Work(work.gpus, running))
+            for step, run in may_last.items() if up is nodes and not knows_ends else ():
+                has = [(column, value / _NODE) for column, value in up.get((size, step), ())]
+                program.row([*has, *run], 0.0)
+        for (_, step), terms in up.items():
+            needs = [(p, -float(w.gpus)) for w in there for p in w.running.get(step, ())]
+            if needs:
+                program.row([*terms, *needs], 0.0)
+        yield there, up
+    for column in (column for by_start in starts for column in by_start):
+        program.row([(column, 1.0), *parts[column]], 0.0, 0.0)
 
 
 def _by_start(work: Work) -> Mapping[int, Sequence[int]]:

@@ -38,8 +38,6 @@ _REMEMBERED = 36
 """Steps of demand."""
 _KNOWN_ENDS = 100
 """Jobs that ended last, of which it is known how long they ran."""
-_FLEX_LOOKS = 3
-"""Steps between decisions while only FLEX jobs wait, and none has to start soon."""
 _TRIES = 4
 """Decisions at one step at most: an order that brings too little is decided anew in seconds."""
 
@@ -362,7 +360,11 @@ def _looks(pool: Pool) -> bool:
     """Return whether to decide now: at any time for FAST, and for FLEX that has to start soon."""
     soon = pool.now + timedelta(minutes=20)
     fast = any(job.tier is Tier.FAST or start_by(job) <= soon for job in pool.queue)
-    return fast or pool.step == 0 or (bool(pool.queue) and pool.step % _FLEX_LOOKS == 0)
+    return (
+        fast
+        or pool.step == 0
+        or (bool(pool.queue) and pool.step % pool.world.troubles.flex_looks == 0)
+    )
 
 
 def _end_what_is_over(pool: Pool) -> None:

@@ -5,8 +5,9 @@ they are taken, how long jobs really run. Only which machine stays silent hangs 
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from models.buying import BuyingPolicy
 from models.placement import JobRequest
@@ -37,6 +38,10 @@ class Troubles:
     (tests/buying/test_no_idle_minute.py). Each minute that has begun is billed."""
     resale: bool = True
     """Whether strangers buy what is left of windows."""
+    told: bool = False
+    """Whether users say how long their jobs really run."""
+    flex_looks: int = 3
+    """Steps between decisions while only FLEX jobs wait, and none has to start soon."""
 
     def rival_nodes(self, seed: int, steps: int) -> tuple[int, ...]:
         """Return the nodes that rivals take after the look of each step."""
@@ -66,3 +71,17 @@ REAL = Troubles()
 NONE = Troubles(
     rivals=0.0, stale=0.0, silent=0.0, least_used=1.0, reacts=timedelta(0), resale=False
 )
+WITHOUT: dict[str, dict[str, Any]] = {
+    "rivals": {"rivals": NONE.rivals},
+    "refusals": {"stale": NONE.stale},
+    "silence": {"silent": NONE.silent},
+    "ends": {"told": True},
+    "looks": {"flex_looks": 1},
+    "stops": {"reacts": NONE.reacts},
+}
+"""What is changed to leave a trouble out. Jobs end as early without `ends`: it is known when."""
+
+
+def without(troubles: Troubles, *names: str) -> Troubles:
+    """Return these troubles but for some of `WITHOUT`."""
+    return replace(troubles, **{name: to for each in names for name, to in WITHOUT[each].items()})

@@ -71,7 +71,17 @@ class World:
     @cached_property
     def jobs(self) -> tuple[JobRequest, ...]:
         """In the order of their arrival: more by day than by night. What they say of how long they
-        run is the most."""
+        run is the most, unless it is told."""
+        if not self.troubles.told:
+            return self._allowed
+        return tuple(
+            job.model_copy(update={"expected_duration": self.lasts[job.id]})
+            for job in self._allowed
+        )
+
+    @cached_property
+    def _allowed(self) -> tuple[JobRequest, ...]:
+        """The jobs, each with the most that it may run."""
         chance = random.Random(f"jobs/{self.seed}")
         found: list[JobRequest] = []
         for step in range(self.steps):
@@ -84,7 +94,7 @@ class World:
     @cached_property
     def lasts(self) -> Mapping[str, timedelta]:
         """How long each job really runs."""
-        return {job.id: self.troubles.lasts(self.seed, job) for job in self.jobs}
+        return {job.id: self.troubles.lasts(self.seed, job) for job in self._allowed}
 
     @cached_property
     def before(self) -> tuple[JobEnd, ...]:
@@ -92,8 +102,9 @@ class World:
         chance = random.Random(f"before/{self.seed}")
         jobs = [_a_job(chance, -number, START) for number in range(1, _BEFORE + 1)]
         return tuple(
-            JobEnd(expected=job.expected_duration, ran=self.troubles.lasts(self.seed, job))
+            JobEnd(expected=ran if self.troubles.told else job.expected_duration, ran=ran)
             for job in jobs
+            for ran in (self.troubles.lasts(self.seed, job),)
         )
 
     @cached_property

@@ -146,6 +146,24 @@ def test_where_jobs_run_in_full_nothing_is_to_be_known():
     assert bound(tiny, knows_ends=False) == pytest.approx(bound(tiny, knows_ends=True), rel=1e-3)
 
 
+def test_who_stays_where_he_began_takes_no_node_that_ends_before_his_job():
+    """8 GPUs for 3 hours, a cheap node that ends after two, and machines that are dear."""
+    job, book = a_job("a", 8, 2, 36), (an_ask(1, 1.00, (0, 9), end=26),)
+    tiny = cast("World", Tiny((job,), book, rows(8, prices=[9.00])))
+    moves, stays = (lower_bound(tiny, stays=stays).proven for stays in (False, True))
+    assert stays == pytest.approx(9.00 * 8 * (36 + 1) / 12, rel=0.02)
+    assert moves < 0.6 * stays
+
+
+def test_who_stays_pays_no_more_than_the_best_of_all_plans():
+    for tiny in WORLDS.values():
+        moves, stays = (
+            lower_bound(cast("World", tiny), stays=stays).proven for stays in (False, True)
+        )
+        assert moves <= stays + 1e-6
+        assert stays <= exhaustive(tiny) + 1e-6
+
+
 def bound(tiny: Tiny, *, knows_ends: bool) -> float:
     return lower_bound(cast("World", tiny), knows_ends=knows_ends).proven
 

@@ -8,7 +8,15 @@ import pytest
 from benchmarks.buying import ALONE
 from benchmarks.buying_replay import IDLE_AFTER, Machine, Pool, cheapest_now, lived
 from benchmarks.buying_selling import sell_rests
-from benchmarks.buying_troubles import GIVEN_UP, NONE, REAL, REPLACED, Troubles
+from benchmarks.buying_troubles import (
+    GIVEN_UP,
+    NONE,
+    REAL,
+    REPLACED,
+    WITHOUT,
+    Troubles,
+    without,
+)
 from benchmarks.buying_world import KIND, START, STARTUP, STEP, Shop, World
 from models.buying import PurchasePlan, Release
 from models.job import Tier
@@ -49,6 +57,19 @@ def test_jobs_end_early_on_whole_steps(world: World):
     assert all(world.lasts[job.id] >= STEP for job in world.jobs)
     assert max(shares) <= 1.0
     assert min(shares) < 0.9
+
+
+def test_jobs_whose_ends_are_told_end_when_they_would(world: World):
+    told = replace(world, troubles=without(OFTEN, "ends"))
+    assert told.lasts == world.lasts
+    assert {job.id: job.expected_duration for job in told.jobs} == world.lasts
+    assert all(job.ran == job.expected for job in told.before)
+    assert [job.ran for job in told.before] == [job.ran for job in world.before]
+
+
+def test_without_all_troubles_only_their_ends_are_early(world: World):
+    quiet = replace(without(OFTEN, *WITHOUT), told=False, least_used=1.0)
+    assert quiet == replace(NONE, resale=True, flex_looks=1)
 
 
 def test_a_pool_has_run_such_jobs_before(world: World):
