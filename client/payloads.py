@@ -12,7 +12,7 @@ from temporalio.converter import DataConverter
 
 from models.base import Input
 from models.errors import SpecError
-from models.problems import describe_all
+from models.problems import describe_all, shortened
 
 
 class PayloadConverter(PydanticPayloadConverter):
@@ -31,11 +31,13 @@ class PayloadConverter(PydanticPayloadConverter):
             # encoding that it does not know would keep a workflow without input from its start.
             return []
         wanted = _input_type(type_hints)
+        if wanted is not None:
+            _refuse_too_long(wanted, payloads[0])
         try:
             values = super().from_payloads(payloads, type_hints)
         except ValidationError as error:
             if wanted is None:
-                raise
+                raise shortened(error) from None
             problems = describe_all(error, _as_json(payloads[0]), "input")
             raise SpecError("input", (*problems, wanted.instead)) from None
         except (KeyError, RuntimeError, UnicodeDecodeError):
@@ -58,6 +60,15 @@ def _input_type(type_hints: list[type] | None) -> type[Input] | None:
             return wanted
         case _:
             return None
+
+
+def _refuse_too_long(wanted: type[Input], payload: Payload) -> None:
+    """Raise SpecError for an input with more bytes than it may have. To read it may take longer
+    than a workflow may take for a step."""
+    size = len(payload.data)
+    if wanted.most_bytes is not None and size > wanted.most_bytes:
+        too_long = f"has {size:,} bytes as JSON; {wanted.most_bytes:,} is the most"
+        raise SpecError("input", (f"input: {too_long}", wanted.instead))
 
 
 def _as_json(payload: Payload) -> object:

@@ -3,18 +3,16 @@
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
     StringConstraints,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -81,32 +79,15 @@ class Wire(_Described):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-def known_or(instead: Enum | None) -> WrapValidator:
-    """Return what reads each word of an enumeration that only a newer version has as `instead`.
+def known_or(kind: type[Enum], instead: Enum | None) -> BeforeValidator:
+    """Return what reads each word that `kind` does not have, as only a newer version may, as
+    `instead`. For fields of a `Wire`, and for each entry of their rows."""
+    words = frozenset(one.value for one in kind)
 
-    For fields of a `Wire`, of an enumeration itself or of rows of them.
-    """
+    def read(value: object) -> object:
+        return instead if isinstance(value, str) and value not in words else value
 
-    def read(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-        try:
-            return handler(value)
-        except ValidationError as error:
-            for mistake in error.errors(include_url=False):
-                if mistake["type"] == "enum" and isinstance(mistake["input"], str):
-                    value = _replaced(value, mistake["loc"], instead)
-            return handler(value)
-
-    return WrapValidator(read)
-
-
-def _replaced(value: object, where: tuple[int | str, ...], by: object) -> object:
-    """Return a copy of the value with `by` at this place in its rows."""
-    if not where:
-        return by
-    rows = list(cast("list[object]", value))
-    index = int(where[0])
-    rows[index] = _replaced(rows[index], where[1:], by)
-    return rows
+    return BeforeValidator(read)
 
 
 class Input(Wire):
@@ -114,6 +95,8 @@ class Input(Wire):
 
     instead: ClassVar[str]
     """What to do instead, as a sentence of the refusal."""
+    most_bytes: ClassVar[int | None] = None
+    """As JSON. One with more is refused before it is read."""
 
 
 class StartInput(Input):

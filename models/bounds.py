@@ -9,7 +9,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, cast
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema, to_json
 
@@ -101,6 +101,10 @@ class Range(_Bound):
 
 Word = Annotated[str, Most(200, on_arrival=True, one_line=True)]
 """A name that an agent gives its machine or itself, or the value of one of its facts."""
+
+FIRST_MISTAKE: Final = Field(fail_fast=True)
+"""Annotation: of a row that cannot be read, the first mistake is told. A message may have very
+many, and each takes as long as hundreds of entries without one."""
 
 _BOUND_OF = {"array": "maxItems", "object": "maxProperties", "string": "maxLength"}
 

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from models.base import Frozen, Instant, Name, Reason, Wire
-from models.bounds import Most, Range, Word, is_given
+from models.bounds import FIRST_MISTAKE, Most, Range, Word, is_given
 from models.host import UNLIMITED, HostAmounts
 from models.job import Tier
 from models.mig import SLICES, MigPositions, MigProfile
@@ -230,7 +230,7 @@ class Inventory(Wire):
     """What an agent says of its machine."""
 
     gpu_type: Word
-    gpus: Annotated[tuple[GPUInventory, ...], Most(MOST_GPUS, on_arrival=True)]
+    gpus: Annotated[tuple[GPUInventory, ...], FIRST_MISTAKE, Most(MOST_GPUS, on_arrival=True)]
     cpus: Annotated[float, Range(0.001, MOST_CPUS)] = Field(gt=0)
     ram: GB
     storage_bandwidth: GBPerSecond | None = None
@@ -248,7 +248,7 @@ class Inventory(Wire):
     """What connects the GPUs, where the driver tells."""
     conformance: Word | None = None
     """Fingerprint of driver, firmware and kernel parameters, where they are known."""
-    firmware: Annotated[tuple[HostFirmware, ...], Most(100, on_arrival=True)] = ()
+    firmware: Annotated[tuple[HostFirmware, ...], FIRST_MISTAKE, Most(100, on_arrival=True)] = ()
     """Which firmware of the host is in that fingerprint; empty where there is no fingerprint, and
     from an agent before protocol 5."""
 

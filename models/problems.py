@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from models.base import Name, Text
 from models.bounds import GIVEN
@@ -34,6 +34,7 @@ _EXPECTED = {
 }
 _UNKNOWN = object()
 _MOST_PROBLEMS = 100
+_MANY = "has {count} mistakes: is it of this kind at all?"
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
     "less_than_equal": ("at most", "le"),
@@ -75,7 +76,7 @@ def describe_all(
 def find(error: ValidationError, given: object = _UNKNOWN) -> list[Problem]:
     """Return the mistakes in what was `given`, one for each place, in pydantic's order."""
     if error.error_count() > MOST_MISTAKES:
-        return [Problem((), f"has {error.error_count():,} mistakes: is it of this kind at all?")]
+        return [Problem((), _MANY.format(count=f"{error.error_count():,}"))]
     found: dict[Place, list[str]] = {}
     unknown: set[Place] = set()
     for mistake in error.errors(include_url=False):
@@ -92,6 +93,15 @@ def find(error: ValidationError, given: object = _UNKNOWN) -> list[Problem]:
         for place, messages in found.items()
         if place not in outer
     ]
+
+
+def shortened(error: ValidationError) -> ValidationError:
+    """Return the error, or one that counts its mistakes where they are very many: whoever logs it
+    or passes it on writes out each of them."""
+    if error.error_count() <= _MOST_PROBLEMS:
+        return error
+    many = PydanticCustomError("many", _MANY, {"count": f"{error.error_count():,}"})
+    return ValidationError.from_exception_data(error.title, [{"type": many, "input": None}])
 
 
 def beyond_bounds(given: BaseModel) -> tuple[str, ...]:

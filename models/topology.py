@@ -10,7 +10,8 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from models.base import Frozen, ShortText, Wire, known_or
-from models.bounds import Most, Range, Word
+from models.bounds import FIRST_MISTAKE, Most, Range, Word
+from models.visible import brief
 
 REGION_LABEL = "region"
 CLUSTER_LABEL = "cluster"
@@ -149,18 +150,19 @@ MOST_GPUS = 1_024
 """Of a node."""
 _GPUS = Most(MOST_GPUS, on_arrival=True)
 GPUIndex = Annotated[int, Range(0, MOST_GPUS - 1)]
+_Links = Annotated[
+    tuple[Annotated[LinkClass | None, known_or(LinkClass, None)], ...], FIRST_MISTAKE, _GPUS
+]
 
 
 class NodeTopology(Wire):
     """What connects the GPUs of a node, pair by pair."""
 
-    gpus: Annotated[tuple[GPUIndex, ...], _GPUS]
+    gpus: Annotated[tuple[GPUIndex, ...], FIRST_MISTAKE, _GPUS]
     """Indices of the GPUs, in the order of the rows."""
-    links: Annotated[
-        tuple[Annotated[tuple[LinkClass | None, ...], _GPUS], ...], known_or(None), _GPUS
-    ]
+    links: Annotated[tuple[_Links, ...], FIRST_MISTAKE, _GPUS]
     """A row for each GPU, with an entry for each; null with itself and where none is known."""
-    nics: Annotated[tuple[Word | None, ...], _GPUS] = ()
+    nics: Annotated[tuple[Word | None, ...], FIRST_MISTAKE, _GPUS] = ()
     """The network card beside each GPU, null where there is none; empty when not known."""
 
     @cached_property
@@ -175,7 +177,7 @@ class NodeTopology(Wire):
     def _rows_agree(self) -> Self:
         count = len(self.gpus)
         if len(set(self.gpus)) != count:
-            raise ValueError(f"GPU indices must differ, got {list(self.gpus)}")
+            raise ValueError(f"GPU indices must differ, got {brief(str(list(self.gpus)))}")
         if len(self.links) != count or any(len(row) != count for row in self.links):
             raise ValueError(f"links must have {count} rows of {count} entries")
         if self.nics and len(self.nics) != count:

@@ -163,3 +163,18 @@ def test_links_that_only_a_newer_agent_knows_count_as_not_known():
 def test_what_is_no_word_at_all_is_refused(said: dict[str, object]):
     with pytest.raises(ValidationError):
         ProcessReport.model_validate(said)
+
+
+def test_very_many_words_that_are_not_known_are_read_in_one_pass():
+    """A copy of the rows for each word would be 10 billion entries."""
+    many = tuple((UNKNOWN,) for _ in range(100_000))
+    with pytest.raises(ValidationError, match="links must have 1 rows"):
+        NodeTopology.model_validate({"gpus": (0,), "links": many})
+
+
+def test_of_rows_that_cannot_be_read_the_first_mistake_is_told():
+    rows = [[0, 1, UNKNOWN]] * 1_000
+    with pytest.raises(ValidationError) as refused:
+        NodeTopology.model_validate({"gpus": [0, *["x"] * 1_000], "links": rows, "nics": [5] * 9})
+    assert [each["loc"] for each in refused.value.errors()] == [("gpus", 1), ("links", 0, 0),
+                                                                ("nics", 0)]  # fmt: skip

@@ -1,0 +1,64 @@
+"""Messages that are made to hold up the control worker. Whoever sends them has no join token."""
+
+import uuid
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowUpdateFailedError
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError
+
+from client.api import Longshore
+from models.job import JobState
+from models.messages import CONTROL_TASK_QUEUE, NodeInput, Registration, node_workflow_id
+from tests.support.control import a_spec
+from tests.support.scripted_node import ScriptedNode
+from workflows.node import NodeWorkflow
+
+A_ROW = [0, 1, "NV18"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (100_000, "bytes as JSON; 500,000 is the most"),
+        (30_000, "inventory.topology.links[0][0]: must be "),
+    ],
+)
+async def test_a_registration_with_very_many_rows_is_refused_and_holds_up_nobody(
+    temporal: Client, longshore: Longshore, node: ScriptedNode, pool: str, rows: int, said: str
+):
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await _register(temporal, {"gpus": [0], "links": [A_ROW] * rows})
+    cause = refused.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert cause.type == "SpecError"
+    assert said in cause.message
+    assert cause.message.endswith(Registration.instead)
+    assert len(cause.message) < 1_000
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.started(job_id)
+    await node.end(job_id)
+    assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+
+
+async def _register(temporal: Client, topology: dict[str, Any]) -> None:
+    node_id = f"hostile-{uuid.uuid4().hex[:8]}"
+    registration = {
+        "identity": {"node_id": node_id, "agent_id": "a", "boot_id": "b"},
+        "inventory": {
+            "gpu_type": "H100", "gpus": [{"index": 0, "model": "H100", "vram": 80}],
+            "cpus": 8, "ram": 64, "topology": topology,
+        },
+        "issued_at": "2026-11-20T12:00:00Z",
+    }  # fmt: skip
+    start = WithStartWorkflowOperation(
+        NodeWorkflow.run,
+        NodeInput(node_id=node_id),
+        id=node_workflow_id(node_id),
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        task_queue=CONTROL_TASK_QUEUE,
+    )
+    await temporal.execute_update_with_start_workflow(
+        "register", registration, start_workflow_operation=start
+    )
