@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pydantic
 from temporalio.client import Client
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.buying.block_clearing import BlockClearingActivities
@@ -54,6 +54,7 @@ from workers.health import serving_health
 from workers.sampling import keep_sampling
 from workers.stopping import stop_on_signals
 from workers.telemetry import start_runtime
+from workers.uninterrupted import UninterruptedRunner
 from workers.versioning import deployment_config, look_after, workflows_of
 from workflows.arguments import FittingArguments
 
@@ -76,7 +77,7 @@ def workflow_runner(*, strict: bool = False) -> WorkflowRunner:
     clock, randomness, a file) fail.
     """
     if not strict:
-        return UnsandboxedWorkflowRunner()
+        return UninterruptedRunner()
     return SandboxedWorkflowRunner(
         restrictions=SandboxRestrictions.default.with_passthrough_modules(
             "models", "scheduling", "activities"
