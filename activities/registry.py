@@ -16,7 +16,7 @@ from activities.retrying import reports_errors
 from activities.signals import Signals
 from activities.snapshot import to_mb, to_milli
 from models import proof
-from models.errors import RefusedError, StaleError
+from models.errors import NotFoundError, RefusedError, StaleError
 from models.messages import (
     DrainRequest,
     LeaseEnd,
@@ -48,14 +48,14 @@ class RegistryActivities:
         Whatever still held a GPU under an older epoch has ended with it: the agent ended its
         orphans before it called. A repeat with the same boot returns the same epoch. A node that
         was drained stays so until somebody ends that.
-        Raises TokenError for a wrong or expired proof, and RefusedError for what is beyond its
-        bounds.
+        Raises TokenError for a wrong or expired proof, RefusedError for what is beyond its bounds,
+        and NotFoundError for a block that is not there.
         """
         identity = registration.identity
         # Judged at the time when it came in: the database may have been away since.
         came_in_at = activity.info().scheduled_time
         proof.check(self._agent_token, registration, came_in_at)
-        if problems := beyond_bounds(identity) + beyond_bounds(registration.inventory):
+        if problems := beyond_bounds(registration):
             raise RefusedError(f"node {identity.node_id}: {'; '.join(problems)}")
         async with self._database.transaction() as connection:
             await ensure_pool(connection, identity.pool)
@@ -158,6 +158,7 @@ class RegistryActivities:
 
     async def _admit(self, connection: AsyncConnection, registration: Registration) -> int:
         identity, inventory = registration.identity, registration.inventory
+        await _refuse_unknown_block(connection, identity.block_id)
         old = await connection.scalar(
             text("SELECT epoch FROM nodes WHERE id = :id FOR UPDATE"), {"id": identity.node_id}
         )
@@ -219,6 +220,15 @@ class RegistryActivities:
                 for job_id in jobs
             ]
         await self._signals.tell_jobs("node_lost", messages)
+
+
+async def _refuse_unknown_block(connection: AsyncConnection, block: str | None) -> None:
+    found = await connection.scalar(text("SELECT id FROM blocks WHERE id = :id"), {"id": block})
+    if block != found:
+        raise NotFoundError(
+            f"there is no block {block}: `longshore blocks --all` lists those that were bought. "
+            "Leave out --block for a machine of your own."
+        )
 
 
 def _why_anew(registration: Registration) -> str:

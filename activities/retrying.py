@@ -93,8 +93,8 @@ def _about_data(error: Exception, step: str) -> tuple[str, str] | None:
     # Of SQLAlchemy and psycopg, by their names: agents do not import these.
     name = type(error).__name__
     cause: Any = getattr(error, "orig", None)
-    if name == "DataError":
-        return name, _first(error)
+    if name in ("DataError", "StatementError"):  # the second is never sent, for want of a value
+        return "DataError", _first(error)
     if name == "NoResultFound":
         return NotFoundError.__name__, f"{step}: the capacity database has no such row"
     if name == "IntegrityError" and type(cause).__name__ == "ForeignKeyViolation":

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from models.base import Input, Instant, Name, Reason, StartInput, Wire, known_or
+from models.bounds import Range
 from models.checkpoint import CheckpointInfo
 from models.departures import Leaving
 from models.errors import SpecError
@@ -364,7 +365,7 @@ class Registration(Input):
     counts_heartbeats: bool = False
     """What protocol 1 brought. Sent for control workers of the version before, which know no
     number; agents of that version say it in place of one."""
-    protocol: int = 0
+    protocol: Annotated[int, Range(0, 1_000_000)] = 0
     """The agent's `models.protocol.PROTOCOL`; 0 where it sends none."""
 
     @property

@@ -255,6 +255,8 @@ class Inventory(Wire):
     @model_validator(mode="after")
     def _indices_differ(self, info: ValidationInfo) -> Self:
         indices = [gpu.index for gpu in self.gpus]
+        if is_given(info) and not indices:
+            raise ValueError("needs one GPU at least")
         if is_given(info) and len(set(indices)) != len(indices):
             raise ValueError(f"GPU indices must differ, got {brief(str(indices))}")
         return self

@@ -27,6 +27,7 @@ from models.errors import (
     ClockError,
     LongshoreError,
     NodeTakenError,
+    NotFoundError,
     RefusedError,
     TokenError,
     UnavailableError,
@@ -52,7 +53,10 @@ Sign = Callable[[str, Registration], Registration]
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _REFUSALS: dict[str, type[LongshoreError]] = {
-    **{error.__name__: error for error in (TokenError, ClockError, NodeTakenError, RefusedError)},
+    **{
+        error.__name__: error
+        for error in (TokenError, ClockError, NodeTakenError, RefusedError, NotFoundError)
+    },
     "DataError": RefusedError,
     "SpecError": RefusedError,
 }

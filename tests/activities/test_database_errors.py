@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import text
 from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowHandle
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from activities.database import Database
@@ -73,3 +74,17 @@ async def _failure(flow: WorkflowHandle[StepWorkflow, None]) -> str:
     """Return what the step failed with last; empty before it has."""
     pending = (await flow.describe()).raw_description.pending_activities
     return pending[0].last_failure.message if pending else ""
+
+
+async def test_a_statement_that_wants_a_value_is_not_tried_again(control: Database):
+    """It was never sent, and the next try would have no other values."""
+
+    @reports_errors
+    async def step() -> None:
+        async with control.transaction() as connection:
+            await connection.execute(text("SELECT CAST(:wanted AS text)"), [{}])
+
+    with pytest.raises(ApplicationError, match="A value is required for bind parameter") as failed:
+        await step()
+    assert (failed.value.type, failed.value.non_retryable) == ("DataError", True)
+    assert "SELECT" not in failed.value.message

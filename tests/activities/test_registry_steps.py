@@ -74,7 +74,7 @@ async def test_what_an_agent_says_beyond_the_bounds_is_refused(ledger: Ledger):
         ({"inventory": right.inventory.model_copy(update=twice)}, "GPU indices must differ"),
     ):
         request = proof.sign(TOKEN, right.model_copy(update={**update, "claim": ""}))
-        with pytest.raises(ApplicationError, match=f"node node-a: {why}") as refusal:
+        with pytest.raises(ApplicationError, match=f"node node-a: .*{why}") as refusal:
             await ledger.run(ledger.registry.register_node, request)
         assert (refusal.value.type, refusal.value.non_retryable) == ("RefusedError", True)
     assert await ledger.value("SELECT count(*) FROM nodes") == 0
@@ -220,3 +220,12 @@ async def _end(ledger: Ledger, state: NodeState, *, epoch: int = 1, delivery: in
 
 def _with_more(inventory: Inventory) -> Inventory:
     return inventory.model_copy(update={"cpus": 1000.0})
+
+
+@pytest.mark.parametrize("number", [-5, 10**30])
+async def test_a_number_of_a_protocol_that_there_cannot_be_is_refused(ledger: Ledger, number: int):
+    odd = registration(ledger.pool, "node-a").model_copy(update={"protocol": number})
+    with pytest.raises(ApplicationError, match="protocol: must be from 0 to 1,000,000") as refused:
+        await ledger.run(ledger.registry.register_node, proof.sign(TOKEN, odd))
+    assert (refused.value.type, refused.value.non_retryable) == ("RefusedError", True)
+    assert await ledger.value("SELECT count(*) FROM nodes") == 0

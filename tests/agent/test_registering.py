@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 from activities.database import Database
 from activities.node.fence import Fence
 from models import proof
-from models.errors import RefusedError, TokenError
+from models.errors import NotFoundError, RefusedError, TokenError
 from models.messages import Registered
 from models.node import Liveness
 from models.settings import Settings
@@ -99,3 +99,12 @@ async def test_amounts_that_no_machine_has_end_the_agent(
     with pytest.raises(RefusedError) as refused:
         await asyncio.wait_for(registrar.register(Fence()), 20)
     assert f"{place}: " in str(refused.value)
+
+
+async def test_an_agent_of_a_block_that_is_not_there_ends_with_a_sentence(
+    temporal: Client, control: Database, settings: Settings, pool: str
+) -> None:
+    said = registration(pool, f"odd-{uuid.uuid4().hex[:8]}", block="nosuch")
+    registrar = Registrar(temporal, said.identity, said.inventory, settings.resolve_agent_token())
+    with pytest.raises(NotFoundError, match="there is no block nosuch: "):
+        await asyncio.wait_for(registrar.register(Fence()), 20)

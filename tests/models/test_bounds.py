@@ -322,6 +322,7 @@ def test_labels_of_an_agent_have_bounds_and_those_that_were_let_in_are_read(
             {"gpus": [{**A_GPU, "index": 1_024}]},
             "gpus[0].index: must be from 0 to 1,023, got 1024",
         ),
+        ({"gpus": []}, "needs one GPU at least"),
         ({"gpus": [A_GPU, A_GPU]}, "GPU indices must differ, got [0, 0]"),
         ({"gpus": [{**A_GPU, "uuid": "x" * 201}]}, "gpus[0].uuid: has 201 characters; 200 is"),
         (
