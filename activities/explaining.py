@@ -24,14 +24,20 @@ def stored_of(row: Mapping[Any, Any]) -> Stored:
     try:
         kind = PlacementKind(said["kind"])
         start = said.get("estimated_start")
+        start = None if start is None else _with_zone(datetime.fromisoformat(start))
         return Stored(
             attempt=row["attempt"], kind=kind, codes=frozenset(said.get("rejected", ())),
             counted_as=said.get("counted_as"),
-            start=None if start is None else datetime.fromisoformat(start),
-            words=said.get("reason", ""), at=row["decided_at"], **told,
+            start=start, words=said.get("reason", ""), at=row["decided_at"], **told,
         )  # fmt: skip
     except (TypeError, ValueError, KeyError):
         return Stored(attempt=row["attempt"], **told)
+
+
+def _with_zone(time: datetime) -> datetime:
+    if time.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return time
 
 
 async def explain_waiting(

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -27,8 +26,8 @@ class WaitingJobs(NamedTuple):
 
     entries: dict[str, QueueEntry]
     """Without jobs that are held, and without those that were set aside lately."""
-    unreadable: dict[str, ValidationError]
-    """Jobs that cannot be read, with the mistake: another version took them."""
+    unreadable: dict[str, str]
+    """Jobs that cannot be read, with why: another version took them."""
     stored: dict[str, Stored]
     """What is stored of why each waits; of all that are in the queue."""
 
@@ -38,7 +37,7 @@ class KeptQueue:
 
     def __init__(self) -> None:
         self._entries: dict[str, QueueEntry] = {}
-        self._unreadable: dict[str, ValidationError] = {}
+        self._unreadable: dict[str, str] = {}
         self._stored: dict[str, Stored] = {}
         self._aside: set[str] = set()
         self._unanswered: set[str] = set()
@@ -90,7 +89,7 @@ class KeptQueue:
             self._untold.pop(job_id, None)
 
     def put(self, row: Mapping[Any, Any]) -> None:
-        """Take in a row as it is now; one without a request keeps what is known of it."""
+        """Take in a row as it is now; where its request is not read anew, what is known stays."""
         job_id = row["job_id"]
         stored = self._stored[job_id] = stored_of(row)
         self._versions[job_id] = row["version"]
@@ -106,16 +105,17 @@ class KeptQueue:
             self._untold[job_id] = None
         else:
             self._untold.pop(job_id, None)
-        if row["request"] is None:
+        if not row["anew"]:
             return
         self._forget_request(job_id)
         if row["held"]:  # nobody plans it
             return
-        try:
-            entry = self._entries[job_id] = entry_of(row)
+        entry = entry_of(row)
+        if isinstance(entry, QueueEntry):
+            self._entries[job_id] = entry
             self._long.put(entry.request)
-        except ValidationError as error:
-            self._unreadable[job_id] = error
+        else:
+            self._unreadable[job_id] = entry
 
     def _forget_request(self, job_id: str) -> None:
         self._entries.pop(job_id, None)
@@ -166,17 +166,16 @@ _VERSION = "CAST(CAST(xmin AS text) AS bigint) AS version"
 
 _COLUMNS = f"job_id, held, queued_at, {WAITS_SINCE} AS waits_since, {_VERSION}, {STORED_COLUMNS}"
 
-_ALL = f"SELECT {_COLUMNS}, request FROM queue WHERE pool = :pool"
+_ALL = f"SELECT {_COLUMNS}, request, true AS anew FROM queue WHERE pool = :pool"
 
 _LEFT = "SELECT job_id FROM queue_left WHERE pool = :pool AND changed_in >= :since"
 
 _CHANGED = f"""
-    SELECT {_COLUMNS}, CASE WHEN changed_in >= :since OR job_id = ANY(:left) THEN request END
-           AS request
-      FROM queue
+    SELECT {_COLUMNS}, CASE WHEN anew THEN request END AS request, anew
+      FROM queue, LATERAL (SELECT changed_in >= :since OR job_id = ANY(:left)) AS a (anew)
      WHERE pool = :pool AND written_in >= :since
      UNION ALL
-    SELECT {_COLUMNS}, request
+    SELECT {_COLUMNS}, request, true
       FROM queue
      WHERE pool = :pool AND written_in < :since AND job_id = ANY(:left)
 """

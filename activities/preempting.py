@@ -7,10 +7,11 @@ decides nothing anew, and the GPUs that are being freed count as coming in every
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -26,7 +27,7 @@ from models.margins import DEFAULT_MARGINS, Margins
 from models.messages import Displacement
 from models.node import Node
 from models.placement import JobRequest, RunningJob
-from models.preemption import PreemptionPlan, PreemptionUnderWay, SeenPrice
+from models.preemption import GainedGPUs, PreemptionPlan, PreemptionUnderWay, SeenPrice
 from scheduling.preemption.ground import held_by
 from scheduling.preemption.plan import plan_preemptions
 from scheduling.preemption.quotes import rough_quote
@@ -158,8 +159,7 @@ async def _under_way(
             job_id=row["for_job"],
             victims=tuple(row["victims"]),
             shares=_kept_for(
-                requests.get(row["for_job"]), PreemptionPlan.model_validate(row["plan"]),
-                row["frees_by"], seen.nodes,
+                requests.get(row["for_job"]), _gains(row["plan"]), row["frees_by"], seen.nodes
             ),
         )
         for row in found.mappings()
@@ -175,8 +175,16 @@ async def _prices(connection: AsyncConnection) -> tuple[SeenPrice, ...]:
     )
 
 
+def _gains(stored: object) -> tuple[GainedGPUs, ...]:
+    """Return what a stored plan gains its job; nothing of what somebody wrote by hand."""
+    try:
+        return PreemptionPlan.model_validate(stored).gains
+    except ValidationError:
+        return ()
+
+
 def _kept_for(
-    job: JobRequest | None, plan: PreemptionPlan, since: datetime, nodes: Sequence[Node]
+    job: JobRequest | None, gains: Iterable[GainedGPUs], since: datetime, nodes: Sequence[Node]
 ) -> tuple[RunningJob, ...]:
     """Return the GPUs that a waiting job will get; none where it waits no more."""
     if job is None:
@@ -184,7 +192,7 @@ def _kept_for(
     by_id = {node.id: node for node in nodes}
     return tuple(
         held_by(job, gain, since + job.expected_duration, by_id[gain.node_id])
-        for gain in plan.gains
+        for gain in gains
         if gain.node_id in by_id
     )
 

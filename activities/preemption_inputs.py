@@ -21,6 +21,7 @@ from models.node import Node
 from models.placement import JobRequest, RecentJobs, RunningJob
 from models.pool import PoolSpec
 from models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
+from models.units import LONGEST, MOST
 from scheduling.preemption.costs import why_not
 
 
@@ -133,10 +134,12 @@ def _checkpoint(spec: JobSpec, row: RowMapping) -> WorkCheckpoint | None:
     contract = spec.checkpoint
     if contract is None:
         return None
+    # Both as its job's side has written them into the store: more than can be says nothing.
+    wrote, size = row["write_seconds"], (row["bytes"] or 0) / 1e9
     return WorkCheckpoint(
         saved_at=row["saved_at"],
-        write=row["write_seconds"],
-        size=(row["bytes"] or 0) / 1e9,
+        write=wrote if wrote is not None and 0 <= wrote <= LONGEST.total_seconds() else None,
+        size=size if 0 <= size <= MOST else 0.0,
         grace=contract.grace,
         saves_while_running=contract.can_be_asked,
     )

@@ -23,6 +23,7 @@ from models.pool import PoolSpec, no_such_pool
 from models.problems import describe_all
 from models.topology import NodeTopology
 from scheduling.order import QueuedJob, before
+from scheduling.setting_aside import in_one_line
 
 _PLACEMENTS = 400
 """That say what jobs to expect."""
@@ -98,8 +99,8 @@ async def load_simulated(connection: AsyncConnection, pool: str) -> frozenset[st
 class PoolQueue(NamedTuple):
     entries: tuple[QueueEntry, ...]
     """In no order: `scheduling.order` puts them into one."""
-    unreadable: dict[str, ValidationError]
-    """Jobs that cannot be read, with the mistake: another version took them."""
+    unreadable: dict[str, str]
+    """Jobs that cannot be read, with why: another version took them."""
 
 
 async def load_queue(connection: AsyncConnection, pool: str) -> tuple[QueueEntry, ...]:
@@ -113,22 +114,29 @@ async def read_queue(connection: AsyncConnection, pool: str) -> PoolQueue:
         text(_QUEUE), {"pool": pool, "aside": PlacementKind.SET_ASIDE.value, "rest": REST}
     )
     entries: list[QueueEntry] = []
-    unreadable: dict[str, ValidationError] = {}
+    unreadable: dict[str, str] = {}
     for row in rows.mappings():
-        try:
-            entries.append(entry_of(row))
-        except ValidationError as error:
-            unreadable[row["job_id"]] = error
+        entry = entry_of(row)
+        if isinstance(entry, QueueEntry):
+            entries.append(entry)
+        else:
+            unreadable[row["job_id"]] = entry
     return PoolQueue(tuple(entries), unreadable)
 
 
-def entry_of(row: Mapping[Any, Any]) -> QueueEntry:
-    """Return a job that waits, from its row with `WAITS_SINCE`.
+def entry_of(row: Mapping[Any, Any]) -> QueueEntry | str:
+    """Return a job that waits, from its row with `WAITS_SINCE`; or why that cannot be read.
 
-    Raises ValidationError for one that cannot be read.
+    What the row has columns for is as they say, whatever the request does.
     """
-    asked = {**row["request"], "waits_since": row["waits_since"]}
-    request = JobRequest.model_validate(asked)
+    stored: object = row["request"]
+    own = {"id": row["job_id"], "attempt": row["attempt"], "waits_since": row["waits_since"]}
+    try:
+        request = JobRequest.model_validate(
+            {**stored, **own} if isinstance(stored, dict) else stored
+        )
+    except Exception as error:  # by hand anything may have been written: it is that job's alone
+        return in_one_line(error)
     return QueueEntry(request=request, held=row["held"], queued_at=row["queued_at"])
 
 
@@ -268,7 +276,7 @@ WAITS_SINCE = "CASE WHEN held THEN clock_timestamp() ELSE queued_at END - waited
 """Of a row of the queue. A job that is held does not wait; of others it never changes."""
 
 _QUEUE = f"""
-    SELECT job_id, request, held, queued_at, {WAITS_SINCE} AS waits_since FROM queue
+    SELECT job_id, attempt, request, held, queued_at, {WAITS_SINCE} AS waits_since FROM queue
      WHERE pool = :pool
        AND (decision->>'kind' IS DISTINCT FROM :aside
             OR decided_at < clock_timestamp() - CAST(:rest AS interval))

@@ -224,8 +224,8 @@ class RunningJob(Frozen):
     cpus: float = Field(default=0.0, ge=0)
     ram: GB = 0.0
     storage: GBPerSecond = 0.0
-    power: Watts = 0.0
-    """With all of its GPUs there."""
+    power: float = Field(default=0.0, ge=0)
+    """Watts. With all of its GPUs there."""
     expected_end: Instant
     spare: bool = False
     """It stands by for its gang; nothing runs there."""

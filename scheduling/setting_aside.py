@@ -91,14 +91,14 @@ def _beside_others(job_id: str, error: Exception) -> Decision:
     )
 
 
-def set_aside_unread(job_id: str, error: ValidationError) -> Decision:
-    """Return the decision for a job whose stored form cannot be read.
+def set_aside_unread(job_id: str, why: str) -> Decision:
+    """Return the decision for a job whose stored form cannot be read, in one line why.
 
     The values that its user gave were taken, so others need not help: who stored it can read it.
     """
     return _aside(
         job_id,
-        f"its stored form cannot be read ({_in_one_line(error)}): another version of Longshore "
+        f"its stored form cannot be read ({why}): another version of Longshore "
         "stored it, or somebody by hand; it waits for a version that can, or for a cancel",
     )
 
@@ -111,10 +111,11 @@ def _aside(job_id: str, why: str) -> Decision:
 
 def _kind_and_words(error: Exception) -> str:
     kind = "" if isinstance(error, ValidationError) else f"{type(error).__name__}: "
-    return f"{kind}{_in_one_line(error)}"
+    return f"{kind}{in_one_line(error)}"
 
 
-def _in_one_line(error: Exception) -> str:
+def in_one_line(error: Exception) -> str:
+    """Return what is wrong, shortened where it is long."""
     told = isinstance(error, ValidationError)
     what = "; ".join(describe_all(error)) if told else str(error)
     return " ".join(what.split())[:_LONGEST]

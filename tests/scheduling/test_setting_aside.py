@@ -12,6 +12,7 @@ from scheduling.cycle import plan
 from scheduling.setting_aside import (
     OF_A_GPU,
     OF_A_NODE,
+    in_one_line,
     plan_without,
     set_aside,
     set_aside_unread,
@@ -60,7 +61,7 @@ def test_mistakes_in_values_are_told_in_words_and_in_one_line():
         f"set aside: it cannot be planned ({said}); cancel it, and submit it with other values"
     )
     # Other values do not help a job whose values were taken.
-    assert set_aside_unread("j", wrong.value).reason == (
+    assert set_aside_unread("j", in_one_line(wrong.value)).reason == (
         f"set aside: its stored form cannot be read ({said}): another version of Longshore "
         "stored it, or somebody by hand; it waits for a version that can, or for a cancel"
     )

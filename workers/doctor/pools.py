@@ -23,7 +23,7 @@ async def pools(temporal: Client, database: Database) -> list[Finding]:
     """Return what is wrong with pools: no workflow, cycles that fail, jobs that are set aside."""
     found = await _without_workflow(temporal, database)
     found += await _failing(temporal, database)
-    found += await _set_aside(database)
+    found += await set_aside(database)
     return found or [ok("pools", "every pool that was poked has its workflow, and plans all jobs")]
 
 
@@ -92,7 +92,8 @@ def _nobody_says(names: list[str]) -> Finding:
     )
 
 
-async def _set_aside(database: Database) -> list[Finding]:
+async def set_aside(database: Database) -> list[Finding]:
+    """Return which jobs no cycle can plan, if there are any."""
     async with database.transaction() as connection:
         rows = await connection.execute(text(_ASIDE), {"aside": PlacementKind.SET_ASIDE.value})
         jobs = list(rows)
