@@ -111,6 +111,7 @@ async def place_live(
         placed_ahead=len(found.before.placements),
         kept_ahead=len({kept.job_id for kept in found.before.reservations}),
         simulated=any(node_id in simulated for node_id, _ in found.decision.by_node),
+        rule=packing.rule,
         by_rule=by_rule(rules, job, tuple(by_id.values()), packing, now, recent),
     )
     return ahead, tuple(by_id.values())

@@ -94,7 +94,7 @@ def render_foreseen(
         else:
             parts += [Text(), _table(section)]
     if foreseen.by_rule:
-        parts.append(render_rules(foreseen.by_rule, None, plain=plain))
+        parts.append(render_rules(foreseen.by_rule, foreseen.rule, plain=plain))
     return Group(*parts, Text(f"\n{_beside(foreseen)}", style="dim"))
 
 

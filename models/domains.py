@@ -107,5 +107,7 @@ class Foreseen(Frozen):
     """Those of them that wait and have a start kept for them, which it may not delay."""
     simulated: bool = False
     """Whether it would run on a simulated node."""
+    rule: PackingRule | None = None
+    """The pool's, by which it is decided."""
     by_rule: dict[PackingRule, Decision] = Field(default_factory=dict[PackingRule, Decision])
     """What each rule that was asked for would choose for it, alone on the same nodes."""

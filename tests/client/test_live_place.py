@@ -64,6 +64,9 @@ async def test_a_pool_says_what_a_cycle_would_do_now(
         assert found.decision.by_node == ((labelled.id, (4, 5, 6)),)
         assert found.simulated
         assert [(d.domain, d.free, d.left) for d in found.domains] == [("r/c/A", 4, 1), ("", 2, 2)]
+        compared = (await longshore(*asked, "--rules", "all")).out
+        assert compared.count(" (used)") == 1
+        assert "keep-room (used)" in compared
         text = (await longshore(*asked)).out
         assert f"{labelled.id}  [xxxx###·]" in text
         assert "r/c/A   1      8     4     1\n" in text
