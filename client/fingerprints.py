@@ -5,15 +5,22 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from client.terminal import a_table
+from client.terminal import SeveralLines, a_table
 from models.node import HostFirmware
 from models.views import NodeView
 from scheduling.words import listed
 
-HEADINGS = ("fingerprint", "nodes", "host firmware in it", "not in it")
+HEADINGS = ("fingerprint", "nodes", "host firmware")
 _NODES = 3
 """Nodes of a fingerprint that are named."""
-_NOT_SAID = "not said by the agent: it is older, or has not registered since the upgrade"
+_WIDEST_NODES = 24
+"""Columns of the table that nodes take at most: the firmware has the longer text."""
+_WORDS = {
+    "bios_vendor": "", "bios_version": "version", "bios_release": "release",
+    "ec_firmware_release": "embedded controller", "bmc": "version",
+}  # fmt: skip
+"""What agents name the facts, as people do."""
+_NOT_KNOWN = "not known: the agent is older, or has not registered since the upgrade"
 
 
 class Alike(NamedTuple):
@@ -25,16 +32,14 @@ class Alike(NamedTuple):
     """By id."""
 
     @property
-    def cells(self) -> tuple[str, str, str, str]:
-        """A row below `HEADINGS`."""
-        found = [f"{each.part}: {', '.join(each.facts)}" for each in self.firmware if each.facts]
-        missing = [f"{each.part}: {each.missing}" for each in self.firmware if each.missing]
-        return (
-            self.fingerprint,
-            listed(self.nodes, _NODES),
-            "; ".join(found) if self.firmware else _NOT_SAID,
-            "; ".join(missing),
-        )
+    def named(self) -> str:
+        """The first nodes, and how many more."""
+        return listed(self.nodes, _NODES)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is known of the firmware, and what could not be read and why: a line for each."""
+        return tuple(line for each in self.firmware for line in _lines(each)) or (_NOT_KNOWN,)
 
 
 def fingerprints_of(nodes: Iterable[NodeView]) -> tuple[Alike, ...]:
@@ -47,7 +52,20 @@ def fingerprints_of(nodes: Iterable[NodeView]) -> tuple[Alike, ...]:
 
 
 def fingerprints_table(fingerprints: Sequence[Alike]) -> Table:
-    table = a_table(HEADINGS, fold=HEADINGS[1:])
+    table = a_table(HEADINGS, fold=HEADINGS[2:], widest={HEADINGS[1]: _WIDEST_NODES})
     for each in fingerprints:
-        table.add_row(*each.cells)
+        table.add_row(each.fingerprint, each.named, SeveralLines(each.lines))
     return table
+
+
+def _lines(firmware: HostFirmware) -> list[str]:
+    facts = ", ".join(_fact(each) for each in firmware.facts)
+    found = [f"{firmware.part}: {facts}"] if facts else []
+    if firmware.missing:
+        found.append(f"{firmware.part} not read: {firmware.missing}")
+    return found
+
+
+def _fact(fact: str) -> str:
+    name, _, value = fact.partition(" ")
+    return f"{_WORDS.get(name, name)} {value}".strip()

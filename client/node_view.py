@@ -26,6 +26,8 @@ FREE, TAKEN = "·", "×"
 LEGEND = "Each letter is a job, (ab) a GPU that two share, · a free GPU."
 _LEAST_OF_A_REASON = 24
 """Characters that a table always has for why a node is in its state; all of it is in the JSON."""
+_LEAST_OF_A_KIND = 24
+"""Characters that a table always has for how many GPUs of which type: an agent names the type."""
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan")
 
 
@@ -42,7 +44,7 @@ def nodes_table(nodes: Sequence[NodeView], now: datetime, width: int) -> Table:
         row: list[RenderableType] = [
             _name(node, wide),
             _state(node, longest=max(width // 4, _LEAST_OF_A_REASON)),
-            _kind(node, two_lines=not wide),
+            _kind(node, longest=max(width // 4, _LEAST_OF_A_KIND), two_lines=not wide),
             cells(node),
             f"{node.cpus_used:g}/{node.cpus:g}",
             f"{node.ram_used:.0f}/{node.ram:.0f}GB",
@@ -214,14 +216,17 @@ def _name(node: NodeView, wide: bool) -> Text:
 def _state(node: NodeView, *, longest: int) -> Text:
     state = Text(state_of(node), style=styled(node.state).style)
     if node.state is not NodeState.READY and node.state_reason:
-        reason = in_one_line(node.state_reason)
-        short = reason if len(reason) <= longest else reason[: longest - 1] + "…"
-        state.append(f" {short}", style="dim")
+        state.append(f" {_cut(node.state_reason, longest)}", style="dim")
     return state
 
 
-def _kind(node: NodeView, *, two_lines: bool) -> Text:
-    what = f"{len(node.gpus)} x {node.gpu_type or 'GPU'}"
+def _cut(text: str, longest: int) -> str:
+    shown = in_one_line(text)
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+def _kind(node: NodeView, *, longest: int, two_lines: bool) -> Text:
+    what = _cut(f"{len(node.gpus)} x {node.gpu_type or 'GPU'}", longest)
     if not node.simulated:
         return Text(what)
     kind = SeveralLines([what, ""]) if two_lines else Text(f"{what} ")

@@ -83,9 +83,12 @@ class NodesPage:
         self._sums_card.set_visibility(True)
         self._sums.content = view.sums_html(groups, pools, pool, self._domain)
         self._say_only()
+        here = lines[first : first + view.LINES]
+        # Nodes with a row of their own come first: they have a link to their fingerprint.
+        single_first = sorted(here, key=lambda line: len(line.nodes) > 1)
         self._tables.content = view.pools_html(
-            lines[first : first + view.LINES], groups, now, self._asked()
-        ) + fingerprints_html(node for group in groups for node in group.nodes)
+            here, groups, now, self._asked()
+        ) + fingerprints_html(node for line in single_first for node in line.nodes)
         self._pages.content = view.pages_html(self._page, pages, self._asked())
 
     def _say_only(self) -> None:

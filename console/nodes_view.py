@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 from client.node_view import letters_of, state_of
 from console.escaping import escape
+from console.fingerprints import link_html
 from console.formats import count, some
 from console.gpu_cells import cells_html, letter_html, share_of
 from console.parts import SIMULATED_GPUS, chip, facts, how_long, when
@@ -235,7 +236,7 @@ def _row(node: NodeView, now: datetime) -> str:
     about = " · ".join(filter(None, (node.tier.value, node.provider, host)))
     return (
         f'<tr><th scope="row"><span class="id">{escape(node.id)}</span>'
-        f"<small>{escape(about)}</small></th>"
+        f"<small>{escape(about)}</small>{link_html(node.conformance)}</th>"
         f'<td class="why">{chip(state_of(node))}{why}</td>'
         f"<td>{cells_html(node)}<small>{len(node.gpus)} × {gpu_type}{mark}</small></td>"
         f"<td>{node.cpus_used:g} of {node.cpus:g}"

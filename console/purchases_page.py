@@ -50,7 +50,7 @@ class PurchasesPage:
         self._notes = ui.html("", sanitize=False)
         with ui.element("section").classes("card").props('aria-label="Sums"') as self._sums_card:
             self._sums = ui.html("", sanitize=False)
-        self._card = Card("The newest first", classes="purchases")
+        self._card = Card("The newest first", classes="purchases stacks")
         with self._card:
             self._list = ui.html(_READING, sanitize=False)
         self._orphans_card = Card("Differences from the markets")

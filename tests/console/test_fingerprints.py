@@ -1,64 +1,86 @@
-"""Which firmware of a host is in a fingerprint, and which is not and why, as people see it."""
+"""Which firmware of a host is in a fingerprint, and which is not and why, on the page of nodes."""
 
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+from playwright.async_api import Browser, Locator
 
-from client.fingerprints import fingerprints_of, fingerprints_table
-from console.fingerprints import fingerprints_html
+import console
+from console import nodes_view
+from console.fingerprints import fingerprints_html, link_html
+from models.domains import DomainNode, PoolTopology
 from models.node import HostFirmware
-from models.views import NodeView
-from tests.client.test_screens import a_node, drawn
+from tests.client.test_fingerprints import NODES, of
+from tests.client.test_screens import a_node
 
-BIOS = HostFirmware(part="BIOS", facts=("bios_vendor A", "bios_version 3.2b"))
-NO_BMC = HostFirmware(part="BMC", missing="/sys/x: Permission denied")
-BMC = HostFirmware(part="BMC", facts=("bmc 1.71",))
-
-
-def of(name: str, fingerprint: str | None, *firmware: HostFirmware, **fields: Any) -> NodeView:
-    return a_node(None, id=name, conformance=fingerprint, firmware=firmware, **fields)
-
-
-NODES = (
-    *(of(f"node-{n}", "1f0e", BIOS, NO_BMC) for n in range(5)),
-    of("node-5", "2a2a", BIOS, BMC), of("older", "3b3b"), of("simulated", None),
-)  # fmt: skip
-
-
-def test_nodes_that_are_set_up_alike_are_one_row() -> None:
-    assert [each.cells for each in fingerprints_of(NODES)] == [
-        (
-            "1f0e", "node-0, node-1, node-2 and 2 more", "BIOS: bios_vendor A, bios_version 3.2b",
-            "BMC: /sys/x: Permission denied",
-        ),
-        ("2a2a", "node-5", "BIOS: bios_vendor A, bios_version 3.2b; BMC: bmc 1.71", ""),
-        (
-            "3b3b", "older",
-            "not said by the agent: it is older, or has not registered since the upgrade", "",
-        ),
-    ]  # fmt: skip
-
-
-def test_one_fingerprint_with_other_reasons_is_another_row() -> None:
-    other = HostFirmware(part="BMC", missing="there is no BMC")
-    found = fingerprints_of((of("a", "1f0e", BIOS, NO_BMC), of("b", "1f0e", BIOS, other)))
-    assert [each.nodes for each in found] == [("a",), ("b",)]
-
-
-@pytest.mark.parametrize("width", [80, 140])
-def test_the_table_has_both(width: int) -> None:
-    text = " ".join("\n".join(drawn(fingerprints_table(fingerprints_of(NODES)), width)).split())
-    for said in ("1f0e", "bios_version", "Permission", "bmc 1.71"):
-        assert said in text
+_THEME = Path(console.__file__).with_name("theme.css").read_text(encoding="utf-8")
+_NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def test_the_page_has_both_and_shows_text_of_agents_as_text() -> None:
     assert fingerprints_html([of("simulated", None)]) == ""
     html = fingerprints_html([*NODES, of("odd", "4c", HostFirmware(part="BIOS", facts=("<b>",)))])
     assert '<h2 id="fingerprints">Fingerprints</h2>' in html
-    assert "BMC: /sys/x: Permission denied" in html
-    assert "bios_vendor A, bios_version 3.2b" in html
+    assert "<div>BIOS: A, version 3.2b</div><div>BMC: version 1.71</div>" in html
+    assert "<div>BMC not read: /sys/x: Permission denied</div>" in html
     assert "BIOS: &lt;b&gt;" in html
     many = fingerprints_html(of(f"node-{n}", f"{n:x}") for n in range(150))
-    assert many.count("<tr>") == 101
+    assert many.count("<tr id=") == 100
     assert "and 50 more" in many
+
+
+def test_a_fingerprint_of_several_rows_has_them_together_below_one_anchor() -> None:
+    silent = HostFirmware(part="BMC", missing="silent")
+    html = fingerprints_html([of("a", "2"), of("b", "1"), of("c", "2", silent)])
+    rows = html.split("<tr")[2:]
+    assert [row[:20] for row in rows] == [
+        ' id="fingerprint-1">', ' id="fingerprint-2">', '><th scope="row" cla'
+    ]  # fmt: skip
+    assert "silent" in rows[2]
+
+
+async def test_a_phone_shows_all_of_a_fingerprint(browser: Browser) -> None:
+    html = fingerprints_html(
+        [of("node-0", "1f0e6b2c9d4a7e35", HostFirmware(part="BIOS", missing="/sys/" + "x" * 200))]
+    )
+    async with await browser.new_page(viewport={"width": 390, "height": 844}) as page:
+        await page.set_content(f"<style>{_THEME}</style>{html}")
+        for cell in await page.locator("tbody th, tbody td").all():
+            assert 300 < await _right_of(cell) <= 390, await cell.inner_text()
+        heads = "[...document.querySelectorAll('tbody [data-head]')].map(e => e.dataset.head)"
+        assert await page.evaluate(heads) == ["Fingerprint", "Nodes", "Host firmware"]
+
+
+@pytest.mark.parametrize("width", [1001, 1280])
+async def test_long_words_of_an_agent_stay_in_their_column(browser: Browser, width: int) -> None:
+    node = a_node(
+        None, gpu_type="\u202e" * 12, hostname="h" * 200, conformance="f" * 200, simulated=True
+    )
+    member = DomainNode(node_id=node.id, state=node.state, flavor="h100", gpus=1, used=0, free=1)
+    topology = PoolTopology(pool="default", domains=(), unlabelled=(member,))
+    groups = nodes_view.groups_of([node], [topology])
+    html = nodes_view.pools_html(nodes_view.lines_of(groups, fold=True), groups, _NOW, {})
+    async with await browser.new_page(viewport={"width": width, "height": 900}) as page:
+        await page.set_content(f"<style>{_THEME}</style>{html}")
+        row = page.locator("tbody tr:not(.of-domain)")
+        columns = [await _right_of(each) for each in await row.locator("th, td").all()]
+        for number, column in enumerate(columns):
+            cell = row.locator("th, td").nth(number)
+            for part in await cell.locator("*").all():
+                assert await _right_of(part) <= column, await part.inner_text()
+
+
+async def test_a_node_leads_to_its_fingerprint(browser: Browser) -> None:
+    odd = "1f 0e/\u202e&"
+    link, html = link_html(odd), fingerprints_html([of("a", odd)])
+    async with await browser.new_page() as page:
+        await page.set_content(f"{link}{html}")
+        await page.get_by_role("link").click()
+        assert await page.locator("tr:target").count() == 1
+
+
+async def _right_of(element: Locator) -> float:
+    box = await element.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"]
