@@ -41,10 +41,8 @@ from activities.spares import SpareActivities
 from client.connection import connect
 from client.process import leave
 from client.process import run as run_loop
-from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE
 from models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE, WorkerVersion
 from models.errors import LongshoreError, RefusedError, SpecError, UnavailableError
-from models.market_memory import MARKET_WATCH_SCHEDULE
 from models.messages import CONTROL_TASK_QUEUE
 from models.protocol import BUILD
 from models.settings import Settings
@@ -52,6 +50,7 @@ from workers import logs
 from workers.control_health import ControlHealth
 from workers.health import serving_health
 from workers.sampling import keep_sampling
+from workers.schedules import keep_watches_awake
 from workers.stopping import stop_on_signals
 from workers.telemetry import start_runtime
 from workers.uninterrupted import UninterruptedRunner
@@ -214,7 +213,8 @@ async def _watched(
     health = ControlHealth(temporal, database)
     store = CheckpointStore(settings.resolve_checkpoint_store())
     observing = keep_observing(database, store, settings.keep_checkpoints_for)
-    tasks = [asyncio.create_task(observing), asyncio.create_task(_look_once(temporal))]
+    watching = keep_watches_awake(temporal, settings)
+    tasks = [asyncio.create_task(observing), asyncio.create_task(watching)]
     if settings.metrics_address:
         tasks.append(asyncio.create_task(keep_sampling(database, metrics)))
     if settings.health_address:
@@ -226,12 +226,6 @@ async def _watched(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _look_once(temporal: Client) -> None:
-    """Have every watch look: this worker may know a market that the one before did not."""
-    for schedule in (MARKET_WATCH_SCHEDULE, CHECKPOINT_WATCH_SCHEDULE):
-        await Schedules(temporal).wake(schedule)
 
 
 def main(*, set_current: bool = False) -> None:

@@ -1,5 +1,6 @@
 """The schedules of an installation: what Temporal starts again and again by itself."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +20,8 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError
 
-from activities.schedules import rests
+from activities.providers.registry import configured
+from activities.schedules import Schedules, rests
 from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE, CHECKPOINT_WATCH_WORKFLOW
 from models.market_memory import MARKET_WATCH_SCHEDULE, MARKET_WATCH_WORKFLOW
 from models.messages import CONTROL_TASK_QUEUE
@@ -84,6 +86,18 @@ async def ensure_schedules(temporal: Client, settings: Settings) -> tuple[str, .
         (CHECKPOINT_WATCH, settings.checkpoint_watch_every),
     )
     return tuple([await ensure_schedule(temporal, *each) for each in wanted])
+
+
+async def keep_watches_awake(temporal: Client, settings: Settings) -> None:
+    """Have every watch look, then that of the markets go on whenever there is one: this worker may
+    know a market that the one before did not, and a simulated one may be started at any time."""
+    schedules = Schedules(temporal)
+    for schedule in (MARKET_WATCH_SCHEDULE, CHECKPOINT_WATCH_SCHEDULE):
+        await schedules.wake(schedule)
+    while True:
+        await asyncio.sleep(settings.market_watch_every.total_seconds())
+        if await asyncio.to_thread(configured, settings):
+            await schedules.wake(MARKET_WATCH_SCHEDULE)
 
 
 async def ensure_schedule(temporal: Client, recurring: Recurring, every: timedelta) -> str:

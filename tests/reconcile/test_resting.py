@@ -1,5 +1,7 @@
 """Watches run while there is something to watch, and rest otherwise."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -9,11 +11,17 @@ from temporalio.client import Client, ScheduleState
 from activities.database import Database
 from activities.schedules import RESTS, Schedules
 from client.api import Longshore
-from models.settings import Settings
+from models.settings import MarketInfo, Settings
 from tests.support.control import a_spec
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
-from workers.schedules import CHECKPOINT_WATCH, MARKET_WATCH, Recurring, ensure_schedule
+from workers.schedules import (
+    CHECKPOINT_WATCH,
+    MARKET_WATCH,
+    Recurring,
+    ensure_schedule,
+    keep_watches_awake,
+)
 
 SELDOM = timedelta(days=9)
 
@@ -37,6 +45,25 @@ async def test_the_markets_are_not_watched_where_there_is_none(
         assert said.endswith("; it rests until there is something to watch")
         await Schedules(temporal).wake(MARKET_WATCH.schedule)  # as a control worker that starts
         await eventually(lambda: _goes_on(temporal, MARKET_WATCH))
+
+
+async def test_the_markets_are_watched_once_a_simulated_one_has_started(
+    settings: Settings, control: Database, temporal: Client
+):
+    often = settings.model_copy(
+        update={"market": "simulated", "market_watch_every": timedelta(milliseconds=100)}
+    )
+    async with scheduled(temporal, MARKET_WATCH):
+        awake = asyncio.create_task(keep_watches_awake(temporal, often))
+        try:
+            await temporal.get_schedule_handle(MARKET_WATCH.schedule).trigger()
+            await eventually(lambda: _rests(temporal, MARKET_WATCH))
+            info = MarketInfo(url="http://127.0.0.1:9", token="none", pid=os.getpid())
+            often.market_file.write_text(info.model_dump_json())
+            await eventually(lambda: _goes_on(temporal, MARKET_WATCH))
+        finally:
+            awake.cancel()
+            often.market_file.unlink(missing_ok=True)
 
 
 async def test_unsaved_work_is_watched_while_a_job_keeps_checkpoints(
