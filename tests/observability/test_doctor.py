@@ -162,7 +162,7 @@ async def test_nobody_at_work_a_forgotten_pool_and_a_silent_agent_are_found(plan
         "nobody asks task queue longshore for workflows",
         "nobody asks task queue longshore for activities",
     ]
-    assert "pool forgotten was poked, and no workflow pool-forgotten runs" in _failed(pools)
+    assert "pool forgotten has work, and no workflow pool-forgotten runs" in _failed(pools)
     assert any(says.startswith("node watched-1 is in the database") for says in _failed(agents))
 
 

@@ -18,20 +18,25 @@ _SHOWN = 5
 _ASKED_FOR = 5.0
 """Seconds in which workflows are asked: less than a check may take, which would end it first."""
 
+_WITH_WORK = """
+    SELECT name FROM pools p
+     WHERE poked OR EXISTS (SELECT FROM queue q WHERE q.pool = p.name AND NOT q.held)
+"""
+
 
 async def pools(temporal: Client, database: Database) -> list[Finding]:
     """Return what is wrong with pools: no workflow, cycles that fail, jobs that are set aside."""
     found = await _without_workflow(temporal, database)
     found += await _failing(temporal, database)
     found += await set_aside(database)
-    return found or [ok("pools", "every pool that was poked has its workflow, and plans all jobs")]
+    return found or [ok("pools", "every pool with work has its workflow, and plans all jobs")]
 
 
 def forgotten(pool: str) -> Finding:
-    """Return what is wrong with a pool that was poked and has no workflow."""
+    """Return what is wrong with a pool that has work and no workflow."""
     return fail(
         "pools",
-        f"pool {pool} was poked, and no workflow {pool_workflow_id(pool)} runs",
+        f"pool {pool} has work, and no workflow {pool_workflow_id(pool)} runs",
         "Run `temporal workflow signal-with-start --signal-name poke --workflow-id "
         f"{pool_workflow_id(pool)} --type {POOL_WORKFLOW} --task-queue {CONTROL_TASK_QUEUE} "
         f'--input \'{{"pool": "{pool}"}}\'`; its jobs wait until then.',
@@ -49,10 +54,10 @@ async def _without_workflow(temporal: Client, database: Database) -> list[Findin
 
 async def _forgotten(temporal: Client, database: Database) -> set[str]:
     async with database.transaction() as connection:
-        poked = list(await connection.scalars(text("SELECT name FROM pools WHERE poked")))
+        with_work = list(await connection.scalars(text(_WITH_WORK)))
     return {
         pool
-        for pool in poked
+        for pool in with_work
         if (await describe(temporal, pool_workflow_id(pool), ask=False)).state
         is not WorkflowState.RUNNING
     }

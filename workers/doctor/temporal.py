@@ -31,6 +31,7 @@ from client.control_worker import (
 from client.deployments import Deployments, deployments_in_use
 from models.messages import CONTROL_TASK_QUEUE, PING_WORKFLOW
 from workers.doctor.agents import agents
+from workers.doctor.bought import blocks
 from workers.doctor.database import clocks
 from workers.doctor.findings import Check, Finding, Level, fail, ok, warn
 from workers.doctor.pools import pools
@@ -57,6 +58,7 @@ def checks_of_nodes(temporal: Client, database: Database) -> dict[str, Check]:
     """Return each check that compares Temporal with the database."""
     return {
         "pools": partial(pools, temporal, database),
+        "blocks": partial(blocks, temporal, database),
         "agents": partial(agents, temporal, database),
     }
 

@@ -1,0 +1,61 @@
+"""What `doctor` says of pools and blocks that no workflow works on."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from temporalio.client import Client
+
+from activities.database import Database
+from models.settings import Settings
+from workers.doctor import bought, pools
+
+
+@pytest.fixture
+def database_url(settings: Settings) -> Iterator[str]:
+    """The module's database, without blocks and queue afterwards; nothing is started."""
+    url = settings.resolve_database_url()
+    yield url
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DELETE FROM blocks; DELETE FROM queue")
+
+
+async def test_a_pool_whose_workflow_was_terminated_while_jobs_wait_is_named(
+    settings: Settings, temporal: Client, database_url: str
+) -> None:
+    database = Database(database_url)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO pools (name, spec) VALUES ('asleep', '{}'), ('idle', '{}')"
+        )
+        connection.execute(
+            "INSERT INTO jobs (id, name, tenant, pool, spec, submitted_at, message)"
+            " VALUES ('waits', 'job', 'default', 'asleep', '{}', now(), '')"
+        )
+        connection.execute(
+            "INSERT INTO queue (job_id, attempt, pool, held, priority, submitted_at, request)"
+            " VALUES ('waits', 1, 'asleep', false, 5, now(), '{}')"
+        )
+    found = await pools.pools(temporal, database)
+    assert [each.says for each in found] == [
+        "pool asleep has work, and no workflow pool-asleep runs"
+    ]
+    await database.close()
+
+
+async def test_a_block_that_nobody_follows_is_named(
+    settings: Settings, temporal: Client, database_url: str
+) -> None:
+    database = Database(database_url)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO blocks (id, provider, instance_type, tier, price_micro_per_gpu_hour,"
+            " state, created_at) VALUES"
+            " ('left', 'prime', '1xL40S', 'FAST', 1, 'OPEN', now() - interval '2 minutes'),"
+            " ('over', 'prime', '1xL40S', 'FAST', 1, 'ENDED', now() - interval '2 minutes'),"
+            " ('new', 'prime', '1xL40S', 'FAST', 1, 'STARTING', now())"
+        )
+    (found,) = await bought.blocks(temporal, database)
+    assert found.says == "block left has not ended, and no workflow block-left runs"
+    assert """--input '{"block_id":"left"}'""" in found.mend
+    await database.close()
