@@ -155,8 +155,9 @@ def _hints(
     start = f"start a node: `longshore agent --pool {job.pool}` on a machine with GPUs"
     if nodes == 0:
         return (look,) if standing.buys else (standing.helps or start,)
-    if kind and growth is Growth.OPEN:
-        never = "no node that is there could ever hold it: "
-        waits = f"its pool {standing.says}" if standing.buys else f"it waits for {kind}"
-        helps = (never + waits, *helps)
+    if kind and growth is Growth.OPEN:  # no node that is there could ever hold it
+        if standing.buys:
+            helps = (*helps, look)
+        elif not any("add " in help for help in helps):
+            helps = (*helps, f"add {kind}: `longshore agent --pool {job.pool}`")
     return (*helps, f"{standing.helps} ({standing.says})") if standing.helps else tuple(helps)

@@ -5,7 +5,7 @@ import hashlib
 import re
 import secrets
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import yaml
@@ -18,7 +18,7 @@ from activities.queue import why_never
 from activities.snapshot import load_nodes, load_pool
 from models.errors import UnavailableError, UnsatisfiableError
 from models.job import JobSpec
-from models.node import Node
+from models.node import Node, NodeState
 from models.placement import JobRequest
 from models.pool import PoolSpec
 from models.spending import PurchaseUnderWay
@@ -134,13 +134,16 @@ def _warnings(
         return []
     kind = kind_of_node(job, in_the_way_for_good(job, nodes, pool.packing, now))
     waits = f"it waits for {kind} (`longshore why` says what is missing, and what helps)"
-    return [f"{_which(spec, len(nodes))} even when empty: {comes or waits}"]
+    return [f"{_which(spec, nodes)} even when empty: {comes or waits}"]
 
 
-def _which(spec: JobSpec, nodes: int) -> str:
-    """Return ``none of the 2 nodes of pool default could hold the job``."""
-    if nodes == 1:
-        return f"the only node of pool {spec.pool} cannot hold the job"
+def _which(spec: JobSpec, nodes: Sequence[Node]) -> str:
+    """Return ``none of the 5 nodes of pool default (3 of them lost) could hold the job``."""
+    lost = sum(node.state is NodeState.LOST for node in nodes)
+    if len(nodes) == 1:
+        away = " (it is lost)" if lost else ""
+        return f"the only node of pool {spec.pool}{away} cannot hold the job"
+    away = f" ({lost} of them lost)" if lost else ""
     if spec.gang:
-        return f"the {nodes} nodes of pool {spec.pool} cannot hold the job together"
-    return f"none of the {nodes} nodes of pool {spec.pool} could hold the job"
+        return f"the {len(nodes)} nodes of pool {spec.pool}{away} cannot hold the job together"
+    return f"none of the {len(nodes)} nodes of pool {spec.pool}{away} could hold the job"

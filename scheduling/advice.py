@@ -65,7 +65,7 @@ _CODES = {
         busy=True,
     ),
     RejectionCode.GPU_COUNT: _Help(
-        "a larger one",
+        "a larger node",
         "ask for fewer GPUs: a job's GPUs are all on one node, unless `gang` lets it span several",
     ),
     RejectionCode.VRAM: _Help(
@@ -75,11 +75,11 @@ _CODES = {
         "a node whose GPUs have the profile",
         "name another profile, or start an agent on GPUs in MIG mode",
     ),
-    RejectionCode.MIG_BUSY: _Help("a larger one", "name a smaller profile", busy=True),
+    RejectionCode.MIG_BUSY: _Help("a larger node", "name a smaller profile", busy=True),
     RejectionCode.SHARES_BUSY: _Help(
-        "a larger one", "ask for a smaller milli or less vram_per_gpu", busy=True
+        "a larger node", "ask for a smaller milli or less vram_per_gpu", busy=True
     ),
-    RejectionCode.GPUS_BUSY: _Help("a larger one", busy=True),
+    RejectionCode.GPUS_BUSY: _Help("a larger node", busy=True),
     RejectionCode.DOMAIN: _Help("more nodes{together}", busy=True),
 }
 """What rules a node out for a state, or for a reservation before the job, is not among them."""

@@ -1,5 +1,6 @@
 """What `submit` and `why` advise: what would really help."""
 
+import psycopg
 from temporalio.client import Client
 
 from models.settings import Settings
@@ -34,8 +35,8 @@ async def test_the_constraint_decides_what_is_advised(
         )
         told = await explained(longshore, flex.out.strip(), "could ever hold it")
         assert told.hints[:2] == (
-            "no node that is there could ever hold it: it waits for a FLEX node",
             "give the job the tier FAST (`--set tier=FAST`)",
+            f"add a FLEX node: `longshore agent --pool {pool} --tier flex`",
         )
         huge = await longshore(
             "submit", "--pool", pool, "--gpus", "24", "--set", "gang={unlabelled_nodes: true}",
@@ -48,6 +49,21 @@ async def test_the_constraint_decides_what_is_advised(
         assert "no end and no stop of running jobs helps" in " ".join(ran.out.split())
         for job in (flex, huge):
             await longshore("cancel", job.out.strip())
+
+
+async def test_nodes_that_are_lost_are_counted_apart(
+    longshore: Command, pool: str, temporal: Client, settings: Settings
+) -> None:
+    there, lost = (ScriptedNode(temporal, pool, settings.resolve_agent_token()) for _ in range(2))
+    await lost.register()
+    await there.register()
+    async with there.serving():
+        with psycopg.connect(settings.resolve_database_url(), autocommit=True) as connection:
+            connection.execute("UPDATE nodes SET state = 'LOST' WHERE id = %s", (lost.id,))
+        asked = await longshore("submit", "--pool", pool, "--gpus", "16", "--", "true")
+        none = f"none of the 2 nodes of pool {pool} (1 of them lost) could hold the job"
+        assert none in asked.err
+        await longshore("cancel", asked.out.strip())
 
 
 async def test_who_would_give_way_is_asked_only_where_somebody_may_be_stopped(

@@ -282,10 +282,12 @@ def test_a_pool_that_buys_wants_no_agent() -> None:
     full = waiting(nodes=2, standing=held, helps=("wait for running jobs to end",))
     why = "raise the cap (it buys nothing now: over a cap)"
     assert full.hints == ("wait for running jobs to end", why)
-    small = waiting(nodes=2, standing=Standing("buys what is missing"), kind="a larger one")
-    assert small.hints == (
-        "no node that is there could ever hold it: its pool buys what is missing",
-    )
+    small = waiting(nodes=2, standing=Standing("buys what is missing"), kind="a larger node")
+    assert small.hints == ("see what it would buy now: `longshore buy --dry-run --pool default`",)
+    alone = waiting(nodes=2, kind="a larger node", helps=("ask for fewer GPUs",))
+    assert alone.hints == (
+        "ask for fewer GPUs", "add a larger node: `longshore agent --pool default`",
+    )  # fmt: skip
 
 
 def test_how_a_job_failed() -> None:

@@ -91,7 +91,7 @@ def test_what_would_be_in_the_way_of_an_empty_node_is_what_is_advised_about() ->
     assert last.reason == "no known node could ever hold it (1 node: 1 not-enough-gpus)"
     (helps,) = advised(job, [small], may_stop=True)
     assert helps.startswith("ask for fewer GPUs")
-    assert kind(job, [small]) == "a larger one"
+    assert kind(job, [small]) == "a larger node"
 
 
 def test_cores_that_others_have_come_back() -> None:
