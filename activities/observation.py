@@ -41,7 +41,9 @@ from models.messages import (
     pool_workflow_id,
 )
 from models.pool import PoolSpec
+from models.purchase import BLOCK_WORKFLOW, PURCHASE_WORKFLOW
 from models.reconcile import (
+    BlockSeen,
     JobSeen,
     LedgerSeen,
     NodeSeen,
@@ -58,7 +60,8 @@ _AT_ONCE = 20
 _ANSWER_WITHIN = timedelta(seconds=10)
 _ATTEMPTS_OF_A_RESTART = 2
 """A worker that ends with a task in hand costs one."""
-_LISTED = f"""WorkflowType IN ('{JOB_WORKFLOW}', '{POOL_WORKFLOW}', '{NODE_WORKFLOW}')
+_LISTED = f"""WorkflowType IN ('{JOB_WORKFLOW}', '{POOL_WORKFLOW}', '{NODE_WORKFLOW}',
+    '{BLOCK_WORKFLOW}', '{PURCHASE_WORKFLOW}')
     AND ExecutionStatus = 'Running'"""
 _JOB_STATE = SearchAttributeKey.for_keyword(search.JOB_STATE)
 _NODE_ID = SearchAttributeKey.for_keyword(search.NODE_ID)
@@ -112,6 +115,7 @@ async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Obse
     jobs = (await connection.execute(text(_JOBS))).mappings()
     pools = (await connection.execute(text(_POOLS))).mappings()
     nodes = (await connection.execute(text(_NODES))).mappings()
+    blocks = (await connection.execute(text(BLOCKS))).mappings()
     ledgers = (await connection.execute(text(_LEDGERS))).mappings()
     assert at is not None
     return Observed(
@@ -120,6 +124,7 @@ async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Obse
         jobs=tuple(_job(row) for row in jobs),
         pools=tuple(_pool(row) for row in pools),
         nodes=tuple(NodeSeen.model_validate(dict(row)) for row in nodes),
+        blocks=tuple(BlockSeen.model_validate(dict(row)) for row in blocks),
         ledgers=tuple(LedgerSeen.model_validate(dict(row)) for row in ledgers),
     )
 
@@ -309,6 +314,9 @@ _POOLS = """
 """
 
 _NODES = "SELECT id, state, epoch, registered_at, state_since FROM nodes ORDER BY id"
+
+BLOCKS = "SELECT id, purchase_id, created_at FROM blocks WHERE state <> 'ENDED' ORDER BY id"
+"""Rows of `BlockSeen`."""
 
 _LEDGERS = """
     WITH held AS (

@@ -11,6 +11,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
+from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from activities.buying.bills import book_bill
 from activities.database import Database
@@ -25,6 +26,7 @@ from activities.signals import Signals
 from activities.stored_specs import UNKNOWN, stored_spec
 from models.job import JobState
 from models.messages import (
+    CONTROL_TASK_QUEUE,
     LeaseEnd,
     NodeEnd,
     NodeLost,
@@ -34,6 +36,7 @@ from models.messages import (
 )
 from models.node import Liveness, NodeState
 from models.placement import Placement, PlacementKey
+from models.purchase import BLOCK_WORKFLOW, BlockInput, block_workflow_id
 from models.reconcile import (
     EndAttempt,
     EndJob,
@@ -162,6 +165,8 @@ class ReconcileActivities:
             return await self._lose_node(mend.lose_node)
         if mend.book_bill:
             return await book_bill(self._database, mend.book_bill.key, mend.book_bill.micro)
+        if mend.follow_block:
+            return await self._follow_block(mend.follow_block.block_id)
         assert mend.poke_pool is not None
         await self._signals.poke_pool(mend.poke_pool.pool)
         return ""
@@ -230,6 +235,23 @@ class ReconcileActivities:
         )
         return ""
 
+    async def _follow_block(self, block_id: str) -> str:
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(text(_BLOCK), {"id": block_id})).mappings().one()
+        if row["state"] == "ENDED":
+            return "it has ended meanwhile"
+        try:
+            await self._temporal.start_workflow(
+                BLOCK_WORKFLOW,
+                BlockInput(block_id=block_id, draining=row["state"] == "DRAINING"),
+                id=block_workflow_id(block_id),
+                task_queue=CONTROL_TASK_QUEUE,
+                static_summary=f"block {block_id} of pool {row['pool']}",
+            )
+        except WorkflowAlreadyStartedError:
+            return "its workflow runs again"
+        return ""
+
     async def _runs(self, workflow_id: str) -> bool:
         return (await describe(self._temporal, workflow_id)).state is WorkflowState.RUNNING
 
@@ -277,10 +299,14 @@ def _words(mend: Mend) -> str:
         return "its workflow was told again that the node was lost"
     if mend.lose_node:
         return "declared LOST; its jobs go back to the queue"
+    if mend.follow_block:
+        return "its workflow was started again"
     if mend.book_bill:
         return "booked as the market billed it; what nobody used counts as idle"
     return "its workflow was woken, or started"
 
+
+_BLOCK = "SELECT state, pool FROM blocks WHERE id = :id"
 
 _RUNS_ON = """
     SELECT p.attempt, p.node_id, j.spec

@@ -25,7 +25,7 @@ class FindingKind(StrEnum):
     END_NOT_RECORDED = "end-not-recorded"
     """A job's workflow has ended, and the database holds the job for open."""
     WORKFLOW_MISSING = "workflow-missing"
-    """A job is open, or a node alive, and Temporal knows no workflow of it."""
+    """A job is open, a node alive or a block not over, and Temporal knows no workflow of it."""
     JOB_NOT_RECORDED = "job-not-recorded"
     """A job's workflow runs, and the database has no open record of the job."""
     LEFT_AFTER_END = "left-after-end"
@@ -42,6 +42,8 @@ class FindingKind(StrEnum):
     """A node counts as alive, and no workflow watches it."""
     NODE_DIFFERS = "node-differs"
     """A node's workflow and its row name another epoch or state."""
+    BLOCK_NOT_FOLLOWED = "block-not-followed"
+    """A block of bought time has not ended, and no workflow follows it."""
     LEDGER_DIFFERS = "ledger-differs"
     """What a node or GPU counts as used is not the sum of what is held there."""
     AGENT_SILENT = "agent-silent"
@@ -102,6 +104,12 @@ class LoseNode(Wire):
     reason: str
 
 
+class FollowBlock(Wire):
+    """Start the workflow of a block again: what it has to know is in the database."""
+
+    block_id: str
+
+
 class BookBill(Wire):
     """Bring what an order is booked with, whose account is closed, to what its market billed."""
 
@@ -119,6 +127,7 @@ class Mend(Wire):
     tell_lost: TellLost | None = None
     poke_pool: PokePool | None = None
     lose_node: LoseNode | None = None
+    follow_block: FollowBlock | None = None
     book_bill: BookBill | None = None
 
 
@@ -155,7 +164,7 @@ class ReconcileRequest(StartInput):
     dry_run: bool = False
     """Find, and mend nothing."""
     even_most: bool = False
-    """Mend also where most jobs, or most nodes, have no workflow at all: as a rule the wrong
+    """Mend also where most jobs, nodes or blocks have no workflow at all: as a rule the wrong
     namespace was asked."""
     margin: timedelta = timedelta(minutes=1)
     """Younger than this, a disagreement is taken for a step that is under way."""
@@ -277,6 +286,14 @@ class NodeSeen(Frozen):
         return self.state in (NodeState.READY, NodeState.DRAINING)
 
 
+class BlockSeen(Frozen):
+    """A block that has not ended."""
+
+    id: str
+    purchase_id: str | None
+    created_at: Instant
+
+
 class LedgerSeen(Frozen):
     """A count that is not the sum of its live rows."""
 
@@ -295,6 +312,7 @@ class Observed(Frozen):
     jobs: tuple[JobSeen, ...] = ()
     pools: tuple[PoolSeen, ...] = ()
     nodes: tuple[NodeSeen, ...] = ()
+    blocks: tuple[BlockSeen, ...] = ()
     ledgers: tuple[LedgerSeen, ...] = ()
     workflows: dict[str, WorkflowSeen] = Field(default_factory=dict[str, WorkflowSeen])
     """By id: all that run, and those that were expected to."""

@@ -29,6 +29,7 @@ from models.reconcile import (
     WorkflowSeen,
     WorkflowState,
 )
+from scheduling.reconcile_blocks import not_followed, workflows_of
 
 _JOB_PREFIX = job_workflow_id("")
 _HAS_PROCESS = (JobState.RUNNING, JobState.STOPPING)
@@ -50,6 +51,12 @@ def to_describe(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
         for node in seen.nodes
         if node.alive and node_workflow_id(node.id) not in seen.workflows
     }
+    wanted |= {
+        workflow_id
+        for block in seen.blocks
+        for workflow_id in workflows_of(block)
+        if workflow_id not in seen.workflows
+    }
     return frozenset(
         wanted | {pool_workflow_id(pool.name) for pool in seen.pools if _late(pool, seen, request)}
     )
@@ -63,7 +70,8 @@ def to_ask(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
 
 
 def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
-    """Return every disagreement: jobs first, then pools, nodes, ledgers and agents."""
+    """Return every disagreement: jobs first, then pools, nodes, blocks, ledgers and
+    agents."""
     open_jobs = [job for job in seen.jobs if job.ended_at is None]
     live_nodes = [node for node in seen.nodes if node.alive]
     return (
@@ -71,6 +79,7 @@ def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
         *_unrecorded_jobs(seen, request),
         *_pools(seen, request),
         *_hold_back(_nodes(seen, request), len(live_nodes), "live nodes", request),
+        *_hold_back(not_followed(seen, request), len(seen.blocks), "blocks", request),
         *_ledgers(seen),
         *_agents(seen, request),
     )

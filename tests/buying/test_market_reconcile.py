@@ -1,5 +1,6 @@
 """What a market lists and nobody here knows is found, with what it costs; and the other way."""
 
+import uuid
 from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -12,10 +13,14 @@ from activities.metrics import SILENT
 from activities.providers import registry
 from console.bought import Bought
 from console.purchases_view import orphans_html
-from models.reconcile import FindingKind
+from models.messages import CONTROL_TASK_QUEUE
+from models.purchase import block_workflow_id
+from models.reconcile import Finding, FindingKind, ReconcileRequest
 from models.settings import Settings
 from tests.buying.buyer import Buyer, an_offer, pod_option
 from tests.support.market_shop import Shop
+from tests.support.waiting import eventually
+from workflows.reconcile import ReconcileWorkflow
 
 NOW = timedelta(0)
 
@@ -106,3 +111,27 @@ async def test_a_pass_of_reconcile_tells_of_both_and_changes_nothing(buyer: Buye
     buyer.market.fault("unauthorized", provider="sfcompute")
     assert missing in await market_findings(buyer.database, buyer.market.settings(), SILENT)
     await buyer.let_go(bought.orders[0])
+
+
+async def test_a_block_whose_workflow_was_terminated_is_followed_again(buyer: Buyer):
+    bought = await buyer.buy(pod_option(await an_offer(buyer.market)))
+    (block,) = bought.orders
+    await buyer.temporal.get_workflow_handle(block_workflow_id(block)).terminate()
+    soon = ReconcileRequest(margin=timedelta(seconds=0.3), second_look=timedelta(seconds=0.3))
+
+    async def found() -> list[Finding]:
+        report = await buyer.temporal.execute_workflow(
+            ReconcileWorkflow.run, soon, id=f"reconcile-{uuid.uuid4().hex[:8]}",
+            task_queue=CONTROL_TASK_QUEUE,
+        )  # fmt: skip
+        return [each for each in report.findings if each.subject == f"block {block}"]
+
+    (finding,) = await eventually(found)
+    assert (finding.kind, finding.done) == (
+        FindingKind.BLOCK_NOT_FOLLOWED, "its workflow was started again",
+    )  # fmt: skip
+    assert finding.mended
+    await buyer.let_go(block)
+    (row,) = await buyer.rows("SELECT state FROM machines WHERE name = :name",
+                              name=bought.nodes[0])  # fmt: skip
+    assert row["state"] == "ENDED"

@@ -1,0 +1,83 @@
+"""Blocks that no workflow follows: found where nothing under way explains it, with their mend."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from models.reconcile import (
+    BlockSeen,
+    FindingKind,
+    FollowBlock,
+    Observed,
+    ReconcileRequest,
+    WorkflowSeen,
+    WorkflowState,
+)
+from scheduling.reconcile import compare, to_describe
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+OLD, YOUNG = NOW - timedelta(hours=1), NOW - timedelta(seconds=5)
+REQUEST = ReconcileRequest()
+RUNNING, CLOSED, MISSING = WorkflowState.RUNNING, WorkflowState.CLOSED, WorkflowState.MISSING
+
+
+def a_flow(id: str, state: WorkflowState, closed_at: datetime = OLD) -> WorkflowSeen:
+    ended_at = closed_at if state is CLOSED else None
+    return WorkflowSeen(id=id, state=state, started_at=OLD, closed_at=ended_at)
+
+
+def seen(*flows: WorkflowSeen, **block: Any) -> Observed:
+    values = {"id": "b", "purchase_id": "p", "created_at": OLD, **block}
+    return Observed(
+        at=NOW, node_lost_after=timedelta(seconds=30), blocks=(BlockSeen(**values),),
+        workflows={flow.id: flow for flow in flows},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("of_purchase", [RUNNING, CLOSED, MISSING])
+def test_a_block_whose_workflow_has_ended_is_followed_again(of_purchase: WorkflowState):
+    (found,) = compare(seen(a_flow("block-b", CLOSED), a_flow("purchase-p", of_purchase)), REQUEST)
+    assert (found.kind, found.subject) == (FindingKind.BLOCK_NOT_FOLLOWED, "block b")
+    assert found.mend
+    assert found.mend.follow_block == FollowBlock(block_id="b")
+
+
+def test_a_block_whose_purchase_ended_before_it_began_one_is_followed():
+    (found,) = compare(seen(a_flow("block-b", MISSING), a_flow("purchase-p", CLOSED)), REQUEST)
+    assert found.kind is FindingKind.BLOCK_NOT_FOLLOWED
+
+
+def test_a_purchase_that_runs_starts_the_workflow_of_its_block_itself():
+    flows = (a_flow("block-b", MISSING), a_flow("purchase-p", RUNNING))
+    assert compare(seen(*flows), REQUEST) == ()
+
+
+@pytest.mark.parametrize(
+    "flows",
+    [
+        (a_flow("block-b", RUNNING),),
+        (a_flow("block-b", CLOSED, YOUNG),),
+        (a_flow("block-b", MISSING), a_flow("purchase-p", CLOSED, YOUNG)),
+        (a_flow("block-b", MISSING),),  # nobody asked after its purchase
+        (),
+    ],
+)
+def test_what_is_followed_young_or_not_known_is_left_alone(flows: tuple[WorkflowSeen, ...]):
+    assert compare(seen(*flows), REQUEST) == ()
+
+
+def test_a_block_of_which_temporal_knows_nothing_may_be_of_another_namespace():
+    flows = (a_flow("block-b", MISSING), a_flow("purchase-p", MISSING))
+    (found,) = compare(seen(*flows), REQUEST)
+    assert (found.kind, found.mend) == (FindingKind.WORKFLOW_MISSING, None)
+    assert "1 of 1 blocks have no workflow" in found.done
+    all_the_same = REQUEST.model_copy(update={"even_most": True})
+    (found,) = compare(seen(*flows), all_the_same)
+    assert found.mend is not None
+    assert compare(seen(*flows, created_at=NOW - timedelta(minutes=10)), all_the_same) == ()
+
+
+def test_a_list_that_lacks_a_workflow_is_not_believed():
+    assert to_describe(seen(), REQUEST) == {"block-b", "purchase-p"}
+    assert to_describe(seen(purchase_id=None), REQUEST) == {"block-b"}
