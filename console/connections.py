@@ -21,7 +21,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _waiting: ClassVar[dict[asyncio.Transport, asyncio.TimerHandle]] = {}
     """Connections without a request, the oldest first, with what ends each."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._wait()
 

@@ -6,6 +6,7 @@ is. Cut, it would be another job.
 """
 
 import unicodedata
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, cast
 
@@ -33,7 +34,7 @@ def is_given(info: ValidationInfo) -> bool:
     return info.context is GIVEN
 
 
-class _Bound:
+class _Bound(ABC):
     """Annotation of a field whose value is looked at once it has its type."""
 
     def __get_pydantic_core_schema__(
@@ -41,8 +42,8 @@ class _Bound:
     ) -> CoreSchema:
         return core_schema.with_info_after_validator_function(self._check, handler(source))
 
-    def _check(self, value: Any, info: ValidationInfo) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _check(self, value: Any, info: ValidationInfo) -> Any: ...
 
 
 @dataclass(frozen=True)
