@@ -24,8 +24,14 @@ class Fence:
         self.epoch, self.after = epoch, after
         self.acknowledged_at = sent_at
 
-    def acknowledge(self, sent_at: float) -> None:
-        """Note that the server knew at `sent_at`, or later, that this node was alive."""
+    def acknowledge(self, epoch: int, sent_at: float) -> None:
+        """Note that the server knew at `sent_at`, or later, that this registration was alive.
+
+        A fence that has fallen stays so: the next registration is on its way, and gives what the
+        last one held to others. What a late word would let start beside it, nobody would end.
+        """
+        if epoch != self.epoch or self.seconds_left <= 0:
+            return
         self.acknowledged_at = max(self.acknowledged_at, sent_at)
         self.on_acknowledged(sent_at)
 

@@ -134,7 +134,7 @@ class NodeActivities:
                 break
             await failpoint("watch_agent.before-heartbeat")
             heartbeat = Heartbeat(number=number, sent_at=wall_clock())
-            if await self._heartbeat(handle, heartbeat, interval) is False:
+            if await self._heartbeat(handle, request.epoch, heartbeat, interval) is False:
                 return WatchReport(reason="the server has ended this watch")
             await failpoint("watch_agent.after-heartbeat")
             await _wait_for(self._leaving, interval.total_seconds())
@@ -151,7 +151,7 @@ class NodeActivities:
         self._leaving.set()
 
     async def _heartbeat(
-        self, handle: AsyncActivityHandle, heartbeat: Heartbeat, interval: timedelta
+        self, handle: AsyncActivityHandle, epoch: int, heartbeat: Heartbeat, interval: timedelta
     ) -> bool | None:
         """Return True when the server acknowledged, False when it knows no such watch."""
         sent_at = boot_clock()
@@ -166,7 +166,7 @@ class NodeActivities:
             activity.logger.warning("heartbeat not acknowledged: %s", error.message)
             return None
         self._metrics.observe(HEARTBEAT_SECONDS, boot_clock() - sent_at)
-        self._fence.acknowledge(sent_at)
+        self._fence.acknowledge(epoch, sent_at)
         # The SDK gives up an activity that is silent towards it, and learns of cancellation so.
         activity.heartbeat(heartbeat)
         return True

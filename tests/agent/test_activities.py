@@ -1,6 +1,7 @@
 """The agent's activities as a server delivers them: twice, too late, and cancelled."""
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -178,6 +179,31 @@ async def test_nothing_starts_behind_a_fallen_fence(served: Served, box: LocalNo
     assert await _refusal(await served.start(RunOne, request)) == "StaleError"
 
 
+async def test_a_word_that_comes_after_the_fence_fell_lets_nothing_start(
+    served: Served, box: LocalNode
+) -> None:
+    """As after a cut that has healed: the server gives what this node had to others."""
+    watching = await served.start(WatchOne, _watch())
+    await eventually(lambda: _heartbeats(watching))
+    box.fence.acknowledged_at -= 2 * box.fence_after
+    heard = await _heartbeats(watching)
+
+    async def heard_again() -> bool:
+        return await _heartbeats(watching) >= heard + 3  # one was on its way, one came late
+
+    await eventually(heard_again)
+    request = box.request("echo never")
+    assert await _refusal(await served.start(RunOne, request)) == "StaleError"
+
+
+async def test_a_word_for_an_earlier_registration_counts_for_no_other(box: LocalNode) -> None:
+    box.fence.open(2, 60, boot_clock() - 30)
+    box.fence.acknowledge(1, boot_clock())
+    assert box.fence.seconds_left < 31
+    box.fence.acknowledge(2, boot_clock())
+    assert box.fence.seconds_left > 31
+
+
 async def test_an_older_attempt_is_refused(served: Served, box: LocalNode) -> None:
     await served.run(box.request("true", job="job-a", attempt=2))
     request = box.request("true", job="job-a", attempt=1)
@@ -277,6 +303,13 @@ def _watch() -> WatchRequest:
     # This process may stand still for longer than such an agent may be silent.
     patient = often.model_copy(update={"heartbeat_timeout": timedelta(seconds=60)})
     return WatchRequest(node_id="box", epoch=1, liveness=patient)
+
+
+async def _heartbeats(watching: WorkflowHandle[object, object]) -> int:
+    """Return how many heartbeats of a watch the server has."""
+    pending = (await watching.describe()).raw_description.pending_activities
+    details = [a.heartbeat_details.payloads for a in pending if a.heartbeat_details.payloads]
+    return json.loads(details[0][0].data)["number"] if details else 0
 
 
 def _deliveries(box: LocalNode, request: RunProcessRequest) -> int:

@@ -172,7 +172,7 @@ async def test_acknowledged_heartbeats_keep_the_process(make_box: MakeBox, tmp_p
     box = make_box(tmp_path, fence_after=10.0)
     run = box.start("sleep 11")
     while not run.done.done():
-        box.fence.acknowledge(boot_clock())
+        box.fence.acknowledge(1, boot_clock())
         await asyncio.wait({run.done}, timeout=0.1)
     assert (await run.done).exit_code == 0
 
@@ -184,7 +184,7 @@ async def test_an_acknowledgement_counts_from_when_it_was_sent(
     sent_at = boot_clock()
     run = box.start("sleep 300")
     while not run.done.done():  # acknowledged again and again, but always the same old heartbeat
-        box.fence.acknowledge(sent_at)
+        box.fence.acknowledge(1, sent_at)
         await asyncio.wait({run.done}, timeout=0.1)
     assert (await run.done).failure is FailureClass.NETWORK
 
