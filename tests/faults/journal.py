@@ -3,8 +3,8 @@
 Each process locks a file of its job's attempt and rank for its whole life; what it starts inherits
 the lock. So a second process that comes while anything of the first one lives, or of any rank of
 another attempt, finds a lock taken, and says so. So does one whose GPU is held by another job.
-Lines are ``WORD JOB ATTEMPT RANK PID SECONDS`` with seconds since the machine's boot; each is one
-write to a file, which no kill -9 of anything takes back.
+Lines are ``WORD JOB ATTEMPT RANK PID NODE SECONDS`` with seconds since the machine's boot; each is
+one write to a file, which no kill -9 of anything takes back.
 """
 
 from collections import defaultdict
@@ -16,7 +16,8 @@ from models.job import JobSpec
 
 _BEGIN = """
 say() { read -r up _ < /proc/uptime; \
-echo "$1 $LONGSHORE_JOB_ID $LONGSHORE_ATTEMPT ${RANK:-0} $$ $up" >> "$JOURNAL/lines"; }
+echo "$1 $LONGSHORE_JOB_ID $LONGSHORE_ATTEMPT ${RANK:-0} $$ \
+$LONGSHORE_NODE_ID $up" >> "$JOURNAL/lines"; }
 exec 9>> "$JOURNAL/$LONGSHORE_JOB_ID.$LONGSHORE_ATTEMPT.${RANK:-0}.lock"
 flock --nonblock 9 || say TWICE
 for other in "$JOURNAL/$LONGSHORE_JOB_ID".*.lock; do
@@ -51,6 +52,7 @@ class Line(NamedTuple):
     attempt: int
     rank: int
     pid: int
+    node: str
     at: float
     """Seconds since boot."""
 
@@ -102,8 +104,8 @@ class Journal:
             return []
         found: list[Line] = []
         for line in text.splitlines():
-            word, job_id, attempt, rank, pid, at = line.split()
-            found.append(Line(word, job_id, int(attempt), int(rank), int(pid), float(at)))
+            word, job_id, attempt, rank, pid, node, at = line.split()
+            found.append(Line(word, job_id, int(attempt), int(rank), int(pid), node, float(at)))
         return found
 
     def running(self, job_id: str) -> bool:

@@ -124,10 +124,10 @@ async def test_a_job_that_ends_otherwise_is_told(fleet: Fleet):
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
-        (["start j 1 0 5 1.0", "TWICE j 1 0 6 2.0"], "ran beside another"),
-        (["BUSY j 1 0 5 1.0", "start j 1 0 5 2.0"], "a GPU that was held"),
-        (["start j 1 0 5 1.0", "start j 1 0 6 2.0"], "attempt started twice"),
-        (["start j 1 0 5 1.0", "start j 2 0 6 2.0", "end j 1 0 5 3.0"], "began before"),
+        (["start j 1 0 5 n 1.0", "TWICE j 1 0 6 n 2.0"], "ran beside another"),
+        (["BUSY j 1 0 5 n 1.0", "start j 1 0 5 n 2.0"], "a GPU that was held"),
+        (["start j 1 0 5 n 1.0", "start j 1 0 6 n 2.0"], "attempt started twice"),
+        (["start j 1 0 5 n 1.0", "start j 2 0 6 n 2.0", "end j 1 0 5 n 3.0"], "began before"),
     ],
 )
 def test_two_processes_of_a_job_are_seen_in_the_journal(
@@ -141,7 +141,7 @@ def test_two_processes_of_a_job_are_seen_in_the_journal(
 
 def test_a_job_that_did_not_come_to_its_end_has_not_ended(tmp_path: Path):
     journal = Journal(tmp_path / "journal")
-    lines = ["start j 1 0 5 1.0", "start j 1 1 6 1.0", "end j 1 0 5 2.0"]
+    lines = ["start j 1 0 5 n 1.0", "start j 1 1 6 n 1.0", "end j 1 0 5 n 2.0"]
     (journal.folder / "lines").write_text("\n".join(lines))
     assert not ended(journal.by_job()["j"], 1)
     assert not ended(journal.by_job()["j"], 2)

@@ -13,10 +13,13 @@ any does not hold.
 import argparse
 import asyncio
 import random
+import shutil
 import sys
+import tempfile
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
 
 from benchmarks.installation import forget_environment
 from client.process import leave, run
@@ -74,6 +77,8 @@ async def chaos(seed: int, seconds: float, names: list[str], every: float) -> in
             violations += await scene.trading.violations()
             looking.cancel()
             _report(scene, planned, done, violations, time.monotonic() - began)
+        if violations:
+            _say(f"what its processes said is kept in {_keep(folder)}")
     if violations:
         _say(f"again: make chaos MINUTES={seconds / 60:g} SEED={seed}")
     return 1 if violations else 0
@@ -165,6 +170,14 @@ def _report(
     print(f"violations: {len(violations)}")
     for violation in violations:
         print(f"  {violation}")
+
+
+def _keep(folder: Path) -> Path:
+    """Copy the logs of all processes, and the journal of the jobs, to where they stay."""
+    kept = Path(tempfile.mkdtemp(prefix="longshore-chaos-"))
+    for name in ("run", "journal"):
+        shutil.copytree(folder / name, kept / name)
+    return kept
 
 
 def _say(line: str) -> None:
