@@ -19,9 +19,9 @@ SHARE ?= 1/1
 NODES ?=
 MINUTES ?= 10
 SEED ?=
-# Two workers for a core, each with servers of its own. More fill the cores no better, and what a
-# test does then comes late: the SDK takes a workflow that has no core for two seconds for stuck.
-WORKERS ?= $(shell echo $$((2 * $(CORES))))
+# Three workers for a core, each with servers of its own: most of a test's time is waiting. Two
+# leave a third of the cores idle.
+WORKERS ?= $(shell echo $$((3 * $(CORES))))
 CORES = $(shell getconf _NPROCESSORS_ONLN)
 # A module stays on one worker, and the longest begin (tests/support/spread.py).
 SPREAD = --dist loadfile --no-loadscope-reorder
