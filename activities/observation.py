@@ -27,6 +27,7 @@ from activities.database import Database, clock
 from activities.job_runs import run_of_job
 from activities.polls import is_polled
 from activities.rpc_errors import is_unknown
+from activities.stored_pools import pool_and_trouble
 from models import search
 from models.job import FailureClass, JobResult, JobState, JobStatus
 from models.messages import (
@@ -40,7 +41,6 @@ from models.messages import (
     node_workflow_id,
     pool_workflow_id,
 )
-from models.pool import PoolSpec
 from models.purchase import BLOCK_WORKFLOW, PURCHASE_WORKFLOW
 from models.reconcile import (
     BlockSeen,
@@ -144,7 +144,7 @@ def _job(row: RowMapping) -> JobSeen:
 
 
 def _pool(row: RowMapping) -> PoolSeen:
-    spec = PoolSpec.as_known({**row["spec"], "name": row["name"]})
+    spec, _ = pool_and_trouble(row["name"], row["spec"])
     return PoolSeen(
         name=row["name"], interval=spec.interval, waiting=row["waiting"],
         waiting_since=row["waiting_since"], last_cycle_at=row["last_cycle_at"],

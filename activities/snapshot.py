@@ -12,15 +12,14 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import clock
+from activities.stored_pools import stored_pool
 from models.base import Wire
-from models.errors import StoredError
 from models.job import Tier
 from models.margins import DEFAULT_MARGINS, Margins
 from models.node import GPU, GPUParts, Node, NodeState
 from models.packing import PackingPolicy
 from models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
 from models.pool import PoolSpec, no_such_pool
-from models.problems import describe_all
 from models.topology import NodeTopology
 from scheduling.order import QueuedJob, before
 from scheduling.setting_aside import in_one_line
@@ -47,21 +46,14 @@ async def load_pool(
     """Return the pool's settings; the defaults where it has none.
 
     Who packs, or buys for that, gives the `margins` of its settings. With `known` the pool has to
-    be there: raises NotFoundError otherwise.
+    be there: raises NotFoundError otherwise. Raises StoredError where they cannot be read.
     """
     spec = await connection.scalar(
         text("SELECT spec FROM pools WHERE name = :pool"), {"pool": pool}
     )
     if spec is None and known:
         raise no_such_pool(pool, await connection.scalars(text("SELECT name FROM pools")))
-    try:
-        found = PoolSpec.as_known({**spec, "name": pool}) if spec else PoolSpec(name=pool)
-    except ValidationError as error:
-        # A newer version has stored them, or somebody by hand.
-        source = f"the settings of pool {pool}"
-        problems = tuple(f"{source}: {problem}" for problem in describe_all(error, spec))
-        raise StoredError(source, problems) from error
-    return found.within(margins)
+    return stored_pool(pool, spec).within(margins)
 
 
 async def load_nodes(

@@ -9,6 +9,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.database import Database
+from activities.stored_pools import pool_and_trouble
 from models.checkpointing import CheckpointDecision
 from models.errors import NotFoundError, SpecError, StoredError
 from models.job import JobSpec, JobState, Tier
@@ -169,10 +170,7 @@ class Views:
     async def pools(self) -> tuple[PoolView, ...]:
         async with self._database.transaction() as connection:
             rows = await connection.execute(text(POOLS))
-            return tuple(
-                PoolView(spec=PoolSpec.as_known(row["spec"]), **_without(row, "spec"))
-                for row in rows.mappings()
-            )
+            return tuple(map(_pool, rows.mappings()))
 
 
 async def set_pool(connection: AsyncConnection, spec: PoolSpec) -> None:
@@ -187,6 +185,11 @@ async def set_pool(connection: AsyncConnection, spec: PoolSpec) -> None:
         ),
         {"name": spec.name, "spec": spec.model_dump_json()},
     )
+
+
+def _pool(row: RowMapping) -> PoolView:
+    spec, trouble = pool_and_trouble(row["name"], row["spec"])
+    return PoolView(spec=spec, trouble=trouble, **_without(row, "name", "spec"))
 
 
 def _job(row: RowMapping) -> JobView:
@@ -424,7 +427,7 @@ _NODES = """
 """
 
 POOLS = """
-    SELECT p.spec || jsonb_build_object('name', p.name) AS spec,
+    SELECT p.name, p.spec,
            (SELECT count(*) FROM nodes n WHERE n.pool = p.name
                AND n.state IN ('READY', 'DRAINING')) AS nodes,
            (SELECT count(*) FROM gpus g JOIN nodes n ON n.id = g.node_id WHERE n.pool = p.name

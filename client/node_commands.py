@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from client import cycle_view
 from client.calls import call, known_pool
 from client.fingerprints import fingerprints_of, fingerprints_table
 from client.node_view import LEGEND, buying_words, nodes_table, pool_facts, pools_table
-from client.terminal import JSON, Text, note, now, out, pairs, print_json, say, show
+from client.terminal import JSON, Text, note, now, out, pairs, print_json, say, show, warn
 from models.document import Override, load_document
 from models.errors import SpecError
 from models.gang import GangPacking
@@ -151,6 +152,7 @@ def pools(as_json: JSON = False) -> None:
     if not found:
         return note("No pools yet. One is made by its first node, its first job, or `pool set`.")
     show(pools_table(found, now()))
+    _warn_of(found)
     return None
 
 
@@ -185,7 +187,17 @@ def pool_show(
     if as_json:
         return print_json(found)
     show(pools_table([found], now()), Text(), pairs(pool_facts(found)))
+    _warn_of([found])
     return None
+
+
+def _warn_of(pools: Sequence[PoolView]) -> None:
+    """Name the pools whose stored settings cannot be read."""
+    for pool in pools:
+        if pool.trouble:
+            name = pool.spec.name
+            warn(f"{pool.trouble}. The defaults are shown, and no cycle goes by them: its jobs "
+                 f"wait. `longshore pool set {name}` begins from the defaults.")  # fmt: skip
 
 
 @pool_app.command("set")
@@ -283,6 +295,8 @@ def pool_set(
         text = before.spec.model_dump_json() if before else json.dumps({"name": name})
         spec = load_document(text, f"pool {name}", PoolSpec, changes)
         await api.set_pool(spec)
+        if before and before.trouble:
+            warn(f"{before.trouble}. What is not named is as it is by default now.")
         return spec
 
     spec = call(store)

@@ -154,6 +154,9 @@ class PoolView(Wire):
     """Jobs of its queue that cannot be planned; `why` says for each what is wrong with it."""
     last_cycle_at: Instant | None = None
     last_cycle_ms: float | None = None
+    trouble: str = ""
+    """Why its stored settings cannot be read; `spec` has the defaults then, and nothing is planned
+    or bought by them."""
 
 
 class AttemptShare(Wire):

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, aclosing
 from datetime import datetime
 
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from activities.buying.inputs import look_at, read_need
@@ -23,7 +24,7 @@ from activities.signals import Signals
 from activities.snapshot import load_pool
 from models.addresses import without_secrets
 from models.buying import BuyingPolicy, PriceReached, RefusedOffer, Unmet, UnmetJob
-from models.errors import LongshoreError, UnavailableError
+from models.errors import LongshoreError, StoredError, UnavailableError
 from models.job import Tier
 from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook
 from models.market_memory import (
@@ -36,6 +37,7 @@ from models.market_memory import (
     Source,
 )
 from models.money import dollars_of, format_dollars
+from models.pool import PoolSpec
 from models.price import PriceAnswer, PriceNeed
 from models.settings import Settings
 from scheduling.buying.trigger import might_reach, reached
@@ -111,8 +113,10 @@ class MarketWatchActivities:
             return
         async with self._database.transaction() as connection:
             names = (await connection.scalars(text(_WAIT_FOR_A_PRICE))).all()
-            margins = self._settings.margins
-            pools = [await load_pool(connection, name, margins) for name in names]
+            pools = [
+                pool for name in names
+                if (pool := await self._pool(connection, name)) is not None
+            ]  # fmt: skip
             needs = {pool.name: await read_need(connection, pool) for pool in pools}
             refused = {pool.name: await refused_offers(connection, pool.buying) for pool in pools}
             now = await clock(connection)
@@ -129,6 +133,13 @@ class MarketWatchActivities:
                     f"{format_dollars(there.price)}, and {there.job_id} waits for "
                     f"{format_dollars(there.hoped)}"
                 )
+
+    async def _pool(self, connection: AsyncConnection, name: str) -> PoolSpec | None:
+        """Return a pool; None where its settings cannot be read, which its cycle tells of."""
+        try:
+            return await load_pool(connection, name, self._settings.margins)
+        except StoredError:
+            return None
 
     async def _price_for(
         self,

@@ -12,7 +12,7 @@ from models.job import JobState
 from models.market_memory import MarketLookRequest
 from models.pool import PoolSpec
 from tests.buying.buyer import Buyer
-from tests.support.control import a_spec, reaches
+from tests.support.control import a_spec, new_pool, reaches
 from tests.support.waiting import eventually
 
 
@@ -67,6 +67,11 @@ async def test_a_price_that_flex_jobs_wait_for_wakes_their_pool(
     )
     await watch.watch_markets(MarketLookRequest(id=f"dear-{buyer.pool}"))
     assert buyer.pool not in woken.pools, "$2.10 is more than its jobs wait for"
+    # A pool that nobody can read keeps no other from its price.
+    spoilt = new_pool()
+    other = await longshore.submit(a_spec(spoilt, gpus=8, tier="FLEX"))
+    await reaches(longshore, other.job_id, JobState.QUEUED)
+    await buyer.rows(_SPOIL, pool=spoilt)
     buyer.market.book({"side": "sell", "dollars_per_gpu_hour": "1.20", "nodes": 8})
     watch = MarketWatchActivities(
         buying, buyer.market.settings(market_watch=("8xH100",)), signals=Signals(buyer.temporal)
@@ -78,8 +83,13 @@ async def test_a_price_that_flex_jobs_wait_for_wakes_their_pool(
 
     await eventually(cycled)
     await longshore.cancel(job.job_id)
+    await longshore.set_pool(PoolSpec(name=spoilt))
+    await longshore.cancel(other.job_id)
     rows = await buyer.rows("SELECT id FROM purchases WHERE pool = :pool", pool=buyer.pool)
     buyer.purchases = [row["id"] for row in rows]
+
+
+_SPOIL = """UPDATE pools SET spec = '{"interval": "soon"}' WHERE name = :pool RETURNING name"""
 
 
 class _Poked(Signals):

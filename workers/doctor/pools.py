@@ -7,6 +7,7 @@ from temporalio.client import Client
 
 from activities.database import Database
 from activities.observation import describe
+from activities.stored_pools import pool_and_trouble
 from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, pool_workflow_id
 from models.placement import PlacementKind
 from models.reconcile import WorkflowState
@@ -26,10 +27,27 @@ _WITH_WORK = """
 
 async def pools(temporal: Client, database: Database) -> list[Finding]:
     """Return what is wrong with pools: no workflow, cycles that fail, jobs that are set aside."""
-    found = await _without_workflow(temporal, database)
+    found = await unreadable(database)
+    found += await _without_workflow(temporal, database)
     found += await _failing(temporal, database)
     found += await set_aside(database)
     return found or [ok("pools", "every pool with work has its workflow, and plans all jobs")]
+
+
+async def unreadable(database: Database) -> list[Finding]:
+    """Return the pools whose stored settings cannot be read."""
+    async with database.transaction() as connection:
+        rows = (await connection.execute(text("SELECT name, spec FROM pools ORDER BY name"))).all()
+    troubles = [(row.name, pool_and_trouble(row.name, row.spec)[1]) for row in rows]
+    return [
+        fail(
+            "pools",
+            trouble,
+            f"Run `longshore pool set {name}` with what it shall have, such as `--growth open`: "
+            "what is not named is as it is by default then. Its jobs wait until then.",
+        )
+        for name, trouble in [each for each in troubles if each[1]][:_SHOWN]
+    ]
 
 
 def forgotten(pool: str) -> Finding:
