@@ -24,6 +24,8 @@ from scheduling.words import count
 FREE, TAKEN = "·", "×"
 """A free GPU, and one whose memory is taken by no job of ours."""
 LEGEND = "Each letter is a job, (ab) a GPU that two share, · a free GPU."
+_LEAST_OF_A_NAME = 10
+"""Characters that a line of a table always has for the name of a node; longer ones are folded."""
 _LEAST_OF_A_REASON = 24
 """Characters that a table always has for why a node is in its state; all of it is in the JSON."""
 _LEAST_OF_A_KIND = 24
@@ -39,7 +41,11 @@ def nodes_table(nodes: Sequence[NodeView], now: datetime, width: int) -> Table:
     headings[6:6] = [heading for heading, _ in limits]
     if wide:
         headings[2:2] = ["pool", "tier", "provider"]
-    table = a_table(headings, right=("CPUs", "RAM"), fold=("state", "jobs"))
+    table = a_table(headings, right=("CPUs", "RAM"), fold=("node", "state", "GPUs", "jobs"))
+    # Where all columns together are too wide, the last ones are cut off, and not the first two.
+    name, state, *_ = table.columns
+    name.min_width = min(_LEAST_OF_A_NAME, max((len(node.id) for node in nodes), default=0))
+    state.min_width = max((len(state_of(node)) for node in nodes), default=0)
     for node in nodes:
         row: list[RenderableType] = [
             _name(node, wide),

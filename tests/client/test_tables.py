@@ -63,6 +63,25 @@ def test_every_table_shortens_what_is_never_folded() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 140])
+def test_a_long_id_of_a_node_is_folded_and_leaves_its_state_readable(width: int) -> None:
+    held = ["train"] * 8
+    away = a_node(*held, id=LONG_ID, state="LOST", state_reason="no word of it", simulated=True)
+    bought = a_node(*held, id="p-1234567890ab-1-1", gpu_type="NVIDIA H100 80GB HBM3")
+    for node in (away, bought):
+        lines = drawn(nodes_table((node,), NOW, width), width)
+        assert lines[0].split()[-1] == "jobs"
+        for part in (node.state.value, "[aaaaaaaa]  8/64  64/512GB  never", "a=train"):
+            assert part in lines[1]
+        assert "".join(line[: lines[0].index("state")].strip() for line in lines[1:]) == node.id
+
+
+def test_the_state_of_a_node_that_limits_much_is_whole_in_a_narrow_table() -> None:
+    limits = {"storage_bandwidth": 10, "storage_used": 2, "power": 5600, "power_used": 1400}
+    node = a_node("train", id=LONG_ID, state="DRAINING", state_reason="new disk", **limits)
+    assert "nnnnnnnnnn  CORDONED" in "\n".join(drawn(nodes_table((node,), NOW, 80)))
+
+
+@pytest.mark.parametrize("width", [80, 140])
 def test_a_reason_of_a_node_makes_no_row(width: int) -> None:
     node = a_node(None, state="DRAINING", state_reason="a\nnode-b READY", simulated=True)
     lines = drawn(nodes_table((node,), NOW, width), width)
