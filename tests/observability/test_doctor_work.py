@@ -9,6 +9,7 @@ from temporalio.client import Client
 from activities.database import Database
 from models.settings import Settings
 from workers.doctor import bought, pools
+from workers.doctor.findings import Level
 
 
 @pytest.fixture
@@ -57,4 +58,8 @@ async def test_a_block_that_nobody_follows_is_named(
     (found,) = await bought.blocks(temporal, database)
     assert found.says == "block left has not ended, and no workflow block-left runs"
     assert "longshore reconcile" in found.mend
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("UPDATE blocks SET state = 'ENDED'")
+    (found,) = await bought.blocks(temporal, database)
+    assert (found.check, found.level) == ("blocks", Level.OK)
     await database.close()

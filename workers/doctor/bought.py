@@ -10,7 +10,7 @@ from activities.observation import BLOCKS, describe
 from models.purchase import block_workflow_id
 from models.reconcile import BlockSeen
 from scheduling.reconcile_blocks import nobody_follows, workflows_of
-from workers.doctor.findings import Finding, fail
+from workers.doctor.findings import Finding, fail, ok
 
 _CHECK = "blocks"
 _SHOWN = 5
@@ -26,6 +26,8 @@ async def blocks(temporal: Client, database: Database) -> list[Finding]:
         # One whose account was closed at this moment looks the same.
         await asyncio.sleep(2.0)
         found &= await _unfollowed(temporal, database)
+    if not found:
+        return [ok(_CHECK, f"the first {_MOST} blocks that have not ended have their workflow")]
     return [unfollowed(block) for block in sorted(found)[:_SHOWN]]
 
 
