@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from console.connections import BoundedProtocol
 from models.addresses import LOOPBACK
 
 NAMES = [LOOPBACK, "localhost"]
@@ -88,7 +89,9 @@ def _passed(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 
 def main() -> None:
     port, target = sys.argv[1:]
-    uvicorn.run(door(target), host=LOOPBACK, port=int(port), log_level="warning")
+    uvicorn.run(
+        door(target), host=LOOPBACK, port=int(port), http=BoundedProtocol, log_level="warning"
+    )
 
 
 if __name__ == "__main__":

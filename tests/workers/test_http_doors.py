@@ -1,12 +1,15 @@
 """No web page starts a job: what a browser may send to the ports of a stack is refused."""
 
 import json
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import httpx
 import psutil
 import pytest
 
+from console.connections import MOST_WAITING
 from tests.support.http_client import http_client
 from workers.local import WEB_UI, start_web_ui
 from workers.stack import Stack
@@ -109,6 +112,18 @@ def test_the_web_ui_takes_what_its_own_page_sends(web_ui: str):
         token = {"X-CSRF-Token": http.cookies["_csrf"]}
         answer = http.post(f"{WORKFLOW}/cancel", json={}, headers=own | token)
     assert (answer.status_code, "not found" in answer.text) == (404, True)
+
+
+def test_half_open_connections_keep_nobody_out_of_the_web_ui(web_ui: str):
+    address = ("127.0.0.1", int(web_ui.rpartition(":")[2]))
+    with ExitStack() as opened:
+        halves = [
+            opened.enter_context(socket.create_connection(address, timeout=5))
+            for _ in range(MOST_WAITING + 1)
+        ]
+        assert halves[0].recv(1) == b""
+        with http_client(web_ui) as http:
+            assert http.get("/namespaces/default/workflows").status_code == 200
 
 
 def test_the_ui_itself_is_at_no_address_that_a_page_would_ask(stack: Stack, web_ui: str):
