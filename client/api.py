@@ -56,7 +56,7 @@ from models.messages import (
 )
 from models.pool import PoolSpec
 from models.settings import Settings
-from models.views import Submission
+from models.views import JobView, Submission
 from workflows import attributes
 from workflows.details import summary_of
 from workflows.job import JobWorkflow
@@ -157,10 +157,8 @@ class Longshore(NodeControl, Reading):
     async def with_live(self, known: JobReport) -> JobReport:
         """Return a report with what the job's workflow and its process say now."""
         try:
-            if known.job.ended_at is not None:
-                job = self._job(known.job.id)
-                if was_reset := await reset_after(job, known.job.id, known.job.ended_at):
-                    return known.without_live(was_reset)
+            if was_reset := await self.reset_after_end(known.job):
+                return known.without_live(was_reset)
             status = await self.status(known.job.id)
             progress = None if status.state.ended else await self.progress(known.job.id)
         except NoRecordError as error:
@@ -175,6 +173,13 @@ class Longshore(NodeControl, Reading):
             # Its workflow cannot say who ended it, nor what becomes of what it holds.
             status = status.model_copy(update={"reason": known.job.reason})
         return known.model_copy(update={"status": status, "progress": progress})
+
+    async def reset_after_end(self, job: JobView) -> str:
+        """Return what to say of a job whose workflow was reset after it had ended; empty where it
+        was not. Raises LongshoreError."""
+        if job.ended_at is None:
+            return ""
+        return await reset_after(self._job(job.id), job.id, job.ended_at)
 
     async def progress(self, ref: str) -> Progress | None:
         """Return what the running process said last of itself; None when it runs nowhere."""

@@ -94,6 +94,17 @@ async def follow_job(api: "Longshore", job_id: str, screen: Screen) -> JobResult
             progress.cancel()
 
 
+def as_it_ended(job: JobView, screen: Screen) -> JobResult:
+    """Show how a job ended by its record, whatever its workflow says, and return that."""
+    result = JobResult(
+        job_id=job.id, state=job.state, exit_code=job.exit_code, failure=job.failure,
+        message=job.reason, attempts=job.attempt, ended_at=job.ended_at,
+    )  # fmt: skip
+    with screen:
+        screen.ended(result)
+    return result
+
+
 class Silent:
     """Shows nothing."""
 

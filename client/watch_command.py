@@ -17,12 +17,13 @@ from client.live import (
     Lines,
     Panel,
     Screen,
+    as_it_ended,
     exit_code_of,
     follow_job,
     says_that_it_goes_on,
 )
 from client.node_view import LEGEND, node_line, nodes_table
-from client.terminal import Text, heading, now, out, print_json_line, say
+from client.terminal import Text, heading, note, now, out, print_json_line, say
 from client.words import clock, count, places_of
 from models.errors import UnavailableError
 from models.job import JobResult, JobState
@@ -63,9 +64,12 @@ def watch(
         return
 
     async def follow(api: "Longshore") -> JobResult:
-        job = await known_job(api, ref)
+        job, screen = await known_job(api, ref), _screen(as_json)
+        if was_reset := await api.reset_after_end(job):
+            note(was_reset)
+            return as_it_ended(job, screen)
         with says_that_it_goes_on(job.id):
-            return await follow_job(api, job.id, _screen(as_json))
+            return await follow_job(api, job.id, screen)
 
     result = call(follow)
     if as_json:

@@ -10,12 +10,13 @@ from temporalio.client import Client, WorkflowFailureError
 
 from client.api import Longshore
 from console.fleet import Fleet
-from models.job import JobState
+from models.job import JobResult, JobState
 from models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
 from models.settings import Settings
 from tests.client.conftest import Command
 from tests.support.control import a_spec, reaches
-from tests.support.scripted_node import ScriptedNode
+from tests.support.histories import reset_to, tasks_done
+from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 from workers.schedules import RECONCILE, ensure_schedule
 from workflows.job import JobWorkflow
@@ -141,3 +142,25 @@ async def test_it_says_when_the_reconcile_looks_that_frees_what_it_holds(
         f"its workflow was terminated; the reconcile at {late:%H:%M:%S} UTC records that, "
         "and frees what it may hold"
     )
+
+
+async def test_watch_shows_a_job_that_was_reset_after_its_end_as_it_ended(
+    longshore: Command,
+    api: Longshore,
+    node: ScriptedNode,
+    pool: str,
+    temporal: Client,
+) -> None:
+    job_id = (await api.submit(a_spec(pool))).job_id
+    await node.end(job_id, report=USER_ERROR)
+    ended = await api.wait(job_id)
+    flow = job_workflow_id(job_id)
+    await reset_to(temporal, flow, (await tasks_done(temporal, flow))[0])
+    with pytest.raises(WorkflowFailureError, match="Workflow execution failed"):
+        await asyncio.wait_for(temporal.get_workflow_handle(flow).result(), 60)
+    watched = await longshore("watch", job_id)
+    assert (watched.code, "(user, exit code 3)" in watched.out) == (3, True)
+    assert "after the job had ended: it stays as it ended" in watched.err
+    lines = (await longshore("watch", "--json", job_id)).out.splitlines()
+    result = JobResult.model_validate(json.loads(lines[-1])["result"])
+    assert result == ended.model_copy(update={"ended_at": result.ended_at})

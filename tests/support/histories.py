@@ -1,9 +1,12 @@
-"""Reading workflow histories: which timers a run set, which activities it asked for."""
+"""Workflow histories: which timers a run set, which activities it asked for, and a reset of it."""
 
+import uuid
 from datetime import timedelta
 from typing import Any
 
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 
 
@@ -49,6 +52,28 @@ async def was_signalled(temporal: Client, workflow_id: str, signal: str) -> bool
         event.workflow_execution_signaled_event_attributes.signal_name == signal
         for event in history.events
     )
+
+
+async def tasks_done(temporal: Client, workflow_id: str) -> list[int]:
+    """Return the events of the newest run that end a workflow task, in order."""
+    history = await temporal.get_workflow_handle(workflow_id).fetch_history()
+    done = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    return [event.event_id for event in history.events if event.event_type == done]
+
+
+async def reset_to(temporal: Client, workflow_id: str, event_id: int) -> None:
+    """Have the workflow task that this event ends done anew, without the signals since."""
+    newest = await temporal.get_workflow_handle(workflow_id).describe()
+    await temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=temporal.namespace, reason="a test", request_id=uuid.uuid4().hex,
+            workflow_execution=WorkflowExecution(workflow_id=newest.id, run_id=newest.run_id),
+            workflow_task_finish_event_id=event_id,
+            reset_reapply_exclude_types=[
+                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL
+            ],
+        )
+    )  # fmt: skip
 
 
 def scrubbed(content: Any) -> Any:

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from temporalio.api.common.v1 import Payload, WorkflowExecution
-from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
+from temporalio.api.common.v1 import Payload
 from temporalio.api.sdk.v1 import WorkflowMetadata
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -34,7 +32,7 @@ from models.messages import (
 )
 from models.node import NodeState
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
-from tests.support.histories import runs
+from tests.support.histories import reset_to, runs, tasks_done
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 from workflows.job import JobWorkflow
@@ -343,7 +341,9 @@ async def test_a_job_that_was_reset_goes_on(
     job = temporal.get_workflow_handle(job_workflow_id(job_id))
     first = await job.describe()
     # Its first task is done anew: it enqueues again.
-    await _reset(temporal, job_id, (await _tasks_done(temporal, job_id))[0])
+    await reset_to(
+        temporal, job_workflow_id(job_id), (await tasks_done(temporal, job_workflow_id(job_id)))[0]
+    )
     await reaches(longshore, job_id, JobState.QUEUED)
     assert (await job.describe()).run_id != first.run_id
     assert await is_queued(control, job_id)
@@ -363,8 +363,10 @@ async def test_a_job_that_was_reset_after_its_end_stays_as_it_ended(
     await node.end(job_id)
     await longshore.wait(job_id)
     job = _workflow(temporal, job_id)
-    done = await _tasks_done(temporal, job_id)
-    await _reset(temporal, job_id, done[0] if to == "its first step" else done[1])
+    done = await tasks_done(temporal, job_workflow_id(job_id))
+    await reset_to(
+        temporal, job_workflow_id(job_id), done[0] if to == "its first step" else done[1]
+    )
     if to == "its first step":
         why = (await reaches(longshore, job_id, JobState.FAILED)).reason
         assert "had ended (SUCCEEDED) when its workflow was reset" in why
@@ -435,27 +437,6 @@ async def _start_plain(
 async def _when_ended(database: Database, job_id: str) -> list[str | None]:
     ends = await lease_ends(database, job_id)
     return ends if all(ends) else []
-
-
-async def _reset(temporal: Client, job_id: str, event_id: int) -> None:
-    """Have the workflow task that this event ends done anew, without the signals since."""
-    newest = await _workflow(temporal, job_id).describe()
-    await temporal.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=temporal.namespace, reason="a test", request_id=uuid.uuid4().hex,
-            workflow_execution=WorkflowExecution(workflow_id=newest.id, run_id=newest.run_id),
-            workflow_task_finish_event_id=event_id,
-            reset_reapply_exclude_types=[
-                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL
-            ],
-        )
-    )  # fmt: skip
-
-
-async def _tasks_done(temporal: Client, job_id: str) -> list[int]:
-    history = await _workflow(temporal, job_id).fetch_history()
-    done = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-    return [event.event_id for event in history.events if event.event_type == done]
 
 
 def _workflow(temporal: Client, job_id: str) -> WorkflowHandle[Any, Any]:
