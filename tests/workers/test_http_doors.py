@@ -82,6 +82,7 @@ def test_the_web_ui_answers_to_the_names_of_this_machine_alone(stack: Stack, web
     [
         ("POST", {"Origin": "http://evil.example"}),
         ("POST", {"Origin": "null"}),
+        ("POST", {"Origin": "http://["}),
         ("POST", {"Origin": "http://127.0.0.1:1"}),
         ("POST", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}),
         ("GET", {"Origin": "http://evil.example"}),
@@ -124,6 +125,23 @@ def test_half_open_connections_keep_nobody_out_of_the_web_ui(web_ui: str):
         assert halves[0].recv(1) == b""
         with http_client(web_ui) as http:
             assert http.get("/namespaces/default/workflows").status_code == 200
+
+
+def test_half_sent_bodies_keep_nobody_out_of_the_web_ui(web_ui: str):
+    """The connections to the UI itself are fewer."""
+    address = ("127.0.0.1", int(web_ui.rpartition(":")[2]))
+    half = (
+        f"POST {WORKFLOW} HTTP/1.1\r\nHost: {web_ui.partition('://')[2]}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n{"
+    )
+    with ExitStack() as opened:
+        for _ in range(200):
+            sending = opened.enter_context(socket.create_connection(address, timeout=5))
+            sending.sendall(half.encode())
+        with http_client(web_ui) as http:
+            for _ in range(3):
+                answer = http.get("/namespaces/default/workflows", timeout=8)
+                assert answer.status_code == 200
 
 
 def test_the_ui_itself_is_at_no_address_that_a_page_would_ask(stack: Stack, web_ui: str):
