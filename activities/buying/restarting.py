@@ -56,11 +56,13 @@ async def look_for_restart(
     """Return which machines of a bought window are to be started again, now or later, and which
     are to be stopped for that.
 
-    None of a block that ends, that is billed as it runs, or whose time has not begun; and none for
-    a node whose time is for sale or sold.
+    None of a block that ends, that is billed as it runs, or whose time has not begun, which is
+    looked at when it does; and none for a node whose time is for sale or sold.
     """
-    if block["state"] not in ("STARTING", "OPEN") or now < block["starts_at"]:
+    if block["state"] not in ("STARTING", "OPEN"):
         return Restart()
+    if now < block["starts_at"]:
+        return Restart(look_at=block["starts_at"])
     found = await connection.execute(text(_LACKS), {"id": block["id"], "now": now})
     row = found.mappings().first()
     if row is None:

@@ -161,6 +161,17 @@ async def test_an_agent_that_is_silent_for_a_moment_keeps_its_machine(buyer: Buy
     assert (await buyer.look(block)).silent == ()  # another would be of no use
 
 
+async def test_time_that_has_not_begun_is_looked_at_when_it_does(buyer: Buyer):
+    """As that after another block, whose machines may not all go on."""
+    bought = await buyer.buy(block_option(length=LONG))
+    (block,) = bought.orders
+    begins = datetime.now(UTC) + timedelta(minutes=2)
+    await buyer.rows("UPDATE blocks SET starts_at = :at WHERE id = :id", id=block, at=begins)
+    assert (await buyer.look(block)).look_at == begins
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
 async def test_time_after_a_block_whose_machines_have_not_all_gone_on_is_used_whole(buyer: Buyer):
     first = await buyer.buy(block_option())
     (old,), (node,) = first.orders, first.nodes
