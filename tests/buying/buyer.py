@@ -5,9 +5,10 @@ import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
@@ -32,6 +33,7 @@ from models.purchase import (
     buying_workflow_id,
     purchase_workflow_id,
 )
+from scheduling.buying import prices
 from tests.support.control import new_pool
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
@@ -163,6 +165,16 @@ class Buyer:
         row = await self.purchase()
         assert row["state"] in ("ENDED", "REFUSED"), row
         return True
+
+
+def buy_from_begun_minute(patch: pytest.MonkeyPatch) -> None:
+    """Have pools buy time from the minute that has begun, as at the turn of one, and not from the
+    next: nobody waits for what was bought. tests/buying/test_gangs.py waits for it."""
+
+    def begun(moment: datetime, grain: timedelta) -> datetime:
+        return moment.replace(second=0, microsecond=0)
+
+    patch.setattr(prices, "round_up", begun)
 
 
 async def an_offer(market: RunningMarket) -> Offer:

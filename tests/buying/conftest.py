@@ -7,10 +7,12 @@ import pytest
 from playwright.async_api import Browser
 from temporalio.client import Client
 
+from activities.buying import machines
 from activities.database import Database
 from client.api import Longshore
 from models.settings import Settings
-from tests.buying.buyer import Buyer
+from scheduling.buying import starting
+from tests.buying.buyer import Buyer, buy_from_begun_minute
 from tests.support.browser import running_browser
 from tests.support.chromium import HOW_TO_INSTALL, find_chromium
 from tests.support.console import RunningConsole, running_console
@@ -38,6 +40,26 @@ async def buying(
     )
     async with serving_control(temporal, changed) as database:
         yield database
+
+
+@pytest.fixture(scope="module", autouse=True)
+def looks() -> Iterator[None]:
+    """Has machines that start looked at each second, and for their agents each 0.1 s; no cost."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machines, "_LOOK_EVERY", timedelta(seconds=1))
+        yield
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the pauses between two starts on paid time begin with 0.5 s; starts nothing."""
+    monkeypatch.setattr(starting, "FIRST_PAUSE", timedelta(seconds=0.5))
+
+
+@pytest.fixture
+def begun_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has pools buy time from the minute that has begun, not from the next one; starts nothing."""
+    buy_from_begun_minute(monkeypatch)
 
 
 @pytest.fixture

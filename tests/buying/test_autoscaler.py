@@ -106,6 +106,7 @@ async def test_a_flex_job_is_bought_for_when_its_deadline_nears_and_not_before(
     await finish(buyer, longshore)
 
 
+@pytest.mark.usefixtures("begun_minute")
 async def test_a_flex_job_runs_as_soon_as_a_look_at_the_markets_sees_its_price(
     buyer: Buyer, longshore: Longshore, buying: Database
 ):

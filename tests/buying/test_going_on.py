@@ -97,7 +97,7 @@ async def test_a_job_that_overruns_finishes_where_it_runs_in_one_attempt(
 ):
     block, node = await a_pod(buyer)
     job = await until_touched(buyer, longshore, tmp_path / "done")
-    old = await ends_in(buyer, block, node, 40)
+    old = await ends_in(buyer, block, node, 20)
     committed = (await the_block(buyer, block))["of_purchase"]
     await buyer.wake(block)
 

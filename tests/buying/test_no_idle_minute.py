@@ -15,7 +15,7 @@ from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
 
-IDLE_AFTER = timedelta(seconds=20)
+IDLE_AFTER = timedelta(seconds=8)
 WITHIN = timedelta(seconds=15)
 """As docs/purchases.md says; without being told of it, its block looks every five minutes."""
 
@@ -86,7 +86,7 @@ async def test_a_machine_on_its_way_is_kept_for_a_job_that_would_start_there(
     buyer: Buyer, longshore: Longshore
 ):
     buyer.market.book()
-    buyer.market.knobs(pod_start_seconds=15)  # what is decided meanwhile comes in time
+    buyer.market.knobs(pod_start_seconds=8)  # what is decided meanwhile comes in time
     try:
         await may_buy(buyer)
         first = await longshore.submit(a_spec(buyer.pool, gpus=1, expected_duration="10m"))
@@ -105,10 +105,10 @@ async def test_a_late_machine_ends_before_another_is_bought(
     buyer: Buyer, longshore: Longshore, monkeypatch: pytest.MonkeyPatch
 ):
     """At no time are two of them billed for one job."""
-    monkeypatch.setattr(again, "FIRST_PAUSE", timedelta(seconds=5))
+    monkeypatch.setattr(again, "FIRST_PAUSE", timedelta(seconds=1))
     buyer.market.book()
     buyer.market.fault("machine_silent", times=1, provider="prime")
-    await may_buy(buyer, startup_limit="20s", usual_startup="1s")
+    await may_buy(buyer, startup_limit="8s", usual_startup="1s")
     await longshore.submit(a_spec(buyer.pool, gpus=1, expected_duration="10m"))
 
     async def two() -> list[dict[str, Any]]:

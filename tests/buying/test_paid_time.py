@@ -37,6 +37,7 @@ async def machines_of(buyer: Buyer) -> list[dict[str, Any]]:
     )
 
 
+@pytest.mark.usefixtures("short_pauses")
 async def test_a_start_that_is_refused_is_tried_again_in_the_same_window(buyer: Buyer):
     buyer.market.fault("forbidden", times=2, **STARTS)
     bought = await buyer.buy(block_option(reprices=1))
@@ -59,6 +60,7 @@ async def test_answers_that_cannot_be_read_cost_no_second_window(buyer: Buyer):
     await buyer.agrees()
 
 
+@pytest.mark.usefixtures("short_pauses")
 async def test_a_machine_that_fails_is_followed_by_others_while_its_time_is_paid(buyer: Buyer):
     buyer.market.fault("instance_failed", times=3)
     bought = await buyer.buy(block_option(reprices=1), machine_tries=2)
@@ -69,6 +71,7 @@ async def test_a_machine_that_fails_is_followed_by_others_while_its_time_is_paid
     await buyer.agrees()
 
 
+@pytest.mark.usefixtures("begun_minute")
 async def test_nothing_is_bought_where_paid_time_waits_for_the_right_to_start(
     buyer: Buyer, longshore: Longshore
 ):
@@ -130,6 +133,7 @@ async def test_an_order_that_our_key_may_not_make_is_not_made_again_and_again(
     await longshore.cancel(job.job_id)
 
 
+@pytest.mark.usefixtures("begun_minute")
 @pytest.mark.parametrize(
     ("provider", "route", "gpus"), [("sfcompute", "POST /orders", 8), ("prime", "POST /pods/", 1)]
 )

@@ -281,6 +281,7 @@ async def test_of_two_nodes_that_may_not_be_started_the_one_without_a_buyer_is_t
     await buyer.agrees()
 
 
+@pytest.mark.usefixtures("short_pauses")
 async def test_paid_time_whose_machines_fail_again_and_again_is_sold(buyer: Buyer):
     buyer.market.fault("instance_failed", times=-1)
     bids(buyer, "1.50")

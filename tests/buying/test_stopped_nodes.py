@@ -4,33 +4,30 @@ from tests.buying.buyer import Buyer, an_offer, pod_option
 from tests.support.waiting import eventually
 
 
-async def test_the_node_of_a_machine_that_is_stopped_is_gone_and_not_lost(buyer: Buyer):
-    bought = await buyer.buy()
-    await buyer.let_go(bought.orders[0])
-    await eventually(lambda: _nodes_over(buyer))
-    (node,) = await _nodes_over(buyer)
-    assert node["state"] == "GONE"
-    assert node["state_reason"] in (
+async def test_the_node_of_a_machine_that_is_stopped_is_gone_and_that_of_one_taken_is_lost(
+    buyer: Buyer,
+):
+    """The silence of an agent tells of both; of the one it is known why."""
+    block = await buyer.buy()
+    pod = await buyer.buy(pod_option(await an_offer(buyer.market)))
+    buyer.market.fault("spot_lost")
+    await buyer.wake(pod.orders[0])
+    await buyer.let_go(block.orders[0])
+    nodes = await eventually(lambda: _nodes_over(buyer))
+    gone, lost = nodes[block.nodes[0]], nodes[pod.nodes[0]]
+    assert gone["state"] == "GONE"
+    assert gone["state_reason"] in (
         "its machine was stopped: the test is over", "agent stopped"
     )  # fmt: skip
-    status = await buyer.temporal.get_workflow_handle(f"node-{node['id']}").result()
-    assert (status["state"], status["reason"]) == ("GONE", node["state_reason"])
+    status = await buyer.temporal.get_workflow_handle(f"node-{gone['id']}").result()
+    assert (status["state"], status["reason"]) == ("GONE", gone["state_reason"])
+    assert lost["state"] == "LOST"
 
 
-async def test_the_node_of_a_machine_that_its_market_took_is_lost(buyer: Buyer):
-    offer = await an_offer(buyer.market)
-    bought = await buyer.buy(pod_option(offer))
-    buyer.market.fault("spot_lost")
-    await buyer.temporal.get_workflow_handle(f"block-{bought.orders[0]}").signal("wake")
-    await eventually(lambda: _nodes_over(buyer))
-    (node,) = await _nodes_over(buyer)
-    assert node["state"] == "LOST"
-
-
-async def _nodes_over(buyer: Buyer) -> list[dict[str, str]]:
+async def _nodes_over(buyer: Buyer) -> dict[str, dict[str, str]]:
     found = await buyer.rows(
         "SELECT id, state, state_reason FROM nodes WHERE pool = :pool"
         " AND state IN ('LOST', 'GONE')", pool=buyer.pool
     )  # fmt: skip
-    assert found
-    return found
+    assert len(found) == 2
+    return {row["id"]: row for row in found}
