@@ -286,14 +286,16 @@ async def test_pages_say_that_the_database_is_away_and_go_on(
             "jobs": "No jobs now",
             "cycles": "No pool yet",
         }
-        for path, said in nothing.items():
-            page = await context.new_page()
+        pages = {path: await context.new_page() for path in nothing}
+        for path, page in pages.items():
             await page.goto(f"{console.url}/{path}")
-            await expect(page.get_by_text(said)).to_be_visible()
-            with database_away(stack, database_url):
+            await expect(page.get_by_text(nothing[path])).to_be_visible()
+        with database_away(stack, database_url):
+            for page in pages.values():
                 away = page.get_by_text("The database does not answer")
                 await expect(away).to_be_visible()
                 await expect(page.locator(".live.old")).to_contain_text("no answer")
-            await expect(page.get_by_text(said)).to_be_visible()
+        for path, page in pages.items():
+            await expect(page.get_by_text(nothing[path])).to_be_visible()
             await expect(page.locator("time").first).to_contain_text("updated")
         await context.close()
