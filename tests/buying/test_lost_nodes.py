@@ -112,7 +112,7 @@ async def test_a_machine_whose_agent_stays_silent_is_stopped_and_another_is_star
     buyer: Buyer, longshore: Longshore
 ):
     """Its market says that it runs, and bills it: what is paid is used."""
-    silence = timedelta(seconds=10)
+    silence = timedelta(seconds=20)
     await may_buy(buyer, usual_startup=silence)
     bought = await buyer.buy(block_option(length=LONG))
     (block,), (node,) = bought.orders, bought.nodes

@@ -108,7 +108,7 @@ async def test_a_late_machine_ends_before_another_is_bought(
     monkeypatch.setattr(again, "FIRST_PAUSE", timedelta(seconds=1))
     buyer.market.book()
     buyer.market.fault("machine_silent", times=1, provider="prime")
-    await may_buy(buyer, startup_limit="8s", usual_startup="1s")
+    await may_buy(buyer, startup_limit="20s", usual_startup="1s")
     await longshore.submit(a_spec(buyer.pool, gpus=1, expected_duration="10m"))
 
     async def two() -> list[dict[str, Any]]:
