@@ -240,7 +240,8 @@ def test_a_job_that_goes_on_from_a_mixed_state_comes_to_another_result(
 
 def _start(spec: JobSpec, attempt: str, **more: str) -> subprocess.Popen[bytes]:
     """Start a job's process as an agent does, in a group of its own."""
-    env = {**os.environ, **spec.env, "LONGSHORE_JOB_ID": "j", "LONGSHORE_ATTEMPT": attempt, **more}
+    given = {"LONGSHORE_JOB_ID": "j", "LONGSHORE_ATTEMPT": attempt, "LONGSHORE_NODE_ID": "n"}
+    env = {**os.environ, **spec.env, **given, **more}
     return subprocess.Popen([*spec.argv], env=env, start_new_session=True)
 
 
