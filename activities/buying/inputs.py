@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from activities.buying.ends import ends_of_late
 from activities.buying.purchase_rows import FAST_FABRIC
 from activities.buying.restarting import least_use, silent_until
+from activities.buying.stored_documents import stored_request
 from activities.buying.unstarted import SILENT, fails_again
 from activities.database import clock
 from activities.locality import with_locality
@@ -34,7 +35,7 @@ from models.job import Tier
 from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, OrderBook, Window
 from models.placement import JobRequest, RunningJob
 from models.pool import PoolSpec
-from models.purchase import PurchaseOption, PurchaseRequest, order_key
+from models.purchase import PurchaseOption, order_key
 from scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from scheduling.buying.left_out import why_refused, with_refused
 from scheduling.buying.options import windows_to_ask
@@ -111,7 +112,9 @@ async def under_way(connection: AsyncConnection, spec: PoolSpec) -> tuple[Capaci
     now = await clock(connection)
     coming: list[CapacityUnderWay] = []
     for row in found.mappings():
-        request = PurchaseRequest.model_validate(row["request"])
+        request = stored_request(row["id"], row["request"], row["option"])
+        if request is None:
+            continue
         option = request.options[row["option"] or 0]
         missing = request.nodes - row["ready"]
         late = row["starts_at"] is not None and now > row["starts_at"] + request.ready_within
@@ -145,7 +148,9 @@ async def _lost_of_late(
     )
     coming: list[CapacityUnderWay] = []
     for row in found.mappings():
-        request = PurchaseRequest.model_validate(row["request"])
+        request = stored_request(row["id"], row["request"])
+        if request is None:
+            continue
         began = silent_until(row["since"], spec.buying) if row["silent"] else row["since"]
         due = began + spec.buying.usual_startup
         late = now > row["since"] + request.ready_within
@@ -328,7 +333,7 @@ _BOUGHT_FOR = """
      CROSS JOIN LATERAL jsonb_array_elements_text(p.decision -> 'serves') AS served (job_id)
       JOIN queue q ON q.job_id = served.job_id AND q.pool = p.pool AND p.created_at >= q.queued_at
      CROSS JOIN LATERAL (
-           SELECT count(n.id) >= CAST(p.request ->> 'nodes' AS int)
+           SELECT count(n.id) >= coalesce((p.request ->> 'nodes')::int, 1)
                       AND NOT coalesce(bool_or(n.state = 'LOST'), false) AS ready,
                   count(n.id) > 0 AS came,
                   coalesce(bool_or(EXISTS (SELECT FROM placements l

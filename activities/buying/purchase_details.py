@@ -13,6 +13,7 @@ from activities.buying.accounts import (
     OF_BLOCK,
     OF_PURCHASE,
 )
+from activities.buying.stored_documents import stored_decision
 from activities.buying.unstarted import SILENT_SINCE
 from activities.database import Database, clock
 from models.errors import NotFoundError
@@ -165,7 +166,7 @@ def _block(row: Row, machines: Iterable[Row], uses: Iterable[Row], now: datetime
                 for each in uses
                 if each["block_id"] == row["id"]
             ],
-            "decision": row["decision"] and {**row["decision"], "block_id": row["id"]},
+            "decision": stored_decision(row["id"], row["decision"]),
             "measured_at": now,
         }
     )

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from activities.buying.stored_documents import stored_decision
 from activities.buying.switch import why_stopped
 from activities.database import Database
 from models.block_end import BlockDecision
@@ -32,9 +33,8 @@ class BuyingReasons:
         """Return what was decided last about each block that a job runs on, by their ids."""
         async with self._database.transaction() as connection:
             found = await connection.execute(text(_BLOCKS_OF_JOB), {"id": job_id})
-            return tuple(
-                BlockDecision.model_validate({**row.decision, "block_id": row.id}) for row in found
-            )
+            decisions = [stored_decision(row.id, row.decision) for row in found]
+            return tuple(each for each in decisions if each is not None)
 
     async def cost_of_job(self, job_id: str) -> JobCost:
         """Return what a job has cost so far; nothing of one that never held a GPU."""

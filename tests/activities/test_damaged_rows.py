@@ -85,7 +85,7 @@ async def test_no_value_that_the_database_takes_ends_a_cycle(ledger: Ledger, tab
     if table == "placements":
         await ledger.rows("ALTER TABLE placements DISABLE TRIGGER USER")
     rows = f"{table} WHERE {WRITTEN_INTO[table]}"
-    columns = await ledger.rows(_COLUMNS, table=table)
+    columns = await ledger.rows(COLUMNS, table=table)
     assert columns
     number = 0
     async with ledger.listening(*JOBS):
@@ -160,7 +160,7 @@ async def _fill(ledger: Ledger) -> None:
     await ledger.enqueue("gang", **GANG)
 
 
-_COLUMNS = """
+COLUMNS = """
     SELECT a.attname AS name, t.typname AS kind
       FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
      WHERE a.attrelid = CAST(:table AS regclass) AND a.attnum > 0 AND NOT a.attisdropped

@@ -66,8 +66,8 @@ async def test_all_is_well(plant: Plant, jobs: dict[str, str]):
                 "settings", "disk", "log store", "checkpoint store", "join token", "markets",
                 "temporal", "namespace", "search attributes", "temporal clock", "control worker",
                 "workflows",
-                 "database", "database locks", "schema", "database clock", "jobs", "pools",
-                 "blocks", "agents", "console",
+                 "database", "database locks", "schema", "database clock", "jobs", "purchases",
+                 "pools", "blocks", "agents", "console",
             ),
             "ok",
         ), found  # fmt: skip

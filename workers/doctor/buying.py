@@ -1,4 +1,5 @@
-"""Check of the pools that may buy: what keeps one from it."""
+"""Checks of the pools that may buy: what keeps one from it, and whether what is stored of their
+purchases can be read."""
 
 from functools import partial
 
@@ -6,22 +7,25 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.reasons import read_standing
+from activities.buying.stored_documents import why_unreadable
 from activities.buying.switch import why_stopped
 from activities.database import Database
 from activities.providers.registry import configured
 from activities.snapshot import load_pool
 from models.settings import Settings
+from models.visible import visible
 from scheduling.words import count, listed
-from workers.doctor.findings import Check, Finding, warn
+from workers.doctor.findings import Check, Finding, ok, warn
 
 _CHECK = "buying"
 _SHOWN = 5
-"""Pools that are named."""
+"""Pools, or purchases, that are named."""
+_LONGEST = 200
 
 
 def checks(database: Database, settings: Settings) -> dict[str, Check]:
     """Return each check by its name."""
-    return {_CHECK: partial(_look, database, settings)}
+    return {_CHECK: partial(_look, database, settings), "purchases": partial(purchases, database)}
 
 
 async def _look(database: Database, settings: Settings) -> list[Finding]:
@@ -55,6 +59,24 @@ async def _look(database: Database, settings: Settings) -> list[Finding]:
     return [finding for finding in found if finding is not None]
 
 
+async def purchases(database: Database) -> list[Finding]:
+    """Return the purchases that have not ended and whose stored request cannot be read."""
+    async with database.transaction() as connection:
+        rows = (await connection.execute(text(_OPEN))).all()
+    found = [(row.id, why_unreadable(row.request, row.option)) for row in rows]
+    named = [f"purchase {id}: {visible(why)[:_LONGEST]}" for id, why in found if why]
+    if not named:
+        return [ok("purchases", "what is stored of every purchase under way can be read")]
+    return [
+        warn(
+            "purchases",
+            f"the stored request cannot be read of {listed(named, _SHOWN, between='; ')}",
+            "Correct the row, or run the version that has stored it. Until then its pool decides "
+            "as if nothing came of that purchase, and may buy again for the same jobs.",
+        )
+    ]
+
+
 async def _of_pool(connection: AsyncConnection, pool: RowMapping) -> Finding | None:
     """Return what keeps a pool from buying for the jobs that wait; not that it chose to wait."""
     spec = await load_pool(connection, pool["name"])
@@ -73,4 +95,10 @@ _MAY_BUY = """
       LEFT JOIN queue q ON q.pool = p.name AND NOT q.held
      WHERE p.spec #>> '{buying,enabled}' = 'true'
      GROUP BY p.name ORDER BY p.name
+"""
+
+_OPEN = """
+    SELECT id, request,
+           (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option
+      FROM purchases p WHERE state NOT IN ('ENDED', 'REFUSED') ORDER BY created_at, id
 """
