@@ -61,7 +61,14 @@ class NodeControl:
         try:
             await handle.signal(BlockWorkflow.let_go, CommandReason(reason=reason))
         except RPCError as error:
-            raise as_ours(error, f"block {block_id}", listed_by="longshore blocks") from error
+            ours = as_ours(error, f"block {block_id}", listed_by="longshore blocks")
+            if isinstance(ours, RefusedError):
+                ours = RefusedError(
+                    f"block {block_id} has ended already, or only its workflow has: where "
+                    "`longshore blocks` still lists it, run `longshore reconcile`, which starts "
+                    "that again, and let it go then"
+                )
+            raise ours from error
 
     async def _update_node(
         self,

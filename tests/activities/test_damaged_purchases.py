@@ -92,6 +92,13 @@ async def test_no_value_that_the_database_takes_stops_others(
             await ledger.rows("DROP TABLE was")
 
 
+@pytest.mark.parametrize("column", ["starts_at", "ends_at"])
+async def test_a_bought_window_has_both_its_ends(ledger: Ledger, column: str):
+    await _fill(ledger)
+    with pytest.raises(DBAPIError, match="blocks_bought_have_their_time"):
+        await ledger.rows(f"UPDATE blocks SET {column} = NULL WHERE id = 'b-coming'")
+
+
 async def test_a_purchase_that_cannot_be_read_is_named(ledger: Ledger):
     await _fill(ledger)
     (found,) = await buying.purchases(ledger.database)

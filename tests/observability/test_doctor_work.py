@@ -1,13 +1,21 @@
 """What `doctor` says of pools and blocks that no workflow works on."""
 
+import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 
 import psycopg
 import pytest
+from temporalio import activity, workflow
 from temporalio.client import Client
+from temporalio.common import RetryPolicy
+from temporalio.worker import Worker
 
 from activities.database import Database
+from client.api import Longshore
+from models.errors import RefusedError
 from models.settings import Settings
+from tests.support.waiting import eventually
 from workers.doctor import bought, pools
 from workers.doctor.findings import Level
 
@@ -62,4 +70,53 @@ async def test_a_block_that_nobody_follows_is_named(
         connection.execute("UPDATE blocks SET state = 'ENDED'")
     (found,) = await bought.blocks(temporal, database)
     assert (found.check, found.level) == ("blocks", Level.OK)
+    await database.close()
+
+
+@workflow.defn(name="BlockWorkflow", sandboxed=False)
+class FailsAgainAndAgain:
+    """A block whose first step fails, and is tried again much later."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.execute_activity(
+            look_at_block,
+            start_to_close_timeout=timedelta(minutes=1),
+            retry_policy=RetryPolicy(
+                initial_interval=timedelta(milliseconds=10), backoff_coefficient=60_000
+            ),
+        )
+
+
+@activity.defn
+async def look_at_block() -> None:
+    raise ValueError("its row cannot be read")
+
+
+async def test_a_block_whose_workflow_does_not_get_on_is_named(
+    settings: Settings, temporal: Client, database_url: str
+) -> None:
+    database = Database(database_url)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO blocks (id, provider, instance_type, tier, price_micro_per_gpu_hour,"
+            " state, created_at) VALUES ('stuck', 'prime', '1xL40S', 'FAST', 1, 'OPEN', now())"
+        )
+    queue = uuid.uuid4().hex
+    async with Worker(
+        temporal, task_queue=queue, workflows=[FailsAgainAndAgain], activities=[look_at_block]
+    ):
+        follows = await temporal.start_workflow(
+            FailsAgainAndAgain.run, id="block-stuck", task_queue=queue
+        )
+
+        async def named() -> str:
+            (found,) = await bought.blocks(temporal, database)
+            assert found.level == Level.WARN, found
+            return found.says
+
+        assert "(its row cannot be read)" in await eventually(named)
+        await follows.terminate()
+    with pytest.raises(RefusedError, match="longshore reconcile"):
+        await Longshore(temporal, settings).let_go("stuck")
     await database.close()

@@ -1,4 +1,4 @@
-"""Check of what was bought: whether a workflow follows each block to its end."""
+"""Check of what was bought: whether a workflow follows each block to its end, and gets on."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from activities.observation import BLOCKS, describe
 from models.purchase import block_workflow_id
 from models.reconcile import BlockSeen
 from scheduling.reconcile_blocks import nobody_follows, workflows_of
-from workers.doctor.findings import Finding, fail, ok
+from workers.doctor.findings import Finding, fail, ok, warn
 
 _CHECK = "blocks"
 _SHOWN = 5
@@ -20,15 +20,16 @@ _MOST = 100
 
 
 async def blocks(temporal: Client, database: Database) -> list[Finding]:
-    """Return the blocks that nobody follows; of the first hundred that have not ended."""
-    found = await _unfollowed(temporal, database)
+    """Return the blocks that nobody follows, and those whose workflow does not get on; of the
+    first hundred that have not ended."""
+    found, troubles = await _look(temporal, database)
     if found:
         # One whose account was closed at this moment looks the same.
         await asyncio.sleep(2.0)
-        found &= await _unfollowed(temporal, database)
-    if not found:
-        return [ok(_CHECK, f"the first {_MOST} blocks that have not ended have their workflow")]
-    return [unfollowed(block) for block in sorted(found)[:_SHOWN]]
+        found &= (await _look(temporal, database))[0]
+    told = [unfollowed(block) for block in sorted(found)[:_SHOWN]]
+    told += [stuck(block, why) for block, why in sorted(troubles.items())[:_SHOWN]]
+    return told or [ok(_CHECK, f"of the first {_MOST} that have not ended each is followed")]
 
 
 def unfollowed(block: str) -> Finding:
@@ -42,13 +43,28 @@ def unfollowed(block: str) -> Finding:
     )
 
 
-async def _unfollowed(temporal: Client, database: Database) -> set[str]:
+def stuck(block: str, why: str) -> Finding:
+    """Return what is wrong with a block whose workflow does not get on."""
+    return warn(
+        _CHECK,
+        f"block {block} is not looked at: {why}",
+        "It is tried again by itself. Where its market is away, wait for that; else correct what "
+        "it names. Until then the block is neither renewed nor let go, and what is billed as it "
+        "runs goes on.",
+    )
+
+
+async def _look(temporal: Client, database: Database) -> tuple[set[str], dict[str, str]]:
+    """Return the blocks that nobody follows, and what keeps the workflows of others."""
     async with database.transaction() as connection:
         rows = (await connection.execute(text(BLOCKS))).mappings()
         live = [BlockSeen.model_validate(dict(row)) for row in rows]
     found: set[str] = set()
+    troubles: dict[str, str] = {}
     for block in live[:_MOST]:
         flows = {id: await describe(temporal, id, ask=False) for id in workflows_of(block)}
         if nobody_follows(block, flows):
             found.add(block.id)
-    return found
+        if trouble := flows[block_workflow_id(block.id)].trouble:
+            troubles[block.id] = trouble
+    return found, troubles

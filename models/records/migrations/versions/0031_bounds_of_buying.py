@@ -54,6 +54,11 @@ TIMES = {
 }  # fmt: skip
 
 AMOUNTS = (
+    # A window that is followed has both ends: without them no look at it succeeds.
+    """
+    ALTER TABLE blocks ADD CONSTRAINT blocks_bought_have_their_time
+        CHECK (state = 'ENDED' OR purchase_id IS NULL
+               OR (starts_at IS NOT NULL AND ends_at IS NOT NULL))""",
     # A thousand million dollars, as of every amount of money, for each GPU of a node.
     """
     ALTER TABLE blocks ADD CONSTRAINT blocks_amounts
