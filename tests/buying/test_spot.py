@@ -50,7 +50,8 @@ async def test_jobs_leave_a_machine_that_is_announced_to_go(buyer: Buyer, longsh
     assert (attempt.moved, attempt.failure, attempt.exit_code) == (True, None, 0)
     assert "is being taken away: prime says DELETING" in attempt.message
     assert await lease_ends(buyer.database, job.job_id) == ["moved"]
-    buyer.market.advance(NOTICE)  # the rest of it is nobody's time
+    assert not (await buyer.look(block)).over, "its notice has not passed"
+    buyer.market.advance(NOTICE)
     await buyer.wake(block)
     end = await buyer.ended(block)
     assert end.reason == "its machines have ended"

@@ -13,7 +13,7 @@ async def test_the_node_of_a_machine_that_is_stopped_is_gone_and_that_of_one_tak
     buyer.market.fault("spot_lost")
     await buyer.wake(pod.orders[0])
     await buyer.let_go(block.orders[0])
-    nodes = await eventually(lambda: _nodes_over(buyer))
+    nodes: dict[str, dict[str, str]] = await eventually(lambda: _nodes_over(buyer))
     gone, lost = nodes[block.nodes[0]], nodes[pod.nodes[0]]
     assert gone["state"] == "GONE"
     assert gone["state_reason"] in (
