@@ -208,7 +208,7 @@ def _pool(
     nodes = some(sum(len(group.nodes) for group in mine), "node")
     caption = f'<caption class="sr-only">Nodes of pool {escape(pool)}, by domain</caption>'
     return (
-        f'<section class="card" aria-labelledby="{label}"><header><h2 id="{label}">Pool '
+        f'<section class="card stacks" aria-labelledby="{label}"><header><h2 id="{label}">Pool '
         f"{escape(pool)}</h2><span>{nodes}, {_sums(mine)}</span></header>"
         f'<div class="body"><table class="list nodes">{caption}{_WIDTHS}'
         f"<thead><tr>{heads}</tr></thead>{bodies}</table></div></section>"
@@ -235,13 +235,13 @@ def _row(node: NodeView, now: datetime) -> str:
     host = node.hostname if node.hostname != node.id else ""
     about = " · ".join(filter(None, (node.tier.value, node.provider, host)))
     return (
-        f'<tr><th scope="row"><span class="id">{escape(node.id)}</span>'
+        f'<tr><th scope="row" class="fold"><span class="id">{escape(node.id)}</span>'
         f"<small>{escape(about)}</small>{link_html(node.conformance)}</th>"
-        f'<td class="why">{chip(state_of(node))}{why}</td>'
-        f"<td>{cells_html(node)}<small>{len(node.gpus)} × {gpu_type}{mark}</small></td>"
-        f"<td>{node.cpus_used:g} of {node.cpus:g}"
+        f'<td class="why"{_head(1)}>{chip(state_of(node))}{why}</td>'
+        f"<td{_head(2)}>{cells_html(node)}<small>{len(node.gpus)} × {gpu_type}{mark}</small></td>"
+        f"<td{_head(3)}>{node.cpus_used:g} of {node.cpus:g}"
         f"<small>{node.ram_used:.0f} of {node.ram:.0f} GB</small></td>"
-        f'<td>{_end(node, now)}</td><td class="fold">{_jobs(node)}</td></tr>'
+        f'<td{_head(4)}>{_end(node, now)}</td><td class="fold">{_jobs(node)}</td></tr>'
     )
 
 
@@ -264,6 +264,11 @@ def _folded_row(line: Line, asked: dict[str, str]) -> str:
         f"<td></td><td></td><td>{some(jobs, 'job') if jobs else ''} "
         f"{_link(here, 'List them')}</td></tr>"
     )
+
+
+def _head(column: int) -> str:
+    """Return what a cell says above its value where the table is stacked."""
+    return f' data-head="{_COLUMNS[column]}"'
 
 
 def _end(node: NodeView, now: datetime) -> str:

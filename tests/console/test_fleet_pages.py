@@ -22,6 +22,7 @@ from tests.support.waiting import eventually
 from workers.stack import Stack
 
 NARROW = {"width": 700, "height": 900}
+PHONE = {"width": 390, "height": 844}
 _CUT_OFF = "[...document.querySelectorAll('.body')].filter(b => b.scrollWidth > b.clientWidth)"
 FABRIC = {"region": "eu", "cluster": "c1", "fabric.domain": "rack-1"}
 
@@ -271,6 +272,14 @@ async def test_narrow_windows_scroll_in_one_direction(
         await expect(page.locator("table tbody tr").first).to_be_visible()
         assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
         assert await page.evaluate(f"{_CUT_OFF}.length") == 0, path
+
+
+async def test_the_nodes_are_stacked_on_a_phone(page: Page, here: RunningConsole, fleet: Fleet):
+    await page.set_viewport_size(PHONE)  # pyright: ignore[reportArgumentType]
+    await page.goto(f"{here.url}/nodes?pool={fleet.pool}&show=all")
+    await expect(page.locator("table.nodes tbody tr").first).to_be_visible()
+    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert await page.evaluate(f"{_CUT_OFF}.length") == 0
 
 
 async def test_pages_say_that_the_database_is_away_and_go_on(

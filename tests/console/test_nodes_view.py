@@ -134,7 +134,7 @@ def test_a_row_says_all_of_a_node():
     assert 'href="/jobs/train-id"' in html
     assert "<loud>" not in html
     assert html.count('scope="col"') == 6
-    assert '<th scope="row">' in html
+    assert '<th scope="row" class="fold">' in html
     assert '<th scope="rowgroup"' in html
 
 
