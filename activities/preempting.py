@@ -7,13 +7,11 @@ decides nothing anew, and the GPUs that are being freed count as coming in every
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.checkpoints.rows import CheckpointActivities
 from activities.database import Database, clock
@@ -25,17 +23,12 @@ from activities.signals import Signals
 from models.checkpoint import CheckpointsRequest
 from models.margins import DEFAULT_MARGINS, Margins
 from models.messages import Displacement
-from models.node import Node
-from models.placement import JobRequest, RunningJob
-from models.preemption import GainedGPUs, PreemptionPlan, PreemptionUnderWay, SeenPrice
-from scheduling.preemption.ground import held_by
+from models.placement import JobRequest
+from models.preemption import PreemptionPlan
 from scheduling.preemption.plan import plan_preemptions
-from scheduling.preemption.quotes import rough_quote
 
 _TO_STOP = timedelta(seconds=5)
 """What it takes to hear of it and to give the GPUs back, beside the save."""
-_FRESH = timedelta(minutes=15)
-"""Prices that are older say nothing of what a market asks now."""
 STORE_ANSWERS_WITHIN = 2.0
 """Seconds; jobs count as unable to save while it does not, and no cycle waits for it longer."""
 
@@ -89,21 +82,14 @@ class Preempting:
         async with self._database.snapshot() as connection:
             kept = await self._kept.take(connection, pool)
             seen = await read_inputs(connection, pool, store_away, kept, self._margins)
-            under_way = await _under_way(connection, seen)
-            prices = await _prices(connection) if seen.spec.buying.enabled else ()
             now = await clock(connection)
         self._kept.keep(pool, kept)
         if not seen.spec.preemption.enabled:
             return []
         try:
-            quotes = {
-                job.id: quote
-                for job in seen.queue
-                if (quote := rough_quote(job, prices, seen.spec.purchasing, now)) is not None
-            }
             plans = await asyncio.to_thread(
                 plan_preemptions, seen.queue, seen.nodes, seen.running, seen.spec.preemption,
-                seen.spec.packing, now, under_way, quotes, seen.recent,
+                seen.spec.packing, now, seen.under_way, seen.quotes(now), seen.recent,
             )  # fmt: skip
         except Exception:
             # A fault of ours, or of one job: the pool's cycles go on, and stop nobody.
@@ -146,55 +132,6 @@ class Preempting:
         await failpoint("preempt.after-commit")
         self._metrics.add(PREEMPTIONS, len(told), pool=pool)
         return told
-
-
-async def _under_way(
-    connection: AsyncConnection, seen: PreemptionInputs
-) -> tuple[PreemptionUnderWay, ...]:
-    """Return the jobs for which others are being stopped now."""
-    found = await connection.execute(text(_UNDER_WAY), {"pool": seen.spec.name})
-    requests = {job.id: job for job in seen.queue}
-    return tuple(
-        PreemptionUnderWay(
-            job_id=row["for_job"],
-            victims=tuple(row["victims"]),
-            shares=_kept_for(
-                requests.get(row["for_job"]), _gains(row["plan"]), row["frees_by"], seen.nodes
-            ),
-        )
-        for row in found.mappings()
-    )  # fmt: skip
-
-
-async def _prices(connection: AsyncConnection) -> tuple[SeenPrice, ...]:
-    """Return what markets asked of late; nothing while buying is stopped."""
-    found = await connection.execute(text(_PRICES), {"age": _FRESH})
-    return tuple(
-        SeenPrice(instance_type=row.instance_type, ask=row.best_ask, gpus=row.ask_gpus)
-        for row in found
-    )
-
-
-def _gains(stored: object) -> tuple[GainedGPUs, ...]:
-    """Return what a stored plan gains its job; nothing of what somebody wrote by hand."""
-    try:
-        return PreemptionPlan.model_validate(stored).gains
-    except ValidationError:
-        return ()
-
-
-def _kept_for(
-    job: JobRequest | None, gains: Iterable[GainedGPUs], since: datetime, nodes: Sequence[Node]
-) -> tuple[RunningJob, ...]:
-    """Return the GPUs that a waiting job will get; none where it waits no more."""
-    if job is None:
-        return ()
-    by_id = {node.id: node for node in nodes}
-    return tuple(
-        held_by(job, gain, since + job.expected_duration, by_id[gain.node_id])
-        for gain in gains
-        if gain.node_id in by_id
-    )
 
 
 def _rows(
@@ -240,24 +177,6 @@ _STORED = """
       FROM preemptions d
      WHERE d.cycle_id = :cycle
      ORDER BY d.job_id
-"""
-
-_UNDER_WAY = """
-    SELECT d.for_job, d.plan, max(d.frees_by) AS frees_by,
-           array_agg(DISTINCT d.job_id ORDER BY d.job_id) AS victims
-      FROM preemptions d
-      JOIN placements p ON p.job_id = d.job_id AND p.attempt = d.attempt AND p.ended_at IS NULL
-     WHERE d.pool = :pool
-     GROUP BY d.for_job, d.plan
-     ORDER BY d.for_job
-"""
-
-_PRICES = """
-    SELECT DISTINCT ON (provider, instance_type) instance_type, best_ask, ask_gpus
-      FROM market_books
-     WHERE best_ask IS NOT NULL AND observed_at > clock_timestamp() - :age
-       AND NOT EXISTS (SELECT FROM market_switch WHERE stopped)
-     ORDER BY provider, instance_type, observed_at DESC
 """
 
 _SPARE = """

@@ -1,10 +1,11 @@
 """What a decision about preemption is made from: a pool's queue, its nodes, and what runs there
 with what it would cost to stop it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,9 +21,23 @@ from models.messages import LeaseEnd
 from models.node import Node
 from models.placement import JobRequest, RecentJobs, RunningJob
 from models.pool import PoolSpec
-from models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
+from models.preemption import (
+    BuyQuote,
+    GainedGPUs,
+    PreemptionPlan,
+    PreemptionPolicy,
+    PreemptionUnderWay,
+    RunningWork,
+    SeenPrice,
+    WorkCheckpoint,
+)
 from models.units import LONGEST, MOST
 from scheduling.preemption.costs import why_not
+from scheduling.preemption.ground import held_by
+from scheduling.preemption.quotes import rough_quote
+
+_FRESH = timedelta(minutes=15)
+"""Prices that are older say nothing of what a market asks now."""
 
 
 class PreemptionInputs(Frozen):
@@ -35,6 +50,17 @@ class PreemptionInputs(Frozen):
     """In no order, without jobs that are held."""
     recent: tuple[RecentJobs, ...] = ()
     """Placed lately, as a cycle knows them."""
+    under_way: tuple[PreemptionUnderWay, ...] = ()
+    """The jobs for which others are being stopped now."""
+    prices: tuple[SeenPrice, ...] = ()
+    """What markets asked of late, where the pool buys."""
+
+    def quotes(self, now: datetime) -> dict[str, BuyQuote]:
+        """Return what it would probably cost to buy for each job that waits."""
+        found = {
+            job.id: rough_quote(job, self.prices, self.spec.purchasing, now) for job in self.queue
+        }
+        return {job_id: quote for job_id, quote in found.items() if quote is not None}
 
 
 async def read_inputs(
@@ -63,6 +89,8 @@ async def read_inputs(
         running=await load_running_work(connection, pool, spec.preemption, shares, store_away),
         queue=tuple(queue),
         recent=await load_recent(connection, pool) if spec.packing.rule.learns else (),
+        under_way=await _under_way(connection, pool, queue, nodes),
+        prices=await _prices(connection) if spec.buying.enabled else (),
     )
 
 
@@ -145,6 +173,55 @@ def _checkpoint(spec: JobSpec, row: RowMapping) -> WorkCheckpoint | None:
     )
 
 
+async def _under_way(
+    connection: AsyncConnection, pool: str, queue: Iterable[JobRequest], nodes: Sequence[Node]
+) -> tuple[PreemptionUnderWay, ...]:
+    """Return the jobs for which others are being stopped now."""
+    found = await connection.execute(text(_UNDER_WAY), {"pool": pool})
+    requests = {job.id: job for job in queue}
+    return tuple(
+        PreemptionUnderWay(
+            job_id=row["for_job"],
+            victims=tuple(row["victims"]),
+            shares=_kept_for(
+                requests.get(row["for_job"]), _gains(row["plan"]), row["frees_by"], nodes
+            ),
+        )
+        for row in found.mappings()
+    )  # fmt: skip
+
+
+async def _prices(connection: AsyncConnection) -> tuple[SeenPrice, ...]:
+    """Return what markets asked of late; nothing while buying is stopped."""
+    found = await connection.execute(text(_PRICES), {"age": _FRESH})
+    return tuple(
+        SeenPrice(instance_type=row.instance_type, ask=row.best_ask, gpus=row.ask_gpus)
+        for row in found
+    )
+
+
+def _gains(stored: object) -> tuple[GainedGPUs, ...]:
+    """Return what a stored plan gains its job; nothing of what somebody wrote by hand."""
+    try:
+        return PreemptionPlan.model_validate(stored).gains
+    except ValidationError:
+        return ()
+
+
+def _kept_for(
+    job: JobRequest | None, gains: Iterable[GainedGPUs], since: datetime, nodes: Sequence[Node]
+) -> tuple[RunningJob, ...]:
+    """Return the GPUs that a waiting job will get; none where it waits no more."""
+    if job is None:
+        return ()
+    by_id = {node.id: node for node in nodes}
+    return tuple(
+        held_by(job, gain, since + job.expected_duration, by_id[gain.node_id])
+        for gain in gains
+        if gain.node_id in by_id
+    )
+
+
 _WORK = """
     WITH held AS (
         SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at,
@@ -168,4 +245,22 @@ _WORK = """
       LEFT JOIN LATERAL (SELECT * FROM job_checkpoints WHERE job_id = j.id
                           ORDER BY attempt DESC, number DESC LIMIT 1) c ON true
      ORDER BY j.id
+"""
+
+_UNDER_WAY = """
+    SELECT d.for_job, d.plan, max(d.frees_by) AS frees_by,
+           array_agg(DISTINCT d.job_id ORDER BY d.job_id) AS victims
+      FROM preemptions d
+      JOIN placements p ON p.job_id = d.job_id AND p.attempt = d.attempt AND p.ended_at IS NULL
+     WHERE d.pool = :pool
+     GROUP BY d.for_job, d.plan
+     ORDER BY d.for_job
+"""
+
+_PRICES = """
+    SELECT DISTINCT ON (provider, instance_type) instance_type, best_ask, ask_gpus
+      FROM market_books
+     WHERE best_ask IS NOT NULL AND observed_at > clock_timestamp() - :age
+       AND NOT EXISTS (SELECT FROM market_switch WHERE stopped)
+     ORDER BY provider, instance_type, observed_at DESC
 """

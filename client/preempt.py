@@ -23,6 +23,9 @@ from models.settings import Settings
 from models.views import JobView
 from scheduling.order import queue_order
 from scheduling.preemption.plan import plan_preemption, plan_preemptions
+from scheduling.words import listed
+
+_NAMED = 5
 
 
 class PreemptionDryRun(Frozen):
@@ -139,8 +142,8 @@ async def _decide(
     ahead = queue[: queue.index(request) + 1]
     policy = inputs.spec.preemption.model_copy(update={"enabled": True})
     plans = plan_preemptions(
-        ahead, inputs.nodes, inputs.running, policy, inputs.spec.packing, now,
-        quotes={request.id: quote} if quote else None, recent=inputs.recent,
+        ahead, inputs.nodes, inputs.running, policy, inputs.spec.packing, now, inputs.under_way,
+        _quotes(inputs, request, quote, now), inputs.recent,
     )  # fmt: skip
     found = next((plan for plan in plans if plan.job_id == request.id), None)
     notes = [away] if away else []
@@ -150,11 +153,28 @@ async def _decide(
         source=f"pool {inputs.spec.name}",
         request=request,
         plan=found or PreemptionPlan(
-            job_id=request.id, at=now, reason="it needs nobody's GPUs: the next cycle places it"
+            job_id=request.id, at=now, reason=_no_plan(inputs, request)
         ),
         switched_on=inputs.spec.preemption.enabled,
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def _quotes(
+    inputs: PreemptionInputs, request: JobRequest, quote: BuyQuote | None, now: datetime
+) -> dict[str, BuyQuote]:
+    """Return what the cycle thinks that it costs to buy for the other jobs, and for this one what
+    was decided on the books of now."""
+    others = {id: seen for id, seen in inputs.quotes(now).items() if id != request.id}
+    return others | ({request.id: quote} if quote else {})
+
+
+def _no_plan(inputs: PreemptionInputs, request: JobRequest) -> str:
+    """Return why there is no plan for a job."""
+    of_it = [one for one in inputs.under_way if one.job_id == request.id]
+    if victims := [each for one in of_it for each in one.victims]:
+        return f"its GPUs are being freed already: {listed(victims, _NAMED)} stops for it"
+    return "it needs nobody's GPUs: the next cycle places it"
 
 
 async def _store_away(settings: Settings, job_id: str) -> str:

@@ -236,6 +236,10 @@ async def test_what_it_shows_is_what_then_happens(
         assert done is not None
         assert {victim.job_id for victim in done.victims} == victims
         assert done.gains == shown.gains
+        again = (await longshore("preempt", "--dry-run", high, "--json")).out
+        plan = PreemptionDryRun.model_validate_json(again).plan
+        assert plan.victims == (), "its victims keep no GPU that could be freed again"
+        assert plan.reason.startswith("its GPUs are being freed already: ")
         for stop in node.stops:
             stopped = ProcessReport(exit_code=143, stopped_for=stop.reason)
             await node.end(stop.key.job_id, report=stopped)
