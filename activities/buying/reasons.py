@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.stored_documents import stored_decision
+from activities.buying.stored_documents import stored_decision, stored_record
 from activities.buying.switch import why_stopped
 from activities.database import Database
 from models.block_end import BlockDecision
@@ -62,7 +62,7 @@ async def _last_of(connection: AsyncConnection, pool: str) -> BuyingRecord | Non
     found = await connection.scalar(
         text("SELECT buying_decision FROM pools WHERE name = :pool"), {"pool": pool}
     )
-    return None if found is None else BuyingRecord.model_validate(found)
+    return stored_record(pool, found)
 
 
 async def _failed(connection: AsyncConnection, pool: str, since: datetime) -> Failed | None:

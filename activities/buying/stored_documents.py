@@ -1,4 +1,4 @@
-"""What is stored of a purchase and of a block as JSON.
+"""What is stored of a purchase, of a block and of a pool's decision to buy as JSON.
 
 Somebody may have written into the row by hand, or another version. Such a purchase is left alone:
 what the pool lacks, and what comes, is reckoned without it, and `longshore doctor` names it.
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from models.block_end import BlockDecision
 from models.problems import describe_all
 from models.purchase import PurchaseRequest
+from models.spending import BuyingRecord
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,17 @@ def stored_decision(block_id: str, stored: object) -> BlockDecision | None:
         return BlockDecision.model_validate(fields)
     except ValidationError as error:
         _say_once("the decision about block", block_id, _problems(error, fields))
+        return None
+
+
+def stored_record(pool: str, stored: object) -> BuyingRecord | None:
+    """Return what a pool decided last about buying; None where there is none that can be read."""
+    if stored is None:
+        return None
+    try:
+        return BuyingRecord.model_validate(stored)
+    except ValidationError as error:
+        _say_once("the decision to buy of pool", pool, _problems(error, stored))
         return None
 
 

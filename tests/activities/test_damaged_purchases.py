@@ -99,6 +99,15 @@ async def test_a_bought_window_has_both_its_ends(ledger: Ledger, column: str):
         await ledger.rows(f"UPDATE blocks SET {column} = NULL WHERE id = 'b-coming'")
 
 
+@pytest.mark.parametrize("stored", ["[1]", "7", '{"decision": 7}'])
+async def test_a_decision_to_buy_that_cannot_be_read_counts_as_none(ledger: Ledger, stored: str):
+    await _fill(ledger)
+    await ledger.rows("UPDATE pools SET buying_decision = CAST(:stored AS jsonb)", stored=stored)
+    async with ledger.database.snapshot() as connection:
+        spec = await load_pool(connection, ledger.pool)
+        assert await read_standing(connection, spec, await clock(connection))
+
+
 async def test_a_purchase_that_cannot_be_read_is_named(ledger: Ledger):
     await _fill(ledger)
     (found,) = await buying.purchases(ledger.database)
