@@ -35,8 +35,8 @@ for half a minute. It ends with the worker."""
 _PLACE = "TESTS_TEMP"
 """Where the folder for temporary files of each worker lies."""
 _MEMORY = "/dev/shm"
-_ROOMY = 12 * 2**30
-"""Bytes: of six workers' servers, each keeps up to a gigabyte of its log."""
+_ROOMY = 8 * 2**30
+"""Bytes: of six workers' servers, each keeps up to a gigabyte of its log. All took 0.9 at most."""
 _CACHES = {".pytest_cache", "__pycache__", ".hypothesis", ".ruff_cache"}
 
 Thing = tuple[str, Any]
