@@ -200,5 +200,5 @@ async def test_what_the_market_refuses_is_told_and_so_is_a_cap_for_all(
 
 async def found_of_buying(buyer: Buyer) -> list[Finding]:
     """Return what `longshore doctor` finds of this pool."""
-    (check,) = checks(buyer.database, buyer.market.settings()).values()
+    check = checks(buyer.database, buyer.market.settings())["buying"]
     return [each for each in await check() if f"pool {buyer.pool}, " in each.says]
