@@ -31,6 +31,8 @@ _OF_ONE_HOP = frozenset(
      "proxy-authenticate", "proxy-authorization"}
 )  # fmt: skip
 """Headers that a proxy does not pass on (RFC 9110, 7.6.1)."""
+_LONGEST = 4 * 2**20
+"""Bytes of a body: a message to the Temporal server has no more."""
 
 
 def door(target: str) -> Starlette:
@@ -58,9 +60,11 @@ async def _pass_on(request: Request) -> Response:
     url = httpx.URL(path=request.url.path, query=request.url.query.encode())
     try:
         # Whole before it is passed on: what never comes must hold no connection behind here.
-        content = await request.body()
+        content = await _whole(request)
     except ClientDisconnect:
         return PlainTextResponse("the rest of the request did not come\n", 400)
+    if content is None:
+        return PlainTextResponse(f"this is longer than {_LONGEST} bytes\n", 413)
     asked = client.build_request(
         request.method, url, headers=_passed(request.headers.raw), content=content
     )
@@ -73,6 +77,17 @@ async def _pass_on(request: Request) -> Response:
     )
     passed.raw_headers = _passed(answer.headers.raw)
     return passed
+
+
+async def _whole(request: Request) -> bytes | None:
+    """Return the body of a request; None where it is longer than the server takes."""
+    pieces, length = [], 0
+    async for piece in request.stream():
+        pieces.append(piece)
+        length += len(piece)
+        if length > _LONGEST:
+            return None
+    return b"".join(pieces)
 
 
 def _from_another_site(request: Request) -> bool:

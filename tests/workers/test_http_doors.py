@@ -127,6 +127,13 @@ def test_half_open_connections_keep_nobody_out_of_the_web_ui(web_ui: str):
             assert http.get("/namespaces/default/workflows").status_code == 200
 
 
+def test_the_web_ui_takes_no_more_than_the_server_would(web_ui: str):
+    own = {"Origin": web_ui, "Content-Type": "application/json"}
+    with http_client(web_ui) as http:
+        answer = http.post(WORKFLOW, headers=own, content=b"x" * (4 * 2**20 + 1))
+    assert (answer.status_code, "longer than" in answer.text) == (413, True)
+
+
 def test_half_sent_bodies_keep_nobody_out_of_the_web_ui(web_ui: str):
     """The connections to the UI itself are fewer."""
     address = ("127.0.0.1", int(web_ui.rpartition(":")[2]))
