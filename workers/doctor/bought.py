@@ -17,6 +17,9 @@ _SHOWN = 5
 """Blocks that are named."""
 _MOST = 100
 """Blocks that are asked after: `longshore reconcile` looks at all."""
+_MEANWHILE = (
+    "Until then the block is neither renewed nor let go, and what is billed as it runs goes on."
+)
 
 
 async def blocks(temporal: Client, database: Database) -> list[Finding]:
@@ -38,8 +41,7 @@ def unfollowed(block: str) -> Finding:
         _CHECK,
         f"block {block} has not ended, and no workflow {block_workflow_id(block)} runs",
         "Run `longshore reconcile`, a minute after it ended: it starts that again, as it does by "
-        "itself every few minutes. Until then the block is neither renewed nor let go, and what "
-        "is billed as it runs goes on.",
+        f"itself every few minutes. {_MEANWHILE}",
     )
 
 
@@ -47,10 +49,9 @@ def stuck(block: str, why: str) -> Finding:
     """Return what is wrong with a block whose workflow does not get on."""
     return warn(
         _CHECK,
-        f"block {block} is not looked at: {why}",
+        f"the workflow of block {block} does not get on: {why}",
         "It is tried again by itself. Where its market is away, wait for that; else correct what "
-        "it names. Until then the block is neither renewed nor let go, and what is billed as it "
-        "runs goes on.",
+        f"it names. {_MEANWHILE}",
     )
 
 
