@@ -207,6 +207,9 @@ class CapsLeft(Frozen):
     name of a pool's own: ``caps.per_day``, ``caps.per_tenant_day.red``."""
     stopped: str = ""
     """Why nothing may be bought at all: the stop-buying switch."""
+    unreadable: str = ""
+    """Purchases under way of which nobody can read what they bring: others might be for the same
+    jobs."""
 
     @classmethod
     def of(cls, caps: Caps) -> Self:

@@ -186,6 +186,8 @@ class HeldBy(StrEnum):
     """No market is configured."""
     REFUSED = "refused"
     """A cap that `longshore market caps` sets, or the database refused the purchase."""
+    UNREADABLE = "unreadable"
+    """What comes of a purchase under way cannot be read."""
     MARKET_AWAY = "market-away"
     """A market does not answer, or has no prices, and the others serve nobody."""
 

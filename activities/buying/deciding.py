@@ -18,6 +18,7 @@ from activities.buying import purchase_rows as rows
 from activities.buying.demand import demand_of_late
 from activities.buying.inputs import PoolNeed, look_at, read_need, under_way
 from activities.buying.market_refusals import closed_markets, refused_offers
+from activities.buying.stored_documents import unreadable_purchases
 from activities.buying.switch import why_stopped
 from activities.buying.taking_up import LetGoWindow, windows_to_use
 from activities.database import Database, clock
@@ -42,6 +43,7 @@ from models.spending import HeldBy
 from scheduling.buying.coming import with_bought
 from scheduling.buying.plan import decide
 from scheduling.buying.words import WAIT, best_options, line_of
+from scheduling.words import listed
 
 _SHORTEST = timedelta(minutes=1)
 _LATE_ON_PAID_TIME = timedelta(minutes=5)
@@ -344,6 +346,7 @@ async def caps_left(
         own=caps,
         general=general,
         stopped=await why_stopped(connection),
+        unreadable=listed([id for id, _ in await unreadable_purchases(connection, spec.name)], 3),
     )
 
 

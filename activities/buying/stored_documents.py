@@ -1,19 +1,24 @@
 """What is stored of a purchase, of a block and of a pool's decision to buy as JSON.
 
-Somebody may have written into the row by hand, or another version. Such a purchase is left alone:
-what the pool lacks, and what comes, is reckoned without it, and `longshore doctor` names it.
+Somebody may have written into the row by hand, or another version. What comes is reckoned without
+such a purchase, `longshore doctor` names it, and while it is under way its pool buys nothing: that
+might be bought twice.
 """
 
 import logging
 from functools import lru_cache
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.block_end import BlockDecision
 from models.problems import describe_all
 from models.purchase import PurchaseRequest
 from models.spending import BuyingRecord
 
+M = TypeVar("M", bound=BaseModel)
 _log = logging.getLogger(__name__)
 
 
@@ -29,32 +34,33 @@ def stored_request(
     return None
 
 
-def why_unreadable(stored: object, option: int | None = None) -> str:
-    """Return why `stored_request` returns none; empty where it returns a request."""
-    found = _read(stored, option)
-    return "" if isinstance(found, PurchaseRequest) else found
+async def unreadable_purchases(
+    connection: AsyncConnection, pool: str | None = None
+) -> list[tuple[str, str]]:
+    """Return the purchases that have not ended whose request cannot be read, and why: of a pool
+    those that still buy, or of all pools."""
+    rows = await connection.execute(text(_OPEN), {"pool": pool})
+    found = [(row.id, _read(row.request, row.option)) for row in rows]
+    return [(id, why) for id, why in found if isinstance(why, str)]
 
 
 def stored_decision(block_id: str, stored: object) -> BlockDecision | None:
     """Return what was decided last about a block; None where nothing was, or it cannot be read."""
-    if stored is None:
-        return None
     fields = {**stored, "block_id": block_id} if isinstance(stored, dict) else stored
-    try:
-        return BlockDecision.model_validate(fields)
-    except ValidationError as error:
-        _say_once("the decision about block", block_id, _problems(error, fields))
-        return None
+    return _or_none(BlockDecision, fields, "the decision about block", block_id)
 
 
 def stored_record(pool: str, stored: object) -> BuyingRecord | None:
     """Return what a pool decided last about buying; None where there is none that can be read."""
-    if stored is None:
-        return None
+    return _or_none(BuyingRecord, stored, "the decision to buy of pool", pool)
+
+
+def _or_none(model: type[M], stored: object, what: str, id: str) -> M | None:
+    """Return what is stored; None where nothing is, or it cannot be read."""
     try:
-        return BuyingRecord.model_validate(stored)
+        return None if stored is None else model.model_validate(stored)
     except ValidationError as error:
-        _say_once("the decision to buy of pool", pool, _problems(error, stored))
+        _say_once(what, id, _problems(error, stored))
         return None
 
 
@@ -77,3 +83,13 @@ def _problems(error: ValidationError, stored: object) -> str:
 def _say_once(what: str, id: str, problems: str) -> None:
     """Name a row in the log; later looks find the same, and say nothing."""
     _log.warning("%s %s is left alone: what is stored cannot be read (%s)", what, id, problems)
+
+
+_OPEN = """
+    SELECT id, request,
+           (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option
+      FROM purchases p
+     WHERE state NOT IN ('ENDED', 'REFUSED')
+       AND (CAST(:pool AS text) IS NULL OR (pool = :pool AND buying))
+     ORDER BY created_at, id
+"""

@@ -180,6 +180,8 @@ def _hindrance(
         return Lost("buying is off for this pool")
     if caps_left.stopped:
         return Lost(f"buying is stopped: {caps_left.stopped}", HeldBy.STOPPED)
+    if caps_left.unreadable:
+        return Lost(f"it cannot be read what comes of {caps_left.unreadable}", HeldBy.UNREADABLE)
     bought_at = unmet.last_bought_at
     if bought_at is not None and now < bought_at + policy.cooldown:
         until = f"{bought_at + policy.cooldown:%H:%M:%S} UTC"

@@ -26,7 +26,7 @@ class Standing(NamedTuple):
 
 
 NO_BUYING = Standing("")
-_STAYS = (HeldBy.REFUSED, HeldBy.COOLDOWN, HeldBy.MARKET_AWAY)
+_STAYS = (HeldBy.REFUSED, HeldBy.COOLDOWN, HeldBy.MARKET_AWAY, HeldBy.UNREADABLE)
 """What holds beside caps, whatever the job."""
 _OF_PRICES = {Tier.FAST: ("max_price.FAST",), Tier.FLEX: ("max_price.FLEX", "flex_price")}
 """What holds for all jobs of a tier, at the prices of then."""
@@ -96,6 +96,8 @@ def _helps(pool: PoolSpec, last: BuyingRecord, failed: Failed | None) -> str:
             return "raise the cap that is named: `longshore market caps` shows all"
         case HeldBy.COOLDOWN:
             return f"wait until then, or make the cooldown shorter{setting}"
+        case HeldBy.UNREADABLE:
+            return "see `longshore doctor`: correct the row, or run the version that stored it"
         case HeldBy.MARKET_AWAY:
             return f"see what the markets say: `longshore doctor`, {_dry_run(pool)}"
         case "flex_price":

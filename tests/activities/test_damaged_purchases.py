@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from activities.buying.block_end_views import BlockEndViews
 from activities.buying.block_scene import read_scene
 from activities.buying.coming import purchases_under_way
-from activities.buying.deciding import BuyingActivities
+from activities.buying.deciding import BuyingActivities, caps_left
 from activities.buying.purchase_details import PurchaseDetails
 from activities.buying.purchase_views import PurchaseViews
 from activities.buying.reasons import BuyingReasons, read_standing
@@ -117,6 +117,9 @@ async def test_a_purchase_that_cannot_be_read_is_named(ledger: Ledger):
     )
     await ledger.rows("UPDATE purchase_orders SET option = 7 WHERE key = 'b-lost'")
     (found,) = await buying.purchases(ledger.database)
+    async with ledger.database.snapshot() as connection:
+        caps = await caps_left(connection, await load_pool(connection, ledger.pool), ())
+    assert caps.unreadable == "p-coming", "or it would be bought for the same jobs again"
     assert "purchase p-coming: options[0]" in found.says
     assert "purchase p-lost: there is no option 7, which was ordered" in found.says
 

@@ -246,6 +246,7 @@ def test_demand_of_late_makes_unused_time_worth_something():
         (CapsLeft(tiers={Tier.FAST: 0}), "for FAST", "caps.per_tier_day.FAST"),
         (CapsLeft(tenants={"default": 1}), "for default", "caps.per_tenant_day"),
         (CapsLeft(stopped="too dear today"), "buying is stopped: too dear today", "stopped"),
+        (CapsLeft(unreadable="p-1"), "it cannot be read what comes of p-1", "unreadable"),
     ],
 )
 @pytest.mark.parametrize("rule", list(BuyingRule))

@@ -7,7 +7,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying.reasons import read_standing
-from activities.buying.stored_documents import why_unreadable
+from activities.buying.stored_documents import unreadable_purchases
 from activities.buying.switch import why_stopped
 from activities.database import Database
 from activities.providers.registry import configured
@@ -62,17 +62,16 @@ async def _look(database: Database, settings: Settings) -> list[Finding]:
 async def purchases(database: Database) -> list[Finding]:
     """Return the purchases that have not ended and whose stored request cannot be read."""
     async with database.transaction() as connection:
-        rows = (await connection.execute(text(_OPEN))).all()
-    found = [(row.id, why_unreadable(row.request, row.option)) for row in rows]
-    named = [f"purchase {id}: {visible(why)[:_LONGEST]}" for id, why in found if why]
+        found = await unreadable_purchases(connection)
+    named = [f"purchase {id}: {visible(why)[:_LONGEST]}" for id, why in found]
     if not named:
         return [ok("purchases", "what is stored of every purchase under way can be read")]
     return [
         warn(
             "purchases",
             f"the stored request cannot be read of {listed(named, _SHOWN, between='; ')}",
-            "Correct the row, or run the version that has stored it. Until then its pool decides "
-            "as if nothing came of that purchase, and may buy again for the same jobs.",
+            "Correct the row, or run the version that has stored it. Its pool buys nothing while "
+            "that purchase is under way.",
         )
     ]
 
@@ -95,10 +94,4 @@ _MAY_BUY = """
       LEFT JOIN queue q ON q.pool = p.name AND NOT q.held
      WHERE p.spec #>> '{buying,enabled}' = 'true'
      GROUP BY p.name ORDER BY p.name
-"""
-
-_OPEN = """
-    SELECT id, request,
-           (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option
-      FROM purchases p WHERE state NOT IN ('ENDED', 'REFUSED') ORDER BY created_at, id
 """
