@@ -18,7 +18,8 @@ def summary_of(spec: JobSpec) -> str:
 
 def as_summary(text: str) -> str:
     """Return the text as a summary on Temporal's screens: escaped, at most 200 bytes."""
-    return visible(text).encode()[:200].decode(errors="ignore")
+    # Cut first: a step that stops a gang asks for one for each node, of the same long reason.
+    return visible(text[:200]).encode()[:200].decode(errors="ignore")
 
 
 def job_details(

@@ -30,6 +30,17 @@ async def activities(temporal: Client, workflow_id: str) -> list[str]:
     ]
 
 
+async def pending(temporal: Client, workflow_id: str) -> list[str]:
+    """Return the names of the activities that a workflow waits for.
+
+    Of a history of megabytes this is to be asked again and again, and not `activities`: reading
+    one keeps the workflows of this process waiting for as long as the SDK lets them take.
+    """
+    description = await temporal.get_workflow_handle(workflow_id).describe()
+    asked = description.raw_description.pending_activities
+    return [each.activity_type.name for each in asked]
+
+
 async def runs(temporal: Client, workflow_id: str) -> list[str]:
     """Return the run ids of a workflow from its first run to its newest."""
     newest = (await temporal.get_workflow_handle(workflow_id).describe()).run_id

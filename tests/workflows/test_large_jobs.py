@@ -27,7 +27,7 @@ from models.messages import (
 from models.placement import Placement, Rank
 from models.settings import Settings
 from tests.support.control import a_spec, is_queued, lease_ends
-from tests.support.histories import activities, timers
+from tests.support.histories import pending, timers
 from tests.support.scripted_node import ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually
 from workers.control import workflow_runner
@@ -134,7 +134,7 @@ async def test_a_gang_on_many_nodes_is_stopped_for_a_reason_of_any_length(tempor
         )
 
         async def asked(step: str) -> bool:
-            return (await activities(temporal, handle.id)).count(step) == nodes
+            return (await pending(temporal, handle.id)).count(step) == nodes
 
         try:
             await handle.signal(JobWorkflow.placed, _placement_on(nodes, queue))
