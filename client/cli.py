@@ -8,7 +8,8 @@ command needs it, so that help and completion answer at once.
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from typing import Annotated, Any, NoReturn
@@ -34,6 +35,7 @@ from client import (
 from client.process import leave
 from client.terminal import note
 from models.errors import LongshoreError, SpecError
+from models.visible import visible
 
 INTERRUPTED = 130
 WRONG_USAGE = 2
@@ -42,8 +44,35 @@ UNEXPECTED = 70
 PLUGINS = "longshore.commands"
 _OTHERS = "Setup"
 
+_WrongUsage: Any = typer.BadParameter.__mro__[1]
+"""The base of all errors of usage, which typer does not export."""
+
+
+@contextmanager
+def _escaping_usage() -> Iterator[None]:
+    """An error of usage repeats what was typed: with hidden characters written out."""
+    try:
+        yield
+    except _WrongUsage as error:
+        error.message = visible(error.message)
+        raise
+
+
+class _Commands(TyperGroup):
+    """All commands; those below are parsed within `invoke`."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with _escaping_usage():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _escaping_usage():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
     name="longshore",
+    cls=_Commands,
     help="Loads GPU jobs onto machines: submit them, follow them, and ask why they wait.",
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.core import TyperGroup
 
-from client.cli import command_line
+from client.cli import command_line, run
 from models.document import load_document
 from models.job import JobSpec
 from models.placement import PackingRule
@@ -236,6 +236,25 @@ def test_place_puts_every_rule_beside_the_others(cli: CLI) -> None:
 def test_the_program_leaves_with_the_exit_code_of_its_command() -> None:
     ran = _program("submit", "no-such.yaml")
     assert (ran.returncode, ran.stdout) == (65, "")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("x\u202ey",),
+        ("--x\u202ey",),
+        ("jobs", "x\u202ey"),
+        ("jobs", "--x\u202ey"),
+        ("market", "caps", "--x\u202ey"),
+    ],
+)
+def test_wrong_usage_is_told_with_hidden_characters_written_out(
+    args: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+):
+    assert run(args) == 2
+    said = capsys.readouterr().err
+    assert "\u202e" not in said
+    assert "x\\u202ey" in said
 
 
 @pytest.mark.parametrize(
