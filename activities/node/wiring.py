@@ -7,7 +7,7 @@ be read is left out.
 import contextlib
 import logging
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,10 +85,17 @@ def read_conformance(count: int) -> Conformance:
         vbios = {str(pynvml.nvmlDeviceGetVbiosVersion(handle)) for handle in handles}
     except pynvml.NVMLError:
         return Conformance()
-    host = host_firmware()
     cards = [*sorted(vbios), *_card_firmware(_NETWORK_CARDS)]
-    firmware = ",".join([*cards, *(fact for part in host for fact in part.facts)])
     kernel = kernel_parameters(_read(_KERNEL)) | {"release": platform.release()}
+    return conformance_of(driver, cards, host_firmware(), kernel)
+
+
+def conformance_of(
+    driver: str, cards: Sequence[str], host: tuple[HostFirmware, ...], kernel: Mapping[str, str]
+) -> Conformance:
+    """Return the fingerprint of a machine: of its driver, the firmware of its cards and of the
+    host, and its kernel."""
+    firmware = ",".join([*cards, *(fact for part in host for fact in part.facts)])
     return Conformance(fingerprint(driver, firmware, kernel), host)
 
 

@@ -11,6 +11,7 @@ from activities.node.wiring import (
     Conformance,
     Ends,
     cards_beside,
+    conformance_of,
     host_firmware,
     kernel_parameters,
     link_rows,
@@ -112,6 +113,16 @@ def test_the_firmware_of_board_and_bmc_is_told_and_no_serial_number(tmp_path: Pa
         HostFirmware(part="BIOS", facts=("bios_vendor American Megatrends", "bios_version 3.2b")),
         HostFirmware(part="BMC", facts=("bmc 1.71",)),
     )
+
+
+@pytest.mark.parametrize("part", ["BIOS", "BMC"])
+def test_another_firmware_of_the_host_is_another_fingerprint(part: str):
+    def of(*facts: str) -> str | None:
+        firmware = (HostFirmware(part=part, facts=facts),)
+        return conformance_of("570.86", ["96.00"], firmware, {"iommu": "pt"}).fingerprint
+
+    assert of("version 3.2b") == of("version 3.2b")
+    assert len({of("version 3.2b"), of("version 3.3"), of()}) == 3
 
 
 def test_firmware_that_is_not_there_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
