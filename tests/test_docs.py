@@ -64,14 +64,26 @@ def test_the_deployment_page_names_every_schedule():
 def test_every_decision_that_is_named_exists():
     """Anywhere in the tree: pages, code, packaging, workflows of the forge."""
     there = {file.name for file in (ROOT / "docs" / "decisions").glob("*.md")}
-    listed = subprocess.run(
-        ["git", "-c", "safe.directory=*", "grep", "-hoIE",
-         r"decisions/[0-9]{4}-[a-z0-9-]+(\.md)?"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    named = {line.removeprefix("decisions/") for line in listed.stdout.splitlines()}
+    listed = git("grep", "-hoIE", r"decisions/[0-9]{4}-[a-z0-9-]+(\.md)?")
+    named = {line.removeprefix("decisions/") for line in listed.splitlines()}
     assert len(named) > 10
     assert {name for name in named if f"{name.removesuffix('.md')}.md" not in there} == set()
+
+
+def test_every_decision_is_listed():
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"\]\((\d{4}-[^)]+)\)", (folder / "README.md").read_text())
+    assert sorted(listed) == sorted(file.name for file in folder.glob("0*.md"))
+
+
+def test_commits_that_are_shown_as_examples_exist():
+    if git("rev-parse", "--is-shallow-repository").strip() == "true":
+        pytest.skip("the history is cut off")
+    page = (ROOT / "docs" / "development.md").read_text()
+    shown = re.findall(r"`([A-Z][a-z]+(?: [^` ]+){3,})`", page)
+    assert len(shown) >= 7
+    subjects = set(git("log", "--format=%s").splitlines())
+    assert [subject for subject in shown if subject not in subjects] == []
 
 
 def test_the_order_book_of_the_console_page_has_the_fields_of_an_answer():
@@ -108,6 +120,15 @@ def test_mistakes_in_commands_are_found():
     assert mistake_in("longshore submit --gpu 2", group)
     assert mistake_in("longshore pool sett default", group)
     assert not mistake_in("longshore submit --gpus 2 -- sh -c 'run --gpu'", group)
+
+
+def git(*arguments: str) -> str:
+    """Return what a command of git writes."""
+    done = subprocess.run(
+        ["git", "-c", "safe.directory=*", *arguments],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout
 
 
 def links_of(page: Path) -> list[str]:
