@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help install demo survive up down test test-fast bench-test faults chaos histories lint \
-  format bench docs lock clean
+  format bench docs site lock clean
 
 # A run of all tests starts several hundred Python processes: what they import is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
@@ -91,14 +91,22 @@ docs: $(STAMP) ## Write the pages that are made from the code
 	@$(BIN)/python -m workers.settings_page
 	@$(BIN)/python -m models.job_docs
 
+# The pages link to each other as they lie in the repository, so the site has its folders.
+# Not --quiet: warnings that are not written do not count for --strict.
+PAGES = README.md CHANGELOG.md LICENSE docs deploy examples
+site: $(STAMP) ## Build the pages as a website in site/; a broken link is an error
+	@rm -rf build/pages && mkdir -p build/pages && cp -R $(PAGES) build/pages
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
+	@echo "The site is in site/: open site/index.html, or $(BIN)/python -m http.server -d site"
+
 lock: $(STAMP) ## Choose versions anew and write requirements.lock (all platforms, with hashes)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --generate-hashes --upgrade \
+	@$(BIN)/uv pip compile pyproject.toml --group dev --group docs --universal --generate-hashes --upgrade \
 	  --no-config --no-annotate --no-header --quiet -o requirements.lock
 	@grep -c '==' requirements.lock | sed 's/$$/ packages in requirements.lock/'
 
 clean: ## Remove caches, and the virtual environment
-	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist site *.egg-info
 
 # The lock has a hash for every file, and only wheels are taken: nothing is built from
 # unpinned parts. The project itself is linked in place with the setuptools of the lock.
