@@ -70,6 +70,10 @@ def test_every_decision_that_is_named_exists():
     assert {name for name in named if f"{name.removesuffix('.md')}.md" not in there} == set()
 
 
+def test_the_readme_stays_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
 def test_every_decision_is_listed():
     folder = ROOT / "docs" / "decisions"
     listed = re.findall(r"\]\((\d{4}-[^)]+)\)", (folder / "README.md").read_text())
