@@ -43,6 +43,7 @@ from models.reconcile import (
     Finding,
     LoseNode,
     Mend,
+    NotJudged,
     ReconcileReport,
     ReconcileRequest,
     Stop,
@@ -51,7 +52,8 @@ from models.reconcile import (
     WorkflowState,
 )
 from models.settings import Settings
-from scheduling.reconcile import compare, ended_lately
+from scheduling.reconcile import compare
+from scheduling.reconcile_lost import lost
 
 _AT_MOST = 300
 """Findings that one run reports: a report travels."""
@@ -89,7 +91,8 @@ class ReconcileActivities:
     async def find_differences(self, request: ReconcileRequest) -> ReconcileReport:
         """Return what database, workflows, agents and markets disagree on; changes nothing."""
         seen = await observe(self._database, self._temporal, request, self._node_lost_after)
-        found, lately = compare(seen, request), ended_lately(seen, request)
+        found = compare(seen, request)
+        lately = [each for each in lost(seen, request) if not each.by(seen.at)]
         if found or lately:
             await asyncio.sleep(request.second_look.total_seconds())
             seen = await observe(self._database, self._temporal, request, self._node_lost_after)
@@ -97,8 +100,8 @@ class ReconcileActivities:
             found = [
                 each for each in compare(seen, request) if (each.kind, each.subject) in before
             ]
-            still = {job.id for job in seen.jobs if job.ended_at is None}
-            lately = {job_id: at for job_id, at in lately.items() if job_id in still}
+            still = {each.finding.subject for each in lost(seen, request)}
+            lately = [each for each in lately if each.finding.subject in still]
         at_markets = await self._at_markets()
         stops = [await self._with_stop(each) for each in found[:_AT_MOST]]
         return ReconcileReport(
@@ -109,7 +112,13 @@ class ReconcileActivities:
             pools=len(seen.pools),
             dry_run=request.dry_run,
             too_recent=len(lately),
-            again_at=max(lately.values(), default=None),
+            not_judged=tuple(
+                NotJudged(
+                    subject=each.finding.subject, problem=each.finding.problem, after=each.after
+                )
+                for each in lately[:_AT_MOST]
+            ),
+            again_at=max((each.after for each in lately), default=None),
         )
 
     @activity.defn

@@ -176,6 +176,15 @@ class ReconcileRequest(StartInput):
     """A node that does not take the order to stop a process within this keeps its leases."""
 
 
+class NotJudged(Wire):
+    """What a step under way may explain yet: no finding."""
+
+    subject: str
+    problem: str
+    after: Instant
+    """What is still so after this is a finding."""
+
+
 class ReconcileReport(Wire):
     """Output of `ReconcileWorkflow`."""
 
@@ -188,9 +197,11 @@ class ReconcileReport(Wire):
     pools: int = 0
     dry_run: bool = False
     too_recent: int = 0
-    """Open jobs whose workflow has ended within the margin: no findings, they are left alone."""
+    """What has lost its workflow within the margin: no findings, it is left alone."""
+    not_judged: tuple[NotJudged, ...] = ()
+    """The first few hundred of these, one by one."""
     again_at: Instant | None = None
-    """After this all of these can be recorded; None where there are none."""
+    """After this all of these can be judged; None where there are none."""
 
     @property
     def settled(self) -> bool:

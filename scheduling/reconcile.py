@@ -5,18 +5,16 @@ alone. The rows are read before Temporal is asked, so a workflow that ended, or 
 is young too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from models.job import JobResult, JobState, JobStatus
+from models.job import JobState, JobStatus
 from models.messages import LeaseEnd, job_workflow_id, node_workflow_id, pool_workflow_id
 from models.reconcile import (
     EndAttempt,
-    EndJob,
     Finding,
     FindingKind,
     JobSeen,
-    LoseNode,
     Mend,
     NodeSeen,
     Observed,
@@ -26,10 +24,9 @@ from models.reconcile import (
     ReconcileRequest,
     TellLost,
     TellPlaced,
-    WorkflowSeen,
     WorkflowState,
 )
-from scheduling.reconcile_blocks import not_followed, workflows_of
+from scheduling.reconcile_lost import Lost, lost_blocks, lost_jobs, lost_nodes, workflows_of
 
 _JOB_PREFIX = job_workflow_id("")
 _HAS_PROCESS = (JobState.RUNNING, JobState.STOPPING)
@@ -74,28 +71,22 @@ def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
     agents."""
     open_jobs = [job for job in seen.jobs if job.ended_at is None]
     live_nodes = [node for node in seen.nodes if node.alive]
+    jobs = (*_jobs(seen, request), *_by_now(lost_jobs(seen, request), seen))
+    nodes = (*_nodes(seen, request), *_by_now(lost_nodes(seen, request), seen))
+    blocks = _by_now(lost_blocks(seen, request), seen)
     return (
-        *_hold_back(_jobs(seen, request), len(open_jobs), "open jobs", request),
+        *_hold_back(jobs, len(open_jobs), "open jobs", request),
         *_unrecorded_jobs(seen, request),
         *_pools(seen, request),
-        *_hold_back(_nodes(seen, request), len(live_nodes), "live nodes", request),
-        *_hold_back(not_followed(seen, request), len(seen.blocks), "blocks", request),
+        *_hold_back(nodes, len(live_nodes), "live nodes", request),
+        *_hold_back(blocks, len(seen.blocks), "blocks", request),
         *_ledgers(seen),
         *_agents(seen, request),
     )
 
 
-def ended_lately(seen: Observed, request: ReconcileRequest) -> Mapping[str, datetime]:
-    """Return the open jobs whose workflow has ended too lately for a finding, each with the moment
-    after which it is one."""
-    found: dict[str, datetime] = {}
-    for job in seen.jobs:
-        flow = seen.workflows.get(job_workflow_id(job.id))
-        if job.ended_at is not None or flow is None or flow.result is None:
-            continue
-        if flow.closed_at is not None and not _older(flow.closed_at, seen, request.margin):
-            found[job.id] = flow.closed_at + request.margin
-    return found
+def _by_now(found: Iterable[Lost], seen: Observed) -> Iterator[Finding]:
+    return (each.finding for each in found if each.by(seen.at))
 
 
 # --- jobs ---------------------------------------------------------------------------------
@@ -105,10 +96,8 @@ def _jobs(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:
     for job in seen.jobs:
         if job.ended_at is not None:
             finding = _left_after_end(job, seen, request)
-        elif _runs(seen, job):
-            finding = _where_it_is(job, seen, request)
         else:
-            finding = _without_workflow(job, seen, request)
+            finding = _where_it_is(job, seen, request) if _runs(seen, job) else None
         if finding is not None:
             yield finding
 
@@ -125,39 +114,6 @@ def _left_after_end(job: JobSeen, seen: Observed, request: ReconcileRequest) -> 
         job.id, FindingKind.LEFT_AFTER_END, f"it has ended, and {left} still",
         Mend(end_attempt=end),
     )  # fmt: skip
-
-
-def _without_workflow(job: JobSeen, seen: Observed, request: ReconcileRequest) -> Finding | None:
-    flow = seen.workflows.get(job_workflow_id(job.id))
-    if flow is None:
-        return None
-    if flow.state is WorkflowState.CLOSED and flow.result is not None:
-        if not _older(flow.closed_at, seen, request.margin):
-            return None
-        return _about_job(
-            job.id,
-            FindingKind.END_NOT_RECORDED,
-            f"its workflow has ended ({flow.result.message or flow.result.state.value}), and "
-            "nobody recorded that",
-            Mend(end_job=EndJob(result=_counted(flow.result, job), attempt=job.attempt)),
-        )
-    if flow.state is not WorkflowState.MISSING:
-        return None
-    if not _older(job.held_since, seen, request.missing_margin):
-        return None
-    result = JobResult(
-        job_id=job.id, state=JobState.FAILED,
-        message="Temporal knows no workflow of this job any more",
-    )  # fmt: skip
-    return _about_job(
-        job.id, FindingKind.WORKFLOW_MISSING, "it is open, and Temporal knows no workflow of it",
-        Mend(end_job=EndJob(result=_counted(result, job), attempt=job.attempt)),
-    )  # fmt: skip
-
-
-def _counted(result: JobResult, job: JobSeen) -> JobResult:
-    attempts = job.placement.attempt if job.placement else 0
-    return result.model_copy(update={"attempts": max(result.attempts, attempts)})
 
 
 def _doubtful(job: JobSeen, seen: Observed, request: ReconcileRequest) -> bool:
@@ -294,12 +250,9 @@ def _late(pool: PoolSeen, seen: Observed, request: ReconcileRequest) -> bool:
 def _nodes(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:
     for node in seen.nodes:
         flow = seen.workflows.get(node_workflow_id(node.id))
-        if flow is None:
+        if flow is None or flow.state is not WorkflowState.RUNNING:
             continue
-        if flow.state is WorkflowState.RUNNING:
-            finding = _other_words(node, seen, request)
-        else:
-            finding = _not_watched(node, flow, seen, request) if node.alive else None
+        finding = _other_words(node, seen, request)
         if finding is not None:
             yield finding
     known = {node.id for node in seen.nodes}
@@ -309,27 +262,6 @@ def _nodes(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:
                 node_id, FindingKind.NODE_DIFFERS,
                 f"its workflow watches epoch {status.epoch}, and the database has no such node",
             )  # fmt: skip
-
-
-def _not_watched(
-    node: NodeSeen, flow: WorkflowSeen, seen: Observed, request: ReconcileRequest
-) -> Finding | None:
-    # An agent that nobody watches has killed its processes well before `node_lost_after`, and
-    # registers anew under another epoch.
-    if flow.state is WorkflowState.MISSING:
-        kind, how = FindingKind.WORKFLOW_MISSING, "is not known to Temporal"
-        since, margin = node.registered_at, request.missing_margin
-    else:
-        kind, how = FindingKind.NODE_NOT_WATCHED, "has ended"
-        since = max(node.registered_at, flow.closed_at or node.registered_at)
-        margin = seen.node_lost_after + request.margin
-    if not _older(since, seen, margin):
-        return None
-    reason = f"nobody watched it: its workflow {how}"
-    return _about_node(
-        node.id, kind, f"it is {node.state.value} in epoch {node.epoch}, and its workflow {how}",
-        Mend(lose_node=LoseNode(node_id=node.id, epoch=node.epoch, reason=reason)),
-    )  # fmt: skip
 
 
 def _other_words(node: NodeSeen, seen: Observed, request: ReconcileRequest) -> Finding | None:
@@ -373,7 +305,7 @@ def _agents(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:
 
 
 def _hold_back(
-    findings: Iterator[Finding], count: int, things: str, request: ReconcileRequest
+    findings: Iterable[Finding], count: int, things: str, request: ReconcileRequest
 ) -> Sequence[Finding]:
     """Take back the mends of missing workflows where most are missing: that is no accident of
     one of them, and ending them all would be the greater harm."""

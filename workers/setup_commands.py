@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
 
+_SHOWN = 10
+"""Things that are too recent and named; `--json` has more."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(setup)
@@ -86,7 +90,7 @@ def _show(report: ReconcileReport) -> None:
     compared = f"open jobs: {report.jobs}, nodes: {report.nodes}, pools: {report.pools}"
     mended = sum(finding.mended for finding in report.findings)
     if report.again_at is not None:
-        typer.echo(_too_recent(report.too_recent, report.again_at))
+        _show_not_judged(report, report.again_at)
     if not report.findings:
         agree = "All else agrees" if report.too_recent else "All agree"
         typer.echo(f"{agree} ({compared}).")
@@ -94,21 +98,29 @@ def _show(report: ReconcileReport) -> None:
         typer.echo(f"\nFindings: {len(report.findings)}, mended: {mended} ({compared}).")
 
 
-def _too_recent(jobs: int, again_at: datetime) -> str:
-    of = "1 job has" if jobs == 1 else f"{jobs} jobs have"
+def _show_not_judged(report: ReconcileReport, again_at: datetime) -> None:
+    from scheduling.words import and_more
+
+    named = report.not_judged[:_SHOWN]  # none where an older version has looked
+    for each in named:
+        _show_line("wait", "cyan", each.subject, each.problem)
+    if named and report.too_recent > len(named):
+        typer.echo(and_more(report.too_recent - len(named)))
     after = again_at + timedelta(seconds=1)  # its fraction is not shown
-    return (
-        f"{of} ended outside too recently to be recorded: run it again after {after:%H:%M:%S} UTC"
+    typer.echo(
+        f"Too recent to be judged: {report.too_recent}. Run it again after {after:%H:%M:%S} UTC."
     )
 
 
 def _show_finding(finding: Finding, *, dry_run: bool) -> None:
 
     word, colour = ("mended", "green") if finding.mended else ("look", "yellow")
-    line = Text.assemble(
-        (f"{word:<6}  ", colour), (f"{finding.subject}: ", "bold"), finding.problem
-    )
-    out().print(line, soft_wrap=True)
+    _show_line(word, colour, finding.subject, finding.problem)
     done = finding.done or ("can be mended" if dry_run and finding.mend else "")
     if done:
         out().print(Text(f"        {done}", style="dim"), soft_wrap=True)
+
+
+def _show_line(word: str, colour: str, subject: str, problem: str) -> None:
+    line = Text.assemble((f"{word:<6}  ", colour), (f"{subject}: ", "bold"), problem)
+    out().print(line, soft_wrap=True)

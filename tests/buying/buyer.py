@@ -33,12 +33,14 @@ from models.purchase import (
     buying_workflow_id,
     purchase_workflow_id,
 )
+from models.reconcile import ReconcileReport, ReconcileRequest
 from scheduling.buying import prices
 from tests.support.control import new_pool
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
 from workflows.block import BlockWorkflow
 from workflows.purchase import PurchaseWorkflow
+from workflows.reconcile import ReconcileWorkflow
 
 DOLLAR = 1_000_000
 READY_WITHIN = timedelta(seconds=90)
@@ -111,6 +113,13 @@ class Buyer:
         except RPCError:
             return False
         return True
+
+    async def reconciled(self, request: ReconcileRequest) -> ReconcileReport:
+        """Run a pass of reconcile over everything."""
+        return await self.temporal.execute_workflow(
+            ReconcileWorkflow.run, request, id=f"reconcile-{uuid.uuid4().hex[:8]}",
+            task_queue=CONTROL_TASK_QUEUE,
+        )  # fmt: skip
 
     async def look(self, block_id: str) -> BlockLook:
         """Look at a block, as its workflow does."""

@@ -1,6 +1,5 @@
 """What a market lists and nobody here knows is found, with what it costs; and the other way."""
 
-import uuid
 from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -13,16 +12,15 @@ from activities.metrics import SILENT
 from activities.providers import registry
 from console.bought import Bought
 from console.purchases_view import orphans_html
-from models.messages import CONTROL_TASK_QUEUE
 from models.purchase import block_workflow_id
-from models.reconcile import Finding, FindingKind, ReconcileRequest
+from models.reconcile import Finding, FindingKind, NotJudged, ReconcileRequest
 from models.settings import Settings
 from tests.buying.buyer import Buyer, an_offer, pod_option
 from tests.support.market_shop import Shop
 from tests.support.waiting import eventually
-from workflows.reconcile import ReconcileWorkflow
 
 NOW = timedelta(0)
+_SOON = timedelta(seconds=0.3)
 
 
 async def findings(
@@ -117,15 +115,18 @@ async def test_a_block_whose_workflow_was_terminated_is_followed_again(buyer: Bu
     bought = await buyer.buy(pod_option(await an_offer(buyer.market)))
     (block,) = bought.orders
     await buyer.temporal.get_workflow_handle(block_workflow_id(block)).terminate()
-    soon = ReconcileRequest(margin=timedelta(seconds=0.3), second_look=timedelta(seconds=0.3))
+
+    async def not_judged() -> list[NotJudged]:
+        report = await buyer.reconciled(ReconcileRequest(second_look=_SOON))
+        return [each for each in report.not_judged if each.subject == f"block {block}"]
 
     async def found() -> list[Finding]:
-        report = await buyer.temporal.execute_workflow(
-            ReconcileWorkflow.run, soon, id=f"reconcile-{uuid.uuid4().hex[:8]}",
-            task_queue=CONTROL_TASK_QUEUE,
-        )  # fmt: skip
+        report = await buyer.reconciled(ReconcileRequest(margin=_SOON, second_look=_SOON))
         return [each for each in report.findings if each.subject == f"block {block}"]
 
+    (waits,) = await eventually(not_judged)
+    assert waits.problem == "it has not ended, and its workflow has ended"
+    assert waits.after > datetime.now(UTC)
     (finding,) = await eventually(found)
     assert (finding.kind, finding.done) == (
         FindingKind.BLOCK_NOT_FOLLOWED, "its workflow was started again",

@@ -188,17 +188,22 @@ async def test_reconcile_says_what_has_ended_too_recently_and_when_to_run_it_aga
         done = await _longshore(settings, "reconcile")
         assert (done.returncode, done.stderr) == (0, "")
         lines = done.stdout.splitlines()
-        assert len(lines) == 2, lines
-        too_recent, others = lines
-        assert others.startswith("All else agrees (open jobs: 1, ")
-        return too_recent == (
-            "1 job has ended outside too recently to be recorded: run it again after "
-            f"{again_at + timedelta(seconds=1):%H:%M:%S} UTC"
+        assert len(lines) == 3, lines
+        assert lines[0].startswith(f"wait    job {job_id}: its workflow has ended (its workflow ")
+        assert lines[0].endswith(", and nobody recorded that")
+        assert lines[2].startswith("All else agrees (open jobs: 1, ")
+        return lines[1] == (
+            "Too recent to be judged: 1. Run it again after "
+            f"{again_at + timedelta(seconds=1):%H:%M:%S} UTC."
         )
 
     await eventually(told)
     report = json.loads((await _longshore(settings, "reconcile", "--json")).stdout)
     assert report["too_recent"] == 1
+    (waits,) = report["not_judged"]
+    assert (waits["subject"], datetime.fromisoformat(waits["after"])) == (
+        f"job {job_id}", again_at,
+    )  # fmt: skip
     assert datetime.fromisoformat(report["again_at"]) == again_at
     at_once = ReconcileRequest(margin=timedelta(0), second_look=timedelta(0))
     report = await reconcile(longshore, at_once)

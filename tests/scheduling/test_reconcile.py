@@ -21,7 +21,8 @@ from models.reconcile import (
     WorkflowSeen,
     WorkflowState,
 )
-from scheduling.reconcile import compare, ended_lately, to_ask, to_describe
+from scheduling.reconcile import compare, to_ask, to_describe
+from scheduling.reconcile_lost import Lost, lost
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 OLD, YOUNG = NOW - timedelta(hours=1), NOW - timedelta(seconds=5)
@@ -73,6 +74,10 @@ def found(*flows: WorkflowSeen, **fields: Any) -> list[Finding]:
     return list(compare(seen(*flows, **fields), REQUEST))
 
 
+def not_judged(*flows: WorkflowSeen, **fields: Any) -> list[Lost]:
+    return [each for each in lost(seen(*flows, **fields), REQUEST) if not each.by(NOW)]
+
+
 def only(findings: list[Finding], kind: FindingKind) -> Finding:
     assert [finding.kind for finding in findings] == [kind]
     return findings[0]
@@ -103,8 +108,8 @@ def test_an_end_that_nobody_recorded_is_recorded_as_the_workflow_ended(state: Jo
 
 def test_an_end_that_may_be_recorded_at_this_moment_is_left_alone():
     assert found(ended(at=YOUNG), jobs=[a_job()]) == []
-    again = ended_lately(seen(ended(at=YOUNG), jobs=[a_job()]), REQUEST)
-    assert again == {"j": YOUNG + REQUEST.margin}
+    (waits,) = not_judged(ended(at=YOUNG), jobs=[a_job()])
+    assert (waits.finding.subject, waits.after) == ("job j", YOUNG + REQUEST.margin)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +121,30 @@ def test_an_end_that_may_be_recorded_at_this_moment_is_left_alone():
         (ended(at=YOUNG), a_job(ended_at=YOUNG)),
     ],
 )
-def test_nothing_else_has_ended_lately(flow: WorkflowSeen, job: JobSeen):
-    assert ended_lately(seen(flow, jobs=[job]), REQUEST) == {}
+def test_no_other_job_waits_to_be_judged(flow: WorkflowSeen, job: JobSeen):
+    assert not_judged(flow, jobs=[job]) == []
+
+
+@pytest.mark.parametrize(
+    ("flow", "margin"),
+    [
+        (a_flow("node-n", CLOSED, closed_at=YOUNG), timedelta(seconds=12) + REQUEST.margin),
+        (a_flow("node-n", MISSING), REQUEST.missing_margin),
+    ],
+)
+def test_a_node_that_has_just_lost_its_workflow_waits_to_be_judged(
+    flow: WorkflowSeen, margin: timedelta
+):
+    assert found(flow, nodes=[a_node(registered_at=YOUNG)]) == []
+    (waits,) = not_judged(flow, nodes=[a_node(registered_at=YOUNG)])
+    assert (waits.finding.subject, waits.after) == ("node n", YOUNG + margin)
+
+
+@pytest.mark.parametrize("after", [timedelta(0), timedelta(microseconds=1)])
+def test_what_waits_is_a_finding_once_its_moment_has_passed(after: timedelta):
+    (waits,) = not_judged(ended(at=YOUNG), jobs=[a_job()])
+    later = seen(ended(at=YOUNG), jobs=[a_job()], at=waits.after + after)
+    assert compare(later, REQUEST) == ((waits.finding,) if after else ())
 
 
 @pytest.mark.parametrize(

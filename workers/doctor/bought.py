@@ -9,7 +9,7 @@ from activities.database import Database
 from activities.observation import BLOCKS, describe
 from models.purchase import block_workflow_id
 from models.reconcile import BlockSeen
-from scheduling.reconcile_blocks import nobody_follows, workflows_of
+from scheduling.reconcile_lost import nobody_follows, workflows_of
 from workers.doctor.findings import Finding, fail, ok, warn
 
 _CHECK = "blocks"

@@ -1,4 +1,4 @@
-"""Blocks that no workflow follows: found where nothing under way explains it, with their mend."""
+"""What of bought time no workflow follows: found where nothing under way explains it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from models.reconcile import (
     WorkflowState,
 )
 from scheduling.reconcile import compare, to_describe
+from scheduling.reconcile_lost import lost
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 OLD, YOUNG = NOW - timedelta(hours=1), NOW - timedelta(seconds=5)
@@ -65,6 +66,26 @@ def test_a_purchase_that_runs_starts_the_workflow_of_its_block_itself():
 )
 def test_what_is_followed_young_or_not_known_is_left_alone(flows: tuple[WorkflowSeen, ...]):
     assert compare(seen(*flows), REQUEST) == ()
+
+
+@pytest.mark.parametrize(
+    ("flows", "margin"),
+    [
+        ((a_flow("block-b", CLOSED, YOUNG),), REQUEST.margin),
+        ((a_flow("block-b", MISSING), a_flow("purchase-p", CLOSED, YOUNG)), REQUEST.margin),
+        ((a_flow("block-b", MISSING), a_flow("purchase-p", MISSING)), REQUEST.missing_margin),
+    ],
+)
+def test_a_block_that_has_just_lost_its_workflow_waits_to_be_judged(
+    flows: tuple[WorkflowSeen, ...], margin: timedelta
+):
+    young = seen(*flows, created_at=YOUNG)
+    assert compare(young, REQUEST) == ()
+    (waits,) = lost(young, REQUEST)
+    assert (waits.finding.subject, waits.after) == ("block b", YOUNG + margin)
+    later = young.model_copy(update={"at": waits.after + timedelta(seconds=1)})
+    (found,) = compare(later, REQUEST)
+    assert (found.kind, found.subject) == (waits.finding.kind, "block b")
 
 
 def test_a_block_of_which_temporal_knows_nothing_may_be_of_another_namespace():

@@ -1,0 +1,152 @@
+"""What no workflow looks after any more: jobs, nodes and blocks of bought time. Pure; a part of
+`scheduling.reconcile`.
+
+A workflow that has just ended may have told of its end at this moment: such a thing is lost for
+good only after a margin.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from models.job import JobResult, JobState
+from models.messages import job_workflow_id, node_workflow_id
+from models.purchase import block_workflow_id, purchase_workflow_id
+from models.reconcile import (
+    BlockSeen,
+    EndJob,
+    Finding,
+    FindingKind,
+    FollowBlock,
+    JobSeen,
+    LoseNode,
+    Mend,
+    NodeSeen,
+    Observed,
+    ReconcileRequest,
+    WorkflowSeen,
+    WorkflowState,
+)
+
+_CLOSED, _MISSING = WorkflowState.CLOSED, WorkflowState.MISSING
+
+
+class Lost(NamedTuple):
+    """What would be a finding, and from when on it is one."""
+
+    finding: Finding
+    after: datetime
+
+    def by(self, at: datetime) -> bool:
+        """Return whether it is one at this moment."""
+        return self.after < at
+
+
+def lost(seen: Observed, request: ReconcileRequest) -> tuple[Lost, ...]:
+    """Return all that has no workflow any more, however lately it lost that."""
+    return (
+        *lost_jobs(seen, request), *lost_nodes(seen, request), *lost_blocks(seen, request),
+    )  # fmt: skip
+
+
+def lost_jobs(seen: Observed, request: ReconcileRequest) -> Iterator[Lost]:
+    """Return the open jobs whose workflow has ended, or is not known."""
+    for job in seen.jobs:
+        flow = seen.workflows.get(job_workflow_id(job.id))
+        if job.ended_at is None and flow is not None:
+            yield from _lost_job(job, flow, request)
+
+
+def _lost_job(job: JobSeen, flow: WorkflowSeen, request: ReconcileRequest) -> Iterator[Lost]:
+    if flow.state is _CLOSED and flow.result is not None and flow.closed_at is not None:
+        why = (
+            f"its workflow has ended ({flow.result.message or flow.result.state.value}), and "
+            "nobody recorded that"
+        )
+        kind, result = FindingKind.END_NOT_RECORDED, flow.result
+        after = flow.closed_at + request.margin
+    elif flow.state is _MISSING:
+        why = "it is open, and Temporal knows no workflow of it"
+        kind, after = FindingKind.WORKFLOW_MISSING, job.held_since + request.missing_margin
+        result = JobResult(
+            job_id=job.id, state=JobState.FAILED,
+            message="Temporal knows no workflow of this job any more",
+        )  # fmt: skip
+    else:
+        return
+    end = EndJob(result=_counted(result, job), attempt=job.attempt)
+    yield Lost(
+        Finding(kind=kind, subject=f"job {job.id}", problem=why, mend=Mend(end_job=end)), after
+    )
+
+
+def _counted(result: JobResult, job: JobSeen) -> JobResult:
+    attempts = job.placement.attempt if job.placement else 0
+    return result.model_copy(update={"attempts": max(result.attempts, attempts)})
+
+
+def lost_nodes(seen: Observed, request: ReconcileRequest) -> Iterator[Lost]:
+    """Return the nodes that count as alive, and that no workflow watches."""
+    for node in seen.nodes:
+        flow = seen.workflows.get(node_workflow_id(node.id))
+        if node.alive and flow is not None and flow.state is not WorkflowState.RUNNING:
+            yield _lost_node(node, flow, seen.node_lost_after, request)
+
+
+def _lost_node(
+    node: NodeSeen, flow: WorkflowSeen, node_lost_after: timedelta, request: ReconcileRequest
+) -> Lost:
+    # An agent that nobody watches has killed its processes well before `node_lost_after`, and
+    # registers anew under another epoch.
+    if flow.state is _MISSING:
+        kind, how = FindingKind.WORKFLOW_MISSING, "is not known to Temporal"
+        after = node.registered_at + request.missing_margin
+    else:
+        kind, how = FindingKind.NODE_NOT_WATCHED, "has ended"
+        since = max(node.registered_at, flow.closed_at or node.registered_at)
+        after = since + node_lost_after + request.margin
+    reason = f"nobody watched it: its workflow {how}"
+    lose = LoseNode(node_id=node.id, epoch=node.epoch, reason=reason)
+    problem = f"it is {node.state.value} in epoch {node.epoch}, and its workflow {how}"
+    return Lost(
+        Finding(
+            kind=kind, subject=f"node {node.id}", problem=problem, mend=Mend(lose_node=lose)
+        ),
+        after,
+    )  # fmt: skip
+
+
+def workflows_of(block: BlockSeen) -> tuple[str, ...]:
+    """Return the ids of the workflows that may follow a block: its own, and before there is that
+    the one of its purchase, which starts it."""
+    own = block_workflow_id(block.id)
+    return (own,) if block.purchase_id is None else (own, purchase_workflow_id(block.purchase_id))
+
+
+def nobody_follows(block: BlockSeen, workflows: dict[str, WorkflowSeen]) -> bool:
+    """Return whether a block that has not ended is left to itself, as far as `workflows` are
+    known, by id."""
+    flows = [workflows.get(each) for each in workflows_of(block)]
+    own, *others = [flow and flow.state for flow in flows]
+    if own is _CLOSED:
+        return True
+    return own is _MISSING and all(other in (_CLOSED, _MISSING) for other in others)
+
+
+def lost_blocks(seen: Observed, request: ReconcileRequest) -> Iterator[Lost]:
+    """Return the blocks of bought time that no workflow follows to their end."""
+    for block in seen.blocks:
+        if not nobody_follows(block, seen.workflows):
+            continue
+        flows = [seen.workflows.get(each) for each in workflows_of(block)]
+        closed = [flow.closed_at for flow in flows if flow and flow.closed_at]
+        kind, how, margin = FindingKind.BLOCK_NOT_FOLLOWED, "has ended", request.margin
+        if not closed:
+            kind, how = FindingKind.WORKFLOW_MISSING, "is not known to Temporal"
+            margin = request.missing_margin
+        finding = Finding(
+            kind=kind, subject=f"block {block.id}",
+            problem=f"it has not ended, and its workflow {how}",
+            mend=Mend(follow_block=FollowBlock(block_id=block.id)),
+        )  # fmt: skip
+        yield Lost(finding, max([block.created_at, *closed]) + margin)
