@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -12,7 +12,10 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
     StringConstraints,
+    model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -100,7 +103,31 @@ class Input(Wire):
 
 
 class StartInput(Input):
-    """The input of a workflow. One that is refused ends the workflow."""
+    """The input of a workflow. One that is refused ends the workflow.
+
+    No version leaves out a field that one before it had (`unknown`).
+    """
+
+    _unknown: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The names beside those of its fields that somebody gave, who has mistaken one.
+
+        None where all fields were given: so a process of ours writes an input, and what it has
+        beyond them is of a newer version.
+        """
+        everything = type(self).model_fields.keys()
+        return () if self.model_fields_set >= everything else self._unknown
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note_unknown(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        found = handler(data)
+        if isinstance(data, dict):
+            given = set(cast("dict[str, Any]", data))
+            found._unknown = tuple(sorted(given.difference(cls.model_fields)))
+        return found
 
     def own_id(self, found: str) -> str:
         """Return the id that its workflow must have, which has the id `found`.

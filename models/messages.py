@@ -23,11 +23,11 @@ from models.errors import SpecError
 from models.job import AttemptRecord, FailureClass, JobResult, JobSpec
 from models.node import Inventory, Liveness, NodeIdentity, NodeState
 from models.placement import Placement, PlacementKey
-from models.problems import bounded, describe_all
+from models.problems import bounded, describe_all, no_such_fields
 from models.protocol import COUNTS_HEARTBEATS
 from models.taken_before import MOST_MISTAKES
 from models.units import Duration
-from models.visible import name_of_place, shown
+from models.visible import shown
 
 CONTROL_TASK_QUEUE = "longshore"
 """Where control workers take workflows and database activities."""
@@ -170,11 +170,8 @@ class JobInput(StartInput):
             except (ValidationError, TypeError, KeyError):
                 raise SpecError("input", problems) from None
             found._refused = problems
-        if found.history is None and isinstance(data, dict):
-            given = set(cast("dict[str, Any]", data))
-            unknown = sorted(given - set(cls.model_fields))
-            problems = tuple(f"{name_of_place(name)}: no such field" for name in unknown)
-            found._refused = bounded((*found._refused, *problems))
+        if found.history is None:
+            found._refused = bounded((*found._refused, *no_such_fields(found._unknown)))
         if len((found.key or "").encode()) > _MOST_KEY:
             found._refused += (f"key: must have at most {_MOST_KEY} bytes as UTF-8",)
         if "\0" in (found.key or ""):

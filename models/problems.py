@@ -1,6 +1,6 @@
 """Puts the mistakes that pydantic finds into plain words."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -33,6 +33,7 @@ _EXPECTED = {
     "none_required": "left out",
 }
 _UNKNOWN = object()
+_NO_SUCH_FIELD = "no such field"
 _MOST_PROBLEMS = 100
 _MANY = "has {count} mistakes: is it of this kind at all?"
 _BOUNDS = {
@@ -121,6 +122,11 @@ def bounded(problems: Sequence[str]) -> tuple[str, ...]:
     return (*problems[:_MOST_PROBLEMS], *([f"and {more:,} more mistakes"] if more > 0 else ()))
 
 
+def no_such_fields(names: Iterable[str]) -> tuple[str, ...]:
+    """Return a line for each of the names that somebody gave and that are no fields."""
+    return tuple(f"{name_of_place(name)}: {_NO_SUCH_FIELD}" for name in names)
+
+
 def in_words(place: Place) -> str:
     """Return ``nodes[4].used``."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{name_of_place(part)}" for part in place)
@@ -133,7 +139,7 @@ def describe(mistake: ErrorDetails) -> str:
     if kind == "missing":
         return "is required"
     if kind == "extra_forbidden":
-        return "no such field"
+        return _NO_SUCH_FIELD
     got = f", got {_shown(mistake['input'])}"
     if kind in _EXPECTED:
         return f"must be {_EXPECTED[kind]}{got}"

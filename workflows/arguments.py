@@ -27,7 +27,7 @@ from temporalio.worker import (
 
 from models.base import StartInput
 from models.errors import NotFoundError, SpecError
-from workflows.naming import refuse_another_id
+from workflows.naming import refuse_another_id, refuse_unknown
 
 Handler = Callable[..., object]
 _OWN_END = (NotFoundError.__name__, SpecError.__name__)
@@ -45,11 +45,13 @@ class Started:
 def refuse_inputs(of: type, inputs: Sequence[object]) -> None:
     """Raise SpecError unless a start of this class of workflow was given what it takes: one
     `StartInput`, or nothing. (What comes to one that takes nothing is not read.) Raise
-    ApplicationError where the workflow's id is not that of its input."""
+    ApplicationError where the workflow's id is not that of its input, or that has unknown
+    names."""
     _self, *wanted = inspect.signature(cast(Any, of).run).parameters.values()
     if len(inputs) == len(wanted):
         for given in inputs:
             refuse_another_id(cast(StartInput, given))
+            refuse_unknown(cast(StartInput, given))
         return
     if not inputs:
         raise SpecError("input", (wanted[0].annotation.instead,))

@@ -8,6 +8,7 @@ from temporalio.exceptions import ApplicationError
 from models.base import StartInput
 from models.errors import SpecError
 from models.messages import JOB_ID, LONGEST_JOB_ID, JobInput
+from models.problems import bounded, no_such_fields
 from models.visible import visible
 
 _HISTORY = "history: is what a job carries over when its workflow continues as new; give none"
@@ -23,6 +24,18 @@ def refuse_another_id(given: StartInput) -> None:
     # Asked of other ids alone: an earlier version may have let one begin.
     if found != wanted and (isinstance(given, JobInput) or workflow.patched("own-ids")):
         _refuse(f"the workflow id must be {wanted}, not {found}: others find it by that id")
+
+
+def refuse_unknown(given: StartInput) -> None:
+    """Raise ApplicationError for names that an input does not have, as a job file is refused for
+    them: what was meant would not be done. (A job says itself what of its input is refused.)"""
+    first = workflow.info().continued_run_id is None
+    if isinstance(given, JobInput) or not first or not given.unknown:
+        return
+    # Asked of these alone: an earlier version may have let one begin.
+    if workflow.patched("known-fields"):
+        problems = bounded(no_such_fields(given.unknown))
+        _refuse(str(SpecError("input", (*problems, given.instead))))
 
 
 def refuse_odd_id(job_id: str) -> None:

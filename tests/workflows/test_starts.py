@@ -23,7 +23,7 @@ from activities.database import Database
 from client.payloads import data_converter
 from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
 from models.purchase import BLOCK_WORKFLOW, BUYING_WORKFLOW, PURCHASE_WORKFLOW
-from models.reconcile import RECONCILE_WORKFLOW
+from models.reconcile import RECONCILE_WORKFLOW, ReconcileReport, ReconcileRequest
 from workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
 
 _ENCODED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"xyz"))
@@ -117,6 +117,9 @@ _OF_ONE: tuple[tuple[str, dict[str, object], str], ...] = (
 )
 
 
+_MINIMAL = {RECONCILE_WORKFLOW: {}, **{name: given for name, given, _ in _OF_ONE}}
+
+
 @pytest.mark.parametrize(("name", "given", "wanted"), _OF_ONE, ids=[name for name, *_ in _OF_ONE])
 async def test_a_start_under_an_id_that_nobody_looks_for_ends_with_the_right_one(
     temporal: Client, control: Database, name: str, given: dict[str, object], wanted: str
@@ -132,6 +135,46 @@ async def test_a_start_under_an_id_that_nobody_looks_for_ends_with_the_right_one
         assert said == f"the workflow id must be {right}, not {own}: others find it by that id"
         events = [event.event_type async for event in handle.fetch_history_events()]
         assert EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED not in events
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "id"),
+    [*_OF_ONE, (RECONCILE_WORKFLOW, {"margin": "P9D"}, "reconcile-{id}")],
+    ids=[*(name for name, *_ in _OF_ONE), RECONCILE_WORKFLOW],
+)
+async def test_a_start_with_a_name_that_nobody_knows_does_nothing_and_names_it(
+    temporal: Client, control: Database, name: str, given: dict[str, object], id: str
+):
+    """Who mistakes `dry_run` would have everything mended."""
+    handle = await temporal.start_workflow(
+        name, {**given, "dryrun": True}, id=id.format(id=uuid.uuid4().hex[:8]),
+        task_queue=CONTROL_TASK_QUEUE,
+    )  # fmt: skip
+    assert (await _how_it_failed(handle)).startswith("dryrun: no such field")
+    events = [event.event_type async for event in handle.fetch_history_events()]
+    assert EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED not in events
+
+
+async def test_what_a_newer_version_writes_out_is_taken_as_far_as_it_is_known(
+    temporal: Client, control: Database
+):
+    newer = {**ReconcileRequest(dry_run=True).model_dump(mode="json"), "of_a_newer": {"a": 1}}
+    handle = await temporal.start_workflow(
+        RECONCILE_WORKFLOW, newer, id=f"reconcile-{uuid.uuid4().hex[:8]}",
+        task_queue=CONTROL_TASK_QUEUE, result_type=ReconcileReport,
+    )  # fmt: skip
+    assert (await asyncio.wait_for(handle.result(), 60)).dry_run
+
+
+@pytest.mark.parametrize("kind", _WITH_INPUT, ids=_name)
+def test_every_input_knows_what_is_a_mistake_and_what_a_newer_version_says(kind: type):
+    wanted = _input_of(kind)
+    assert wanted is not None
+    minimal = _MINIMAL[_name(kind)]
+    whole = wanted.annotation.model_validate(minimal)
+    everything = {**whole.model_dump(mode="json"), "of_a_newer": 1}
+    assert wanted.annotation.model_validate({**minimal, "x": 1, "a": 2}).unknown == ("a", "x")
+    assert wanted.annotation.model_validate(everything).unknown == whole.unknown == ()
 
 
 async def test_a_block_that_nobody_has_stored_ends_with_a_sentence(
