@@ -59,7 +59,8 @@ async def load_pool(
 async def load_nodes(
     connection: AsyncConnection, pool: str, only: Collection[str] | None = None
 ) -> tuple[Node, ...]:
-    """Return the pool's nodes that have not gone, by id, with who holds each GPU.
+    """Return the pool's nodes that have not gone, by id, with who holds each GPU; of those that
+    are lost the ones that may come back.
 
     With `only` those of these ids.
     """
@@ -300,8 +301,13 @@ _NODES = """
       FROM nodes n
       LEFT JOIN (SELECT id AS bought, nullif(price_micro_per_gpu_hour, 0) AS price
                    FROM blocks) b ON b.bought = n.block_id
-     WHERE pool = :pool AND state <> 'GONE' {only} ORDER BY id COLLATE "C"
+     WHERE pool = :pool AND state <> 'GONE' {only}
+       AND (state <> 'LOST' OR NOT EXISTS (SELECT FROM machines m
+                                            WHERE m.name = n.id AND m.state = 'ENDED'))
+     ORDER BY id COLLATE "C"
 """
+"""A bought machine that has ended does not come back: no job waits for it. (Its end marks the node
+as changed, see `activities.buying.machine_ends`.)"""
 
 _GPUS = """
     SELECT g.node_id, g.index, g.vram_mb, g.vram_mb_used, l.job_id,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities.buying import purchase_rows as rows
 from activities.buying.ledger import book_cost
@@ -37,6 +38,7 @@ class MachineEnds:
             if over:
                 values = {"id": found.id, "name": row["name"], "reason": _said(found)}
                 await connection.execute(text(_END), values)
+                await _mark_node(connection, row["name"])
             elif failed:
                 values = {"name": row["name"], "reason": why_failed(found)}
                 await connection.execute(text(_FAIL), values)
@@ -81,6 +83,13 @@ class MachineEnds:
     async def _never_came(self, name: str) -> None:
         async with self._database.transaction() as connection:
             await connection.execute(text(_NEVER_CAME), {"name": name})
+            await _mark_node(connection, name)
+
+
+async def _mark_node(connection: AsyncConnection, name: str) -> None:
+    """Have the next cycle read the node of a machine that has ended, where it is lost: none waits
+    for it any more (`activities.snapshot.load_nodes`)."""
+    await connection.execute(text(_MARK), {"name": name})
 
 
 def why_failed(found: Machine) -> str:
@@ -104,6 +113,9 @@ _FAIL = """
     UPDATE machines SET state = 'FAILED', reason = :reason
      WHERE name = :name AND state NOT IN ('FAILED', 'ENDED')
 """
+
+_MARK = "UPDATE nodes SET changed_in = DEFAULT WHERE id = :name AND state = 'LOST'"
+"""A trigger puts the number of the transaction there."""
 
 _NEVER_CAME = """
     UPDATE machines SET state = 'ENDED', ended_at = clock_timestamp(),
