@@ -32,6 +32,7 @@ def purchase_screen(purchase: PurchaseDetail, now: datetime) -> RenderableType:
     facts += [("nodes", ", ".join(purchase.nodes))] if purchase.nodes else []
     facts += [("blocks", ", ".join(purchase.blocks))] if purchase.blocks else []
     facts += [("why", purchase.reason)] if purchase.reason else []
+    facts += [("cannot be read", each) for each in purchase.unreadable]
     decided = purchase.decided or "Somebody asked for it: no decision of a pool stands behind it."
     title = Text.assemble((purchase.id, "bold"), f"  {purchase.state.value}")
     parts: list[RenderableType] = [title, Text(), pairs(facts)]

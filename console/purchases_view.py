@@ -84,7 +84,10 @@ def head_html(purchase: PurchaseDetail) -> str:
     """Return what a purchase is, and why it was made."""
     decided = purchase.decided or "Somebody asked for it: no decision of a pool stands behind it."
     decided = "; ".join([decided, *purchase.left_out])
-    why = f'<p class="reason bad">{escape(purchase.reason)}</p>' if purchase.reason else ""
+    bad = [f"It cannot be read: {each}" for each in purchase.unreadable]
+    why = "".join(
+        f'<p class="reason bad">{escape(each)}</p>' for each in (purchase.reason, *bad) if each
+    )
     return (
         facts(
             (

@@ -175,6 +175,16 @@ class OptionRecord(Wire):
     """Why it was not chosen."""
 
 
+class PurchaseDecision(Wire):
+    """What a purchase keeps of the decision to make it; all of it may be left out."""
+
+    rule: str = ""
+    reason: str = ""
+    left_out: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ()
+    options: tuple[OptionRecord, ...] = ()
+
+
 class HeldBy(StrEnum):
     """What keeps a pool from buying, beside the limits of its policy."""
 
@@ -296,6 +306,9 @@ class PurchaseDetail(PurchaseView):
     blocks: tuple[str, ...] = ()
     timeline: tuple[Happened, ...] = ()
     """Oldest first."""
+    unreadable: tuple[str, ...] = ()
+    """What is stored of it and cannot be read, a line each: somebody has written into its row, or
+    another version."""
 
 
 class BlockUse(Wire):

@@ -99,8 +99,8 @@ _GIVEN_UP = """
 """
 
 _SALES = """
-    SELECT key, machine, state, starts_at, ends_at, (request ->> 'limit')::bigint
-               AS limit_micro_usd,
+    SELECT key, machine, state, starts_at, ends_at,
+           coalesce((request ->> 'limit')::bigint, 0) AS limit_micro_usd,
            proceeds AS resold_micro_usd, fee AS fee_micro_usd, refused, created_at
       FROM sales WHERE block_id = :id ORDER BY number
 """

@@ -13,7 +13,7 @@ from activities.buying.accounts import (
     OF_BLOCK,
     OF_PURCHASE,
 )
-from activities.buying.stored_documents import stored_decision
+from activities.buying.stored_documents import readable, stored_decision, why_unreadable
 from activities.buying.unstarted import SILENT_SINCE
 from activities.database import Database, clock
 from models.errors import NotFoundError
@@ -23,8 +23,8 @@ from models.spending import (
     BlockUse,
     Happened,
     MachineView,
-    OptionRecord,
     OrderView,
+    PurchaseDecision,
     PurchaseDetail,
 )
 from models.visible import shown
@@ -77,7 +77,10 @@ class PurchaseDetails:
 def _purchase(
     row: Row, orders: list[Row], machines: list[Row], blocks: list[Row], money: list[Row]
 ) -> PurchaseDetail:
-    decision = row["decision"] or {}
+    decision, problems = readable(PurchaseDecision, row["decision"])
+    unreadable = [f"the decision: {each}" for each in problems]
+    if why := why_unreadable(row["request"], row["option"]):
+        unreadable.append(f"what was asked for: {why}")
     made = tuple(OrderView.model_validate(dict(each)) for each in orders)
     known = tuple(MachineView.model_validate(dict(each)) for each in machines)
     happened = (*_of_purchase(row, made), *_of_money(money), *_of_machines(known),
@@ -88,9 +91,10 @@ def _purchase(
             "nodes": [each.name for each in known if each.state != "ENDED"],
             "orders": len(made), "made": made, "machines": known,
             "blocks": [each["id"] for each in blocks],
-            "decided": decision.get("reason", ""), "rule": decision.get("rule", ""),
-            "serves": decision.get("serves", ()), "left_out": decision.get("left_out", ()),
-            "options": [OptionRecord.model_validate(o) for o in decision.get("options", ())],
+            "decided": decision.reason or (_UNKNOWN_WHY if problems else ""),
+            "rule": decision.rule, "serves": decision.serves, "left_out": decision.left_out,
+            "options": decision.options,
+            "unreadable": unreadable,
             "timeline": sorted(happened, key=lambda each: each.at),
         }
     )  # fmt: skip
@@ -177,6 +181,7 @@ async def _rows(connection: AsyncConnection, statement: str, **values: object) -
     return [dict(row) for row in (await connection.execute(text(statement), values)).mappings()]
 
 
+_UNKNOWN_WHY = "What was decided cannot be read."
 _MOVED = {
     "purchase": "{} paid",
     "refund": "{} given back",
@@ -188,6 +193,8 @@ _MOVED = {
 _PURCHASE = f"""
     SELECT p.id, p.pool, p.tenant, p.tier, p.state, p.reason, p.committed AS committed_micro_usd,
            p.simulated, p.planned AS planned_micro_usd, p.decision, p.created_at, p.ended_at,
+           p.request,
+           (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option,
            {OF_PURCHASE}
       FROM purchases p {ACCOUNT_OF_PURCHASE} WHERE p.id = :id
 """

@@ -7,7 +7,7 @@ might be bought twice.
 
 import logging
 from functools import lru_cache
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import text
@@ -42,6 +42,25 @@ async def unreadable_purchases(
     rows = await connection.execute(text(_OPEN), {"pool": pool})
     found = [(row.id, _read(row.request, row.option)) for row in rows]
     return [(id, why) for id, why in found if isinstance(why, str)]
+
+
+def why_unreadable(stored: object, option: int | None) -> str:
+    """Return why what a purchase was asked for with cannot be read; empty where it can."""
+    found = _read(stored, option)
+    return found if isinstance(found, str) else ""
+
+
+def readable(model: type[M], stored: object) -> tuple[M, tuple[str, ...]]:
+    """Return what can be read of a document whose fields may all be left out, and a line for each
+    mistake in the others."""
+    try:
+        return model.model_validate({} if stored is None else stored), ()
+    except ValidationError as error:
+        problems = describe_all(error, stored, "all of it")
+        wrong = {each["loc"][0] for each in error.errors(include_url=False) if each["loc"]}
+    fields = cast("dict[str, object]", stored) if isinstance(stored, dict) else {}
+    rest = {name: value for name, value in fields.items() if name not in wrong}
+    return model.model_validate(rest), problems
 
 
 def stored_decision(block_id: str, stored: object) -> BlockDecision | None:

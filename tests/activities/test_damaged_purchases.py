@@ -2,10 +2,12 @@
 write into them by hand: decisions to buy, reconcile, doctor and lists go on for everybody else."""
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 from sqlalchemy.exc import DBAPIError
 
 from activities.buying.block_end_views import BlockEndViews
@@ -22,6 +24,8 @@ from activities.observation import observe
 from activities.signals import Signals
 from activities.snapshot import load_pool
 from activities.views import Views, set_pool
+from client.bought_view import purchase_screen
+from console.purchases_view import head_html
 from models.buying import BuyingPolicy
 from models.margins import Margins
 from models.pool import PoolSpec
@@ -124,6 +128,39 @@ async def test_a_purchase_that_cannot_be_read_is_named(ledger: Ledger):
     assert "purchase p-lost: there is no option 7, which was ordered" in found.says
 
 
+@pytest.mark.parametrize(
+    ("stored", "wrong"),
+    [
+        ("[1]", "the decision: all of it: must be a mapping"),
+        ('{"serves": ["a", 7], "rule": "forecast"}', "the decision: serves[1]: must be text"),
+        ('{"options": [{"title": "x"}], "rule": "forecast"}',
+         "the decision: options[0].total: is required"),
+    ],
+)  # fmt: skip
+async def test_a_page_shows_what_can_be_read_of_a_purchase_and_says_what_cannot(
+    ledger: Ledger, stored: str, wrong: str
+):
+    await _fill(ledger)
+    await ledger.rows(
+        "UPDATE purchases SET decision = CAST(:stored AS jsonb) WHERE id = 'p-coming'",
+        stored=stored,
+    )
+    await ledger.rows("UPDATE purchase_orders SET option = 7 WHERE key = 'b-coming'")
+    found = await PurchaseDetails(ledger.database).purchase("p-coming")
+    assert [each.key for each in found.made] == ["b-coming"]
+    assert found.rule == ("forecast" if "rule" in stored else "")
+    decision, request = found.unreadable
+    assert decision.startswith(wrong)
+    assert request == "what was asked for: there is no option 7, which was ordered"
+    page, screen = head_html(found), Console(width=200, file=StringIO())
+    screen.print(purchase_screen(found, datetime.now(UTC)))
+    assert isinstance(screen.file, StringIO)
+    for shown in (page, screen.file.getvalue()):
+        assert "What was decided cannot be read." in shown
+        assert wrong in shown
+        assert request in shown
+
+
 def _looks(ledger: Ledger, settings: Settings) -> dict[str, Look]:
     """Return what everybody reads of what was bought, by its name."""
     database, number = ledger.database, 0
@@ -152,8 +189,9 @@ def _looks(ledger: Ledger, settings: Settings) -> dict[str, Look]:
         assert "p-sane" in {each.id for each in await views.purchases(with_ended=True)}
         blocks = [each.id for each in await views.blocks(with_ended=True)]
         assert "b-sane" in {each.id for each in await details.blocks(blocks)}
-        await details.purchase("p-sane")
-        await BlockEndViews(database).of_block("b-sane")
+        for name, *_ in SCENES:
+            await details.purchase(f"p-{name}")
+            await BlockEndViews(database).of_block(f"b-{name}")
         for by in ("pool", "tenant", "job", "block"):
             await views.costs(by)
 
