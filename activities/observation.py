@@ -50,6 +50,7 @@ from models.reconcile import (
     Observed,
     PlacementSeen,
     PoolSeen,
+    PurchaseSeen,
     ReconcileRequest,
     WorkflowSeen,
     WorkflowState,
@@ -116,6 +117,7 @@ async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Obse
     pools = (await connection.execute(text(_POOLS))).mappings()
     nodes = (await connection.execute(text(_NODES))).mappings()
     blocks = (await connection.execute(text(BLOCKS))).mappings()
+    purchases = (await connection.execute(text(PURCHASES))).mappings()
     ledgers = (await connection.execute(text(_LEDGERS))).mappings()
     assert at is not None
     return Observed(
@@ -125,6 +127,7 @@ async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Obse
         pools=tuple(_pool(row) for row in pools),
         nodes=tuple(NodeSeen.model_validate(dict(row)) for row in nodes),
         blocks=tuple(BlockSeen.model_validate(dict(row)) for row in blocks),
+        purchases=tuple(PurchaseSeen.model_validate(dict(row)) for row in purchases),
         ledgers=tuple(LedgerSeen.model_validate(dict(row)) for row in ledgers),
     )
 
@@ -317,6 +320,12 @@ _NODES = "SELECT id, state, epoch, registered_at, state_since FROM nodes ORDER B
 
 BLOCKS = "SELECT id, purchase_id, created_at FROM blocks WHERE state <> 'ENDED' ORDER BY id"
 """Rows of `BlockSeen`."""
+
+PURCHASES = """
+    SELECT id, created_at FROM purchases
+     WHERE buying AND state NOT IN ('ENDED', 'REFUSED') ORDER BY id
+"""
+"""Rows of `PurchaseSeen`."""
 
 _LEDGERS = """
     WITH held AS (

@@ -14,6 +14,8 @@ from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from activities.buying.bills import book_bill
+from activities.buying.purchase_rows import lock_purchase
+from activities.buying.stored_documents import stored_request
 from activities.database import Database
 from activities.markets.findings import market_findings
 from activities.metrics import JOB_ENDS, SILENT, Metrics
@@ -24,6 +26,7 @@ from activities.registry import RegistryActivities
 from activities.retrying import reports_errors
 from activities.signals import Signals
 from activities.stored_specs import UNKNOWN, stored_spec
+from models.base import StartInput
 from models.job import JobState
 from models.messages import (
     CONTROL_TASK_QUEUE,
@@ -36,7 +39,13 @@ from models.messages import (
 )
 from models.node import Liveness, NodeState
 from models.placement import Placement, PlacementKey
-from models.purchase import BLOCK_WORKFLOW, BlockInput, block_workflow_id
+from models.purchase import (
+    BLOCK_WORKFLOW,
+    PURCHASE_WORKFLOW,
+    BlockInput,
+    block_workflow_id,
+    purchase_workflow_id,
+)
 from models.reconcile import (
     EndAttempt,
     EndJob,
@@ -176,6 +185,8 @@ class ReconcileActivities:
             return await book_bill(self._database, mend.book_bill.key, mend.book_bill.micro)
         if mend.follow_block:
             return await self._follow_block(mend.follow_block.block_id)
+        if mend.settle_purchase:
+            return await self._settle_purchase(mend.settle_purchase.purchase_id)
         assert mend.poke_pool is not None
         await self._signals.poke_pool(mend.poke_pool.pool)
         return ""
@@ -249,13 +260,34 @@ class ReconcileActivities:
             row = (await connection.execute(text(_BLOCK), {"id": block_id})).mappings().one()
         if row["state"] == "ENDED":
             return "it has ended meanwhile"
+        return await self._start(
+            BLOCK_WORKFLOW,
+            BlockInput(block_id=block_id, draining=row["state"] == "DRAINING"),
+            id=block_workflow_id(block_id),
+            summary=f"block {block_id} of pool {row['pool']}",
+        )
+
+    async def _settle_purchase(self, purchase_id: str) -> str:
+        async with self._database.transaction() as connection:
+            row = await lock_purchase(connection, purchase_id)
+            options = await connection.scalar(text(_OPTIONS), {"id": purchase_id})
+        if row is None or not row["buying"]:
+            return "it has been settled meanwhile"
+        request = stored_request(purchase_id, row["request"], options)
+        if request is None:
+            return "what is stored of it cannot be read: `longshore doctor` says why"
+        return await self._start(
+            PURCHASE_WORKFLOW,
+            request.model_copy(update={"settles": True}),
+            id=purchase_workflow_id(purchase_id),
+            summary=f"purchase {purchase_id} of pool {request.pool}: settle",
+        )
+
+    async def _start(self, workflow: str, given: StartInput, *, id: str, summary: str) -> str:
+        """Start a workflow again; return why not where it runs."""
         try:
             await self._temporal.start_workflow(
-                BLOCK_WORKFLOW,
-                BlockInput(block_id=block_id, draining=row["state"] == "DRAINING"),
-                id=block_workflow_id(block_id),
-                task_queue=CONTROL_TASK_QUEUE,
-                static_summary=f"block {block_id} of pool {row['pool']}",
+                workflow, given, id=id, task_queue=CONTROL_TASK_QUEUE, static_summary=summary
             )
         except WorkflowAlreadyStartedError:
             return "its workflow runs again"
@@ -310,12 +342,16 @@ def _words(mend: Mend) -> str:
         return "declared LOST; its jobs go back to the queue"
     if mend.follow_block:
         return "its workflow was started again"
+    if mend.settle_purchase:
+        return "its workflow was started again: it orders nothing more"
     if mend.book_bill:
         return "booked as the market billed it; what nobody used counts as idle"
     return "its workflow was woken, or started"
 
 
 _BLOCK = "SELECT state, pool FROM blocks WHERE id = :id"
+
+_OPTIONS = "SELECT max(option) FROM purchase_orders WHERE purchase_id = :id"
 
 _RUNS_ON = """
     SELECT p.attempt, p.node_id, j.spec

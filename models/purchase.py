@@ -157,6 +157,9 @@ class PurchaseRequest(StartInput):
     """Why it is bought: every option with its price."""
     renews: Annotated[str, _WORD] | None = None
     """The block whose machines are to go on in the time that is bought."""
+    settles: bool = False
+    """A run before it was ended from outside: nothing more is ordered, and what was is brought to
+    its end."""
 
     def own_id(self, found: str) -> str:
         return purchase_workflow_id(found.removeprefix(purchase_workflow_id("")))
@@ -173,6 +176,29 @@ class Opened(Wire):
 
     state: PurchaseState
     reason: str = ""
+
+
+class PurchaseRef(Wire):
+    purchase_id: str
+
+
+class OpenOrder(Wire):
+    """An order that may have reached its market, and of which more may come."""
+
+    key: str
+    option: int = Field(ge=0)
+    is_machine: bool = False
+
+
+class LeftOrders(Wire):
+    """What a purchase had ordered when its workflow was ended from outside."""
+
+    state: PurchaseState
+    open: tuple[OpenOrder, ...] = ()
+    blocks: int = 0
+    """That have not ended."""
+    nodes: tuple[str, ...] = ()
+    """That are ready."""
 
 
 class OrderIntent(Wire):

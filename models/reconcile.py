@@ -25,7 +25,8 @@ class FindingKind(StrEnum):
     END_NOT_RECORDED = "end-not-recorded"
     """A job's workflow has ended, and the database holds the job for open."""
     WORKFLOW_MISSING = "workflow-missing"
-    """A job is open, a node alive or a block not over, and Temporal knows no workflow of it."""
+    """A job is open, a node alive, a block not over or a purchase not settled, and Temporal knows
+    no workflow of it."""
     JOB_NOT_RECORDED = "job-not-recorded"
     """A job's workflow runs, and the database has no open record of the job."""
     LEFT_AFTER_END = "left-after-end"
@@ -44,6 +45,8 @@ class FindingKind(StrEnum):
     """A node's workflow and its row name another epoch or state."""
     BLOCK_NOT_FOLLOWED = "block-not-followed"
     """A block of bought time has not ended, and no workflow follows it."""
+    PURCHASE_NOT_FOLLOWED = "purchase-not-followed"
+    """A purchase may order on, and no workflow does."""
     LEDGER_DIFFERS = "ledger-differs"
     """What a node or GPU counts as used is not the sum of what is held there."""
     AGENT_SILENT = "agent-silent"
@@ -110,6 +113,12 @@ class FollowBlock(Wire):
     block_id: str
 
 
+class SettlePurchase(Wire):
+    """Start the workflow of a purchase again, which orders nothing more."""
+
+    purchase_id: str
+
+
 class BookBill(Wire):
     """Bring what an order is booked with, whose account is closed, to what its market billed."""
 
@@ -129,6 +138,7 @@ class Mend(Wire):
     lose_node: LoseNode | None = None
     follow_block: FollowBlock | None = None
     book_bill: BookBill | None = None
+    settle_purchase: SettlePurchase | None = None
 
 
 class Stop(Wire):
@@ -305,6 +315,13 @@ class BlockSeen(Frozen):
     created_at: Instant
 
 
+class PurchaseSeen(Frozen):
+    """A purchase that has not been settled."""
+
+    id: str
+    created_at: Instant
+
+
 class LedgerSeen(Frozen):
     """A count that is not the sum of its live rows."""
 
@@ -324,6 +341,7 @@ class Observed(Frozen):
     pools: tuple[PoolSeen, ...] = ()
     nodes: tuple[NodeSeen, ...] = ()
     blocks: tuple[BlockSeen, ...] = ()
+    purchases: tuple[PurchaseSeen, ...] = ()
     ledgers: tuple[LedgerSeen, ...] = ()
     workflows: dict[str, WorkflowSeen] = Field(default_factory=dict[str, WorkflowSeen])
     """By id: all that run, and those that were expected to."""

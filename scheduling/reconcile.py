@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from models.job import JobState, JobStatus
 from models.messages import LeaseEnd, job_workflow_id, node_workflow_id, pool_workflow_id
+from models.purchase import purchase_workflow_id
 from models.reconcile import (
     EndAttempt,
     Finding,
@@ -26,7 +27,14 @@ from models.reconcile import (
     TellPlaced,
     WorkflowState,
 )
-from scheduling.reconcile_lost import Lost, lost_blocks, lost_jobs, lost_nodes, workflows_of
+from scheduling.reconcile_lost import (
+    Lost,
+    lost_blocks,
+    lost_jobs,
+    lost_nodes,
+    lost_purchases,
+    workflows_of,
+)
 
 _JOB_PREFIX = job_workflow_id("")
 _HAS_PROCESS = (JobState.RUNNING, JobState.STOPPING)
@@ -54,6 +62,8 @@ def to_describe(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
         for workflow_id in workflows_of(block)
         if workflow_id not in seen.workflows
     }
+    bought = {purchase_workflow_id(purchase.id) for purchase in seen.purchases}
+    wanted |= {workflow_id for workflow_id in bought if workflow_id not in seen.workflows}
     return frozenset(
         wanted | {pool_workflow_id(pool.name) for pool in seen.pools if _late(pool, seen, request)}
     )
@@ -67,19 +77,21 @@ def to_ask(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
 
 
 def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
-    """Return every disagreement: jobs first, then pools, nodes, blocks, ledgers and
+    """Return every disagreement: jobs first, then pools, nodes, blocks, purchases, ledgers and
     agents."""
     open_jobs = [job for job in seen.jobs if job.ended_at is None]
     live_nodes = [node for node in seen.nodes if node.alive]
     jobs = (*_jobs(seen, request), *_by_now(lost_jobs(seen, request), seen))
     nodes = (*_nodes(seen, request), *_by_now(lost_nodes(seen, request), seen))
     blocks = _by_now(lost_blocks(seen, request), seen)
+    bought = _by_now(lost_purchases(seen, request), seen)
     return (
         *_hold_back(jobs, len(open_jobs), "open jobs", request),
         *_unrecorded_jobs(seen, request),
         *_pools(seen, request),
         *_hold_back(nodes, len(live_nodes), "live nodes", request),
         *_hold_back(blocks, len(seen.blocks), "blocks", request),
+        *_hold_back(bought, len(seen.purchases), "purchases", request),
         *_ledgers(seen),
         *_agents(seen, request),
     )

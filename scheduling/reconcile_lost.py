@@ -1,5 +1,5 @@
-"""What no workflow looks after any more: jobs, nodes and blocks of bought time. Pure; a part of
-`scheduling.reconcile`.
+"""What no workflow looks after any more: jobs, nodes, purchases and blocks of bought time. Pure; a
+part of `scheduling.reconcile`.
 
 A workflow that has just ended may have told of its end at this moment: such a thing is lost for
 good only after a margin.
@@ -24,6 +24,7 @@ from models.reconcile import (
     NodeSeen,
     Observed,
     ReconcileRequest,
+    SettlePurchase,
     WorkflowSeen,
     WorkflowState,
 )
@@ -46,6 +47,7 @@ def lost(seen: Observed, request: ReconcileRequest) -> tuple[Lost, ...]:
     """Return all that has no workflow any more, however lately it lost that."""
     return (
         *lost_jobs(seen, request), *lost_nodes(seen, request), *lost_blocks(seen, request),
+        *lost_purchases(seen, request),
     )  # fmt: skip
 
 
@@ -150,3 +152,23 @@ def lost_blocks(seen: Observed, request: ReconcileRequest) -> Iterator[Lost]:
             mend=Mend(follow_block=FollowBlock(block_id=block.id)),
         )  # fmt: skip
         yield Lost(finding, max([block.created_at, *closed]) + margin)
+
+
+def lost_purchases(seen: Observed, request: ReconcileRequest) -> Iterator[Lost]:
+    """Return the purchases that may order on, and whose workflow does not run: what they may cost
+    counts as committed."""
+    for purchase in seen.purchases:
+        flow = seen.workflows.get(purchase_workflow_id(purchase.id))
+        if flow is None or flow.state is WorkflowState.RUNNING:
+            continue
+        kind, how = FindingKind.PURCHASE_NOT_FOLLOWED, "has ended"
+        after = max(purchase.created_at, flow.closed_at or purchase.created_at) + request.margin
+        if flow.state is _MISSING:
+            kind, how = FindingKind.WORKFLOW_MISSING, "is not known to Temporal"
+            after = purchase.created_at + request.missing_margin
+        finding = Finding(
+            kind=kind, subject=f"purchase {purchase.id}",
+            problem=f"it may order on, and its workflow {how}",
+            mend=Mend(settle_purchase=SettlePurchase(purchase_id=purchase.id)),
+        )  # fmt: skip
+        yield Lost(finding, after)

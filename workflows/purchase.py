@@ -5,7 +5,7 @@ import contextlib
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import FailureError
+from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
@@ -91,6 +91,9 @@ class PurchaseWorkflow(Started):
         )  # fmt: skip
 
     async def _live(self) -> PurchaseStatus:
+        if self._request.settles:
+            await self._settle_what_was_left()
+            return self.status()
         opened = await steps.open_purchase(self._request)
         self._enter(opened.state, opened.reason)
         if opened.state is not PurchaseState.INTENT:
@@ -174,13 +177,7 @@ class PurchaseWorkflow(Started):
     async def _bring_up(self, seen: OrderSeen, *, is_machine: bool) -> None:
         """Turn what an order bought into nodes, or let it go."""
         self._enter(PurchaseState.FILLED)
-        block = await workflow.start_child_workflow(
-            BlockWorkflow.run,
-            BlockInput(block_id=seen.key),
-            id=block_workflow_id(seen.key),
-            parent_close_policy=ParentClosePolicy.ABANDON,
-            static_summary=f"block {seen.key} of pool {self._request.pool}",
-        )
+        block = await self._start_block(seen.key)
         ready = await self._machines(seen, block, is_machine=is_machine)
         self._nodes += ready
         if ready:
@@ -193,6 +190,15 @@ class PurchaseWorkflow(Started):
             await block.signal(BlockWorkflow.let_go, CommandReason(reason=self._reason))
         end = await block
         self._orders[seen.key] = seen.model_copy(update={"spent": end.cost})
+
+    async def _start_block(self, block_id: str) -> Block:
+        return await workflow.start_child_workflow(
+            BlockWorkflow.run,
+            BlockInput(block_id=block_id),
+            id=block_workflow_id(block_id),
+            parent_close_policy=ParentClosePolicy.ABANDON,
+            static_summary=f"block {block_id} of pool {self._request.pool}",
+        )
 
     async def _machines(
         self, seen: OrderSeen, block: Block, *, is_machine: bool
@@ -271,6 +277,40 @@ class PurchaseWorkflow(Started):
         reason = self._stop or self._reason
         await steps.settle_purchase(StateChange(purchase_id=self._id, state=state, reason=reason))
         self._enter(state if self._nodes else PurchaseState.ENDED, reason)
+
+    async def _settle_what_was_left(self) -> None:
+        """Bring to its end what a run before this one had ordered, and order nothing more.
+
+        A block starts what its paid time lacks once its purchase is settled. What is billed as it
+        runs is waited for here: an agent that does not come costs money.
+        """
+        self._stop = "its workflow was ended from outside"
+        left = await steps.leave_orders(self._id)
+        self._enter(left.state)
+        self._nodes += left.nodes
+        bought = left.blocks > 0
+        for order in left.open:
+            seen = await steps.place_order(order.key)
+            if not order.is_machine:
+                seen = await self._until_over(self._request.options[order.option], seen)
+            self._orders[order.key] = seen
+            if not seen.nodes:
+                continue
+            bought = True
+            with contextlib.suppress(WorkflowAlreadyStartedError):
+                await self._start_block(order.key)
+            if order.is_machine:
+                report = await steps.await_agents(
+                    AgentsRequest(block_id=order.key, within=self._request.ready_within)
+                )
+                self._nodes += [name for name in report.ready if name not in self._nodes]
+        state = PurchaseState.READY if self._nodes else left.state
+        if not bought:
+            state = PurchaseState.COMPENSATING
+        await steps.settle_purchase(
+            StateChange(purchase_id=self._id, state=state, reason=self._stop)
+        )
+        self._enter(state if bought else PurchaseState.ENDED, self._stop)
 
     def _enter(self, state: PurchaseState, reason: str = "") -> None:
         self._state = state

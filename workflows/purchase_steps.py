@@ -26,11 +26,13 @@ from models.purchase import (
     EmptyRequest,
     ExtendRequest,
     Intended,
+    LeftOrders,
     MachineStart,
     Opened,
     OrderIntent,
     OrderRef,
     OrderSeen,
+    PurchaseRef,
     PurchaseRequest,
     Refusal,
     Requote,
@@ -53,6 +55,11 @@ R = TypeVar("R")
 
 async def open_purchase(request: PurchaseRequest) -> Opened:
     return await _store(PurchasingActivities.open_purchase, request, "store the intent")
+
+
+async def leave_orders(purchase_id: str) -> LeftOrders:
+    ref = PurchaseRef(purchase_id=purchase_id)
+    return await _store(PurchasingActivities.leave_orders, ref, "order nothing more")
 
 
 async def intend_order(intent: OrderIntent) -> Intended:

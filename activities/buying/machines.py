@@ -201,6 +201,10 @@ class MachineActivities:
             failed = {row.name: row.reason for row in found if row.state in ("FAILED", "ENDED")}
             by_use = await rows.limit_of_machine(connection, block_id) is not None
             again = None if by_use else await self._again(connection, block, len(failed))
+        if ready:
+            # By itself: a purchase is locked before its machines.
+            async with self._database.transaction() as connection:
+                await connection.execute(text(_PURCHASE_READY), {"block": block_id})
         ends = f"its block ends: {block['reason']}" if block["state"] in _AT_ITS_END else ""
         return AgentsReport(ready=ready, failed=failed, block_ends=ends, again=again)
 
@@ -274,6 +278,13 @@ async def _block(connection: rows.AsyncConnection, block_id: str, lock: str = ""
 
 
 _MACHINES = "SELECT * FROM machines WHERE block_id = :block ORDER BY created_at, name"
+
+_PURCHASE_READY = """
+    UPDATE purchases SET state = 'READY', changed_at = clock_timestamp()
+     WHERE id = (SELECT purchase_id FROM blocks WHERE id = :block) AND NOT buying
+       AND state IN ('FILLED', 'STARTING')
+"""
+"""Of one that was settled before its machines were up, as its workflow had been ended."""
 
 _FAIL = """
     UPDATE machines SET state = 'FAILED', reason = coalesce(stop_reason, :reason)

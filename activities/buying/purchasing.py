@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
@@ -33,6 +34,7 @@ from models.errors import (
     FundsError,
     GoneError,
     LongshoreError,
+    NotFoundError,
     OfferRefusedError,
     SpecError,
 )
@@ -42,11 +44,14 @@ from models.purchase import (
     LONGEST_PURCHASE_ID,
     PURCHASE_ID,
     Intended,
+    LeftOrders,
     Opened,
+    OpenOrder,
     OrderIntent,
     OrderRef,
     OrderSeen,
     PurchaseOption,
+    PurchaseRef,
     PurchaseRequest,
     PurchaseState,
     Requote,
@@ -99,6 +104,28 @@ class PurchasingActivities:
             return Opened(state=PurchaseState.REFUSED, reason=refused)
         await failpoint("open_purchase.after-commit")
         return Opened(state=PurchaseState.INTENT)
+
+    @activity.defn
+    @reports_errors
+    async def leave_orders(self, ref: PurchaseRef) -> LeftOrders:
+        """Send no more of what a purchase was about to order; return what may be at a market."""
+        async with self._database.transaction() as connection:
+            purchase = await rows.lock_purchase(connection, ref.purchase_id)
+            if purchase is None:
+                raise NotFoundError(f"no purchase {ref.purchase_id}")
+            found = await connection.execute(text(_NOT_CLOSED), {"id": ref.purchase_id})
+            orders = found.mappings().all()
+            for row in orders:
+                if row["sent_at"] is None:
+                    await self._refused(connection, row, "its workflow ended before it was sent")
+            await rows.recount(connection, ref.purchase_id)
+            left = await connection.execute(text(_LEFT), {"id": ref.purchase_id})
+        sent = (row for row in orders if row["sent_at"] is not None)
+        return LeftOrders(
+            state=purchase["state"],
+            open=tuple(OpenOrder.model_validate(dict(row)) for row in sent),
+            **left.mappings().one(),
+        )
 
     @activity.defn
     @reports_errors
@@ -298,11 +325,18 @@ class PurchasingActivities:
     async def _refuse(self, key: str, reason: str, *, finally_: bool = False) -> None:
         async with self._database.transaction() as connection:
             row = await rows.lock_order(connection, key)
-            await rows.close_order(connection, key, refused=reason, finally_=finally_)
-            if row["is_machine"]:
-                await connection.execute(text(_END_MACHINE), {"key": key, "reason": reason})
-                await connection.execute(text(_END_BLOCK), {"key": key, "reason": reason})
+            await self._refused(connection, row, reason, finally_=finally_)
             await rows.recount(connection, row["purchase_id"])
+
+    async def _refused(
+        self, connection: AsyncConnection, row: rows.Row, reason: str, *, finally_: bool = False
+    ) -> None:
+        """Close an order of which nothing came; `row` is locked."""
+        await rows.close_order(connection, row["key"], refused=reason, finally_=finally_)
+        if row["is_machine"]:
+            values = {"key": row["key"], "reason": reason}
+            await connection.execute(text(_END_MACHINE), values)
+            await connection.execute(text(_END_BLOCK), values)
 
     async def _record(self, key: str, order: Order, *, taken: bool = False) -> None:
         """Store what is known of an order, which was `taken` just now."""
@@ -346,6 +380,17 @@ def _window(option: PurchaseOption, now: datetime) -> Window:
     minutes = -(-option.length // timedelta(minutes=1))
     return Window(start=start, end=start + timedelta(minutes=minutes))
 
+
+_NOT_CLOSED = """
+    SELECT * FROM purchase_orders WHERE purchase_id = :id AND state <> 'CLOSED'
+     ORDER BY number FOR UPDATE
+"""
+
+_LEFT = """
+    SELECT (SELECT count(*) FROM blocks WHERE purchase_id = :id AND state <> 'ENDED') AS blocks,
+           ARRAY(SELECT name FROM machines WHERE purchase_id = :id AND state = 'READY'
+                  ORDER BY name) AS nodes
+"""
 
 _END_MACHINE = """
     UPDATE machines SET state = 'ENDED', reason = :reason, ended_at = clock_timestamp()

@@ -10,7 +10,9 @@ from models.reconcile import (
     FindingKind,
     FollowBlock,
     Observed,
+    PurchaseSeen,
     ReconcileRequest,
+    SettlePurchase,
     WorkflowSeen,
     WorkflowState,
 )
@@ -102,3 +104,50 @@ def test_a_block_of_which_temporal_knows_nothing_may_be_of_another_namespace():
 def test_a_list_that_lacks_a_workflow_is_not_believed():
     assert to_describe(seen(), REQUEST) == {"block-b", "purchase-p"}
     assert to_describe(seen(purchase_id=None), REQUEST) == {"block-b"}
+
+
+def buying(*flows: WorkflowSeen, created_at: datetime = OLD) -> Observed:
+    return Observed(
+        at=NOW, node_lost_after=timedelta(seconds=30),
+        purchases=(PurchaseSeen(id="p", created_at=created_at),),
+        workflows={flow.id: flow for flow in flows},
+    )  # fmt: skip
+
+
+def test_a_purchase_whose_workflow_has_ended_is_settled():
+    (found,) = compare(buying(a_flow("purchase-p", CLOSED)), REQUEST)
+    assert (found.kind, found.subject) == (FindingKind.PURCHASE_NOT_FOLLOWED, "purchase p")
+    assert found.mend
+    assert found.mend.settle_purchase == SettlePurchase(purchase_id="p")
+
+
+@pytest.mark.parametrize("flows", [(), (a_flow("purchase-p", RUNNING),)])
+def test_a_purchase_that_runs_or_is_not_known_is_left_alone(flows: tuple[WorkflowSeen, ...]):
+    assert lost(buying(*flows), REQUEST) == ()
+
+
+@pytest.mark.parametrize(
+    ("flow", "created_at", "after"),
+    [
+        (a_flow("purchase-p", CLOSED, YOUNG), OLD, YOUNG + REQUEST.margin),
+        (a_flow("purchase-p", MISSING), YOUNG, YOUNG + REQUEST.missing_margin),
+    ],
+)
+def test_a_purchase_that_has_just_lost_its_workflow_waits_to_be_judged(
+    flow: WorkflowSeen, created_at: datetime, after: datetime
+):
+    young = buying(flow, created_at=created_at)
+    assert compare(young, REQUEST) == ()
+    (waits,) = lost(young, REQUEST)
+    assert (waits.finding.subject, waits.after) == ("purchase p", after)
+
+
+def test_purchases_of_which_temporal_knows_nothing_may_be_of_another_namespace():
+    (found,) = compare(buying(a_flow("purchase-p", MISSING)), REQUEST)
+    assert (found.kind, found.mend) == (FindingKind.WORKFLOW_MISSING, None)
+    assert "1 of 1 purchases have no workflow" in found.done
+
+
+def test_the_workflow_of_a_purchase_is_looked_for():
+    assert to_describe(buying(), REQUEST) == {"purchase-p"}
+    assert to_describe(buying(a_flow("purchase-p", RUNNING)), REQUEST) == frozenset()
