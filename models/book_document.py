@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from models.base import Frozen, Instant
+from models.counts import DIGITS, Count
 from models.market import InstanceType, Level, OrderBook
 from models.money import MicroDollars, micro_of
 from models.visible import shown
@@ -45,7 +46,7 @@ class BookLevel(Frozen):
 
     price: Dollars
     """Per GPU-hour."""
-    quantity_gpus: int = Field(ge=0, le=_MOST_GPUS)
+    quantity_gpus: Count = Field(ge=0, le=_MOST_GPUS)
     duration_hours: float | None = Field(default=None, gt=0, le=_MOST_HOURS)
     """From `start`, or from now."""
     start: Instant | None = None
@@ -54,7 +55,7 @@ class BookLevel(Frozen):
     """Goes before `duration_hours`; for ever when both are left out."""
     instance_type: str | None = Field(default=None, min_length=1)
     """Where it is not the book's."""
-    lot: int | None = Field(default=None, ge=1, le=_MOST_GPUS)
+    lot: Annotated[int, Field(ge=1, le=_MOST_GPUS), DIGITS] | None = None
     """GPUs that are sold together only, where it is not the book's."""
     cumulative_quantity: NotUsed = None
 
@@ -85,9 +86,9 @@ class BookDocument(Frozen):
     bids: tuple[BookLevel, ...] = ()
     provider: str = Field(default="file", min_length=1)
     simulated: bool = False
-    gpus_per_node: int | None = Field(default=None, ge=1, le=9999)
+    gpus_per_node: Annotated[int, Field(ge=1, le=9999), DIGITS] | None = None
     """As the instance type says, or 8, when left out."""
-    lot: int = Field(default=1, ge=1, le=_MOST_GPUS)
+    lot: Count = Field(default=1, ge=1, le=_MOST_GPUS)
     """GPUs that are sold together at least."""
     last_updated: Instant | None = None
     """When the book was so; now when left out."""

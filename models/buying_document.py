@@ -17,6 +17,7 @@ from models.buying import (
     Unmet,
     UnmetJob,
 )
+from models.counts import Count
 from models.market import Capabilities, Offer
 from models.node import Node
 from models.placement import JobRequest, RunningJob
@@ -80,7 +81,7 @@ class OfferEntry(Frozen):
 
     id: str
     instance_type: str
-    gpus: int = Field(ge=1)
+    gpus: Count = Field(ge=1)
     price: Dollars
     """Dollars per GPU-hour."""
     seller: str = ""

@@ -12,6 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from models.base import Frozen
 from models.bounds import Most
+from models.counts import Count
 from models.job import Tier
 from models.margins import DEFAULT_MARGINS, Margins
 from models.market import InstanceType
@@ -108,7 +109,7 @@ class BuyingPolicy(Frozen):
     fast_safety_factor: float = Field(default=1.0, ge=0, le=10)
     """Warm target of FAST: the whole part of (queued + used GPUs) times this. Above 1 the average
     of `smoothing` counts where that is more, so that it stays when the queue is empty."""
-    fast_warm_gpus: int = Field(default=0, ge=0, le=100_000)
+    fast_warm_gpus: Count = Field(default=0, ge=0, le=100_000)
     """The warm target is never below this."""
     fast_warm_type: Annotated[str, _NAME] | None = None
     """The GPU type that is kept warm, such as H100: other GPUs do not count for the target then,
@@ -147,7 +148,7 @@ class BuyingPolicy(Frozen):
     """Windows are whole multiples of it: what is rounded up is room for a late start-up."""
     seed_window: Duration = timedelta(hours=24)
     """What the seed rule buys, at a market of fixed windows."""
-    prime_max_gpus: int = Field(default=8, ge=1, le=1024)
+    prime_max_gpus: Count = Field(default=8, ge=1, le=1024)
     """The most GPUs that the seed rule takes from a list of offers."""
     prime_max_price: Money | None = None
     """The most that the seed rule pays there, for a GPU-hour; no limit when left out."""

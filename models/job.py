@@ -17,6 +17,7 @@ from pydantic import (
 
 from models.base import LONGEST_TEXT, Frozen, Instant, Name, Reason, ShortText, Text, Wire
 from models.bounds import TAKEN, Most, json_bytes, largest
+from models.counts import DIGITS, Count
 from models.mig import MigProfile, profile_gb
 from models.signals import SignalName
 from models.taken_before import clamped
@@ -64,7 +65,7 @@ class FailureClass(StrEnum):
 class RetryRule(Frozen):
     """How often, and after what wait, an attempt that failed in one class is tried again."""
 
-    max_retries: int | None = Field(default=0, ge=0, le=1_000_000)
+    max_retries: Annotated[int, Field(ge=0, le=1_000_000), DIGITS] | None = 0
     """Retries of this class; null for no limit."""
     backoff: Duration = timedelta(0)
     """Wait before the first retry."""
@@ -118,7 +119,7 @@ class CheckpointContract(Frozen):
     store: bool = True
     """Publish its checkpoints in the checkpoint store, and restore them on another node. False
     where the folder is on storage that all nodes see."""
-    keep: int = Field(default=2, ge=1, le=100)
+    keep: Count = Field(default=2, ge=1, le=100)
     """Whole checkpoints that stay in the store; older ones are removed."""
 
     @property
@@ -186,16 +187,16 @@ class JobSpec(Frozen):
     """The queue that it waits in, and the nodes that it may run on."""
     tier: Tier = Tier.FAST
     """FAST starts now and buys what is missing; FLEX waits for the best price."""
-    priority: int = Field(default=5, ge=0, le=10)
+    priority: Count = Field(default=5, ge=0, le=10)
     """Priority class, 0 to 10; higher goes first."""
 
-    gpus: int = Field(default=1, ge=1, le=100_000)
+    gpus: Count = Field(default=1, ge=1, le=100_000)
     """GPUs that the job holds in all; on one node, unless `gang` lets it span several."""
     gpu_type: ShortText | None = Field(default=None, min_length=1, max_length=64)
     """Model of GPU, such as H100; any when left out. Compared without regard to case."""
     vram_per_gpu: GB = 0.0
     """Memory needed on each GPU; of a GPU that is shared, the job's part of it."""
-    milli: int = Field(default=1000, ge=1, le=1000)
+    milli: Count = Field(default=1000, ge=1, le=1000)
     """Thousandths of one GPU that the job needs: below 1000 it shares the GPU with others, and
     has to name its `vram_per_gpu`. See docs/sharing.md."""
     mig: MigProfile | None = None

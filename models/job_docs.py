@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 import models.errors
 from models.base import Name, ShortText, Text
 from models.bounds import Most
+from models.counts import DIGITS
 from models.docs import field_docs, member_docs
 from models.document import load_document
 from models.errors import LongshoreError, SpecError
@@ -96,6 +97,9 @@ def _type(hint: Any) -> str:
     for known, words in _TYPES:
         if hint == known:
             return words
+    if get_origin(hint) is Annotated and DIGITS in hint.__metadata__:
+        bounds = (each for each in hint.__metadata__ if isinstance(each, FieldInfo))
+        return "".join((_type(hint.__origin__), *map(_limits, bounds)))
     if get_origin(hint) in (types.UnionType, Union):
         forms = [form for form in get_args(hint) if form is not type(None)]
         return " or ".join(_type(form) for form in forms)

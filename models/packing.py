@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from models.base import Frozen
+from models.counts import Count
 from models.gang import GangPacking
 from models.margins import DEFAULT_MARGINS, Margins
 from models.money import Money
@@ -75,7 +76,7 @@ class PackingPolicy(Frozen):
     safety_margin: Duration = timedelta(seconds=300)
     """A node must outlive the job's expected duration by this much."""
     gpu_choice: GPUChoice = GPUChoice.CONTIGUOUS
-    max_reservations: int = Field(default=8, ge=0, le=1000)
+    max_reservations: Count = Field(default=8, ge=0, le=1000)
     """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake."""
     class_rises_every: Duration = timedelta(days=30)
     """A job that has waited so long counts as one of the next class in the order of the queue, and

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from models.base import Frozen, Instant, Name
+from models.counts import Count
 from models.job import Tier
 from models.mig import SLICES
 from models.money import Money
@@ -35,13 +36,13 @@ class PreemptionPolicy(Frozen):
     levels: PreemptionLevels = PreemptionLevels.STRICT
     near_end: Duration = timedelta(minutes=5)
     """A job whose expected end is nearer than this keeps its GPUs."""
-    protected_class: int = Field(default=7, ge=0, le=11)
+    protected_class: Count = Field(default=7, ge=0, le=11)
     """A job of this class or above that cannot save keeps its GPUs."""
-    max_victims: int = Field(default=8, ge=1, le=1000)
+    max_victims: Count = Field(default=8, ge=1, le=1000)
     """The most jobs that are stopped for one job."""
-    max_under_way: int = Field(default=32, ge=1, le=10_000)
+    max_under_way: Count = Field(default=32, ge=1, le=10_000)
     """The most jobs of the pool that are being stopped at one time."""
-    max_per_hour: int = Field(default=3, ge=1, le=1000)
+    max_per_hour: Count = Field(default=3, ge=1, le=1000)
     """A job that was preempted so often within an hour keeps its GPUs."""
     cooldown: Duration = timedelta(minutes=10)
     """So long after a preemption the same job keeps its GPUs."""

@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant, Name
+from models.counts import Count
 from models.host import power_of
 from models.job import Tier
 from models.money import Money
@@ -22,7 +23,7 @@ class RunningEntry(Frozen):
 
     id: str = Field(min_length=1)
     tenant: Name = "default"
-    priority: int = Field(default=5, ge=0, le=10)
+    priority: Count = Field(default=5, ge=0, le=10)
     started_at: Instant
     expected_end: Instant
     cpus: float = Field(default=0.0, ge=0)

@@ -25,6 +25,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from models.addresses import Address, without_secrets
 from models.base import Wire
+from models.counts import Count
 from models.departures import Margins
 from models.errors import SpecError, UnavailableError
 from models.node import Liveness
@@ -137,7 +138,7 @@ class Settings(BaseSettings):
     """Folders of a node that jobs in images may name as `workdir` or for checkpoints, with all
     below them. What a job names is seen inside, and written there. Without, a job in an image sees
     nothing of the node but a folder of its own."""
-    keep_runs: int = Field(default=1000, ge=0)
+    keep_runs: Count = Field(default=1000, ge=0)
     """Ended runs that an agent keeps on its node, with their output and private folders; older
     ones are removed when their job is over. Checkpoints stay."""
     keep_runs_for: Duration = timedelta(days=7)
@@ -145,9 +146,9 @@ class Settings(BaseSettings):
     uncordon_after: Duration = timedelta(minutes=1)
     """A node that takes no jobs because its disk was full takes them again once the
     agent's work folder could be written for so long."""
-    temporal_port: int = Field(default=7233, ge=1, le=65535)
+    temporal_port: Count = Field(default=7233, ge=1, le=65535)
     """Port of the local Temporal server."""
-    temporal_ui_port: int = Field(default=8233, ge=1, le=65535)
+    temporal_ui_port: Count = Field(default=8233, ge=1, le=65535)
     """Port of the local Temporal Web UI."""
     temporal_ui: str | None = Field(default=None, examples=["https://temporal.example.com"])
     """Address of the Temporal Web UI; the local stack's without."""

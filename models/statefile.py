@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant
+from models.counts import DIGITS, Count
 from models.job import Tier
 from models.mig import SLICES, listed_models, positions_of, slices_gb
 from models.node import GPU, Block, GPUParts, Node, NodeState
@@ -28,7 +29,7 @@ class GPUUse(Frozen):
     job: str | None = Field(default=None, min_length=1)
     vram: GB | None = None
     """Memory in use; all of it when left out, and of slices what they have."""
-    milli: int | None = Field(default=None, ge=1, le=1000)
+    milli: Annotated[int, Field(ge=1, le=1000), DIGITS] | None = None
     """Thousandths in use by jobs that share it."""
     slices: tuple[Annotated[int, Field(ge=0, lt=SLICES)], ...] = ()
     """Of a GPU in MIG mode, the slices in use."""
@@ -89,7 +90,7 @@ class NodeEntry(Frozen):
     provider: str | None = Field(default=None, min_length=1)
     tier: Tier | None = None
     gpu_type: str = ""
-    gpus: int | tuple[GPU, ...]
+    gpus: Count | tuple[GPU, ...]
     """How many GPUs, or each of them in full."""
     vram: GB = 80.0
     """Memory of each GPU, where `gpus` is a number."""

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from models.base import Frozen, ShortText, Wire, known_or
 from models.bounds import FIRST_MISTAKE, Most, Range, Word
+from models.counts import DIGITS, Count
 from models.visible import brief
 
 REGION_LABEL = "region"
@@ -76,14 +77,14 @@ class Conformance(Frozen):
 class Gang(Frozen):
     """Lets a job span nodes, and says how its GPUs must lie. All are placed, or none."""
 
-    group_gpus: int | None = Field(default=None, ge=1, le=100_000)
+    group_gpus: Annotated[int, Field(ge=1, le=100_000), DIGITS] | None = None
     """GPUs that must be in one domain together, the last group possibly fewer; when left out,
     the domains decide: one where the job fits, else as few as can be."""
     allow_cross_group_spread: bool = True
     """False: all GPUs of the job in one domain."""
     processes: Processes = Processes.NODE
     """Start one process on each node, or one for each GPU."""
-    spares_per_group: int = Field(default=0, ge=0, le=1024)
+    spares_per_group: Count = Field(default=0, ge=0, le=1024)
     """GPUs to stand by for each group, on nodes where the gang runs nothing: when one of its nodes
     is lost, these take its place at once. The job holds and pays them. Give as many as a node of
     the gang has: fewer cannot stand in for it."""
