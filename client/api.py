@@ -33,7 +33,7 @@ from client.no_record import PATIENCE, message_of, newest_running
 from client.node_control import NodeControl
 from client.outside_ends import is_outside_end
 from client.reading import Reading
-from client.status import JobHandle, progress_of, reset_after, status_of
+from client.status import JobHandle, began_again, progress_of, reset_after, status_of
 from client.submission import GENERATED_ID, details_of, new_job_id, preflight
 from models.errors import (
     ConflictError,
@@ -181,6 +181,17 @@ class Longshore(NodeControl, Reading):
             return ""
         return await reset_after(self._job(job.id), job.id, job.ended_at)
 
+    async def _ended_before_a_reset(self, job_id: str) -> JobResult | None:
+        """Return how a job has ended whose workflow was reset after that; None of any other, and
+        where a server does not say."""
+        try:
+            if not await began_again(self._job(job_id)):
+                return None  # as nearly all: the database need not be asked
+            job = await self.job(job_id)
+            return job.as_it_ended if await self.reset_after_end(job) else None
+        except LongshoreError:
+            return None
+
     async def progress(self, ref: str) -> Progress | None:
         """Return what the running process said last of itself; None when it runs nowhere."""
         job_id = await self._resolve(ref)
@@ -190,8 +201,13 @@ class Longshore(NodeControl, Reading):
             raise as_ours(error, f"job {ref}") from error
 
     async def wait(self, ref: str) -> JobResult:
-        """Wait until the job has ended, however long, also while a server is away."""
+        """Wait until the job has ended, however long, also while a server is away.
+
+        One whose workflow was reset after it had ended stays as it ended.
+        """
         job_id = await self._resolve(ref)
+        if (ended := await self._ended_before_a_reset(job_id)) is not None:
+            return ended
         try:
             return await self._when_back(job_id, self._job(job_id).result)
         except WorkflowFailureError as error:

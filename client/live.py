@@ -96,13 +96,9 @@ async def follow_job(api: "Longshore", job_id: str, screen: Screen) -> JobResult
 
 def as_it_ended(job: JobView, screen: Screen) -> JobResult:
     """Show how a job ended by its record, whatever its workflow says, and return that."""
-    result = JobResult(
-        job_id=job.id, state=job.state, exit_code=job.exit_code, failure=job.failure,
-        message=job.reason, attempts=job.attempt, ended_at=job.ended_at,
-    )  # fmt: skip
     with screen:
-        screen.ended(result)
-    return result
+        screen.ended(job.as_it_ended)
+    return job.as_it_ended
 
 
 class Silent:

@@ -4,6 +4,7 @@ from datetime import datetime
 
 from temporalio.client import (
     Client,
+    WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowQueryFailedError,
@@ -54,6 +55,15 @@ async def status_of(temporal: Client, job: JobHandle) -> JobStatus:
     return _failed(status, message_of(failed), found.close_time)
 
 
+async def began_again(job: JobHandle) -> bool:
+    """Return whether a job's workflow has other runs than its first. Raises LongshoreError."""
+    try:
+        found = await job.describe()
+    except RPCError as error:
+        raise as_ours(error, job.id) from error
+    return found.run_id != _first_run(found)
+
+
 async def reset_after(job: JobHandle, job_id: str, ended_at: datetime) -> str:
     """Return what to say of a job whose workflow was reset after it had ended; empty where it was
     not. Raises LongshoreError.
@@ -65,8 +75,7 @@ async def reset_after(job: JobHandle, job_id: str, ended_at: datetime) -> str:
         found = await job.describe()
     except RPCError as error:
         raise as_ours(error, f"job {job_id}") from error
-    first_run_id = found.raw_description.workflow_execution_info.first_run_id
-    if found.start_time <= ended_at or found.run_id == first_run_id:
+    if found.start_time <= ended_at or found.run_id == _first_run(found):
         return ""
     says = (
         f"its workflow was reset at {found.start_time:%Y-%m-%d %H:%M:%S} UTC, after the job had "
@@ -75,6 +84,10 @@ async def reset_after(job: JobHandle, job_id: str, ended_at: datetime) -> str:
     if found.status is WorkflowExecutionStatus.RUNNING:
         says += f". That workflow still runs: `longshore cancel {job_id}` ends it"
     return says
+
+
+def _first_run(found: WorkflowExecutionDescription) -> str:
+    return found.raw_description.workflow_execution_info.first_run_id
 
 
 def _failed(status: JobStatus, why: str, at: datetime | None) -> JobStatus:

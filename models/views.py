@@ -5,7 +5,7 @@ from datetime import timedelta
 from models.base import Instant, Wire
 from models.block_end import BlockDecision
 from models.checkpointing import CheckpointDecision
-from models.job import FailureClass, JobState, Tier
+from models.job import FailureClass, JobResult, JobState, Tier
 from models.node import HostFirmware, NodeState
 from models.placement import Decision
 from models.pool import PoolSpec
@@ -62,6 +62,14 @@ class JobView(Wire):
     estimated_start: Instant | None = None
     """Of one that waits: when running jobs end in time, or what was bought for it is there; null
     where nobody knows."""
+
+    @property
+    def as_it_ended(self) -> JobResult:
+        """How it ended by its record, whatever its workflow says."""
+        return JobResult(
+            job_id=self.id, state=self.state, exit_code=self.exit_code, failure=self.failure,
+            message=self.reason, attempts=self.attempt, ended_at=self.ended_at,
+        )  # fmt: skip
 
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

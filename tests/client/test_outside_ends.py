@@ -144,7 +144,7 @@ async def test_it_says_when_the_reconcile_looks_that_frees_what_it_holds(
     )
 
 
-async def test_watch_shows_a_job_that_was_reset_after_its_end_as_it_ended(
+async def test_a_job_that_was_reset_after_its_end_stays_as_it_ended_for_who_waits_and_watches(
     longshore: Command,
     api: Longshore,
     node: ScriptedNode,
@@ -158,6 +158,8 @@ async def test_watch_shows_a_job_that_was_reset_after_its_end_as_it_ended(
     await reset_to(temporal, flow, (await tasks_done(temporal, flow))[0])
     with pytest.raises(WorkflowFailureError, match="Workflow execution failed"):
         await asyncio.wait_for(temporal.get_workflow_handle(flow).result(), 60)
+    waited = await Longshore(temporal, api.settings).wait(job_id)
+    assert waited == ended.model_copy(update={"ended_at": waited.ended_at})
     watched = await longshore("watch", job_id)
     assert (watched.code, "(user, exit code 3)" in watched.out) == (3, True)
     assert "after the job had ended: it stays as it ended" in watched.err
