@@ -47,9 +47,9 @@ class FullDisk:
 
     async def refused(self, error: OSError) -> str:
         """Return why nothing could be started; cordon the node where its disk is why."""
-        if error.errno not in _REFUSES:
+        why = why_refused(error)
+        if why is None:
             return str(error)
-        why = _why(error.errno)
         await self._tell("cordon", why)
         self.closed_for(why)  # also where no answer came: it may have been heard
         return why
@@ -114,6 +114,13 @@ def has_room(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def why_refused(error: Exception) -> str | None:
+    """Return what to say of a disk of the agent that refused; None of any other error."""
+    if isinstance(error, OSError) and error.errno in _REFUSES:
+        return _why(error.errno)
+    return None
 
 
 def is_full(why: str) -> bool:

@@ -17,6 +17,7 @@ from activities.node import orphans
 from activities.node.checkpoint_files import remove_moments
 from activities.node.checkpointing import Keeper, signal_number
 from activities.node.fence import Fence
+from activities.node.full_disk import why_refused
 from activities.node.launch import (
     Launch,
     LaunchError,
@@ -246,7 +247,9 @@ class Processes:
             _log.exception("%s could not be run", run.record.key)
             if run.supervised:
                 run.supervised.stop(signal.SIGKILL, 0)
-            report = never_started(FailureClass.NODE, f"the agent failed: {error}")
+            disk = None if run.supervised else why_refused(error)
+            why = f"it could not be started: {disk}" if disk else f"the agent failed: {error}"
+            report = never_started(FailureClass.NODE, why)
         if run.shipper:
             await run.shipper.finish()
             report = report.model_copy(update={"log_error": run.shipper.error})
