@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from console.connections import BoundedProtocol
 from models.addresses import LOOPBACK
 from models.errors import StackError
 from simulation.market import control_api, prime_api, sfcompute_api
@@ -39,6 +40,7 @@ class MarketServer:
         self.url = f"http://{LOOPBACK}:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
             application(market, self.token),
+            http=BoundedProtocol,
             log_level=logging.CRITICAL,
             date_header=False,  # every response has the market's own
             timeout_graceful_shutdown=2,
