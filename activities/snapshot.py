@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from activities.database import clock
 from activities.stored_pools import stored_pool
 from models.base import Wire
-from models.job import Tier
+from models.job import JobSpec, Tier
 from models.margins import DEFAULT_MARGINS, Margins
 from models.node import GPU, GPUParts, Node, NodeState
 from models.packing import PackingPolicy
@@ -184,7 +184,8 @@ async def load_running(
 
 async def load_recent(connection: AsyncConnection, pool: str) -> tuple[RecentJobs, ...]:
     """Return the jobs that the pool placed lately, by shape: its last few hundred placements."""
-    rows = await connection.execute(text(_RECENT), {"pool": pool, "placements": _PLACEMENTS})
+    asked = {"pool": pool, "placements": _PLACEMENTS, "fields": _OF_SHAPE}
+    rows = await connection.execute(text(_RECENT), asked)
     recent: list[RecentJobs] = []
     for row in rows.mappings():
         # None where somebody has written into the row: nothing to expect, as of older versions.
@@ -334,6 +335,12 @@ _RUNNING = """
 """
 """A job that is being stopped for another gives its GPUs back when it has saved."""
 
+_OF_SHAPE = sorted(
+    JobRequest.model_fields.keys() & JobSpec.model_fields.keys()
+    - {"priority", "gang", "storage_bandwidth", "power_per_gpu", "data"}
+)  # fmt: skip
+"""Fields of a spec that tell jobs apart of which more are to be expected."""
+
 _RECENT = """
     WITH latest AS (
         SELECT p.job_id, p.ended_at IS NOT NULL AS ended
@@ -341,8 +348,7 @@ _RECENT = """
          WHERE c.pool = :pool ORDER BY c.committed_at DESC LIMIT :placements
     ), shapes AS (
         SELECT (SELECT jsonb_object_agg(key, value) FROM jsonb_each(j.spec)
-                 WHERE key IN ('tier', 'gpus', 'gpu_type', 'vram_per_gpu', 'milli', 'mig', 'cpus',
-                               'ram', 'expected_duration', 'conformance')) AS shape,
+                 WHERE key = ANY(:fields)) AS shape,
                j.spec->>'image' IS NOT NULL AS container, latest.ended
           FROM latest JOIN jobs j ON j.id = latest.job_id
          WHERE j.spec->>'gang' IS NULL AND jsonb_typeof(j.spec) = 'object'

@@ -26,7 +26,6 @@ from models.docs import field_docs, member_docs
 from models.document import load_document
 from models.errors import LongshoreError, SpecError
 from models.job import (
-    Arguments,
     CheckpointContract,
     Data,
     Environment,
@@ -40,7 +39,7 @@ from models.job import (
 from models.job_examples import FULL_EXAMPLE, OF_ONE_GPU, WRONG_EXAMPLE
 from models.mig import MigProfile
 from models.signals import SignalName
-from models.topology import Conformance, Fingerprints, Gang
+from models.topology import Conformance, Gang
 from models.units import (
     GB,
     Duration,
@@ -100,6 +99,8 @@ def _type(hint: Any) -> str:
     if get_origin(hint) is Annotated and DIGITS in hint.__metadata__:
         bounds = (each for each in hint.__metadata__ if isinstance(each, FieldInfo))
         return "".join((_type(hint.__origin__), *map(_limits, bounds)))
+    if get_origin(hint) is Annotated and get_origin(get_args(hint)[0]) is tuple:
+        return f"list of {_most(hint)} texts"
     if get_origin(hint) in (types.UnionType, Union):
         forms = [form for form in get_args(hint) if form is not type(None)]
         return " or ".join(_type(form) for form in forms)
@@ -223,8 +224,6 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (Text, "text"),
     (ShortText, "text"),
     (SignalName, "name of a signal, such as `SIGTERM` or `SIGUSR1`"),
-    (Arguments, f"list of {_most(Arguments)} texts"),
-    (Fingerprints, f"list of {_most(Fingerprints)} texts"),
     (Environment, f"mapping of {_most(Environment)} names to texts or numbers"),
     (Data, f"list of {_most(Data)} names, or mapping of names to sizes"),
 )

@@ -180,6 +180,8 @@ def _others(scene: Scene, plan: PurchasePlan, pods: Sequence[PodSource]) -> Iter
         as_steady = not (offer.spot or offer.variable) or plan.offer.spot or plan.offer.variable
         if source.is_cluster or not (same and enough and no_later and as_steady):
             continue
+        if not all(source.holds(job) for job in served):
+            continue
         if offer.prepaid > plan.offer.prepaid or _seller(offer) in sellers:
             continue
         sellers.add(_seller(offer))

@@ -17,7 +17,6 @@ from models.buying import BuyingPolicy, BuyingRule, OptionKind, UnmetJob
 from models.market import NoQuote, Window
 from models.placement import JobRequest
 from scheduling.buying.costs import Candidate, Scene
-from scheduling.buying.fleet import holds
 from scheduling.buying.prices import (
     Among,
     BlockSource,
@@ -110,9 +109,9 @@ def _blocks(
 ) -> Iterator[Candidate]:
     gang = first.gang is not None
     for source in sources:
-        if not holds(source.shape, first):
+        if not source.holds(first):
             continue
-        fitting = [job.request for job in unmet if holds(source.shape, job.request)]
+        fitting = [job.request for job in unmet if source.holds(job.request)]
         windows = _windows(scene, source, first, fitting)
         wheres: list[Among | None] = [*source.places_for_gang()] if gang else [None]
         for number, window in enumerate(windows):
@@ -159,7 +158,7 @@ def _pods(
     first: JobRequest, unmet: Sequence[UnmetJob], sources: Sequence[PodSource]
 ) -> Iterator[Candidate]:
     machines = [source for source in sources if not source.is_cluster]
-    usable = [source for source in machines if first.gang is None and holds(source.shape, first)]
+    usable = [source for source in machines if first.gang is None and source.holds(first)]
     if first.gang is not None:
         yield from _clusters(first, sources)
     if usable:
@@ -185,7 +184,7 @@ def _clusters(first: JobRequest, sources: Sequence[PodSource]) -> Iterator[Candi
     sizes: dict[int, PodSource] = {}
     for source in sources:
         fits = source.is_cluster and source.gpus >= first.gpus_held
-        if fits and holds(source.shape, first):
+        if fits and source.holds(first):
             sizes.setdefault(source.gpus, source)
     for _, source in sorted(sizes.items())[:_MOST_SIZES]:
         yield _pods_of([source])
@@ -198,7 +197,7 @@ def _one_for_each(unmet: Sequence[UnmetJob], sources: Sequence[PodSource]) -> li
             continue
         for source in sources:
             free = not source.once or all(source is not other for other in taken)
-            if free and holds(source.shape, job.request):
+            if free and source.holds(job.request):
                 taken.append(source)
                 break
     return taken

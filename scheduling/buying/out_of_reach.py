@@ -9,7 +9,6 @@ from models.market import OrderBook
 from models.money import at_most, format_dollars
 from models.placement import JobRequest
 from models.units import format_duration
-from scheduling.buying.fleet import holds
 from scheduling.buying.prices import BlockSource, PodSource, block_sources, pod_sources
 from scheduling.buying.words import Lost
 
@@ -81,4 +80,4 @@ def _too_slow(
 
 
 def _serves(source: BlockSource | PodSource, wanted: Sequence[JobRequest]) -> bool:
-    return any(holds(source.shape, job) for job in wanted) or not wanted
+    return any(source.holds(job) for job in wanted) or not wanted

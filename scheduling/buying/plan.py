@@ -37,7 +37,7 @@ from scheduling.buying.costs import (
     waiting,
 )
 from scheduling.buying.ending import lasting_of
-from scheduling.buying.fleet import Fleet, fleet_of, holds
+from scheduling.buying.fleet import Fleet, fleet_of
 from scheduling.buying.instead import with_instead
 from scheduling.buying.left_out import books_left_out, counted
 from scheduling.buying.limits import below_the_next
@@ -167,7 +167,7 @@ def _left_out(
         for tier in tiers
         for source in pods_in_reach(markets, tier, policy)
         if not source.is_cluster
-        and (not jobs or any(job.gang is None and holds(source.shape, job) for job in jobs))
+        and (not jobs or any(job.gang is None and source.holds(job) for job in jobs))
     }
     said = counted(by_id.values(), policy), books_left_out(markets, policy)
     return tuple(filter(None, said))

@@ -10,8 +10,9 @@ from models.buying import BookQuote, BuyingPolicy, MarketView, NodeShape, Purcha
 from models.job import Tier
 from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
 from models.money import format_dollars
+from models.placement import JobRequest
 from models.price import PriceNeed
-from scheduling.buying.fleet import shape_of, shape_of_offer
+from scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from scheduling.buying.left_out import in_allowed_places, sells, why_left_out
 from scheduling.prices.book import BookColumns
 from scheduling.prices.limit import Priced, Walk, find_limit, walk
@@ -43,6 +44,10 @@ class BlockSource:
     market: MarketView
     quote: BookQuote
     shape: NodeShape
+
+    def holds(self, job: JobRequest) -> bool:
+        """Return whether nodes of this book could hold a job: one alone, or several for a gang."""
+        return holds(self.shape, job)
 
     @cached_property
     def places(self) -> dict[str | None, BookColumns]:
@@ -191,6 +196,10 @@ class PodSource:
     market: MarketView
     offer: Offer
     shape: NodeShape
+
+    def holds(self, job: JobRequest) -> bool:
+        """Return whether its machines could hold a job: one alone, or several for a gang."""
+        return holds(self.shape, job)
 
     @property
     def gpus(self) -> int:

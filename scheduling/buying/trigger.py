@@ -81,7 +81,7 @@ def _offered(
 ) -> Iterator[tuple[int, BlockSource | PodSource]]:
     """Yield what a GPU-hour costs from each source that could hold a job."""
     for source in blocks:
-        window = _window_for(job, source, policy, now) if holds(source.shape, job) else None
+        window = _window_for(job, source, policy, now) if source.holds(job) else None
         if window is None:
             continue
         nodes = -(-job.gpus // source.shape.gpus)
@@ -92,7 +92,7 @@ def _offered(
     for pod in pods:
         of_kind = pod.is_cluster == (job.gang is not None)
         enough = job.gang is None or pod.gpus >= job.gpus
-        if of_kind and enough and holds(pod.shape, job):
+        if of_kind and enough and pod.holds(job):
             yield pod.offer.price, pod
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from models.mig import profile_slices
 from models.placement import JobRequest, PackingPolicy, RecentJobs
+from scheduling.placement.filters import asked
 from scheduling.placement.parts import WHOLE
 from scheduling.placement.state import Need
 
@@ -109,9 +110,7 @@ def _group(need: Need) -> tuple[object, ...]:
     cores = math.floor(2 * math.log2(max(need.cpus / need.gpus, 0.01)))
     hours = math.floor(math.log2(max(need.duration / timedelta(hours=1), 0.001)) / 2)
     return (
-        need.tier, need.gpus, need.gpu_type, need.vram, need.container, need.milli, need.mig,
-        need.known, need.allowed,
-        cores, hours,
+        asked(need), need.gpus, need.vram, need.milli, need.mig, cores, hours,
     )  # fmt: skip
 
 
