@@ -118,10 +118,11 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
 def wants(spec: JobSpec) -> str:
     """Return what a job asks for: ``2 x H100 with 40GB, 4 cores, 16GB RAM, about 1h``."""
     gpus = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
+    labels = "".join(f", on a node with {each}" for each in spec.constraints)
     return (
         f"{gpus}, {_cores(spec.cpus)}, "
-        f"{format_gb(spec.ram)} RAM{format_limits(spec.storage_bandwidth, spec.power_per_gpu)}, "
-        f"about {format_duration(spec.expected_duration)}"
+        f"{format_gb(spec.ram)} RAM{format_limits(spec.storage_bandwidth, spec.power_per_gpu)}"
+        f"{labels}, about {format_duration(spec.expected_duration)}"
     )
 
 

@@ -207,6 +207,7 @@ def _job_line(job: JobRequest, now: datetime) -> str:
         wants.append(
             "a fingerprint that it allows" if job.conformance.allowed else "a known fingerprint"
         )
+    wants += [f"on a node with {each}" for each in job.constraints]
     wants += [f"for {format_duration(job.expected_duration)}", f"at {moment(now)}"]
     return f"{job.id} ({job.tier}): {', '.join(wants)}"
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,6 +79,15 @@ def submit(
     name: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     pool: Annotated[str | None, typer.Option(help="Pool that it waits in.")] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs, all on one node.")] = None,
+    constraints: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--constraint",
+            metavar="LABEL=VALUE",
+            help="What the labels of a node have to be, in place of the file's `constraints`: "
+            "zone=a, zone!=b, 'zone in (a, b)', ib, '!ib'. Give it again for more.",
+        ),
+    ] = None,
     values: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,6 +120,9 @@ def submit(
         for field, text in given.items()
         if text is not None
     ]
+    if constraints:
+        given_by = " ".join(f"--constraint {shlex.quote(each)}" for each in constraints)
+        overrides.append(Override("constraints", json.dumps(constraints), given_by))
     overrides += [_override(value) for value in values or ()]
     spec = _in_its_folder(_spec(file, command, overrides), file, overrides)
 

@@ -17,6 +17,7 @@ from pydantic import (
 
 from models.base import LONGEST_TEXT, Frozen, Instant, Name, Reason, ShortText, Text, Wire
 from models.bounds import TAKEN, Most, json_bytes, largest
+from models.constraints import Constraints
 from models.counts import DIGITS, Count
 from models.mig import MigProfile, profile_gb
 from models.signals import SignalName
@@ -219,6 +220,10 @@ class JobSpec(Frozen):
     """Which nodes may serve, by driver, firmware and kernel parameters; any when left out.
     For `known` a pool buys; not for `allowed`, for what a machine has is known when it is there.
     See docs/topology.md."""
+    constraints: Constraints = ()
+    """Which nodes may serve, by their labels: `zone=a`, `zone!=b`, `zone in (a, b)`,
+    `zone notin (a, b)`, `ib` (the node has the label) and `!ib`. All of them have to hold; as in
+    Kubernetes a node without the label satisfies `!=` and `notin`. See docs/concepts.md."""
 
     data: Data = Field(default_factory=dict[str, float])
     """What it reads, by name, with the size of each; or a list of names. A node where jobs used

@@ -27,6 +27,7 @@ gang:
   unlabelled_nodes: false
 data: {imagenet: 150GB, tokenizer: 10MB}
 conformance: {known: true, allowed: [1f0e6b2c9d4a7e35]}
+constraints: [zone=a, rack!=r7, "switch in (s1, s2)", ib]
 
 command: [python, train.py, --epochs, "3"]
 image: ghcr.io/example/train:1.4

@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from models.base import Frozen, Instant, Name, Wire
+from models.constraints import Constraints
 from models.gang import GangPlan
 from models.host import HostAmounts, power_of
 from models.job import ASSUMED_DURATION, JobSpec, Tier, check_gpus
@@ -38,6 +39,8 @@ class RejectionCode(StrEnum):
     FLAVOR = "flavor-mismatch"
     """For a gang: neither the node's type of GPU nor its label `gpu.flavor` is the job's."""
     CONTAINER_RUNTIME = "no-container-runtime"
+    CONSTRAINT = "label-mismatch"
+    """A label of the node is not what the job's `constraints` ask for."""
     LABELS = "no-fabric-labels"
     """For a gang: the node does not name its region, cluster and fabric domain."""
     CONFORMANCE = "conformance-unknown"
@@ -153,6 +156,8 @@ class JobRequest(Frozen):
     job."""
     conformance: Conformance | None = None
     """Rules nodes out by their fingerprint."""
+    constraints: Constraints = ()
+    """Rules nodes out by their labels."""
     data: dict[str, GB] = Field(default_factory=dict[str, float])
     """What it reads, by name, with the size where that is known; its container image too, and a
     checkpoint that it goes on from."""
@@ -194,9 +199,9 @@ class JobRequest(Frozen):
             mig=spec.mig, cpus=spec.cpus, ram=spec.ram,
             storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
             expected_duration=spec.expected_duration, needs_container=spec.image is not None,
-            submitted_at=submitted_at, attempt=attempt, gang=spec.gang,
-            conformance=spec.conformance, data={**spec.data, **_image_of(spec)},
-            grace=spec.grace, saves=spec.checkpoint is not None,
+            submitted_at=submitted_at, attempt=attempt, gang=spec.gang, grace=spec.grace,
+            conformance=spec.conformance, constraints=spec.constraints,
+            data={**spec.data, **_image_of(spec)}, saves=spec.checkpoint is not None,
         )  # fmt: skip
 
 

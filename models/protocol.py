@@ -17,11 +17,12 @@ Not for what an older agent does as well as a newer one, such as another log lin
     3   it ends what a job left that killed its supervisor and the nursery
     4   it lifts what it said of its full disk, by the update `lift`
     5   it says which firmware of its host is in the fingerprint, and why the rest is not
+    6   the spec of a job has constraints on labels of nodes; the agent does nothing with them
 """
 
 from typing import Final
 
-PROTOCOL: Final = 5
+PROTOCOL: Final = 6
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
 BUILD: Final = f"longshore-protocol-{PROTOCOL}"

@@ -4,6 +4,7 @@ The constraint that ruled a node out decides: one table for all who advise, whic
 `why` and the refusal of a fixed pool. To change the job is advised only where it then fits.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -12,7 +13,9 @@ from typing import NamedTuple
 from models.job import Tier
 from models.node import Node, NodeState
 from models.placement import JobRequest, Rejection, RejectionCode
+from models.visible import brief
 from scheduling.packer import could_ever_place
+from scheduling.words import count, listed
 
 
 class _Help(NamedTuple):
@@ -25,6 +28,8 @@ class _Help(NamedTuple):
 
 
 _IN_ONE_DOMAIN = " of one domain"
+_MOST_CONSTRAINTS, _MOST_VALUES = 3, 5
+"""That advice names."""
 _CODES = {
     RejectionCode.TIER: _Help("a {tier} node"),
     RejectionCode.GPU_TYPE: _Help("a node with {gpu_type} GPUs"),
@@ -34,6 +39,7 @@ _CODES = {
         "no docker or podman was found there: give a command without an image, or install one "
         "and restart the agent",
     ),
+    RejectionCode.CONSTRAINT: _Help("a node with {constraints}"),
     RejectionCode.LABELS: _Help(
         "nodes that name their region, cluster and fabric.domain",
         "start the agents with labels, the same for nodes that share fast fabric, as in "
@@ -140,6 +146,8 @@ def _changes(
     elif code in (RejectionCode.GPU_TYPE, RejectionCode.FLAVOR):
         tries = [("name another gpu_type, or leave it out", {"gpu_type": None})]
         last = f"add {_in_words(_CODES[code].joins, job)}"
+    elif code is RejectionCode.CONSTRAINT:
+        return _of_constraints(job, nodes, now, pool)
     elif code is RejectionCode.LABELS and gang is not None:
         tries = [("set gang.unlabelled_nodes", {"unlabelled_nodes": True})]
     elif code is RejectionCode.DOMAIN and gang is not None:
@@ -154,6 +162,46 @@ def _changes(
         return []
     helps = [said for said, change in tries if could_ever_place(_with(job, change), nodes, now)]
     return [*helps, *filter(None, [last])]
+
+
+def _of_constraints(job: JobRequest, nodes: Sequence[Node], now: datetime, pool: str) -> list[str]:
+    """Return for each constraint that nodes do not satisfy what these have instead, and what helps
+    with it; the one that most fail first."""
+    failing = {
+        each: [node for node in nodes if not each.allows(node.labels.get(each.key))]
+        for each in job.constraints
+    }
+    found: list[str] = []
+    for each in sorted(failing, key=lambda each: -len(failing[each]))[:_MOST_CONSTRAINTS]:
+        if not failing[each]:
+            continue
+        found.append(f"{brief(str(each))} {_labels_there(each.key, failing[each], len(nodes))}")
+        others = tuple(other for other in job.constraints if other != each)
+        if could_ever_place(_with(job, {"constraints": others}), nodes, now):
+            found[-1] += "; without it the job would fit"
+        if each.values and not each.negated:
+            label = shlex.quote(brief(f"{each.key}={each.values[0]}"))
+            found.append(
+                f"add a node with it, or start the agent of one anew so: "
+                f"`longshore agent --pool {pool} --label {label}`"
+            )
+    return found
+
+
+def _labels_there(key: str, failing: Sequence[Node], nodes: int) -> str:
+    """Return ``holds on 1 of 6 nodes; the others have zone=b (3), zone=c (1), no label zone (1)``,
+    for the nodes that fail."""
+    values = Counter(node.labels.get(key) for node in failing)
+    ordered = sorted(values.items(), key=lambda item: (item[0] is None, -item[1], item[0] or ""))
+    has = [
+        f"{brief(f'{key}={value}') if value is not None else f'no label {key}'} ({number})"
+        for value, number in ordered
+    ]
+    on = nodes - len(failing)
+    where = (
+        f"holds on {on or 'none'} of {count(nodes, 'node')}{'; the others have' if on else ':'}"
+    )
+    return f"{where} {listed(has, _MOST_VALUES)}"
 
 
 def _with(job: JobRequest, change: dict[str, object]) -> JobRequest:
@@ -200,7 +248,10 @@ def _is_shut_by_hand(node: Node) -> bool:
 
 def _in_words(text: str, job: JobRequest) -> str:
     gpu_type, together = (job.gpu_type or "").upper(), _IN_ONE_DOMAIN if _is_whole(job) else ""
-    return text.format(tier=job.tier, gpu_type=gpu_type, together=together)
+    constraints = listed([brief(str(each)) for each in job.constraints], _MOST_CONSTRAINTS)
+    return text.format(
+        tier=job.tier, gpu_type=gpu_type, together=together, constraints=constraints
+    )
 
 
 def _is_whole(job: JobRequest) -> bool:

@@ -2,14 +2,15 @@
 
 Driver, firmware and kernel parameters are known when the machine's agent has reported them. A job
 that only wants them known can run there then; one that names them may have been bought for in
-vain.
+vain. Labels are those of its fabric alone (`labels_of_bought`), and come with the order.
 """
 
 from collections.abc import Iterable
 
 from models.buying import Option, OptionKind, UnmetJob
+from models.constraints import Constraint
 from models.placement import JobRequest
-from models.topology import SameConformance
+from models.topology import FABRIC_LABELS, SameConformance
 
 CANNOT_MEET = "ranks could not reach each other"
 
@@ -26,7 +27,26 @@ def not_promised(job: JobRequest) -> str:
             "no market says that its machines are alike in driver, firmware and kernel "
             "parameters, which the job asks for (gang.same_conformance: require)"
         )
-    return ""
+    return next((why for each in job.constraints if (why := _never_bought(each))), "")
+
+
+def _never_bought(constraint: Constraint) -> str:
+    """Return why no machine is bought for a job with this constraint."""
+    key = constraint.key
+    if key not in FABRIC_LABELS:
+        if constraint.allows(None):
+            return ""
+        return (
+            f"machines that are bought have no label {key}, "
+            f"and the job asks for {constraint} (constraints)"
+        )
+    if not constraint.values:
+        has = f"machines that are bought have a label {key}, the job asks for {constraint}"
+        return has if constraint.negated else ""
+    return (
+        f"which {key} a machine will be in is known when it is there, "
+        f"and the job asks for {constraint} (constraints)"
+    )
 
 
 def unpromised(jobs: Iterable[UnmetJob]) -> list[Option]:

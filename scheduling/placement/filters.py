@@ -14,11 +14,14 @@ from typing import NamedTuple
 from models.job import Tier
 from models.node import Node
 from models.placement import RejectionCode
+from models.visible import brief
 from scheduling.placement.state import Need
 from scheduling.words import listed
 
 _MOST_ALLOWED = 3
 """Fingerprints that a reason names."""
+_MOST_CONSTRAINTS = 3
+"""Constraints that a reason names, and labels."""
 
 
 class Attributes(NamedTuple):
@@ -31,6 +34,8 @@ class Attributes(NamedTuple):
     """Whether it runs images."""
     conformance: str | None
     """The fingerprint of its drivers, firmware and kernel parameters; None: it has not said."""
+    labels: tuple[tuple[str, str], ...]
+    """In the order of their names."""
 
 
 class Filter(NamedTuple):
@@ -46,7 +51,7 @@ def attributes_of(node: Node) -> Attributes:
     """Return what the filters look at of a node."""
     return Attributes(
         node.tier, (node.gpu_type.casefold(),), node.container_runtime is not None,
-        node.conformance or None,
+        node.conformance or None, tuple(sorted(node.labels.items())),
     )  # fmt: skip
 
 
@@ -57,7 +62,7 @@ def first_failure(of: Attributes, need: Need) -> RejectionCode | None:
 
 def asked(need: Need) -> Hashable:
     """Return all that the filters look at of a need: equal ones get equal answers."""
-    return need.tier, need.gpu_type, need.container, need.known, need.allowed
+    return need.tier, need.gpu_type, need.container, need.known, need.allowed, need.constraints
 
 
 def _of_another_tier(of: Attributes, need: Need) -> bool:
@@ -84,6 +89,27 @@ def _why_no_runtime(node: Node, need: Need) -> str:
     return "has no container runtime, job runs an image"
 
 
+def _other_labels(of: Attributes, need: Need) -> bool:
+    if not need.constraints:
+        return False
+    labels = dict(of.labels)
+    return not all(each.allows(labels.get(each.key)) for each in need.constraints)
+
+
+def _why_other_labels(node: Node, need: Need) -> str:
+    failed = [each for each in need.constraints if not each.allows(node.labels.get(each.key))]
+    keys = dict.fromkeys(each.key for each in failed)
+    has = [
+        brief(f"{key}={node.labels[key]}") if key in node.labels else f"no label {key}"
+        for key in keys
+    ]
+    wants = [brief(str(each)) for each in failed]
+    return (
+        f"has {listed(has, _MOST_CONSTRAINTS)}, "
+        f"job wants {listed(wants, _MOST_CONSTRAINTS, between='; ')}"
+    )
+
+
 def _not_known(of: Attributes, need: Need) -> bool:
     return need.known and of.conformance is None
 
@@ -106,6 +132,7 @@ FILTERS = (
     Filter(RejectionCode.TIER, _of_another_tier, _why_another_tier),
     Filter(RejectionCode.GPU_TYPE, _of_another_gpu_type, _why_another_gpu_type),
     Filter(RejectionCode.CONTAINER_RUNTIME, _without_runtime, _why_no_runtime),
+    Filter(RejectionCode.CONSTRAINT, _other_labels, _why_other_labels),
     Filter(RejectionCode.CONFORMANCE, _not_known, _why_not_known),
     Filter(RejectionCode.NOT_ALLOWED, _not_allowed, _why_not_allowed),
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from models.constraints import Constraint
 from models.host import NOTHING, HostAmounts, power_of
 from models.job import Tier
 from models.mig import slices_gb
@@ -48,6 +49,8 @@ class Need(NamedTuple):
     """Whether the node must have said what driver, firmware and kernel parameters it has."""
     allowed: tuple[str, ...] = ()
     """The fingerprints of these that may serve; any when empty."""
+    constraints: tuple[Constraint, ...] = ()
+    """On the labels of the node; all of them hold, in whatever order the job has them."""
     storage: float = 0.0
     """GB/s of storage bandwidth."""
     power: float | None = None
@@ -79,6 +82,7 @@ class Need(NamedTuple):
             mig=job.mig,
             known=job.conformance is not None,
             allowed=tuple(sorted(job.conformance.allowed)) if job.conformance else (),
+            constraints=tuple(sorted(set(job.constraints))),
             storage=job.storage_bandwidth,
             power=job.power_per_gpu,
             data=_shares_of(job.data) if job.data and policy.weights.locality else (),

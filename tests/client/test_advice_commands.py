@@ -1,5 +1,7 @@
 """What `submit` and `why` advise: what would really help."""
 
+from collections.abc import Awaitable, Callable
+
 import psycopg
 from temporalio.client import Client
 
@@ -49,6 +51,50 @@ async def test_the_constraint_decides_what_is_advised(
         assert "no end and no stop of running jobs helps" in " ".join(ran.out.split())
         for job in (flex, huge):
             await longshore("cancel", job.out.strip())
+
+
+async def test_a_job_runs_where_its_labels_are_and_is_told_which_are_missing(
+    longshore: Command, pool: str, temporal: Client, settings: Settings
+) -> None:
+    token = settings.resolve_agent_token()
+    a, b = (ScriptedNode(temporal, pool, token, labels={"zone": zone}) for zone in "ab")
+    for node in (a, b):
+        await node.register()
+    async with a.serving(), b.serving():
+        options = "--pool", pool, "--constraint", "zone in (b, c)", "--constraint", "!ib"
+        ran = await longshore("submit", "-q", *options, "--", "true")
+        assert (ran.code, ran.err) == (0, "")
+
+        async def placed() -> str:
+            return (await longshore("job", ran.out.strip(), "--json")).out
+
+        shown = await eventually(lambda: _with(placed, b.id))
+        assert a.id not in shown
+        spec = (await longshore("job", ran.out.strip(), "--spec")).out
+        assert "zone in (b, c)" in spec
+        lacks = await longshore("submit", "--pool", pool, "--constraint", "zone=c", "--", "true")
+        assert "it waits for a node with zone=c (" in lacks.err
+        told = await explained(longshore, lacks.out.strip(), "could ever hold it")
+        assert told.hints[:2] == (
+            "zone=c holds on none of 2 nodes: zone=a (1), zone=b (1); without it the job would "
+            "fit",
+            "add a node with it, or start the agent of one anew so: "
+            f"`longshore agent --pool {pool} --label zone=c`",
+        )
+        assert told.decision is not None
+        assert {each.reason for each in told.decision.rejections} == {
+            "has zone=a, job wants zone=c", "has zone=b, job wants zone=c",
+        }  # fmt: skip
+        for job in (ran, lacks):
+            await longshore("cancel", job.out.strip())
+    wrong = await longshore("submit", "--constraint", "zone>5", "--", "true")
+    assert wrong.code == 65
+    assert "--constraint 'zone>5': constraints[0]: expected a constraint on a label" in wrong.err
+
+
+async def _with(shown: Callable[[], Awaitable[str]], part: str) -> str:
+    found = await shown()
+    return found if part in found else ""
 
 
 async def test_nodes_that_are_lost_are_counted_apart(

@@ -112,6 +112,18 @@ def test_storage_and_power_of_the_candidates_are_shown(tmp_path: Path) -> None:
     assert "weak  has 1000W of 1000W power left, job draws 2000W for 4 GPUs" in text
 
 
+def test_labels_that_a_job_asks_for_are_shown_with_what_the_nodes_have(tmp_path: Path) -> None:
+    state = (EXAMPLES / "state.yaml").read_text()
+    state = state.replace("  - id: fragmented", "  - id: fragmented\n    labels: {zone: a}")
+    (tmp_path / "state.yaml").write_text(state)
+    job = (EXAMPLES / "job.yaml").read_text() + "constraints: [zone=a, '!ib']\n"
+    (tmp_path / "job.yaml").write_text(job)
+    text = drawn(tmp_path / "state.yaml", tmp_path / "job.yaml", terminal=False, width=100)
+    assert text.startswith("EXISTING_NODE  fragmented")
+    assert "128GB RAM, on a node with zone=a, on a node with !ib, for 1h" in text
+    assert re.search(r"half-full +has no label zone, job wants zone=a +label-mismatch", text)
+
+
 def test_what_data_is_there_counts_and_is_shown(tmp_path: Path) -> None:
     state, job = tmp_path / "state.yaml", tmp_path / "job.yaml"
     state.write_text(

@@ -19,6 +19,7 @@ FAILS: dict[RejectionCode, tuple[dict[str, Any], dict[str, Any]]] = {
     RejectionCode.TIER: ({"tier": Tier.FLEX}, {}),
     RejectionCode.GPU_TYPE: ({"gpu_type": "A100"}, {"gpu_type": "H100"}),
     RejectionCode.CONTAINER_RUNTIME: ({}, {"needs_container": True}),
+    RejectionCode.CONSTRAINT: ({"labels": {"zone": "b"}}, {"constraints": ["zone=a"]}),
     RejectionCode.CONFORMANCE: ({}, {"conformance": Conformance(known=True)}),
     RejectionCode.NOT_ALLOWED: (
         {"conformance": "old"}, {"conformance": Conformance(allowed=("new",))},

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from models.constraints import Constraint, parse_constraint, satisfiable
 from models.job import Tier
 from models.mig import positions_of, slices_gb
 from models.node import GPU, GPUParts, Node, NodeState
@@ -39,6 +40,20 @@ durations = st.one_of(minutes, minutes, minutes, st.just(timedelta(0)))
 fingerprints = st.sampled_from(
     [None, None, None, Conformance(known=True), Conformance(allowed=("new", "newer"))]
 )
+
+
+ON_LABELS = [
+    "rack=x", "rack!=x", "rack in (x, y)", "rack notin (x, z)", "rack", "!rack",
+    "fabric.domain=a", "fabric.domain!=a", "cluster=c", "ib", "ib!=true",
+]  # fmt: skip
+_TOGETHER: list[tuple[Constraint, ...]] = [
+    one for one in combinations(map(parse_constraint, ON_LABELS), 2) if satisfiable(one)
+]
+_ALONE = [(parse_constraint(text),) for text in ON_LABELS]
+constraints = st.sampled_from([0, 0, 0, 1, 2]).flatmap(
+    lambda count: st.sampled_from([[()], _ALONE, _TOGETHER][count])
+)
+"""On the labels that `labels` draws; mostly none."""
 
 
 SECOND = timedelta(seconds=1)
@@ -81,6 +96,7 @@ def requests(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = Fal
         expected_duration=draw(durations),
         needs_container=draw(st.sampled_from([False] * 5 + [True])),
         conformance=conformance,
+        constraints=draw(constraints) if linked else (),
         submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
     )
 
@@ -133,6 +149,7 @@ def gang_requests(draw: st.DrawFn, name: str) -> JobRequest:
         expected_duration=draw(durations),
         needs_container=draw(st.sampled_from([False] * 5 + [True])),
         conformance=draw(fingerprints),
+        constraints=draw(constraints),
         submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
     )
 
@@ -143,7 +160,11 @@ labels = st.fixed_dictionaries(
         CLUSTER_LABEL: st.sampled_from(["c", "c", "c", ""]),
         DOMAIN_LABEL: st.sampled_from("aab"),
     },
-    optional={RACK_LABEL: st.sampled_from("xy"), FLAVOR_LABEL: st.just("H100-80GB")},
+    optional={
+        RACK_LABEL: st.sampled_from("xy"),
+        FLAVOR_LABEL: st.just("H100-80GB"),
+        "ib": st.sampled_from(["true", "false"]),
+    },
 )
 
 

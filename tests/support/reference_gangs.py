@@ -31,6 +31,7 @@ from tests.support.reference_machine import (
     end_of,
     ends_too_soon,
     instants,
+    labelled_otherwise,
     machine_of,
     misfit,
     wants,
@@ -187,6 +188,8 @@ def offer_of(
         return RejectionCode.GPU_TYPE if same else RejectionCode.FLAVOR
     if job.needs_container and node.container_runtime is None:
         return RejectionCode.CONTAINER_RUNTIME
+    if labelled_otherwise(node, job.constraints):
+        return RejectionCode.CONSTRAINT
     if domain is None:
         return RejectionCode.LABELS
     if gang.same_conformance is SameConformance.REQUIRE and node.conformance is None:

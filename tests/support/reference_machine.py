@@ -4,12 +4,13 @@ Every question is asked anew, moment by moment and GPU by GPU: slow, and plain t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import combinations, groupby, pairwise
 
+from models.constraints import Constraint
 from models.node import Node
 from models.placement import GPUChoice, JobRequest, PackingPolicy, RejectionCode, RunningJob
 from models.topology import LinkClass, NodeTopology
@@ -128,6 +129,18 @@ def wants(job: JobRequest, node: Node) -> Amounts:
     elif job.power_per_gpu is None:
         watts *= job.milli / 1000
     return job.cpus, job.ram, job.storage_bandwidth, watts * job.gpus
+
+
+def labelled_otherwise(node: Node, constraints: Iterable[Constraint]) -> bool:
+    """Whether a label is not what the job asks for; without the label `!=` and `notin` hold."""
+    for key, values, negated in constraints:
+        label = node.labels.get(key)
+        if negated:
+            if label is not None and (not values or label in values):
+                return True
+        elif label is None or (values and label not in values):
+            return True
+    return False
 
 
 def misfit(node: Node, job: JobRequest) -> RejectionCode | None:

@@ -37,6 +37,7 @@ from tests.support.reference_machine import (
     end_of,
     ends_too_soon,
     instances,
+    labelled_otherwise,
     left,
     link_of,
     machine_of,
@@ -207,6 +208,8 @@ def answer(
         return RejectionCode.GPU_TYPE
     if job.needs_container and node.container_runtime is None:
         return RejectionCode.CONTAINER_RUNTIME
+    if labelled_otherwise(node, job.constraints):
+        return RejectionCode.CONSTRAINT
     if (failed := misfit(node, job)) is not None:
         return failed
     if ends_too_soon(node, job, policy, now):
@@ -334,7 +337,7 @@ def first_moment(machine: Machine, job: JobRequest, policy: PackingPolicy) -> da
         return None
     if job.needs_container and node.container_runtime is None:
         return None
-    if misfit(node, job) is not None:
+    if labelled_otherwise(node, job.constraints) or misfit(node, job) is not None:
         return None
     large = [g for g in node.gpus if g.mig is None and g.vram + TINY >= job.vram_per_gpu]
     if job.mig is None and len(large) < job.gpus:
