@@ -195,9 +195,12 @@ async def _prices(connection: AsyncConnection) -> tuple[SeenPrice, ...]:
     """Return what markets asked of late; nothing while buying is stopped."""
     found = await connection.execute(text(_PRICES), {"age": _FRESH})
     return tuple(
-        SeenPrice(instance_type=row.instance_type, ask=row.best_ask, gpus=row.ask_gpus)
+        SeenPrice(
+            instance_type=row.instance_type, market=row.provider, ask=row.best_ask,
+            gpus=row.ask_gpus,
+        )
         for row in found
-    )
+    )  # fmt: skip
 
 
 def _gains(stored: object) -> tuple[GainedGPUs, ...]:
@@ -258,7 +261,7 @@ _UNDER_WAY = """
 """
 
 _PRICES = """
-    SELECT DISTINCT ON (provider, instance_type) instance_type, best_ask, ask_gpus
+    SELECT DISTINCT ON (provider, instance_type) provider, instance_type, best_ask, ask_gpus
       FROM market_books
      WHERE best_ask IS NOT NULL AND observed_at > clock_timestamp() - :age
        AND NOT EXISTS (SELECT FROM market_switch WHERE stopped)

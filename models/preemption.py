@@ -157,6 +157,8 @@ class SeenPrice(Frozen):
     """The lowest ask of a market that was seen of late."""
 
     instance_type: str
+    market: str = ""
+    """Where, as far as that is known."""
     ask: Money
     """Micro-dollars per GPU-hour."""
     gpus: int = Field(ge=0)

@@ -16,7 +16,7 @@ from models.node import GPU, Node, NodeState
 from models.placement import JobRequest, PackingPolicy, RecentJobs, RunningJob
 from models.topology import labels_of_bought
 from scheduling.buying.outlook import Ground, Outlook, look_ahead
-from scheduling.buying.promises import not_promised
+from scheduling.buying.promises import not_promised, suits_market
 
 _COMING = "(coming)"
 _REPORTED = "(what its agent reports)"
@@ -195,9 +195,12 @@ def shape_of_offer(offer: Offer) -> NodeShape | None:
     return shape_of(offer.instance_type, cpus=offer.cpus, ram=offer.ram)
 
 
-def holds(shape: NodeShape, job: JobRequest) -> bool:
-    """Return whether machines of a shape could hold a job: one alone, or several for a gang."""
-    if not_promised(job):
+def holds(shape: NodeShape, job: JobRequest, market: str = "") -> bool:
+    """Return whether machines of a shape could hold a job: one alone, or several for a gang.
+
+    Of any market where none is named.
+    """
+    if not_promised(job) or not suits_market(job, market):
         return False
     of_type = job.gpu_type is None or job.gpu_type.casefold() == shape.gpu_type.casefold()
     if not of_type or job.vram_per_gpu > shape.vram:

@@ -8,7 +8,7 @@ block for the large jobs and small machines for the others are one option togeth
 these.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice, product
@@ -96,10 +96,10 @@ def window_lengths(
 
 
 def _one_of_each_kind(unmet: Sequence[UnmetJob]) -> list[JobRequest]:
-    found: dict[tuple[str, bool], JobRequest] = {}
+    found: dict[Hashable, JobRequest] = {}
     for job in unmet:
         request = job.request
-        kind = ((request.gpu_type or "").casefold(), request.gang is not None)
+        kind = (request.gpu_type or "").casefold(), request.gang is not None, request.constraints
         found.setdefault(kind, request)
     return list(found.values())[:_MOST_KINDS]
 

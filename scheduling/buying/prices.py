@@ -47,7 +47,7 @@ class BlockSource:
 
     def holds(self, job: JobRequest) -> bool:
         """Return whether nodes of this book could hold a job: one alone, or several for a gang."""
-        return holds(self.shape, job)
+        return holds(self.shape, job, self.market.provider)
 
     @cached_property
     def places(self) -> dict[str | None, BookColumns]:
@@ -199,7 +199,7 @@ class PodSource:
 
     def holds(self, job: JobRequest) -> bool:
         """Return whether its machines could hold a job: one alone, or several for a gang."""
-        return holds(self.shape, job)
+        return holds(self.shape, job, self.market.provider)
 
     @property
     def gpus(self) -> int:

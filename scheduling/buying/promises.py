@@ -2,7 +2,8 @@
 
 Driver, firmware and kernel parameters are known when the machine's agent has reported them. A job
 that only wants them known can run there then; one that names them may have been bought for in
-vain. Labels are those of its fabric alone (`labels_of_bought`), and come with the order.
+vain. Labels are those of its fabric alone (`labels_of_bought`): the region is the market, cluster
+and domain come with the order.
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 from models.buying import Option, OptionKind, UnmetJob
 from models.constraints import Constraint
 from models.placement import JobRequest
-from models.topology import FABRIC_LABELS, SameConformance
+from models.topology import FABRIC_LABELS, REGION_LABEL, SameConformance
 
 CANNOT_MEET = "ranks could not reach each other"
 
@@ -30,8 +31,15 @@ def not_promised(job: JobRequest) -> str:
     return next((why for each in job.constraints if (why := _never_bought(each))), "")
 
 
+def suits_market(job: JobRequest, market: str) -> bool:
+    """Return whether machines of a market are in a region that the job allows; of one whose name
+    is not known they may be."""
+    in_region = (each for each in job.constraints if each.key == REGION_LABEL)
+    return not market or all(each.allows(market) for each in in_region)
+
+
 def _never_bought(constraint: Constraint) -> str:
-    """Return why no machine is bought for a job with this constraint."""
+    """Return why no machine is bought for a job with this constraint, from whatever market."""
     key = constraint.key
     if key not in FABRIC_LABELS:
         if constraint.allows(None):
@@ -40,9 +48,10 @@ def _never_bought(constraint: Constraint) -> str:
             f"machines that are bought have no label {key}, "
             f"and the job asks for {constraint} (constraints)"
         )
-    if not constraint.values:
-        has = f"machines that are bought have a label {key}, the job asks for {constraint}"
-        return has if constraint.negated else ""
+    if not constraint.values and constraint.negated:
+        return f"machines that are bought have a label {key}, the job asks for {constraint}"
+    if key == REGION_LABEL or not constraint.values:
+        return ""
     return (
         f"which {key} a machine will be in is known when it is there, "
         f"and the job asks for {constraint} (constraints)"

@@ -28,6 +28,7 @@ from scheduling.buying.prices import (
     pod_sources,
     window_from,
 )
+from scheduling.buying.promises import suits_market
 from scheduling.buying.warm import short_of_warm
 
 WHOLE_NODE = 8
@@ -144,7 +145,9 @@ def _blocks(
 
 
 def _suits(source: BlockSource | PodSource, lacking: Sequence[UnmetJob]) -> bool:
-    """Return whether its type is that of the first job that waits."""
+    """Return whether its type is that of the first job that waits, and so is its market."""
+    if lacking and not suits_market(lacking[0].request, source.market.provider):
+        return False
     wanted = next((job.request.gpu_type for job in lacking if job.request.gpu_type), None)
     return wanted is None or wanted.casefold() == source.shape.gpu_type.casefold()
 

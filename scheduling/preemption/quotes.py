@@ -37,7 +37,9 @@ def _quote(
     job: JobRequest, seen: SeenPrice, policy: BuyingPolicy, now: datetime
 ) -> BuyQuote | None:
     shape = shape_of(seen.instance_type)
-    if shape is None or not is_allowed(seen.instance_type, policy) or not holds(shape, job):
+    if shape is None or not is_allowed(seen.instance_type, policy):
+        return None
+    if not holds(shape, job, seen.market):
         return None
     nodes = -(-job.gpus // shape.gpus)
     dearest = policy.max_price.get(job.tier)

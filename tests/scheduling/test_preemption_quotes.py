@@ -23,8 +23,10 @@ def a_job(**fields: Any) -> JobRequest:
     return JobRequest.model_validate({**defaults, **fields})
 
 
-def seen(instance_type: str = "8xH100", ask: int = 2_000_000, gpus: int = 64) -> SeenPrice:
-    return SeenPrice(instance_type=instance_type, ask=ask, gpus=gpus)
+def seen(
+    instance_type: str = "8xH100", ask: int = 2_000_000, gpus: int = 64, market: str = "prime"
+) -> SeenPrice:
+    return SeenPrice(instance_type=instance_type, ask=ask, gpus=gpus, market=market)
 
 
 def test_whole_machines_are_paid_from_their_start_to_the_margin_after_the_job():
@@ -59,11 +61,23 @@ def test_a_gang_takes_as_many_machines_as_it_needs():
         pytest.param({}, {}, {"max_price": {Tier.FAST: 1_000_000}}, id="too dear"),
         pytest.param({"expected_duration": timedelta(hours=30)}, {}, {}, id="too long"),
         pytest.param({"submitted_at": NOW - timedelta(hours=1)}, {}, {}, id="waits for long"),
+        pytest.param({"constraints": ["region=sfcompute"]}, {}, {}, id="other market"),
+        pytest.param({"constraints": ["zone=a"]}, {}, {}, id="label of no machine for sale"),
     ],
 )
 def test_there_is_no_quote(job: dict[str, Any], price: dict[str, Any], policy: dict[str, Any]):
     changed = BuyingPolicy.model_validate({"enabled": True, **policy})
     assert rough_quote(a_job(**job), [seen(**price)], changed, NOW) is None
+
+
+def test_the_market_that_a_job_asks_for_counts():
+    prices = [seen(ask=1_000_000), seen(ask=3_000_000, market="sfcompute")]
+    quote = rough_quote(a_job(constraints=["region=sfcompute"]), prices, POLICY, NOW)
+    assert quote is not None
+    assert quote.cost == 24_000_000
+    quote = rough_quote(a_job(constraints=["region!=sfcompute"]), prices, POLICY, NOW)
+    assert quote is not None
+    assert quote.cost == 8_000_000
 
 
 def test_the_order_of_prices_does_not_matter():
