@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from functools import cached_property, partial
+from itertools import chain
 from typing import NamedTuple
 
 from models.domains import DomainLeft
@@ -47,6 +48,7 @@ from scheduling.packer import (
 )
 from scheduling.placement import rearranging
 from scheduling.placement.columns import Columns
+from scheduling.placement.filters import LabelNames, labels_named
 from scheduling.placement.gpus import Chosen, mask_of
 from scheduling.placement.kept import KeptNodes
 from scheduling.placement.mix import Mix, mix_of
@@ -82,11 +84,8 @@ def plan(
     ordered = queue_order(queue, policy, now)
     running = sorted(running, key=_running_order)
     mix = mix_of(ordered, recent, len(running), policy)
-    return _planned(
-        _Cycle(_columns_of(nodes, running, policy, now), policy, mix, as_a_set=as_a_set),
-        ordered,
-        compiled,
-    )
+    columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix))
+    return _planned(_Cycle(columns, policy, mix, as_a_set=as_a_set), ordered, compiled)
 
 
 def plan_kept(
@@ -109,7 +108,8 @@ def plan_kept(
     ordered = queue_order(queue, policy, now)
     mix = mix or mix_kept(ordered, kept, policy, recent)
     need_of = kept.needs.under(policy)
-    return _planned(_Cycle(kept.columns(now), policy, mix, need_of), ordered, compiled)
+    columns = kept.columns(now, _labels(ordered, mix))
+    return _planned(_Cycle(columns, policy, mix, need_of), ordered, compiled)
 
 
 def mix_kept(
@@ -150,7 +150,8 @@ def foresee(
     ordered = queue_order([*queue, job], policy, now)
     running = sorted(running, key=_running_order)
     mix = mix_of(ordered, recent, len(running), policy)
-    cycle = _Cycle(_columns_of(nodes, running, policy, now), policy, mix)
+    columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix))
+    cycle = _Cycle(columns, policy, mix)
     ahead = ordered[: ordered.index(job)]
     decided = [cycle.decide(one) for one in ahead]
     reservations = tuple(cycle.reservations)
@@ -207,7 +208,7 @@ class _Cycle:
 
     @cached_property
     def _gang_nodes(self) -> GangNodes:
-        return GangNodes.of(self.columns.views)
+        return GangNodes.of(self.columns.views, self.columns.labels)
 
     def decide_all(
         self, jobs: Sequence[JobRequest], compiled: bool | None = None
@@ -393,10 +394,19 @@ class _Cycle:
 
 
 def _columns_of(
-    nodes: Sequence[Node], running: Sequence[RunningJob], policy: PackingPolicy, now: datetime
+    nodes: Sequence[Node],
+    running: Sequence[RunningJob],
+    policy: PackingPolicy,
+    now: datetime,
+    labels: LabelNames,
 ) -> Columns:
     by_end = bool(policy.weights.separation)
-    return Columns(view_nodes(nodes, running, now), now, by_end=by_end)
+    return Columns(view_nodes(nodes, running, now), now, by_end=by_end, labels=labels)
+
+
+def _labels(queue: Iterable[JobRequest], mix: Mix) -> tuple[str, ...]:
+    """Return the labels that a plan asks nodes for."""
+    return labels_named(chain(queue, (kind.need for kind in mix.kinds)))
 
 
 def _planned(cycle: _Cycle, ordered: Sequence[JobRequest], compiled: bool | None) -> CyclePlan:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from models.topology import Gang
-from scheduling.placement.filters import Attributes, attributes_of
+from scheduling.placement.filters import Attributes, LabelNames, attributes_of
 from scheduling.placement.state import Need, NodeView
 from scheduling.topology import Domain, DomainKey, domain_of, flavor_of, sum_domains
 
@@ -39,14 +39,14 @@ class GangNodes:
     """What they are known to hold when empty."""
 
     @classmethod
-    def of(cls, views: Sequence[NodeView]) -> "GangNodes":
-        """Return the nodes that these views are of."""
+    def of(cls, views: Sequence[NodeView], labels: LabelNames = None) -> "GangNodes":
+        """Return the nodes that these views are of; `labels` as in `Columns`."""
         makes: dict[_Make, int] = {}
         facts: list[Fact] = []
         for view in views:
             node = view.node
             flavor = flavor_of(node)
-            make = makes.setdefault((attributes_of(node), flavor), len(makes))
+            make = makes.setdefault((attributes_of(node, labels), flavor), len(makes))
             domain = domain_of(node, unlabelled=True)
             assert domain is not None  # its own at least
             facts.append(Fact(domain, (flavor, node.conformance), make))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from models.host import HostAmounts
 from models.node import NodeState
 from models.topology import NodeTopology
-from scheduling.placement.filters import Attributes, attributes_of
+from scheduling.placement.filters import Attributes, LabelNames, attributes_of
 from scheduling.placement.parts import Parts
 from scheduling.placement.state import NodeView, Rooms
 
@@ -74,12 +74,15 @@ class Arranged(NamedTuple):
     """By position of the node."""
 
 
-def arrange(views: Sequence[NodeView], *, by_end: bool = False) -> Arranged:
-    """Put nodes into classes; `by_end` as in `Columns`. None of them has reservations."""
+def arrange(
+    views: Sequence[NodeView], *, by_end: bool = False, labels: LabelNames = None
+) -> Arranged:
+    """Put nodes into classes; `by_end` and `labels` as in `Columns`. None of them has
+    reservations."""
     makes: dict[Make, int] = {}
     layouts: dict[Layout, int] = {}
     classes: dict[NodeClass, int] = {}
-    made = [makes.setdefault(make_of(view), len(makes)) for view in views]
+    made = [makes.setdefault(make_of(view, labels), len(makes)) for view in views]
     class_of: list[int] = []
     for view, make in zip(views, made, strict=True):
         layout = layouts.setdefault(layout_of(view), len(layouts))
@@ -88,13 +91,13 @@ def arrange(views: Sequence[NodeView], *, by_end: bool = False) -> Arranged:
     return Arranged(makes, layouts, classes, np.array(class_of, dtype=np.intp))
 
 
-def make_of(view: NodeView) -> Make:
-    """Return what no placement changes of the node."""
+def make_of(view: NodeView, labels: LabelNames = None) -> Make:
+    """Return what no placement changes of the node, of its labels those of these names."""
     node = view.node
     # Nothing is ever used of a node without GPUs.
     amount = view.vram_total or float(view.rooms.count) or np.inf
     return Make(
-        node.state, attributes_of(node), node.provider, view.host, node.expires_at, amount,
+        node.state, attributes_of(node, labels), node.provider, view.host, node.expires_at, amount,
         not view.vram_total, node.gpu_power, frozenset(node.data),
     )  # fmt: skip
 

@@ -29,7 +29,7 @@ from scheduling.placement.classes import (
     class_of_view,
     layout_of,
 )
-from scheduling.placement.filters import FILTERS, Attributes
+from scheduling.placement.filters import FILTERS, Attributes, LabelNames
 from scheduling.placement.state import EPSILON, Hold, Need, NodeView
 
 Floats = NDArray[np.float64]
@@ -113,15 +113,18 @@ class Columns:
         now: datetime,
         *,
         by_end: bool = False,
+        labels: LabelNames = None,
         arranged: Arranged | None = None,
     ) -> None:
-        """`by_end` tells nodes apart by when their jobs end, at the price of more classes.
+        """`by_end` tells nodes apart by when their jobs end, at the price of more classes, and
+        `labels` by their labels of these names.
 
         `arranged` is what `arrange` says of the views, where that is known; it is taken over.
         """
         if arranged is None:
-            arranged = arrange(views, by_end=by_end)
+            arranged = arrange(views, by_end=by_end, labels=labels)
         self.views = views
+        self.labels = labels
         self.now = now
         self.version = 0
         self.layouts: list[Layout] = list(arranged.layouts)

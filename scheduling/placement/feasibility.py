@@ -9,7 +9,13 @@ from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
 from models.topology import FLAVOR_LABEL
 from models.units import format_duration, format_gb, format_gb_per_second, format_watts
 from scheduling.lasting import why_too_short
-from scheduling.placement.filters import WHY, attributes_of, first_failure
+from scheduling.placement.filters import (
+    WHY,
+    LabelNames,
+    attributes_of,
+    first_failure,
+    labels_named,
+)
 from scheduling.placement.parts import lefts_now
 from scheduling.placement.state import EPSILON, Need, NodeView
 from scheduling.topology import missing_labels
@@ -36,20 +42,21 @@ def fits_when_empty(node: Node, need: Need) -> bool:
     """Return whether the node's totals suffice; a node that is gone holds nothing any more."""
     return (
         node.state is not NodeState.GONE
-        and first_failure(attributes_of(node), need) is None
+        and first_failure(attributes_of(node, labels_named((need,))), need) is None
         and host_failure(node.host, need.host(node.gpu_power)) is None
         and _gpus_suffice(node, need)
     )
 
 
-def when_empty(node: Node) -> Hashable:
-    """Return all that `fits_when_empty` looks at of a node: equal ones get equal answers."""
+def when_empty(node: Node, labels: LabelNames = None) -> Hashable:
+    """Return all that `fits_when_empty` looks at of a node: equal ones get equal answers. Of its
+    labels those of these names."""
     gpus = tuple(
         (gpu.vram, None if gpu.mig is None else frozenset(p for p, at in gpu.mig.items() if at))
         for gpu in node.gpus
     )
     gone = node.state is NodeState.GONE
-    return gone, attributes_of(node), node.host, node.gpu_power, gpus
+    return gone, attributes_of(node, labels), node.host, node.gpu_power, gpus
 
 
 def host_failure(left: HostAmounts, wanted: HostAmounts) -> RejectionCode | None:

@@ -8,12 +8,12 @@ A new constraint is an entry of `FILTERS`, with what it looks at in `Attributes`
 `asked`.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from models.job import Tier
 from models.node import Node
-from models.placement import RejectionCode
+from models.placement import JobRequest, RejectionCode
 from models.visible import brief
 from scheduling.placement.state import Need
 from scheduling.words import listed
@@ -22,6 +22,12 @@ _MOST_ALLOWED = 3
 """Fingerprints that a reason names."""
 _MOST_CONSTRAINTS = 3
 """Constraints that a reason names, and labels."""
+
+
+LabelNames = Sequence[str] | None
+"""Of the labels that are looked at, in order; None: all. Nodes that differ in none of these get
+equal answers from jobs that ask for no other one. With labels that each node has a value of its
+own for, such as its domain, no two nodes would be alike."""
 
 
 class Attributes(NamedTuple):
@@ -47,12 +53,19 @@ class Filter(NamedTuple):
     """Says what the node has and the job wants, where it fails: `node-a <this>`."""
 
 
-def attributes_of(node: Node) -> Attributes:
-    """Return what the filters look at of a node."""
+def attributes_of(node: Node, names: LabelNames = None) -> Attributes:
+    """Return what the filters look at of a node, of its labels those of these names."""
+    names = sorted(node.labels) if names is None else names
+    labels = tuple([(name, node.labels[name]) for name in names if name in node.labels])
     return Attributes(
         node.tier, (node.gpu_type.casefold(),), node.container_runtime is not None,
-        node.conformance or None, tuple(sorted(node.labels.items())),
+        node.conformance or None, labels,
     )  # fmt: skip
+
+
+def labels_named(jobs: Iterable[JobRequest | Need]) -> tuple[str, ...]:
+    """Return the names of the labels that jobs ask for, in order."""
+    return tuple(sorted({each.key for job in jobs if job.constraints for each in job.constraints}))
 
 
 def first_failure(of: Attributes, need: Need) -> RejectionCode | None:

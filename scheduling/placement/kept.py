@@ -25,6 +25,7 @@ from scheduling.placement.classes import (
     make_of,
 )
 from scheduling.placement.columns import Columns
+from scheduling.placement.filters import LabelNames
 from scheduling.placement.needs import KnownNeeds
 from scheduling.placement.state import NodeView, order_on_node, view_at, view_node
 
@@ -110,13 +111,17 @@ class KeptNodes:
             if kept and kept.view.node.data != self._data.get(node_id, kept.node.data):
                 self._put(kept.node)
 
-    def columns(self, now: datetime) -> Columns:
-        """Return the columns of a plan at `now`, for it to change as it likes."""
+    def columns(self, now: datetime, labels: LabelNames = None) -> Columns:
+        """Return the columns of a plan at `now`, for it to change as it likes; `labels` are those
+        that its jobs ask for."""
+        if labels != self._kinds.labels:
+            self._begin_anew(labels)
         order = self._ordered()
         arranged = self._kinds.arranged(order.numbers)
         if self.classes_kept > 2 * len(arranged.classes) + _FEW:
-            self._begin_anew()
-        return Columns(_ViewsAt(list(order.views), now), now, arranged=arranged)
+            self._begin_anew(labels)
+        views = _ViewsAt(list(order.views), now)
+        return Columns(views, now, labels=labels, arranged=arranged)
 
     def _put_running(self, node_id: str, jobs: Sequence[RunningJob]) -> None:
         before = self._running.pop(node_id, ())
@@ -150,9 +155,9 @@ class KeptNodes:
             self._complete = True
         return self._by_id
 
-    def _begin_anew(self) -> None:
-        """Forget the classes that no node is in."""
-        self._kinds = _Kinds()
+    def _begin_anew(self, labels: LabelNames) -> None:
+        """Forget the classes that no node is in, and tell nodes apart by these labels."""
+        self._kinds = _Kinds(labels)
         for kept in self._kept.values():
             kept.number = self._kinds.number_of(kept.view)
         self._complete = False
@@ -187,7 +192,9 @@ class _ByPosition:
 class _Kinds:
     """Makes, layouts and classes, numbered as they come; also those that no node has any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels: LabelNames = ()) -> None:
+        self.labels = labels
+        """That tell them apart."""
         self._makes: dict[Make, int] = {}
         self._layouts: dict[Layout, int] = {}
         self._classes: dict[NodeClass, int] = {}
@@ -200,7 +207,7 @@ class _Kinds:
     def number_of(self, view: NodeView) -> int:
         """Return the number of a node's class."""
         makes, layouts, classes = self._by_number
-        make = _number(make_of(view), self._makes, makes)
+        make = _number(make_of(view, self.labels), self._makes, makes)
         layout = _number(layout_of(view), self._layouts, layouts)
         return _number(class_of_view(view, make, layout), self._classes, classes)
 

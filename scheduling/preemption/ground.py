@@ -37,6 +37,7 @@ from scheduling.gangs.plan import could_hold, fits_gang, why_never
 from scheduling.gangs.start import Shares, first_gang_start
 from scheduling.packer import placing, waiting
 from scheduling.placement.columns import Columns
+from scheduling.placement.filters import LabelNames
 from scheduling.placement.gpus import mask_of
 from scheduling.placement.mix import NO_MIX, Mix
 from scheduling.placement.parts import Part
@@ -70,10 +71,13 @@ class Ground:
         packing: PackingPolicy,
         now: datetime,
         mix: Mix = NO_MIX,
+        labels: LabelNames = None,
     ) -> None:
+        """`labels` are those that whoever asks names; all without."""
         self.packing = packing
         self.now = now
         self._mix = mix
+        self._labels = labels
         # Whether a job fits is the same by each rule, and asked far more often than where it goes.
         self._plain = packing.model_copy(update={"rule": PackingRule.SEED_SCORE})
         self._nodes = {node.id: node for node in sorted(nodes, key=lambda node: node.id)}
@@ -277,13 +281,14 @@ class Ground:
     def _starts_now(self) -> Starts:
         if self._starts is None:
             nodes, views = list(self._nodes.values()), list(self._views.values())
-            self._starts = Starts(nodes, views, self.now)
+            self._starts = Starts(nodes, views, self.now, self._labels)
         return self._starts
 
     def _columns_now(self) -> Columns:
         if self._columns is None:
             views = list(self._views.values())
-            self._columns = Columns([replace(view, reserved=[]) for view in views], self.now)
+            empty = [replace(view, reserved=[]) for view in views]
+            self._columns = Columns(empty, self.now, labels=self._labels)
             for position, view in enumerate(views):
                 for hold in view.reserved:
                     self._columns.reserve(position, hold)
@@ -315,7 +320,7 @@ class Ground:
 
     @cached_property
     def _nodes_of_gangs(self) -> GangNodes:
-        return GangNodes.of(list(self._views.values()))
+        return GangNodes.of(list(self._views.values()), self._labels)
 
     def _view(self, name: str, out: Out) -> NodeView:
         """Return a node read anew, as if these jobs had never been there."""

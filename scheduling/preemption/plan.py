@@ -8,6 +8,7 @@ finds; whether the job then fits, the packer says.
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache, partial
+from itertools import chain
 from operator import itemgetter
 
 from models.node import Node
@@ -22,6 +23,7 @@ from models.preemption import (
 from models.topology import Gang
 from scheduling import cycle
 from scheduling.order import queue_order
+from scheduling.placement.filters import labels_named
 from scheduling.placement.mix import Mix, mix_of
 from scheduling.placement.state import Need
 from scheduling.preemption.candidates import Candidate, Candidates, least_cost
@@ -52,7 +54,7 @@ def plan_preemption(
     does not matter.
     """
     mix = mix_of([job], recent, len(running), packing)
-    scene = _Scene(nodes, running, policy, packing, now, mix)
+    scene = _Scene(nodes, running, policy, packing, now, mix, [job])
     return scene.plan(job, buy_quote, policy.max_under_way)
 
 
@@ -80,7 +82,7 @@ def plan_preemptions(
     """
     queue, recent = tuple(queue), tuple(recent)
     mix = mix_of(queue, recent, len(running), packing)
-    scene = _Scene(nodes, running, policy, packing, now, mix)
+    scene = _Scene(nodes, running, policy, packing, now, mix, queue)
     scene.begin(under_way)
     stopping = sum(len(one.victims) for one in under_way)
     return scene.plan_all(queue, quotes or {}, stopping, recent)
@@ -97,6 +99,7 @@ class _Scene:
         packing: PackingPolicy,
         now: datetime,
         mix: Mix,
+        queue: Sequence[JobRequest],
     ) -> None:
         self.policy = policy
         self.now = now
@@ -106,7 +109,8 @@ class _Scene:
             for work in self.works.values()
             for share in work.shares
         ]
-        self.ground = Ground(nodes, shares, packing, now, mix)
+        asking = chain(queue, (work.request for work in running), (k.need for k in mix.kinds))
+        self.ground = Ground(nodes, shares, packing, now, mix, labels_named(asking))
         self.candidates = Candidates(
             self.works.values(), policy, now, self._kind, self._wait, self.ground.free_gpus,
             self.ground.changes,

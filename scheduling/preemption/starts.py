@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from models.node import Node, NodeState
 from scheduling.placement.feasibility import fits_when_empty, when_empty
+from scheduling.placement.filters import LabelNames
 from scheduling.placement.reservations import earliest_start
 from scheduling.placement.state import EPSILON, Hold, Need, NodeView
 
@@ -32,13 +33,19 @@ _First = tuple[int, datetime] | None
 class Starts:
     """The nodes by when their GPUs are given back."""
 
-    def __init__(self, nodes: Sequence[Node], views: Sequence[NodeView], now: datetime) -> None:
-        """`views` are those of the nodes, in order."""
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        views: Sequence[NodeView],
+        now: datetime,
+        labels: LabelNames = None,
+    ) -> None:
+        """`views` are those of the nodes, in order; `labels` as in `Columns`."""
         self._now = now
         self._views = list(views)
         groups: dict[Hashable, list[int]] = {}
         for place, node in enumerate(nodes):
-            groups.setdefault(when_empty(node), []).append(place)
+            groups.setdefault(when_empty(node, labels), []).append(place)
         self._alike = [(nodes[places[0]], places) for places in groups.values()]
         """Nodes that are the same when they are empty: one of them, and the places of all."""
         self._left = np.array([_left(node, now) for node in nodes])

@@ -73,6 +73,9 @@ def test_plans_from_kept_nodes_are_those_from_all_nodes(
         ready = [gpu for node in pool.nodes if node.state is NodeState.READY for gpu in node.gpus]
         assert (kept.gpus, kept.free_gpus) == (len(ready), sum(gpu.is_free for gpu in ready))
         assert_same_columns(kept.columns(now), _from_nothing(nodes, pool.running, now))
+        named = data.draw(st.sampled_from([(), ("rack",), ("ib", "rack")]))
+        by_label = _from_nothing(nodes, pool.running, now, named)
+        assert_same_columns(kept.columns(now, named), by_label)
 
 
 def test_a_plan_leaves_what_is_kept_as_it_was() -> None:
@@ -95,6 +98,36 @@ def test_classes_that_no_node_is_in_do_not_pile_up() -> None:
         kept.update(["node-a"], [node], [])
         assert len(kept.columns(NOW).classes) == 1
         assert kept.classes_kept <= 1_100
+
+
+def test_nodes_are_told_apart_by_the_labels_that_jobs_of_a_plan_ask_for_alone() -> None:
+    nodes = [a_node(f"n{i:02}", labels={"host": f"h{i}", "zone": "ab"[i % 2]}) for i in range(40)]
+    kept = KeptNodes()
+    kept.update({node.id for node in nodes}, nodes, [])
+    by_zone = a_job("by-zone", constraints=["zone=b"])
+    by_host = a_job("later", constraints=["host=h7"])
+    for queue, classes, on in (
+        ([a_job()], 1, "n00"),
+        ([by_zone], 2, "n01"),
+        ([by_zone, by_host], 40, "n01"),
+        ([by_host], 40, "n07"),
+        ([a_job()], 1, "n00"),
+    ):
+        made = plan_kept(queue, kept, PackingPolicy(), NOW)
+        assert made == plan(queue, nodes, [], PackingPolicy(), NOW)
+        assert (made.decisions[0].node_id, kept.classes_kept) == (on, classes)
+    # What a job placed lately asked for counts as well: there is to be room for others like it.
+    recent = [RecentJobs(request=by_zone, count=4, ended=2)]
+    plan_kept([a_job()], kept, PackingPolicy(rule=PackingRule.KEEP_ROOM), NOW, recent)
+    assert kept.classes_kept == 2
+
+
+def test_a_label_that_changes_with_a_registration_changes_where_a_job_goes() -> None:
+    kept = KeptNodes()
+    for label, node_id in (("a", "n"), ("b", None), ("a", "n")):
+        kept.update(["n"], [a_node("n", labels={"zone": label})], [])
+        made = plan_kept([a_job(constraints=["zone=a"])], kept, PackingPolicy(), NOW)
+        assert made.decisions[0].node_id == node_id
 
 
 def assert_same_columns(one: Columns, other: Columns) -> None:
@@ -144,8 +177,14 @@ def _holding(node: Node, held: Mapping[str, tuple[str, ...]]) -> Node:
     return node.model_copy(update={"data": data}) if data else node
 
 
-def _from_nothing(nodes: Sequence[Node], at_work: Sequence[RunningJob], now: datetime) -> Columns:
-    return Columns(view_nodes(nodes, sorted(at_work, key=order_on_node), now), now)
+def _from_nothing(
+    nodes: Sequence[Node],
+    at_work: Sequence[RunningJob],
+    now: datetime,
+    labels: Sequence[str] | None = None,
+) -> Columns:
+    at_work = sorted(at_work, key=order_on_node)
+    return Columns(view_nodes(nodes, at_work, now), now, labels=labels)
 
 
 def _in_order(job: RunningJob) -> tuple[str, str]:
