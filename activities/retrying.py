@@ -63,14 +63,18 @@ def _reporting(
 
 
 def _without_statements(error: BaseException) -> BaseException | None:
-    """Return an error as the cause of another; None where it carries a statement, or one below it.
+    """Return an error as the cause of another; None where it carries a statement, or one below it,
+    or where its causes go round in a circle.
 
-    Temporal replaces all of a failure that is too long, and with it what is wrong.
+    Temporal replaces all of a failure that is too long, and with it what is wrong; and whoever
+    follows a circle, here or in its SDK, comes to no end and holds up the process.
     """
+    seen: set[int] = set()
     below: BaseException | None = error
     while below is not None:
-        if _carries_statement(below):
+        if _carries_statement(below) or id(below) in seen:
             return None
+        seen.add(id(below))
         below = below.__cause__
     return error
 

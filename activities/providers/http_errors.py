@@ -82,13 +82,13 @@ def error_of(provider: str, status: int, body: Any, asked: str, token_name: str)
     return error
 
 
-def refused_for_good(error: InvalidOrderError) -> InvalidOrderError:
-    """Return the refusal of an order as one of the offer, or of the row of a book, unless it is of
-    the account, the price, this moment, or of fields of the request that name neither."""
+def refused_for_good(error: InvalidOrderError) -> OfferRefusedError | None:
+    """Return the refusal of an order as one of the offer, or of the row of a book; None where it
+    is of the account, the price, this moment, or of fields of the request that name neither."""
     said = str(error)
     of_request = error.status == 422 and error.fields and _ROW not in error.fields
     if of_request or any(words in said.casefold() for words in _PASSES):
-        return error
+        return None
     refused = OfferRefusedError(error.provider, said.removeprefix(f"{error.provider}: "),
                                 status=error.status)  # fmt: skip
     refused.creates = error.creates

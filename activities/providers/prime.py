@@ -188,7 +188,10 @@ class Prime:
             return await self._creations.after(request.key, error)
         except InvalidOrderError as error:
             # What is wrong by the schema is of our request.
-            raise (error if error.status == 422 else refused_for_good(error)) from error
+            refused = None if error.status == 422 else refused_for_good(error)
+            if refused is None:
+                raise
+            raise refused from error
         self._creations.made(request.key, pod.id)
         return reading.order(pod, simulated=answer.simulated)
 

@@ -184,7 +184,9 @@ class SFCompute:
                 conflict = conflict or error
                 continue
             except InvalidOrderError as error:
-                raise refused_for_good(error) from error
+                if (refused := refused_for_good(error)) is None:
+                    raise
+                raise refused from error
             return await self._order(answer, key=request.key)
         raise conflict or InvalidOrderError(
             self.name, f"it does not trade {request.instance_type}"

@@ -45,6 +45,15 @@ async def test_a_step_on_what_was_bought_is_tried_again_and_one_on_nothing_is_no
     assert raised.value.non_retryable is final
 
 
+@pytest.mark.timeout(30)
+async def test_an_error_whose_causes_go_round_holds_up_nobody():
+    refused, away = InvalidOrderError("prime", "no"), MarketAwayError("prime", "no")
+    refused.__cause__, away.__cause__ = away, refused
+    with pytest.raises(ApplicationError) as raised:
+        await reports_errors(_fails)(refused)
+    assert raised.value.__cause__ is None
+
+
 async def test_a_row_that_another_try_has_stored_is_found_by_the_next():
     error = IntegrityError("INSERT", None, UniqueViolation("there already"))
     with pytest.raises(ApplicationError, match="there already") as raised:

@@ -65,4 +65,4 @@ def test_a_field_of_the_request_that_is_refused_is_no_fault_of_the_row(
     body = {"error": {"type": "unprocessable_entity", "message": "no", "details": details}}
     error = error_of("sfcompute", 422, body, "POST /orders", "A_TOKEN")
     assert isinstance(error, InvalidOrderError)
-    assert type(refused_for_good(error)) is kind
+    assert type(refused_for_good(error) or error) is kind
