@@ -16,19 +16,20 @@ MICRO = 1_000_000
 CENT = 10_000
 """And in a cent."""
 
-_MOST = 10**15
+MOST = 10**15
+"""Micro-dollars that an amount is at most: a thousand million dollars."""
 _LONGEST_TEXT = 100
 """Characters of an amount as it is written."""
 
 
 def _not_too_much(micro: int) -> int:
-    if micro > _MOST:
-        raise ValueError(f"an amount is {format_dollars(_MOST)} at most")
+    if micro > MOST:
+        raise ValueError(f"an amount is {format_dollars(MOST)} at most")
     return micro
 
 
 MicroDollars = Annotated[
-    int, Field(ge=0, json_schema_extra={"maximum": _MOST}), AfterValidator(_not_too_much)
+    int, Field(ge=0, json_schema_extra={"maximum": MOST}), AfterValidator(_not_too_much)
 ]
 """An amount in micro-dollars: at most a thousand million dollars."""
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from models.base import Instant, Wire
+from models.money import MICRO, MOST
 
 
 def _as_decimal(value: object) -> object:
@@ -25,7 +26,12 @@ def _one_or_many(value: object) -> list[object]:
     return [item for item in values if isinstance(item, str) and item.strip()]
 
 
-Dollars = Annotated[Decimal, BeforeValidator(_as_decimal), Field(allow_inf_nan=False)]
+Dollars = Annotated[
+    Decimal,
+    BeforeValidator(_as_decimal),
+    Field(allow_inf_nan=False, le=MOST // MICRO),
+]
+"""No larger than an amount can be: a row that says more is left out like any odd one."""
 Time = Annotated[Instant, BeforeValidator(_with_zone)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
 

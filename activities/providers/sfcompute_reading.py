@@ -27,7 +27,7 @@ from models.market import (
     Side,
     Window,
 )
-from models.money import MICRO
+from models.money import MICRO, MOST
 
 NAME = "sfcompute"
 USUAL_GPUS = 8
@@ -70,10 +70,13 @@ def gpus_of(sku: Sku | None) -> int:
 
 
 def levels(level: PriceLevel, sku: Sku, side: Side) -> list[Level]:
-    """Return one price level of the book; `side` is who stands there."""
+    """Return one price level of the book, none for a price that no amount can be; `side` is who
+    stands there."""
     gpus = gpus_of(sku)
     to_price = units.ask_price if side is Side.SELL else units.bid_price
     price = to_price(level.dollars_per_node_hour, gpus)
+    if price > MOST:
+        return []  # one row that nobody means does not hide the others
     return [
         Level(price=price, gpus=piece.nodes * gpus, start=piece.start, end=piece.end, place=sku.id)
         for piece in units.rectangles(level.allocation_schedule_delta)

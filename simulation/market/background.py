@@ -17,6 +17,8 @@ EVERY = 5
 """Minutes between two rounds of new orders."""
 SPIKE = 2.5
 """What a spike multiplies prices with."""
+MOST_SPIKED = 3.0
+"""No price is more often its mean, however many spikes come."""
 _STEP = 15_000
 """Micro-dollars: prices of a GPU-hour are multiples of 1.5 cents, which the grain can express."""
 _PULL = 0.08
@@ -56,7 +58,8 @@ class Background:
         self.profile = profile
         self._skus = skus
         self._random = {sku.id: random.Random(f"{seed}/{sku.id}") for sku in skus}
-        self._middle = {sku.id: sku.mean_cents * 10_000.0 for sku in skus}
+        self._mean = {sku.id: sku.mean_cents * 10_000.0 for sku in skus}
+        self._middle = dict(self._mean)
 
     def opening(self, minute: int) -> Iterator[Stranger]:
         """Yield what is on the book when the market opens."""
@@ -85,7 +88,8 @@ class Background:
     def spike(self) -> None:
         """Let every price jump; it returns to its mean by and by."""
         for sku in self._middle:
-            self._middle[sku] *= SPIKE
+            most = MOST_SPIKED * self._mean[sku]
+            self._middle[sku] = min(self._middle[sku] * SPIKE, most)
 
     def _move(self, sku: SKU) -> None:
         mean = sku.mean_cents * 10_000.0
@@ -94,7 +98,7 @@ class Background:
         middle += (mean - middle) * _PULL + chance.gauss(0, _NOISE) * mean
         if self.profile is Profile.SPIKE and chance.random() < EVERY / (4 * 60):
             middle *= SPIKE
-        self._middle[sku.id] = min(max(middle, mean / 4), mean * 3)
+        self._middle[sku.id] = min(max(middle, mean / 4), mean * MOST_SPIKED)
 
     def _ask(self, sku: SKU, minute: int) -> Stranger:
         chance = self._random[sku.id]

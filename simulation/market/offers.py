@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from models.money import MICRO
-from simulation.market.background import SPIKE, Profile
+from simulation.market.background import MOST_SPIKED, SPIKE, Profile
 from simulation.market.world import World
 
 EVERY = 3
@@ -200,7 +200,7 @@ class Offers:
 
     def spike(self) -> None:
         """Let every price jump at once."""
-        self._level *= SPIKE
+        self._level = min(self._level * SPIKE, MOST_SPIKED)
         self._draw()
 
     def _every_row(self) -> list[Row]:
@@ -230,7 +230,7 @@ class Offers:
     def _change(self) -> None:
         spikes = self._profile is Profile.SPIKE and self._random.random() < EVERY / (4 * 60)
         self._level += (1 - self._level) * 0.1
-        self._level *= SPIKE if spikes else 1.0
+        self._level = min(self._level * (SPIKE if spikes else 1.0), MOST_SPIKED)
         self._draw()
         if not self._steady:
             self._world.clock.after(EVERY * 60, self._change)

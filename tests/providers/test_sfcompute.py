@@ -128,6 +128,21 @@ async def test_a_refused_hour_is_not_asked_for_again_and_again(
     assert len(server.seen(f"GET {V2}/orderbook/depth")) == 2
 
 
+async def test_an_ask_at_a_price_that_no_amount_can_be_hides_no_other(
+    server: ScriptedHTTP, sfcompute: SFCompute
+):
+    there = body("sfcompute_depth")
+    odd = {**there["asks"][0], "dollars_per_node_hour": "9000000000.000000"}
+    server.on(
+        f"GET {V2}/orderbook/depth", there, body("sfcompute_depth", asks=[odd, *there["asks"]])
+    )
+    window = Window(start=START, end=START + timedelta(hours=2))
+    plain, with_odd = [await sfcompute.book(H100, window) for _ in range(2)]
+    assert isinstance(plain, OrderBook)
+    assert isinstance(with_odd, OrderBook)
+    assert with_odd.asks == plain.asks
+
+
 async def test_no_book_is_no_quote(server: ScriptedHTTP, sfcompute: SFCompute):
     server.on(f"GET {V2}/orderbook/depth", body("sfcompute_depth", asks=[], bids=[]))
     empty = await sfcompute.book(H100)

@@ -481,6 +481,9 @@ def test_exchange_prices_jump_with_a_spike():
         before = best_ask(shop)
         market.fault("price_spike")
         assert best_ask(shop) > 1.8 * before
+        for _ in range(30):  # no further than three times the mean
+            market.fault("price_spike")
+        assert best_ask(shop) < 4 * before
 
 
 def best_ask(shop: Shop) -> float:

@@ -69,6 +69,18 @@ def test_a_steady_market_goes_on_to_offer_what_it_opened_with():
         assert shop.rows() != before
 
 
+def test_many_spikes_raise_prices_no_further_than_three_times_their_mean():
+    with running_market(Profile.CALM, steady=True) as market:
+        shop = Shop(market)
+        before = {row["cloudId"]: price(row) for row in shop.rows(gpu_type="H100_80GB")}
+        for _ in range(30):
+            market.fault("price_spike")
+        after = {row["cloudId"]: price(row) for row in shop.rows(gpu_type="H100_80GB")}
+        both = before.keys() & after.keys()
+        assert both
+        assert all(1.8 * before[row] < after[row] < 4 * before[row] for row in both)
+
+
 def test_a_pod_comes_up_runs_by_the_minute_and_ends_in_the_history(shop: Shop):
     row = cheap(shop)
     shop.market.knobs(pod_start_seconds=100)
