@@ -53,8 +53,15 @@ FLOORS: dict[str, dict[str, Any]] = {
     "FAST jobs stay": {"stays": True},
     "and ends are not known": {"stays": True, "knows_ends": False},
     "and FAST starts in 5 minutes": {"stays": True, "knows_ends": False, "within": STARTUP},
+    "the same, and sells": {
+        "stays": True,
+        "knows_ends": False,
+        "within": STARTUP,
+        "sells": True,
+    },
 }
-"""Who can do less, from one to the next."""
+"""Who can do less, from one to the next; the last may sell what jobs leave of nodes, at prices
+that nobody gets who sells to one bid."""
 
 
 @dataclass(frozen=True)

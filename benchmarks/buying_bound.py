@@ -33,7 +33,8 @@ this is a bound of all of them too; it takes longer.
 
 Who does not know when jobs end (`knows_ends`) has to pay a node of the exchange until each job
 that began there has had its time, since it is placed nowhere where it may not end. All else he
-knows, so that nobody is below this either who sells no time again.
+knows, so that nobody is below this either who sells no time again. With `sells` he may sell it,
+at each moment to the best of the bids that have come before: nobody gets more.
 """
 
 from collections import defaultdict
@@ -48,6 +49,7 @@ from scipy.optimize import Bounds, linprog, milp
 from scipy.sparse import coo_array, csr_array, vstack
 
 from benchmarks.buying_cuts import Work, broken
+from benchmarks.buying_selling import best_bids
 from benchmarks.buying_world import SIZES, START, STEP, Ask, World, start_by
 from models.job import Tier
 from models.placement import JobRequest
@@ -83,16 +85,22 @@ def lower_bound(
     seconds: float = 0,
     knows_ends: bool = True,
     stays: bool = False,
+    sells: bool = False,
 ) -> Bound:
     """Return the bound for both tiers; `seconds` are what whole numbers may take for each.
 
     Who does not know when jobs end pays a node of the exchange for as long as each job there may
     run; all else he knows, and his machines of the offer list stop with their jobs. With `stays` a
-    FAST job ends on the kind of machine that it began on.
+    FAST job ends on the kind of machine that it began on. With `sells`, which goes with
+    `knows_ends=False`, a node that jobs have left early is sold to the best bid of each moment.
     """
     found = [
-        _of_tier(world, tier, within, seconds, knows_ends=knows_ends, stays=stays) for tier in Tier
-    ]
+        of_tier(
+            world, tier, within, seconds,
+            knows_ends=knows_ends, stays=stays, sells=sells,
+        )
+        for tier in Tier
+    ]  # fmt: skip
     return Bound(sum(b.proven for b in found), sum(b.reached for b in found))
 
 
@@ -164,15 +172,17 @@ Terms = dict[tuple[int, int], list[tuple[int, float]]]
 """What is up at a step in machines of a size: variables and how many GPUs each stands for."""
 
 
-def _of_tier(
+def of_tier(
     world: World,
     tier: Tier,
-    within: timedelta,
-    seconds: float,
+    within: timedelta = FAST_WITHIN,
+    seconds: float = 0,
     *,
     knows_ends: bool = True,
     stays: bool = False,
+    sells: bool = False,
 ) -> Bound:
+    """Return the bound for the jobs of one tier: a program of its own."""
     jobs = [job for job in world.jobs if job.tier is tier]
     if not jobs:
         return Bound(0.0, 0.0)
@@ -181,15 +191,18 @@ def _of_tier(
     longest = timedelta(0) if knows_ends else max(job.expected_duration for job in jobs)
     steps = 1 + max(step for work in works for step in work.running) + longest // STEP
     nodes: Terms = defaultdict(list)
+    sold: Terms = defaultdict(list)
     pods: Terms = defaultdict(list)
-    _nodes(program, nodes, world, len(jobs), steps)
+    _nodes(program, nodes, world, len(jobs), steps, sold if sells else None)
     _pods(program, pods, world, steps)
     up = {key: nodes.get(key, []) + pods.get(key, []) for key in {*nodes, *pods}}
     kinds = [(_NODE, nodes)]
     kinds += [(size, {key: pods[key] for key in pods if key[0] == size}) for size in SIZES]
     together: list[tuple[Sequence[Work], Terms]] = [(works, up)]
     if (stays and tier is Tier.FAST) or not knows_ends:
-        together += _staying(program, jobs, works, kinds, nodes, knows_ends=knows_ends)
+        paid = {key: [*terms, *sold.get(key, ())] for key, terms in nodes.items()}
+        paid_for = (nodes, paid) if not knows_ends else None
+        together += _staying(program, jobs, works, kinds, paid_for)
     for step in range(steps):
         for size in SIZES:
             larger = [s for s in SIZES if s >= size]
@@ -240,9 +253,7 @@ def _staying(
     jobs: Sequence[JobRequest],
     works: Sequence[Work],
     kinds: Iterable[tuple[int, Terms]],
-    nodes: Terms,
-    *,
-    knows_ends: bool,
+    paid_for: tuple[Terms, Terms] | None,
 ) -> Iterator[tuple[list[Work], Terms]]:
     """Add on which kind of machine each job runs from its start to its end, and that each kind has
     room for its jobs. Yield for each kind its jobs, and what is up of it.
@@ -267,9 +278,11 @@ def _staying(
                 for step in range(steps[0], steps[0] + job.expected_duration // STEP):
                     may_last[step].append((part, -1.0))
             there.append(Work(work.gpus, running))
-            for step, run in may_last.items() if up is nodes and not knows_ends else ():
-                has = [(column, value / _NODE) for column, value in up.get((size, step), ())]
-                program.row([*has, *run], 0.0)
+            paid = paid_for[1] if paid_for is not None and up is paid_for[0] else None
+            if paid is not None:
+                for step, run in may_last.items():
+                    has = [(column, value / _NODE) for column, value in paid.get((size, step), ())]
+                    program.row([*has, *run], 0.0)
         for (_, step), terms in up.items():
             needs = [(p, -float(w.gpus)) for w in there for p in w.running.get(step, ())]
             if needs:
@@ -288,8 +301,12 @@ def _by_start(work: Work) -> Mapping[int, Sequence[int]]:
     return found
 
 
-def _nodes(program: _Program, up: Terms, world: World, most: int, steps: int) -> None:
-    """Add the nodes of the exchange: held by price and end, bought ask by ask."""
+def _nodes(
+    program: _Program, up: Terms, world: World, most: int, steps: int, sold: Terms | None
+) -> None:
+    """Add the nodes of the exchange: held by price and end, bought ask by ask; and where time is
+    sold again, what is paid for and not held any more."""
+    bids = best_bids(world, steps) if sold is not None else []
     bought: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     of_ask: dict[int, list[int]] = defaultdict(list)
     asks = {ask.number: ask for ask in world.asks}
@@ -308,6 +325,7 @@ def _nodes(program: _Program, up: Terms, world: World, most: int, steps: int) ->
     for (rung, end), by_step in bought.items():
         price = _NODE * _price(rung) / _STEPS_AN_HOUR
         before: list[tuple[int, float]] = []
+        before_sold: list[tuple[int, float]] = []
         last = min(end - 1, steps, max(by_step) + _LONGEST // STEP)
         for step in range(min(by_step), last):
             held = program.variable(price)
@@ -322,7 +340,18 @@ def _nodes(program: _Program, up: Terms, world: World, most: int, steps: int) ->
             if recent:
                 program.row([(held, 1.0), *recent], 0.0)
             up[_NODE, step] += [(column, _NODE * share) for column, share in ((held, 1.0), *new)]
-            before = [(held, 1.0)]
+            if sold is None:
+                before = [(held, 1.0)]
+                continue
+            # What is sold was held, or sold, before; it costs what its bid lacks of what was paid.
+            lost = max(_price(rung) - bids[step], 0.0)
+            gone = program.variable(_NODE * lost / _STEPS_AN_HOUR)
+            program.row(
+                [*before, *before_sold, *((c, 1.0) for c, _ in new), (held, -1.0), (gone, -1.0)],
+                0.0,
+            )
+            sold[_NODE, step].append((gone, float(_NODE)))
+            before, before_sold = [(held, 1.0)], [(gone, 1.0)]
 
 
 def _pods(program: _Program, up: Terms, world: World, steps: int) -> None:

@@ -1,7 +1,7 @@
 """Runs a way to buy through a world on a virtual clock: its money, its waits, its use."""
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -11,24 +11,19 @@ from benchmarks.buying_world import START, STARTUP, STEP, Shop, World, start_by
 from models.buying import (
     BoughtFor,
     BuyingPolicy,
-    BuyingRule,
     CapacityUnderWay,
     CapsLeft,
     DemandSample,
     JobEnd,
-    MarketView,
     PurchasePlan,
     Release,
     Unmet,
     UnmetJob,
 )
 from models.job import Tier
-from models.market import OrderBook
-from models.money import MICRO
 from models.node import GPU, Node
 from models.placement import JobRequest, RunningJob
 from models.pool import PoolPacking
-from scheduling.buying.costs import hoped_price, presses
 from scheduling.buying.plan import decide
 from scheduling.cycle import plan
 
@@ -268,8 +263,6 @@ def by_policy(policy: BuyingPolicy) -> Buyer:
     def buy(pool: Pool) -> bool:
         unmet = Unmet(jobs=pool.jobs(), demand=tuple(pool.demand), ended=pool.known_ends)
         markets = pool.shop.markets(pool.step)
-        if _can_only_wait(unmet.jobs, markets, policy, pool.now):
-            return False
         decision = decide(
             unmet, _under_way(pool), _releases(pool), markets, policy, CapsLeft(), pool.now,
             PACKING,
@@ -278,26 +271,6 @@ def by_policy(policy: BuyingPolicy) -> Buyer:
         return not all(came)
 
     return buy
-
-
-def _can_only_wait(
-    jobs: Sequence[UnmetJob],
-    markets: Iterable[MarketView],
-    policy: BuyingPolicy,
-    now: datetime,
-) -> bool:
-    """Return whether nothing on the markets is as cheap as any of these jobs hopes.
-
-    Then waiting is cheapest, whatever the options are: it saves time to look at none of them.
-    """
-    if not jobs or policy.rule is not BuyingRule.LEAST_COST:
-        return False
-    if any(job.request.tier is Tier.FAST or presses(job, policy, now) for job in jobs):
-        return False
-    prices = [offer.price for market in markets for offer in market.offers]
-    books = [quote.answer for market in markets for quote in market.quotes]
-    prices += [ask.price for book in books if isinstance(book, OrderBook) for ask in book.asks]
-    return min(prices, default=MICRO**2) > max(hoped_price(job, policy, now) for job in jobs)
 
 
 def cheapest_now(policy: BuyingPolicy) -> Buyer:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from benchmarks.buying_world import KIND
+from benchmarks.buying_world import KIND, START, STEP
 from models.block_end import BlockDecision, BlockFacts, BlockMachine, BlockScene, SaleTerms
 from models.buying import BuyingPolicy, CapacityUnderWay, Release
 from models.pool import PoolPacking
@@ -18,6 +18,7 @@ from scheduling.buying.costs import usual_demand
 
 if TYPE_CHECKING:
     from benchmarks.buying_replay import Machine, Pool
+    from benchmarks.buying_world import World
 
 _POLICY = BuyingPolicy(enabled=True)
 _TERMS = SaleTerms(fee_bps=400)
@@ -48,6 +49,18 @@ def sell_rests(
             pool.shop.sell(sale.limit, sale.window, pool.step)
             pool.machines.remove(machine)
             pool.sold += 1
+
+
+def best_bids(world: "World", steps: int) -> list[float]:
+    """Return by step the most that any bid pays for a GPU-hour then, in dollars and less the fee,
+    of those that came before: more than a seller gets, who needs one for all of his time."""
+    left = 1 - _TERMS.fee_bps / 10_000
+    found = [0.0] * steps
+    for bid in {bid.number: bid for bids in world.bids_by_step for bid in bids}.values():
+        first = max(-(-(bid.start - START) // STEP), bid.seen_from + 1)
+        for step in range(first, min((bid.end - START) // STEP, steps)):
+            found[step] = max(found[step], bid.price / 1e6 * left)
+    return found
 
 
 def _decided(

@@ -34,6 +34,12 @@ class Tiny:
     def lasts(self) -> dict[str, timedelta]:
         return {job.id: self.share * job.expected_duration for job in self.jobs}
 
+    bids: tuple[Ask, ...] = ()
+
+    @property
+    def bids_by_step(self) -> tuple[tuple[Ask, ...], ...]:
+        return (self.bids,)
+
     @property
     def offers_to_order(self) -> tuple[tuple[Offer, ...], ...]:
         return self.offers
@@ -138,6 +144,17 @@ def test_who_does_not_know_when_jobs_end_pays_a_node_for_as_long_as_they_may_run
     cheap = replace(tiny, offers=rows(8, prices=[3.00] * STEPS))
     assert bound(cheap, knows_ends=True) == pytest.approx(knows)
     assert bound(cheap, knows_ends=False) == pytest.approx(3.00 * 8 * (12 + 1) / 12, rel=0.02)
+
+
+def test_who_sells_what_a_job_leaves_of_its_node_loses_what_the_bid_lacks():
+    """8 GPUs may run for 3 hours and run for 1; two hours go to a bid, less its fee of 4 %."""
+    job, book = a_job("a", 8, 2, 36), (an_ask(1, 2.00, (0, 60), end=60),)
+    tiny = Tiny((job,), book, rows(8, prices=[9.00] * STEPS), share=1 / 3)
+    for price, lost in ((0.00, 2.00), (1.50, 2.00 - 0.96 * 1.50), (3.00, 0.00)):
+        world = cast("World", replace(tiny, bids=(an_ask(2, price, (0, 60), end=60),)))
+        found = lower_bound(world, knows_ends=False, sells=True).proven
+        used, sold = 2.00 * 8 * (12 + 2) / 12, lost * 8 * 24 / 12
+        assert found == pytest.approx(used + sold, rel=0.02)
 
 
 def test_where_jobs_run_in_full_nothing_is_to_be_known():
