@@ -115,6 +115,7 @@ class CycleActivities:
             await self._blocks.after_cycle(request.pool)
         if reply.may_buy and (reply.waiting or reply.keeps_warm):
             await self._signals.begin_buying(request.pool)
+        await self._kept.note_length(self._database, request.pool)
         if request.number % _FORGET_EVERY == 0:
             await self._forget_idle_cycles(request.pool)
         return reply.model_copy(update={"withdrawn": len(gone)})

@@ -17,6 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from activities import kept_queue
+from activities.database import Database
 from activities.kept_queue import KeptQueue
 from activities.metrics import KEPT_DIFFERENCES, SILENT, Metrics
 from activities.snapshot import load_nodes, load_running
@@ -41,10 +42,18 @@ class KeptPool:
     """Transactions with lower numbers had all ended."""
     server: str
     """The run of the server and the database in it: of another, numbers say nothing."""
+    snapshot: str
+    """That snapshot, as the server writes it."""
     read_at: float
     """When all of it was read last, by the clock since boot."""
     takes: int = 0
     """Times that what changed was read since then."""
+
+
+LONG = 1000
+"""Rows of a queue from which on who counts them is spared some."""
+_NOTED_EVERY = 10.0
+"""Seconds."""
 
 
 class KeptPools:
@@ -53,6 +62,8 @@ class KeptPools:
     def __init__(self, metrics: Metrics = SILENT) -> None:
         self._metrics = metrics
         self._pools: dict[str, KeptPool] = {}
+        self._noted: dict[str, float] = {}
+        """When the length of a pool's queue was noted last, by the clock since boot."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -74,7 +85,7 @@ class KeptPools:
         if kept is None or kept.server != mark.server or mark.since < kept.since:
             nodes = await _read_all(connection, pool)
             queue = await kept_queue.read_all(connection, pool)
-            return KeptPool(nodes, queue, mark.since, mark.server, now)
+            return KeptPool(nodes, queue, mark.since, mark.server, mark.snapshot, now)
         await _read_changed(connection, pool, kept.nodes, kept.since)
         queue, takes = kept.queue, kept.takes + 1
         if kept.since > mark.trimmed:
@@ -83,11 +94,25 @@ class KeptPools:
             takes % CHECKED_EVERY == 0 and await self._differs(connection, pool, queue)
         ):
             queue = await kept_queue.read_all(connection, pool)
-        return KeptPool(kept.nodes, queue, mark.since, mark.server, kept.read_at, takes)
+        return KeptPool(
+            kept.nodes, queue, mark.since, mark.server, mark.snapshot, kept.read_at, takes
+        )
 
     def keep(self, pool: str, kept: KeptPool) -> None:
         """Give back what `take` returned."""
         self._pools[pool] = kept
+
+    async def note_length(self, database: Database, pool: str) -> None:
+        """Note now and then how long the queue of a pool is, where it is long."""
+        kept, now = self._pools.get(pool), time.monotonic()
+        if kept is None or now - self._noted.get(pool, -_NOTED_EVERY) < _NOTED_EVERY:
+            return
+        length = len(kept.queue.versions)
+        if length < LONG and pool not in self._noted:
+            return
+        self._noted[pool] = now
+        async with database.transaction() as connection:
+            await kept_queue.note_length(connection, pool, length, kept.snapshot, kept.server)
 
     async def _differs(self, connection: AsyncConnection, pool: str, queue: KeptQueue) -> bool:
         """Return whether the queue is not what the database has: that is a fault of ours."""
@@ -119,8 +144,7 @@ async def _read_changed(
 _MARK = """
     SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint) AS since,
            coalesce((SELECT left_trimmed FROM pools WHERE name = :pool), 0) AS trimmed,
-           concat(pg_postmaster_start_time(), ' ',
-                  (SELECT oid FROM pg_database WHERE datname = current_database())) AS server
+           CAST(pg_current_snapshot() AS text) AS snapshot, this_server() AS server
 """
 
 _CHANGED = """

@@ -162,6 +162,20 @@ async def trim_left(connection: AsyncConnection, pool: str) -> None:
     await connection.execute(text(_TRIM), {"pool": pool})
 
 
+async def note_length(
+    connection: AsyncConnection, pool: str, length: int, snapshot: str, server: str
+) -> None:
+    """Note that the pool's queue had so many rows in a snapshot of a run of the server: who counts
+    counts from there."""
+    values = {"pool": pool, "length": length, "snapshot": snapshot, "server": server}
+    await connection.execute(text(_COUNTED), values)
+
+
+_COUNTED = """
+    UPDATE pools SET counted = :length, counted_in = :snapshot, counted_on = :server
+     WHERE name = :pool
+"""
+
 _VERSION = "CAST(CAST(xmin AS text) AS bigint) AS version"
 
 _COLUMNS = f"job_id, held, queued_at, {WAITS_SINCE} AS waits_since, {_VERSION}, {STORED_COLUMNS}"

@@ -435,7 +435,7 @@ POOLS = """
            (SELECT count(DISTINCT (l.node_id, l.gpu_index)) FROM leases l
               JOIN nodes n ON n.id = l.node_id
              WHERE n.pool = p.name AND l.ended_at IS NULL) AS gpus_used,
-           (SELECT count(*) FROM queue WHERE pool = p.name) - h.held AS queued, h.held,
+           queue_length(p.name) - h.held AS queued, h.held,
            (SELECT count(*) FROM queue WHERE pool = p.name AND NOT held
                AND decision->>'kind' = 'SET_ASIDE') AS set_aside,
            (SELECT count(DISTINCT l.job_id) FROM placements l JOIN nodes n ON n.id = l.node_id
@@ -448,4 +448,5 @@ POOLS = """
                           ORDER BY committed_at DESC LIMIT 1) c ON true
      ORDER BY p.name
 """
-"""Of the queue it counts rows; indexes know those that are held or set aside."""
+"""Of the queue it counts rows from what a cycle noted on; indexes know those that are held or set
+aside."""

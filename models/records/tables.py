@@ -55,6 +55,12 @@ class PoolRow(SQLModel, table=True):
         default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
     )
     """The highest transaction of a row of `queue_left` that is there no more."""
+    counted: int | None = Field(default=None, sa_type=BigInteger)
+    """The jobs of its queue, held ones too, as a snapshot showed them, and"""
+    counted_in: str | None = Field(default=None, sa_type=Text)
+    """this snapshot; null where nobody has noted it."""
+    counted_on: str | None = Field(default=None, sa_type=Text)
+    """The run of the server that numbered the transactions in it."""
     created_at: datetime = Field(sa_column=_time(default=True))
 
 
@@ -271,6 +277,11 @@ class QueueRow(SQLModel, table=True):
         default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
     )
     """The one that last wrote anything of it; kept by trigger."""
+    came_in: int = Field(
+        default=None, sa_type=BigInteger,
+        sa_column_kwargs={"server_default": text("this_transaction()")},
+    )  # fmt: skip
+    """The one that put it here."""
 
 
 class QueueLeftRow(SQLModel, table=True):
@@ -285,7 +296,11 @@ class QueueLeftRow(SQLModel, table=True):
     job_id: str = Field(sa_type=Text)
     pool: str = Field(sa_type=Text)
     changed_in: int = Field(sa_type=BigInteger)
-    """The transaction that removed it."""
+    """The transaction that removed it, and"""
+    came_in: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    """the one that put it there."""
     left_at: datetime = Field(sa_column=_time(default=True))
 
 

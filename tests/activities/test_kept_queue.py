@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from activities import kept
 from activities.database import clock
 from activities.kept import CHECKED_EVERY, KeptPool, KeptPools
-from activities.kept_queue import differences, read_all, trim_left
+from activities.kept_queue import differences, note_length, read_all, trim_left
 from activities.metrics import KEPT_DIFFERENCES, Metric, Metrics
 from activities.queue import ensure_pool
 from activities.snapshot import load_queue, read_queue
@@ -43,9 +43,11 @@ async def test_what_is_kept_is_what_a_read_of_everything_says(ledger: Ledger, se
             await step()
             try:
                 # Each of two workers looks now and then, so much may have changed since.
-                await look(ledger, chance.choice(workers))
+                seen = await look(ledger, chance.choice(workers))
             except AssertionError as error:
                 raise AssertionError(f"step {number}: {step.__name__}") from error
+            if chance.random() < 0.2:
+                await _note_length(ledger, seen)
         await story.commit_all()
         for worker in workers:
             await look(ledger, worker)
@@ -56,8 +58,10 @@ async def test_transactions_that_commit_in_any_order_are_all_seen(ledger: Ledger
     for job in _JOBS:
         await ledger.add_job(job)
     writing = [asyncio.create_task(_write(ledger, seed, enough)) for seed in range(6)]
-    for _ in range(60):
-        await look(ledger, pools)
+    for number in range(60):
+        seen = await look(ledger, pools)
+        if number % 5 == 0:
+            await _note_length(ledger, seen)
     enough.set()
     await asyncio.gather(*writing)
     await look(ledger, pools)
@@ -179,6 +183,36 @@ async def test_every_hundredth_take_finds_what_no_mark_said(
     assert metrics.counted == 2
 
 
+async def test_the_length_of_a_long_queue_is_counted_from_what_a_cycle_saw(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kept, "LONG", 3)
+    pools, noted = KeptPools(), "SELECT counted FROM pools WHERE name = :pool"
+
+    async def look_and_note() -> object:
+        await look(ledger, pools)
+        await pools.note_length(ledger.database, ledger.pool)
+        return await ledger.value(noted, pool=ledger.pool)
+
+    for number, expected in enumerate([None, None, 3, 3]):
+        await ledger.enqueue(f"job-{number}")
+        assert await look_and_note() == expected, "it is short, or was noted just before"
+    length = "SELECT queue_length(:pool)"
+    assert await ledger.value(length, pool=ledger.pool) == 4
+    await ledger.rows("UPDATE pools SET counted = counted + 100")
+    assert await ledger.value(length, pool=ledger.pool) == 104, "it counts from what was noted"
+    await ledger.rows("UPDATE pools SET counted_on = 'another'")
+    assert await ledger.value(length, pool=ledger.pool) == 4, "another server has other numbers"
+    monkeypatch.setattr(kept, "_NOTED_EVERY", 0.0)
+    assert await look_and_note() == 4
+    for number in range(3):
+        await ledger.rows("DELETE FROM queue WHERE job_id = :job", job=f"job-{number}")
+    await ledger.rows("UPDATE queue_left SET left_at = left_at - interval '1 hour'")
+    await _trim(ledger)
+    assert await ledger.value(length, pool=ledger.pool) == 1, "who left is known no more"
+    assert await look_and_note() == 1, "it was long"
+
+
 @pytest.mark.parametrize(
     "change",
     ["TRUNCATE queue", "UPDATE queue SET job_id = 'b'", "UPDATE queue SET pool = 'elsewhere'"],
@@ -201,6 +235,8 @@ async def look(ledger: Ledger, pools: KeptPools) -> KeptPool:
         load = await load_queue(connection, ledger.pool)
         now = await clock(connection)
         assert await differences(connection, ledger.pool, seen.queue) == frozenset()
+        length, rows_there = (await connection.execute(text(_LENGTH), {"pool": ledger.pool})).one()
+        assert length == rows_there == len(seen.queue.versions)
     waiting = seen.queue.waiting(now)
     expected = everything.waiting(now)
     assert waiting.entries == expected.entries
@@ -211,6 +247,12 @@ async def look(ledger: Ledger, pools: KeptPools) -> KeptPool:
     assert _by_id(found) == _by_id([entry.request for entry in load if not entry.held])
     pools.keep(ledger.pool, seen)
     return seen
+
+
+async def _note_length(ledger: Ledger, seen: KeptPool) -> None:
+    async with ledger.database.transaction() as connection:
+        length = len(seen.queue.versions)
+        await note_length(connection, ledger.pool, length, seen.snapshot, seen.server)
 
 
 def _by_id(jobs: list[JobRequest]) -> dict[str, JobRequest]:
@@ -395,6 +437,8 @@ _INSERT = """
            jsonb_build_object('id', CAST(:job AS text), 'gpus', 8, 'priority', 5), now()
     ON CONFLICT (job_id) DO NOTHING
 """
+
+_LENGTH = "SELECT queue_length(:pool), (SELECT count(*) FROM queue WHERE pool = :pool)"
 
 _LEAVE = "DELETE FROM queue WHERE job_id = :job"
 
