@@ -25,7 +25,7 @@ from activities.locality import forget_data, load_locality, note_data
 from activities.measuring import Took, measure_cycle
 from activities.metrics import SILENT, Metrics
 from activities.placements import placement_of
-from activities.planning import Planning, WholePlans
+from activities.planning import Planning, Turns
 from activities.preempting import Preempting
 from activities.queue import end_attempt
 from activities.retrying import reports_errors
@@ -81,7 +81,7 @@ class CycleActivities:
         self._signals = signals
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
         """Jobs placed lately in each pool, with when they were read."""
-        self._whole = WholePlans()
+        self._turns = Turns()
         self._kept = KeptPools(metrics)
         self._warming = Warming()
         self._blocks = BlockWaking(database, signals)
@@ -182,7 +182,7 @@ class CycleActivities:
     async def _decide(
         self, pool_name: str, *, whole: bool = False, planned: float = 0.0
     ) -> "_Decided":
-        """Plan the pool's queue: where it is long what a plan of the `whole` of it takes.
+        """Plan the pool's queue; of a long one those that may start, with the `whole` of it all.
 
         `planned` are the seconds of a plan before, of a part, in which jobs changed their places.
         """
@@ -193,9 +193,11 @@ class CycleActivities:
             now = await clock(connection)
             waiting = kept.queue.waiting(now)
             aside = tuple(set_aside_unread(*each) for each in waiting.unreadable.items())
-            mix = None if whole else self._whole.mix_of_part(pool)
-            part = mix and kept.queue.to_plan(kept.nodes.open_gpus, pool.packing, now)
-            queue = part or [entry.request for entry in waiting.entries.values()]
+            turn = self._turns.of(pool, whole=whole)
+            part = kept.queue.to_plan(
+                kept.nodes.open_gpus, pool.packing, now, share=turn.share, whole=turn.whole
+            )
+            queue = part.jobs if part else [each.request for each in waiting.entries.values()]
             gpus = _GPUs(kept.nodes.gpus, kept.nodes.free_gpus)
             if not queue:
                 self._kept.keep(pool_name, kept)
@@ -206,16 +208,18 @@ class CycleActivities:
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
         kept.nodes.hold_data(data)
         plans = time.perf_counter()
-        planning = Planning(kept.nodes, pool.packing, now, recent, mix if part else None)
+        wanted, mix = (part.wanted, turn.mix) if part else (None, None)
+        planning = Planning(kept.nodes, pool.packing, now, recent, wanted, mix)
         # In a thread: a long plan must not keep this process from its other work.
         decided, seconds = await asyncio.to_thread(_timed, plan_without, planning, queue)
-        if part and decided.rearranged:
+        if part and decided.rearranged and not turn.whole:
             self._kept.keep(pool_name, kept)
-            self._whole.note_in_vain(pool)
+            self._turns.note_in_vain(pool)
             planned = time.perf_counter() - plans
             return await self._decide(pool_name, whole=True, planned=planned)
-        if not part and planning.mix:
-            self._whole.note(pool, planning.mix)
+        if planning.mix is not None:
+            self._turns.note(pool, planning.mix, learnt=mix is None)
+        kept.queue.were_told(decision.job_id for decision in decided.decisions)
         decided = tellable(decided)
         if aside:
             decided = decided.model_copy(update={"decisions": (*decided.decisions, *aside)})

@@ -6,6 +6,7 @@ did not change is what is stored of why it waits: other cycles write that, also 
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,8 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from activities.explaining import STORED_COLUMNS, stored_of
 from activities.snapshot import REST, WAITS_SINCE, QueueEntry, entry_of
 from models.packing import PackingPolicy
-from models.placement import JobRequest, PlacementKind
-from scheduling.long_queue import LongQueue
+from models.placement import PlacementKind
+from scheduling.long_queue import LongQueue, Part
 from scheduling.saying import TELL_AT_MOST, Stored, has_to_hear
 
 
@@ -44,6 +45,10 @@ class KeptQueue:
         """Jobs of which no cycle has said anything."""
         self._untold: dict[str, None] = {}
         """Jobs that have not heard what was said of them, in the order of that."""
+        self._with_start: set[str] = set()
+        """Jobs of which a start was said."""
+        self._turns: dict[str, None] = {}
+        """Jobs that can be planned, in the order in which they are to be told anew."""
         self._long = LongQueue()
         self._versions: dict[str, int] = {}
 
@@ -61,17 +66,34 @@ class KeptQueue:
         return WaitingJobs(entries, unreadable, dict(self._stored))
 
     def to_plan(
-        self, open_gpus: int, policy: PackingPolicy, now: datetime
-    ) -> list[JobRequest] | None:
-        """Return the jobs of `waiting` without which a plan would be another one, those that have
-        no answer yet, and some that have not heard theirs; None where all are to be planned."""
+        self,
+        open_gpus: int,
+        policy: PackingPolicy,
+        now: datetime,
+        *,
+        share: float,
+        whole: bool = False,
+    ) -> Part | None:
+        """Return the jobs of `waiting` without which a plan would be another one, of which those
+        are to be told why they wait that have no answer yet, that were given a start or have not
+        heard their answer, and of all others a `share`; None where all are. With the `whole` all
+        jobs may start."""
+        resting = self._resting(now)
         to_hear = (job for job in self._untold if has_to_hear(self._stored[job], now))
-        told = itertools.islice((job for job in to_hear if job in self._entries), TELL_AT_MOST)
-        beside = (self._entries.get(job_id) for job_id in (*self._unanswered, *told))
+        hear = itertools.islice((job for job in to_hear if job in self._entries), TELL_AT_MOST)
+        in_turn = (job for job in self._turns if job not in resting)
+        turn = itertools.islice(in_turn, math.ceil(share * len(self._turns)))
+        wanted = {*self._unanswered, *self._with_start, *hear, *turn}
         return self._long.to_plan(
-            open_gpus, policy, now, without=self._resting(now),
-            beside=(entry.request for entry in beside if entry),
-        )  # fmt: skip
+            open_gpus, policy, now, wanted=wanted, without=resting, whole=whole
+        )
+
+    def were_told(self, job_ids: Iterable[str]) -> None:
+        """Note that these jobs were just told why they wait: the others come first now."""
+        for job_id in job_ids:
+            if job_id in self._turns:
+                del self._turns[job_id]
+                self._turns[job_id] = None
 
     def _resting(self, now: datetime) -> set[str]:
         """Return the jobs that were set aside lately."""
@@ -86,6 +108,7 @@ class KeptQueue:
             self._versions.pop(job_id, None)
             self._aside.discard(job_id)
             self._unanswered.discard(job_id)
+            self._with_start.discard(job_id)
             self._untold.pop(job_id, None)
 
     def put(self, row: Mapping[Any, Any]) -> None:
@@ -101,6 +124,10 @@ class KeptQueue:
             self._unanswered.add(job_id)
         else:
             self._unanswered.discard(job_id)
+        if stored.start is None:
+            self._with_start.discard(job_id)
+        else:
+            self._with_start.add(job_id)
         if stored.kind is not None and stored.told != stored.words:
             self._untold[job_id] = None
         else:
@@ -113,6 +140,7 @@ class KeptQueue:
         entry = entry_of(row)
         if isinstance(entry, QueueEntry):
             self._entries[job_id] = entry
+            self._turns[job_id] = None
             self._long.put(entry.request)
         else:
             self._unreadable[job_id] = entry
@@ -120,6 +148,7 @@ class KeptQueue:
     def _forget_request(self, job_id: str) -> None:
         self._entries.pop(job_id, None)
         self._unreadable.pop(job_id, None)
+        self._turns.pop(job_id, None)
         self._long.remove(job_id)
 
 

@@ -1,7 +1,7 @@
-"""What a cycle plans with, and when it may plan a part of a long queue."""
+"""What a cycle plans with, and how much of a long queue it looks at."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -13,9 +13,11 @@ from scheduling.cycle import mix_kept, plan_kept
 from scheduling.placement.kept import KeptNodes
 from scheduling.placement.mix import Mix
 
-WHOLE_EVERY = 10.0
-"""Seconds after which a long queue is planned whole again: it is said anew why those wait that
-are behind many others that ask alike."""
+ANEW_IN = 30.0
+"""Seconds in which each job of a long queue is told anew why it waits: a cycle tells as many as
+the time since the one before it is of this. So often all are looked at for what to expect, too."""
+_VAIN_FOR = 10.0
+"""Seconds in which no part of a queue is tried after one that could not be used."""
 
 
 @dataclass
@@ -26,6 +28,8 @@ class Planning:
     packing: PackingPolicy
     now: datetime
     recent: tuple[RecentJobs, ...]
+    wanted: Collection[str] | None
+    """Those that are to be told why they wait; None: all."""
     given: Mix | None
     """What to expect; None: what the jobs say that are planned."""
     mix: Mix | None = None
@@ -33,40 +37,59 @@ class Planning:
 
     def __call__(self, jobs: Sequence[JobRequest]) -> CyclePlan:
         mix = self.given or mix_kept(jobs, self.nodes, self.packing, self.recent)
-        made = plan_kept(jobs, self.nodes, self.packing, self.now, self.recent, mix=mix)
+        made = plan_kept(
+            jobs, self.nodes, self.packing, self.now, self.recent, mix=mix, wanted=self.wanted
+        )
         self.mix = mix
         return made
 
 
-class WholePlans:
-    """What is remembered of each pool's last plan of its whole queue."""
+class Turn(NamedTuple):
+    """What a cycle is to do about a long queue."""
+
+    share: float
+    """Of the jobs that wait so many are told anew why."""
+    mix: Mix | None
+    """What to expect; None: what all jobs say."""
+    whole: bool
+    """Whether all jobs may start, and not only the first of those that ask alike."""
+
+
+_FIRST = Turn(1.0, None, whole=True)
+
+
+class Turns:
+    """What is remembered of the last plans of each pool, by the clock since boot."""
 
     def __init__(self) -> None:
-        self._made: dict[str, _Whole] = {}
+        self._planned: dict[str, _Planned] = {}
         self._in_vain: dict[str, float] = {}
-        """When the plan of a part of a pool's queue could not be used, by the clock since boot."""
 
-    def note(self, pool: PoolSpec, mix: Mix) -> None:
-        """The pool's whole queue was planned, with this mix."""
-        self._made[pool.name] = _Whole(time.monotonic(), pool.packing, mix)
+    def of(self, pool: PoolSpec, *, whole: bool = False) -> Turn:
+        """Return what the next cycle of a pool is to do. Under a new policy all is said anew."""
+        now = time.monotonic()
+        last = self._planned.get(pool.name)
+        if last is None or last.packing != pool.packing or pool.packing.weights.separation:
+            return _FIRST
+        mix = last.mix if now - last.learnt < ANEW_IN else None
+        in_vain = now - self._in_vain.get(pool.name, -_VAIN_FOR) < _VAIN_FOR
+        share = min((now - last.at) / ANEW_IN, 1.0)
+        return Turn(share, mix, whole=whole or in_vain or mix is None)
+
+    def note(self, pool: PoolSpec, mix: Mix, *, learnt: bool) -> None:
+        """The pool's queue was planned with this mix, `learnt` from all that wait."""
+        now = time.monotonic()
+        since = now if learnt else self._planned[pool.name].learnt
+        self._planned[pool.name] = _Planned(now, pool.packing, mix, since)
 
     def note_in_vain(self, pool: PoolSpec) -> None:
         """Jobs changed their places in the plan of a part, and they may do so again."""
         self._in_vain[pool.name] = time.monotonic()
 
-    def mix_of_part(self, pool: PoolSpec) -> Mix | None:
-        """Return what a plan of a part of the pool's queue is to expect; None where the whole is
-        to be planned: it was not for a while, or the policy is another one or needs all jobs."""
-        then = time.monotonic() - WHOLE_EVERY
-        made = self._made.get(pool.name)
-        if made is None or made.at <= then or self._in_vain.get(pool.name, then) > then:
-            return None
-        as_before = made.packing == pool.packing and not pool.packing.weights.separation
-        return made.mix if as_before else None
 
-
-class _Whole(NamedTuple):
+class _Planned(NamedTuple):
     at: float
-    """By the clock since boot."""
     packing: PackingPolicy
     mix: Mix
+    learnt: float
+    """When the mix was."""

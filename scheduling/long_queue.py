@@ -15,7 +15,7 @@ before it that are as short or shorter. The data that a job reads say where it g
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import NamedTuple
@@ -109,6 +109,15 @@ class _Alike:
         return [each.job for jobs in self._jobs for each in jobs if each.job.id not in without]
 
 
+class Part(NamedTuple):
+    """What a cycle plans of a long queue."""
+
+    jobs: list[JobRequest]
+    """In no order."""
+    wanted: Collection[str]
+    """Those that are to be told why they wait; the others where that is not known."""
+
+
 class LongQueue:
     """The jobs that wait in a pool, by what they ask, changed a few at a time."""
 
@@ -148,20 +157,28 @@ class LongQueue:
         policy: PackingPolicy,
         now: datetime,
         *,
+        wanted: Collection[str],
         without: Collection[str] = (),
-        beside: Iterable[JobRequest] = (),
-    ) -> list[JobRequest] | None:
-        """Return the jobs that a plan has to have, and those `beside`, in no order; None where
-        that should be all: the queue is short, they are half of it, or its order is another one.
+        whole: bool = False,
+    ) -> Part | None:
+        """Return what a plan has to have, with the jobs that are `wanted`; None where that is
+        everything: the queue is short, or they are half of it.
 
         `open_gpus` are those of nodes that take jobs which nobody holds whole. Those `without` are
-        as good as not there.
+        as good as not there. All jobs may start where the `whole` is asked for, or where some
+        count as more than their class: then jobs that ask alike are not in the order kept here.
         """
-        if len(self) < LONG or self._has_risen(policy, now):
+        wanted = {job_id for job_id in wanted if job_id in self._key_of} - set(without)
+        if len(self) < LONG or 2 * len(wanted) >= len(self):
             return None
-        found = {job.id: job for job in self.first_alike(open_gpus, policy, without)}
-        found.update((job.id, job) for job in beside if job.id not in without)
-        return list(found.values()) if 2 * len(found) < len(self) else None
+        if whole or self._has_risen(policy, now):
+            known = self._key_of.items()
+            jobs = [queued.job for job_id, (_, queued) in known if job_id not in without]
+            return Part(jobs, wanted)
+        jobs = self.first_alike(open_gpus, policy, without)
+        there = {job.id for job in jobs}
+        jobs += (self._key_of[job_id][1].job for job_id in wanted if job_id not in there)
+        return Part(jobs, wanted)
 
     def first_alike(
         self, open_gpus: int, policy: PackingPolicy, without: Collection[str] = ()
@@ -179,8 +196,7 @@ class LongQueue:
         return found
 
     def _has_risen(self, policy: PackingPolicy, now: datetime) -> bool:
-        """Return whether a job may count as more than its own class: then jobs that ask alike are
-        not in the order that is kept here."""
+        """Return whether a job may count as more than its own class."""
         every = policy.class_rises_every
         return bool(every and self._waits_since) and now - self._waits_since[0] >= every
 

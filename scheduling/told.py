@@ -1,10 +1,16 @@
-"""What jobs were told that wait: others that ask the same nodes for as much are told the same."""
+"""What jobs were told that wait: others that ask the same nodes for as much are told the same.
+
+A plan takes, and gives nothing back but where jobs change their places. So where one job found
+neither room nor a start that is kept for it, one behind it that asks for as much finds none
+either, whatever the words are by then.
+"""
 
 from typing import NamedTuple
 
 from models.placement import Decision, RejectionCode
 from models.topology import Gang
 from scheduling.placement.columns import Columns
+from scheduling.placement.reservations import NoStart
 from scheduling.placement.state import Need
 
 
@@ -27,6 +33,24 @@ class ToldToWait:
         self._columns = columns
         self._one: dict[tuple[Need, int], _Told] = {}
         self._gangs: dict[tuple[Need, Gang], tuple[int, Decision]] = {}
+        self._in_vain = NoStart()
+        """What asked for room and for a start, and found neither."""
+        self._whatever_long: dict[Need, int] = {}
+        """Where the duration did not decide that, but for nodes that end: how many ended too early
+        for one of them, at least."""
+
+    def has_no_room(self, need: Need) -> bool:
+        """Return whether a job without a gang finds neither room nor a start, since one like it
+        found none."""
+        ended = self._whatever_long.get(need.but_for_time())
+        if ended is not None and self._columns.makes.ended_before(need.must_last) >= ended:
+            return True
+        return need in self._in_vain
+
+    def jobs_moved(self) -> None:
+        """Forget who found no room: jobs that changed their places may have made some."""
+        self._in_vain.clear()
+        self._whatever_long.clear()
 
     def of_one(self, need: Need) -> Decision | None:
         """Return what a job without a gang is told, where that is known.
@@ -44,7 +68,12 @@ class ToldToWait:
         """Take in what a job was told; `may_start` says that a start was looked for."""
         whatever_long = not may_start and RejectionCode.RESERVED not in decision.rejected
         told = _Told(self._columns.version, need, whatever_long, decision)
-        self._one[self._key(need)] = told
+        key = alike, ended = self._key(need)
+        self._one[key] = told
+        if need not in self._in_vain:
+            self._in_vain.add(need)
+        if whatever_long:
+            self._whatever_long[alike] = min(ended, self._whatever_long.get(alike, ended))
 
     def of_gang(self, need: Need, gang: Gang) -> Decision | None:
         """Return what a gang is told, where one was that asks for the same."""

@@ -5,7 +5,7 @@ numba takes a second, and compiling on a fresh machine half a minute: so a proce
 queues calls `warm.warm` beside its work, as `activities.warming` does, and others go without.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -60,8 +60,10 @@ def run_of(
     keeper: RoomKeeper | None,
     now: datetime,
     need_of: Callable[[JobRequest], Need],
+    wanted: Collection[str] | None = None,
 ) -> "Run":
-    """Return a pass over these jobs, in order; `need_of` says what each needs."""
+    """Return a pass over these jobs, in order; `need_of` says what each needs. Of those that wait
+    only the `wanted` are told why."""
     from scheduling.bulk.run import Run  # loads numba
 
-    return Run(jobs, columns, policy, keeper, now, need_of)
+    return Run(jobs, columns, policy, keeper, now, need_of, wanted)

@@ -1,6 +1,6 @@
 """Runs the compiled pass for a cycle: answers its questions, keeps the columns in step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -58,7 +58,9 @@ class Run:
         keeper: RoomKeeper | None,
         now: datetime,
         need_of: Callable[[JobRequest], Need],
+        wanted: Collection[str] | None = None,
     ) -> None:
+        """Of the jobs that wait only the `wanted` are told why; None: all."""
         self.jobs = jobs
         self._columns = columns
         self._policy = policy
@@ -85,7 +87,9 @@ class Run:
         self.answers = answers_for(len(jobs), names)
         self._decisions: list[Decision | None] = [None] * len(jobs)
         self._explained = 0
-        self._sentences = Sentences(jobs, self.slots, self.answers, self.tables, policy, keeper)
+        self._sentences = Sentences(
+            jobs, self.slots, self.answers, self.tables, policy, keeper, wanted
+        )
         self._rows_alike: list[list[int]] = []
         """The rows of needs that differ in their time and data alone."""
         kernel.index_classes(self.tables.c)
@@ -159,7 +163,7 @@ class Run:
         outlook[outlook == NO_START] = MAY_START
 
     def decisions(self) -> tuple[Decision, ...]:
-        """Return a decision for each job; all are answered."""
+        """Return the decisions, in order; all jobs are answered."""
         self._explain(len(self.jobs))
         return tuple(decision for decision in self._decisions if decision is not None)
 

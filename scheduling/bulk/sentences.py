@@ -1,6 +1,6 @@
 """Decisions in full, with candidates and reasons, made of the arrays of a pass."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from models.placement import (
@@ -35,8 +35,11 @@ class Sentences:
         tables: Tables,
         policy: PackingPolicy,
         keeper: RoomKeeper | None,
+        wanted: Collection[str] | None,
     ) -> None:
-        """`slots` has the row of each job's need, `answers` what was decided for it."""
+        """`slots` has the row of each job's need, `answers` what was decided for it. Of those that
+        wait only the `wanted` are told."""
+        self._wanted = wanted
         self._jobs = jobs
         self._slots = slots
         self._answers = answers
@@ -80,7 +83,9 @@ class Sentences:
             job = self._jobs[j]
             if kind == PLACED:
                 decisions[j] = self._placed(j, job, slot, count, facts)
-            elif kind in (NEVER, NO_START, RESERVED_ALL):
+            elif kind in (NEVER, NO_START, RESERVED_ALL) and (
+                self._wanted is None or job.id in self._wanted
+            ):
                 decisions[j] = self._waits(job, kind, slot, count)
 
     def _placed(

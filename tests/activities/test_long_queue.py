@@ -1,13 +1,15 @@
 """Cycles of a long queue plan a part of it: the same jobs start, and each is told why it waits."""
 
-from collections.abc import AsyncIterator
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from activities import kept_queue, planning
-from models.placement import CyclePlan
+from models.placement import CyclePlan, JobRequest
 from models.pool import PoolSpec
 from scheduling import long_queue
 from scheduling.placement.mix import NO_MIX
@@ -23,6 +25,7 @@ _CYCLE = "SELECT queued, placed, looked_at FROM cycles WHERE id = :id"
 async def full(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ledger]:
     """A node of two GPUs with a job, and 39 others that want both, told why they wait; 0.5 s."""
     monkeypatch.setattr(long_queue, "LONG", 10)
+    monkeypatch.setattr(planning, "ANEW_IN", math.inf)
     await ledger.register("node-a", gpus=2)
     for job in JOBS:
         await ledger.enqueue(job, gpus=2)
@@ -87,44 +90,70 @@ async def test_those_that_have_not_heard_are_told_a_few_at_a_time(
     assert before - await full.value(unheard) == 5
 
 
-async def test_the_whole_is_planned_while_jobs_change_their_places_in_the_part(
+async def test_each_is_told_anew_in_turn(full: Ledger, monkeypatch: pytest.MonkeyPatch):
+    clock = _with_clock(monkeypatch)
+    await _cycle(full, "begin")
+    await full.rows(
+        "UPDATE queue SET decided_at = now() - interval '1 h',"
+        " decision = jsonb_set(decision, '{reason}', '\"as it was\"')"
+    )
+    old = "SELECT count(*) FROM queue WHERE decision->>'reason' = 'as it was'"
+    for left in (26, 22, 18):  # nine are decided about anyway
+        clock[0] += 3.0
+        assert (await _cycle(full, f"before {left}"))[:2] == (39, 0)
+        assert await full.value(old) == left
+    clock[0] += 40.0
+    assert await _cycle(full, "all") == (39, 0, 39)
+
+
+async def test_all_may_start_while_jobs_change_their_places_in_the_part(
     full: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
     plan = planning.plan_kept
-    rearranged = [True, False, False]
+    rearranged, planned = [True, False, False], list[int]()
 
-    def moving(*args: Any, **more: Any) -> CyclePlan:
-        return plan(*args, **more).model_copy(update={"rearranged": rearranged.pop(0)})
+    def moving(jobs: Sequence[JobRequest], *args: Any, **more: Any) -> CyclePlan:
+        planned.append(len(jobs))
+        return plan(jobs, *args, **more).model_copy(update={"rearranged": rearranged.pop(0)})
 
     monkeypatch.setattr(planning, "plan_kept", moving)
-    assert await _cycle(full, "moved") == (39, 0, 39)
-    assert await _cycle(full, "again") == (39, 0, 39)
+    assert await _cycle(full, "moved") == (39, 0, KEPT + 1)
+    assert await _cycle(full, "again") == (39, 0, KEPT + 1)
     assert rearranged == []
+    assert planned == [KEPT + 1, 39, 39]
 
 
-def test_a_part_may_be_planned_for_a_while_after_the_whole(monkeypatch: pytest.MonkeyPatch):
-    plans, pool, clock = planning.WholePlans(), PoolSpec(name="p"), [100.0]
-    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    assert plans.mix_of_part(pool) is None
-    plans.note(pool, NO_MIX)
-    for later in (0.0, 9.9):
-        clock[0] = 100.0 + later
-        assert plans.mix_of_part(pool) is NO_MIX
+def test_what_a_cycle_does_depends_on_the_time_since_the_last(monkeypatch: pytest.MonkeyPatch):
+    turns, pool, clock = planning.Turns(), PoolSpec(name="p"), _with_clock(monkeypatch)
+    all_of_it = planning.Turn(1.0, None, whole=True)
+    assert turns.of(pool) == all_of_it
+    turns.note(pool, NO_MIX, learnt=True)
+    clock[0] += 15.0
+    assert turns.of(pool) == planning.Turn(0.5, NO_MIX, whole=False)
+    assert turns.of(pool, whole=True) == planning.Turn(0.5, NO_MIX, whole=True)
     for packing in ({"max_reservations": 2}, {"weights": {"separation": 1}}):
         other = PoolSpec.model_validate({"name": "p", "packing": packing})
-        assert plans.mix_of_part(other) is None
+        assert turns.of(other) == all_of_it
     separate = PoolSpec.model_validate({"name": "p", "packing": {"weights": {"separation": 1}}})
-    plans.note(separate, NO_MIX)
-    assert plans.mix_of_part(separate) is None, "it looks at all jobs"
-    plans.note_in_vain(pool)
-    plans.note(pool, NO_MIX)
-    clock[0] += 9.9
-    assert plans.mix_of_part(pool) is None, "the last part was in vain"
-    plans.note(pool, NO_MIX)
-    clock[0] += 9.9
-    assert plans.mix_of_part(pool) is NO_MIX
-    clock[0] += 0.2
-    assert plans.mix_of_part(pool) is None
+    turns.note(separate, NO_MIX, learnt=True)
+    assert turns.of(separate) == all_of_it, "it looks at all jobs"
+    turns.note(pool, NO_MIX, learnt=True)
+    clock[0] += 21.0
+    turns.note(pool, NO_MIX, learnt=False)
+    clock[0] += 9.0
+    assert turns.of(pool) == planning.Turn(0.3, None, whole=True), "it is learnt anew"
+    clock[0] += 30.0
+    assert turns.of(pool) == all_of_it
+
+
+def test_no_part_is_tried_for_a_while_after_one_in_vain(monkeypatch: pytest.MonkeyPatch):
+    turns, pool, clock = planning.Turns(), PoolSpec(name="p"), _with_clock(monkeypatch)
+    turns.note(pool, NO_MIX, learnt=True)
+    turns.note_in_vain(pool)
+    for later, whole in ((9.0, True), (2.0, False)):
+        clock[0] += later
+        turns.note(pool, NO_MIX, learnt=False)
+        assert turns.of(pool) == planning.Turn(0.0, NO_MIX, whole=whole)
 
 
 async def test_all_are_planned_after_a_while_and_by_another_policy(
@@ -136,8 +165,16 @@ async def test_all_are_planned_after_a_while_and_by_another_policy(
     )  # fmt: skip
     assert await _cycle(full, "policy") == (39, 0, 39)
     assert await _cycle(full, "again") == (39, 0, 3)
-    monkeypatch.setattr(planning, "WHOLE_EVERY", 0.0)
+    monkeypatch.setattr(planning, "ANEW_IN", 1e-9)
     assert await _cycle(full, "later") == (39, 0, 39)
+
+
+def _with_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the clock since boot, to be set; all is said anew in 30 seconds by it."""
+    clock = [time.monotonic()]
+    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(planning, "ANEW_IN", 30.0)
+    return clock
 
 
 async def _cycle(ledger: Ledger, name: str) -> tuple[int, int, int]:

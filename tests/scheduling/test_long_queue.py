@@ -11,6 +11,7 @@ from models.job import ASSUMED_DURATION
 from models.node import Node
 from models.placement import CyclePlan, JobRequest, PackingPolicy, PackingRule, RunningJob
 from models.topology import Gang
+from scheduling import bulk
 from scheduling.cycle import mix_kept, plan_kept
 from scheduling.long_queue import LONG, LongQueue, _Alike  # pyright: ignore[reportPrivateUsage]
 from scheduling.order import queue_order
@@ -148,20 +149,89 @@ def test_a_part_is_planned_as_the_whole_is(rule: PackingRule) -> None:
     assert kept > 5
 
 
+def who_change_places(chance: random.Random) -> Scene:
+    """Return empty nodes of several makes, and a queue of 400 jobs that are heavy in cores or not:
+    some find room where others are placed elsewhere."""
+    equally_long = chance.random() < 0.5
+    queue = [
+        a_job(
+            f"j{i:03}", gpus := chance.choice([1, 2, 4]), vram_per_gpu=10, ram=0,
+            cpus=gpus * chance.choice([2, 6, 10]), data={f"set-{i}": 1.0},
+            expected_duration=HOUR if equally_long else any_duration(chance),
+        )
+        for i in range(JOBS)
+    ]  # fmt: skip
+    return Scene(uneven_nodes(chance), [], queue)
+
+
+@pytest.mark.parametrize("rule", [PackingRule.KEEP_ROOM, PackingRule.SEED_SCORE])
+def test_who_does_not_ask_is_left_out_where_one_alike_found_no_room(rule: PackingRule) -> None:
+    scenes = (short_behind_long, long_scene, who_change_places)
+    placed = kept = moved = decided = asked = 0
+    for seed in seeds(24):
+        chance = random.Random(seed)
+        scene = scenes[seed % 3](chance)
+        starts = 8 if seed % 3 == 2 else chance.choice([0, 1, 3])
+        policy = PackingPolicy(rule=rule, max_reservations=starts)
+        of = kept_of(scene)
+        mix = mix_kept(scene.queue, of, policy, ())
+        whole = plan_kept(scene.queue, of, policy, NOW, mix=mix)
+        wanted = {job.id for job in chance.sample(scene.queue, chance.choice([0, 40]))}
+        few = plan_kept(scene.queue, of, policy, NOW, mix=mix, wanted=wanted)
+        assert few.placements == whole.placements
+        assert few.reservations == whole.reservations
+        assert few.rearranged == whole.rearranged
+        ids = {decision.job_id for decision in few.decisions}
+        assert wanted <= ids
+        assert few.decisions == tuple(each for each in whole.decisions if each.job_id in ids)
+        placed += len(few.placements)
+        kept += len(few.reservations)
+        moved += few.rearranged
+        decided += len(ids - wanted)
+        asked += len(scene.queue) - len(wanted)
+    # The comparison means something only where all of these happen.
+    assert placed > 50
+    assert kept > 10
+    assert moved > 0
+    assert decided * 2 < asked
+
+
+def test_of_those_that_differ_in_their_duration_one_is_decided_about() -> None:
+    """Where nothing that the duration decides keeps them from starting."""
+    chance = random.Random(4)
+    nodes = [a_node("full", busy=range(8)), a_node("ends", busy=range(8), expires_in=HOUR)]
+    jobs = [
+        a_job(f"j{n:03}", gpus=8 if n % 2 else 16, expected_duration=any_duration(chance))
+        for n in range(JOBS)
+    ]
+    known = [running("on-full", "full", range(8), HOUR)]
+    for max_reservations in (0, 3):
+        policy = PackingPolicy(max_reservations=max_reservations)
+        made = plan_kept(jobs, kept_of(Scene(nodes, known, jobs)), policy, NOW, wanted=())
+        ids = [decision.job_id for decision in made.decisions]
+        # Two too short for the node that ends are told something else.
+        assert 2 + max_reservations <= len(ids) <= 4 + max_reservations
+
+
+def test_where_many_start_all_are_decided_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [a_node(f"n{number}") for number in range(5)]
+    jobs = [a_job(f"j{number:03}") for number in range(60)]
+    kept = kept_of(Scene(nodes, [], jobs))
+    whole = plan_kept(jobs, kept, PackingPolicy(), NOW, compiled=False)
+    monkeypatch.setattr(bulk, "is_worth", lambda count: count >= bulk.FEWEST)
+    few = plan_kept(jobs, kept, PackingPolicy(), NOW, wanted={"j059"})
+    assert few.placements == whole.placements
+    assert few.reservations == whole.reservations
+    ids = {decision.job_id for decision in few.decisions}
+    assert few.decisions == tuple(each for each in whole.decisions if each.job_id in ids)
+    assert "j059" in ids
+    assert len(ids) < 60, "of those that find no room not all are told"
+
+
 def test_jobs_change_their_places_in_the_part_or_not_in_the_whole() -> None:
     changed = 0
     for seed in seeds(8):
-        chance = random.Random(seed)
-        nodes = uneven_nodes(chance)
-        queue = [
-            a_job(
-                f"j{i:03}", gpus := chance.choice([1, 2, 4]), vram_per_gpu=10, ram=0,
-                cpus=gpus * chance.choice([2, 6, 10]), data={f"set-{i}": 1.0},
-                expected_duration=HOUR if seed % 2 else any_duration(chance),
-            )
-            for i in range(JOBS)
-        ]  # fmt: skip
-        whole, part, _ = both(Scene(nodes, [], queue), PackingPolicy())
+        whole, part, _ = both(who_change_places(random.Random(seed)), PackingPolicy())
         assert part.rearranged == whole.rearranged
         changed += part.rearranged
     assert changed > 0
@@ -281,24 +351,27 @@ def test_all_are_planned_where_a_part_would_not_do() -> None:
     jobs = [a_job(f"j{number:03}", submitted_at=NOW - DAY) for number in range(LONG)]
     queue = queued(jobs[1:])
 
-    def planned(now: datetime = NOW, policy: PackingPolicy = policy) -> int | None:
-        part = queue.to_plan(0, policy, now)
-        return None if part is None else len(part)
+    def planned(now: datetime = NOW, policy: PackingPolicy = policy, **more: Any) -> int | None:
+        part = queue.to_plan(0, policy, now, **{"wanted": (), **more})
+        return None if part is None else len(part.jobs)
 
     assert planned() is None, "it is short"
     queue.put(jobs[0])
     assert planned() == 9
-    assert planned(NOW + 29 * DAY) is None, "jobs may have risen a class"
+    assert planned(whole=True) == LONG
+    assert planned(NOW + 29 * DAY) == LONG, "jobs may have risen a class"
     assert planned(NOW + 29 * DAY, PackingPolicy(class_rises_every=timedelta(0))) == 9
     queue.put(a_job("old", submitted_at=NOW, waits_since=NOW - 31 * DAY))
-    assert planned() is None
+    assert planned() == LONG + 1
     queue.remove("old")
     queue.put(a_job("highest", submitted_at=NOW - 99 * DAY, priority=10))
     assert planned() == 9 + 1
-    some = queue.to_plan(0, policy, NOW, beside=[*jobs[:3], *jobs[100:110]], without={"j105"})
+    asked = [job.id for job in (*jobs[:3], *jobs[100:110])]
+    some = queue.to_plan(0, policy, NOW, wanted=[*asked, "unknown"], without={"j105"})
     assert some is not None
-    assert len(some) == 9 + 1 + 9
-    assert queue.to_plan(0, policy, NOW, beside=jobs[:300]) is None, "it is more than half"
+    assert set(some.wanted) == set(asked) - {"j105"}
+    assert len(some.jobs) == 9 + 1 + 9
+    assert planned(wanted=[job.id for job in jobs[:300]]) is None, "it is more than half"
 
 
 def test_whoever_is_behind_one_that_waits_alike_has_no_room_either() -> None:

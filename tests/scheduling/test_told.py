@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from models.placement import CyclePlan, PackingPolicy, PackingRule, RejectionCode
-from scheduling import cycle
+from models.placement import CyclePlan, JobRequest, PackingPolicy, PackingRule, RejectionCode
 from scheduling.cycle import plan
 from scheduling.placement.scan import Scan, Scanner
 from scheduling.placement.state import Need
+from scheduling.planner import Planner
 from scheduling.told import ToldToWait
 from tests.scheduling.test_long_queue import long_scene, short_behind_long
 from tests.support.packing import HOUR, NOW, a_job, a_node, running
@@ -81,13 +81,13 @@ def test_nodes_are_asked_as_often_as_the_durations_decide(monkeypatch: pytest.Mo
 def test_the_compiled_pass_asks_for_few_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each question costs what a job costs without it."""
     decided: list[str] = []
-    decide = cycle._Cycle.decide  # pyright: ignore[reportPrivateUsage]
+    decide = Planner.decide
 
-    def noting(one: "cycle._Cycle", job: cycle.JobRequest, *, explain: bool = False):
+    def noting(one: Planner, job: JobRequest, *, explain: bool = False):
         decided.append(job.id)
         return decide(one, job, explain=explain)
 
-    monkeypatch.setattr(cycle._Cycle, "decide", noting)
+    monkeypatch.setattr(Planner, "decide", noting)
     chance = random.Random(3)
     jobs = [
         a_job(f"j{n:03}", gpus=8, expected_duration=chance.randrange(9_000) * SECOND)

@@ -1,0 +1,320 @@
+"""The decisions of one plan: each job sees the nodes as the jobs before it have left them."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
+from functools import cached_property, partial
+
+from models.job import Tier
+from models.node import Node
+from models.placement import (
+    CyclePlan,
+    Decision,
+    JobRequest,
+    PackingPolicy,
+    PlacementKind,
+    Reservation,
+)
+from models.topology import Gang
+from scheduling import bulk
+from scheduling.bulk.collector import paused
+from scheduling.gangs.decision import place_gang
+from scheduling.gangs.nodes import GangNodes
+from scheduling.gangs.offers import need_of_share
+from scheduling.gangs.start import first_gang_start
+from scheduling.order import noted
+from scheduling.packer import (
+    ALTERNATIVES,
+    behind_reservations,
+    candidates_of,
+    moved_to,
+    no_start_known,
+    placing,
+    rejections_of,
+    started_among,
+    waiting,
+    waits_as,
+)
+from scheduling.placement import rearranging
+from scheduling.placement.columns import Columns
+from scheduling.placement.gpus import Chosen, mask_of
+from scheduling.placement.mix import Mix
+from scheduling.placement.rearranging import Rearranging, Taken, hold_of
+from scheduling.placement.reservations import NoStart, first_start, open_from
+from scheduling.placement.scan import Scan, Scanner
+from scheduling.placement.state import Hold, Need
+from scheduling.told import ToldToWait
+from scheduling.words import format_gpus, format_part
+
+
+class Planner:
+    """The state of one plan while it is made."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        policy: PackingPolicy,
+        mix: Mix,
+        need_of: Callable[[JobRequest], Need] | None = None,
+        *,
+        as_a_set: bool = True,
+    ) -> None:
+        """`need_of` is what says `Need.of` of a job, where that is known."""
+        self.policy = policy
+        self._need_of = need_of or partial(Need.of, policy=policy)
+        self.now = columns.now
+        self.columns = columns
+        self.reservations: list[Reservation] = []
+        self._scanner = Scanner(self.columns, policy, mix)
+        self._rearranging = Rearranging(
+            self.columns,
+            policy,
+            partial(self._scanner.scan, look=False),
+            tries=rearranging.TRIES if as_a_set else 0,
+        )
+        self.moved: dict[str, Taken] = {}
+        """Where jobs are now that were placed elsewhere, or found no room, at first."""
+        self._reserved_by_tier: Counter[Tier] = Counter()
+        self._no_start = NoStart()
+        self._holders: dict[Need, int] = {}
+        """Nodes that could hold jobs with these needs, which wait; whatever their time."""
+        self._told = ToldToWait(columns)
+
+    @cached_property
+    def _gang_nodes(self) -> GangNodes:
+        return GangNodes.of(self.columns.views, self.columns.labels)
+
+    def plan_few(self, jobs: Sequence[JobRequest], wanted: Collection[str]) -> CyclePlan | None:
+        """Return a plan of the jobs, in order, without those that find no room since one like them
+        found none, as far as they are not `wanted`.
+
+        None where so many start that all are decided sooner by a compiled pass.
+        """
+        decided: list[JobRequest] = []
+        decisions: list[Decision] = []
+        starts = 0
+        for job in jobs:
+            if job.id not in wanted and self._has_no_room(job):
+                continue
+            decision = self.decide(job)
+            decided.append(job)
+            decisions.append(decision)
+            starts += decision.kind is PlacementKind.EXISTING_NODE
+            if starts == bulk.FEWEST and bulk.is_worth(len(jobs)):
+                return None
+        return self._plan(self.as_moved(decisions), decided)
+
+    def plan_all(
+        self,
+        jobs: Sequence[JobRequest],
+        compiled: bool | None = None,
+        wanted: Collection[str] | None = None,
+    ) -> CyclePlan:
+        """Return a plan of the jobs, in order: compiled where that is sooner or asked for. Of
+        those that wait a compiled pass tells the `wanted` alone."""
+        if compiled is None:
+            compiled = bulk.is_worth(len(jobs))
+        if not compiled or not bulk.is_for(self.columns, self.policy):
+            return self._plan(self.as_moved([self.decide(job) for job in jobs]), jobs)
+        with paused():
+            decisions = self.as_moved(self._decide_compiled(jobs, wanted))
+        if len(decisions) < len(jobs):
+            by_id = {job.id: job for job in jobs}
+            jobs = [by_id[decision.job_id] for decision in decisions]
+        return self._plan(decisions, jobs)
+
+    def _plan(self, decisions: Sequence[Decision], jobs: Sequence[JobRequest]) -> CyclePlan:
+        return CyclePlan.trusted(
+            decisions=noted(decisions, jobs, self.policy, self.now),
+            reservations=tuple(self.reservations),
+            rearranged=bool(self.moved),
+        )
+
+    def _has_no_room(self, job: JobRequest) -> bool:
+        """Return whether a job finds neither room nor a start, since one like it found none."""
+        if job.gang is None:
+            return self._told.has_no_room(self._need_of(job))
+        return self._told.of_gang(Need.of(job, self.policy), job.gang) is not None
+
+    def as_moved(self, decisions: Iterable[Decision]) -> tuple[Decision, ...]:
+        """Return the decisions with the places that jobs have now."""
+        return tuple(
+            moved_to(decision, taken.chosen, self.columns.views[taken.position].node.id, taken.job)
+            if (taken := self.moved.get(decision.job_id)) and taken.chosen
+            else decision
+            for decision in decisions
+        )
+
+    def _decide_compiled(
+        self, jobs: Sequence[JobRequest], wanted: Collection[str] | None
+    ) -> tuple[Decision, ...]:
+        run = bulk.run_of(
+            jobs, self.columns, self.policy, self._scanner.keeper, self.now, self._need_of, wanted
+        )
+        while (at := run.forward()) < len(jobs):
+            job, need = jobs[at], run.needs[at]
+            run.hand_over(self._take)
+            decision = self.decide(job)
+            holders, no_start = None, False
+            if need is not None and decision.node_id is None:
+                holders = self._holders[need.but_for_time()]
+                no_start = need in self._no_start
+            run.take_back(decision, holders, no_start, self._is_full)
+            if decision.job_id in self.moved:
+                run.ask_for_starts_again()
+        return run.decisions()
+
+    def decide(self, job: JobRequest, *, explain: bool = False) -> Decision:
+        """Decide for the next job; with `explain` name every candidate and rejection."""
+        if job.gang is None:
+            return self._decide_one(job, explain)
+        return self._decide_gang(job, job.gang, explain)
+
+    def _decide_one(self, job: JobRequest, explain: bool) -> Decision:
+        need = self._need_of(job)
+        if not explain and (told := self._told.of_one(need)):
+            return waits_as(job, told)
+        scan = self._scanner.scan(need)
+        best = scan.best(1 + ALTERNATIVES)
+        if not best:
+            # Before a place is made or a start kept: neither is a reason against the job.
+            refused = {"rejections": rejections_of(scan)} if explain else None
+            decision = self._start_among_others(job, scan) or self._defer_one(job, scan)
+            return decision.model_copy(update=refused) if refused else decision
+        decision = placing(job, scan, best)
+        if explain:
+            everything = {"candidates": candidates_of(scan), "rejections": rejections_of(scan)}
+            decision = decision.model_copy(update=everything)
+        self._take(job, need, best[0], scan.chosen(best[0]))
+        return decision
+
+    def _take(self, job: JobRequest, need: Need, position: int, chosen: Chosen) -> None:
+        node = self.columns.views[position].node
+        hold = hold_of(job, need, node, chosen, self.now)
+        self._rearranging.take(Taken(job, need, position, hold, chosen))
+
+    def _start_among_others(self, job: JobRequest, scan: Scan) -> Decision | None:
+        """Start a job that finds no room where others of this plan make it, if a start would be
+        kept for it."""
+        if not len(scan.holders) or self._is_full(job.tier) or scan.need in self._no_start:
+            return None
+        rejected = scan.rejected
+        moved = self._rearranging.start(job, scan.need)
+        if moved is None:
+            return None
+        self.moved |= moved
+        self._no_start.clear()  # some nodes have less to wait for now
+        self._told.jobs_moved()
+        taken = moved[job.id]
+        assert taken.chosen is not None
+        node_id = self.columns.views[taken.position].node.id
+        return started_among(job, taken.chosen, node_id, rejected, len(moved) - 1)
+
+    def _decide_gang(self, job: JobRequest, gang: Gang, explain: bool) -> Decision:
+        need = Need.of(job, self.policy)
+        if not explain and (told := self._told.of_gang(need, gang)):
+            return waits_as(job, told)
+        decision = place_gang(job, self._gang_nodes, self.policy, self.now, explain=explain)
+        if not decision.members:
+            decision = self._defer_gang(job, decision)
+            if decision.estimated_start is None:
+                self._told.note_gang(need, gang, decision)
+            return decision
+        for node_id, gpu_indices in decision.held:
+            position = self._gang_nodes.positions[node_id]
+            node = self.columns.views[position].node
+            hold = _hold_of_share(job, need, node, gpu_indices, self.now)
+            self._rearranging.take(Taken(job, need, position, hold, None))
+        return decision
+
+    def _defer_gang(self, job: JobRequest, decision: Decision) -> Decision:
+        if self._is_full(job.tier):
+            return decision
+        found = first_gang_start(job, self._gang_nodes, self.policy, self.now)
+        if found is None:
+            return decision
+        start, shares = found
+        need = Need.of(job, self.policy)
+        self._reserved_by_tier[job.tier] += 1
+        for node_id, gpu_indices in shares:
+            position = self._gang_nodes.positions[node_id]
+            node = self.columns.views[position].node
+            hold = _hold_of_share(job, need, node, gpu_indices, start)
+            self.columns.reserve(position, hold)
+            self.reservations.append(
+                Reservation(
+                    job_id=job.id, node_id=node_id, gpu_indices=gpu_indices, start=start,
+                    end=hold.end,
+                )
+            )  # fmt: skip
+        until = f"it waits for {len(shares)} nodes until about {start:%Y-%m-%d %H:%M:%S} UTC"
+        return decision.model_copy(
+            update={"reason": f"{decision.reason}; {until}", "estimated_start": start}
+        )
+
+    def _defer_one(self, job: JobRequest, scan: Scan) -> Decision:
+        may_start = bool(len(scan.holders)) and not self._is_full(job.tier)
+        decision = self._defer(job, scan)
+        if decision.estimated_start is None:
+            self._told.note_one(scan.need, decision, may_start=may_start)
+        return decision
+
+    def _defer(self, job: JobRequest, scan: Scan) -> Decision:
+        self._holders[scan.need.but_for_time()] = len(scan.holders)
+        if not len(scan.holders):
+            return waiting(job, scan)
+        if self._is_full(job.tier):
+            return waiting(job, scan, behind_reservations(job, self.policy))
+        found = self._first_start(scan)
+        if found is None:
+            return waiting(job, scan, no_start_known(scan.rejected, len(scan.holders)))
+        position, start = found
+        reservation = self._reserve(job, scan.need, position, start)
+        what = format_gpus(reservation.gpu_indices)
+        if not job.whole:
+            what = format_part(job, reservation.gpu_indices[0], reservation.slices)
+        outlook = (
+            f"it waits for {what} of {reservation.node_id} "
+            f"until about {start:%Y-%m-%d %H:%M:%S} UTC"
+        )
+        return waiting(job, scan, outlook, start)
+
+    def _first_start(self, scan: Scan) -> tuple[int, datetime] | None:
+        """Return the node where the job can start first, and when; ties keep the order."""
+        if scan.need in self._no_start:
+            return None
+        first = first_start(scan.holders, self.columns, scan.need, not_now=True)
+        if first is None:
+            self._no_start.add(scan.need)
+        return first
+
+    def _is_full(self, tier: Tier) -> bool:
+        """Whether no more starts are kept for jobs of a tier."""
+        return self._reserved_by_tier[tier] >= self.policy.max_reservations
+
+    def _reserve(self, job: JobRequest, need: Need, position: int, start: datetime) -> Reservation:
+        view = self.columns.views[position]
+        chosen = open_from(view, need, start, self.policy.gpu_choice)
+        assert chosen is not None  # that is how `start` was found
+        hold = hold_of(job, need, view.node, chosen, start)
+        self.columns.reserve(position, hold)
+        self._reserved_by_tier[job.tier] += 1
+        reservation = Reservation(
+            job_id=job.id,
+            node_id=view.node.id,
+            gpu_indices=chosen.indices,
+            slices=chosen.slices,
+            start=start,
+            end=hold.end,
+        )
+        self.reservations.append(reservation)
+        return reservation
+
+
+def _hold_of_share(
+    job: JobRequest, whole: Need, node: Node, gpu_indices: Sequence[int], start: datetime
+) -> Hold:
+    """Return what a gang has of one node."""
+    need = need_of_share(whole, len(gpu_indices))
+    host = need.host(node.gpu_power)
+    return Hold(job.id, mask_of(gpu_indices), host, start, whole.end_from(start))
