@@ -8,12 +8,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.placements import GIVE_LEASES, LEASED_COLUMNS, PLACEMENT_COLUMNS
-from activities.snapshot import to_mb, to_milli
-from models.messages import CycleRequest
-from models.mig import slices_gb
-from models.node import Node
-from models.placement import CyclePlan, Decision, JobRequest
+from longshore.activities.placements import GIVE_LEASES, LEASED_COLUMNS, PLACEMENT_COLUMNS
+from longshore.activities.snapshot import to_mb, to_milli
+from longshore.models.messages import CycleRequest
+from longshore.models.mig import slices_gb
+from longshore.models.node import Node
+from longshore.models.placement import CyclePlan, Decision, JobRequest
 
 
 async def commit(

@@ -11,39 +11,39 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.buying.waking import BlockWaking
-from activities.checkpoints.rows import CheckpointActivities
-from activities.checkpoints.watch import CheckpointWatches
-from activities.committing import commit
-from activities.database import Database, clock
-from activities.departures import NodeLooks
-from activities.explaining import explain_waiting
-from activities.failpoints import failpoint
-from activities.kept import KeptPools
-from activities.kept_queue import WaitingJobs, trim_left
-from activities.locality import forget_data, load_locality, note_data
-from activities.measuring import Took, measure_cycle
-from activities.metrics import SILENT, Metrics
-from activities.placements import placement_of
-from activities.planning import Planning, Turns
-from activities.preempting import Preempting
-from activities.queue import end_attempt
-from activities.retrying import reports_errors
-from activities.signals import Signals
-from activities.snapshot import load_pool, load_recent
-from activities.warming import Warming
-from models.margins import DEFAULT_MARGINS, Margins
-from models.messages import CycleReply, CycleRequest, LeaseEnd
-from models.node import Node
-from models.placement import (
+from longshore.activities.buying.waking import BlockWaking
+from longshore.activities.checkpoints.rows import CheckpointActivities
+from longshore.activities.checkpoints.watch import CheckpointWatches
+from longshore.activities.committing import commit
+from longshore.activities.database import Database, clock
+from longshore.activities.departures import NodeLooks
+from longshore.activities.explaining import explain_waiting
+from longshore.activities.failpoints import failpoint
+from longshore.activities.kept import KeptPools
+from longshore.activities.kept_queue import WaitingJobs, trim_left
+from longshore.activities.locality import forget_data, load_locality, note_data
+from longshore.activities.measuring import Took, measure_cycle
+from longshore.activities.metrics import SILENT, Metrics
+from longshore.activities.placements import placement_of
+from longshore.activities.planning import Planning, Turns
+from longshore.activities.preempting import Preempting
+from longshore.activities.queue import end_attempt
+from longshore.activities.retrying import reports_errors
+from longshore.activities.signals import Signals
+from longshore.activities.snapshot import load_pool, load_recent
+from longshore.activities.warming import Warming
+from longshore.models.margins import DEFAULT_MARGINS, Margins
+from longshore.models.messages import CycleReply, CycleRequest, LeaseEnd
+from longshore.models.node import Node
+from longshore.models.placement import (
     CyclePlan,
     JobRequest,
     Placement,
     PlacementKey,
     RecentJobs,
 )
-from models.pool import PoolSpec
-from scheduling.setting_aside import plan_without, set_aside_unread, tellable
+from longshore.models.pool import PoolSpec
+from longshore.scheduling.setting_aside import plan_without, set_aside_unread, tellable
 
 _IDLE = timedelta(minutes=10)
 _WARM = timedelta(minutes=1)

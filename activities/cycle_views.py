@@ -4,8 +4,8 @@ from collections import defaultdict
 
 from sqlalchemy import text
 
-from activities.database import Database
-from models.cycles import AT_MOST, LOOKED_BACK, CycleView, PoolCycles
+from longshore.activities.database import Database
+from longshore.models.cycles import AT_MOST, LOOKED_BACK, CycleView, PoolCycles
 
 _PARTS = ("read_ms", "plan_ms", "commit_ms", "explain_ms")
 

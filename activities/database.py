@@ -13,8 +13,8 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from activities.revisions import refuse_newer
-from models.errors import LockedError, UnavailableError
+from longshore.activities.revisions import refuse_newer
+from longshore.models.errors import LockedError, UnavailableError
 
 PATIENCE = timedelta(seconds=8)
 """For how long somebody who looks waits for a connection, and for what another session has locked:

@@ -11,13 +11,13 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.database import Database, clock
-from activities.failpoints import failpoint
-from activities.queue import mark_poked
-from activities.retrying import reports_errors
-from activities.signals import Signals
-from activities.stored_specs import UNKNOWN, stored_spec
-from models.departures import (
+from longshore.activities.database import Database, clock
+from longshore.activities.failpoints import failpoint
+from longshore.activities.queue import mark_poked
+from longshore.activities.retrying import reports_errors
+from longshore.activities.signals import Signals
+from longshore.activities.stored_specs import UNKNOWN, stored_spec
+from longshore.models.departures import (
     Cause,
     DeparturePlan,
     DepartureRequest,
@@ -27,9 +27,9 @@ from models.departures import (
     Margins,
     Occupant,
 )
-from models.messages import Displacement, LeaseEnd
-from models.placement import Placement, PlacementKey
-from scheduling.departures import needs_a_look, plan_departures
+from longshore.models.messages import Displacement, LeaseEnd
+from longshore.models.placement import Placement, PlacementKey
+from longshore.scheduling.departures import needs_a_look, plan_departures
 
 
 class DepartureActivities:

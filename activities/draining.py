@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError
 
-from activities.rpc_errors import is_unknown
-from models.base import Wire
-from models.departures import ExpiryChange, NodeDrain, SpotNotice
-from models.messages import CommandReason, node_workflow_id
+from longshore.activities.rpc_errors import is_unknown
+from longshore.models.base import Wire
+from longshore.models.departures import ExpiryChange, NodeDrain, SpotNotice
+from longshore.models.messages import CommandReason, node_workflow_id
 
 _ANSWER_WITHIN = timedelta(seconds=10)
 

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from models.messages import Waiting
-from models.placement import CyclePlan, PlacementKind
-from scheduling.saying import Stored, to_tell, to_write
+from longshore.models.messages import Waiting
+from longshore.models.placement import CyclePlan, PlacementKind
+from longshore.scheduling.saying import Stored, to_tell, to_write
 
 STORED_COLUMNS = "attempt, decision, decided_at, told_reason, told_at"
 """What `stored_of` reads of a row of the queue."""

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from activities.node.system import boot_clock
+from longshore.activities.node.system import boot_clock
 
 VARIABLE: Final = "LONGSHORE_FAILPOINTS"
 LONGEST_STOP = 60.0

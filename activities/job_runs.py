@@ -16,7 +16,7 @@ from temporalio.client import (
 )
 from temporalio.exceptions import ApplicationError, FailureError
 
-from models.job import FailureClass, JobResult
+from longshore.models.job import FailureClass, JobResult
 
 _MOST = 100
 """Runs of one id, the newest, that are looked at."""

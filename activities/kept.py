@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities import kept_queue
-from activities.database import Database
-from activities.kept_queue import KeptQueue
-from activities.metrics import KEPT_DIFFERENCES, SILENT, Metrics
-from activities.snapshot import load_nodes, load_running
-from scheduling.placement.kept import KeptNodes
+from longshore.activities import kept_queue
+from longshore.activities.database import Database
+from longshore.activities.kept_queue import KeptQueue
+from longshore.activities.metrics import KEPT_DIFFERENCES, SILENT, Metrics
+from longshore.activities.snapshot import load_nodes, load_running
+from longshore.scheduling.placement.kept import KeptNodes
 
 _KEPT_FOR = 600.0
 """Seconds; then all is read again, and pools that sleep are forgotten."""

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.explaining import STORED_COLUMNS, stored_of
-from activities.snapshot import REST, WAITS_SINCE, QueueEntry, entry_of
-from models.packing import PackingPolicy
-from models.placement import PlacementKind
-from scheduling.long_queue import LongQueue, Part
-from scheduling.saying import TELL_AT_MOST, Stored, has_to_hear
+from longshore.activities.explaining import STORED_COLUMNS, stored_of
+from longshore.activities.snapshot import REST, WAITS_SINCE, QueueEntry, entry_of
+from longshore.models.packing import PackingPolicy
+from longshore.models.placement import PlacementKind
+from longshore.scheduling.long_queue import LongQueue, Part
+from longshore.scheduling.saying import TELL_AT_MOST, Stored, has_to_hear
 
 
 class WaitingJobs(NamedTuple):

@@ -12,10 +12,10 @@ from datetime import timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from models.messages import LeaseEnd
-from models.node import Node
-from models.packing import PackingPolicy
-from models.placement import CyclePlan, JobRequest
+from longshore.models.messages import LeaseEnd
+from longshore.models.node import Node
+from longshore.models.packing import PackingPolicy
+from longshore.models.placement import CyclePlan, JobRequest
 
 KEPT_FOR = timedelta(days=7)
 """Data that nobody used for so long is taken to be gone."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from datetime import datetime
 from typing import NamedTuple
 
-from activities.metrics import (
+from longshore.activities.metrics import (
     CYCLE_JOBS,
     CYCLE_PART_SECONDS,
     CYCLE_SECONDS,
@@ -15,8 +15,8 @@ from activities.metrics import (
     WAIT_SECONDS,
     Metrics,
 )
-from activities.snapshot import QueueEntry
-from models.placement import CyclePlan, PlacementKind, RejectionCode
+from longshore.activities.snapshot import QueueEntry
+from longshore.models.placement import CyclePlan, PlacementKind, RejectionCode
 
 
 class Took(NamedTuple):

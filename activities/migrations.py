@@ -6,9 +6,15 @@ from datetime import timedelta
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from activities.database import connect_args, lock_timeout, unanswered, with_driver
-from activities.revisions import HAS_REVISION, MIGRATIONS, REVISION, newer, newest_revision
-from models.errors import RefusedError
+from longshore.activities.database import connect_args, lock_timeout, unanswered, with_driver
+from longshore.activities.revisions import (
+    HAS_REVISION,
+    MIGRATIONS,
+    REVISION,
+    newer,
+    newest_revision,
+)
+from longshore.models.errors import RefusedError
 
 _UPGRADE_LOCK = 7_302_661  # any constant of ours: one upgrade at a time
 

@@ -23,14 +23,14 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.service import RPCError
 
-from activities.database import Database, clock
-from activities.job_runs import run_of_job
-from activities.polls import is_polled
-from activities.rpc_errors import is_unknown
-from activities.stored_pools import pool_and_trouble
-from models import search
-from models.job import FailureClass, JobResult, JobState, JobStatus
-from models.messages import (
+from longshore.activities.database import Database, clock
+from longshore.activities.job_runs import run_of_job
+from longshore.activities.polls import is_polled
+from longshore.activities.rpc_errors import is_unknown
+from longshore.activities.stored_pools import pool_and_trouble
+from longshore.models import search
+from longshore.models.job import FailureClass, JobResult, JobState, JobStatus
+from longshore.models.messages import (
     JOB_WORKFLOW,
     NODE_WORKFLOW,
     POOL_WORKFLOW,
@@ -41,8 +41,8 @@ from models.messages import (
     node_workflow_id,
     pool_workflow_id,
 )
-from models.purchase import BLOCK_WORKFLOW, PURCHASE_WORKFLOW
-from models.reconcile import (
+from longshore.models.purchase import BLOCK_WORKFLOW, PURCHASE_WORKFLOW
+from longshore.models.reconcile import (
     BlockSeen,
     JobSeen,
     LedgerSeen,
@@ -55,7 +55,7 @@ from models.reconcile import (
     WorkflowSeen,
     WorkflowState,
 )
-from scheduling.reconcile import to_ask, to_describe
+from longshore.scheduling.reconcile import to_ask, to_describe
 
 _AT_ONCE = 20
 _ANSWER_WITHIN = timedelta(seconds=10)

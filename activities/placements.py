@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from models.messages import LeaseEnd
-from models.placement import Placement, PlacementKey, Rank
+from longshore.models.messages import LeaseEnd
+from longshore.models.placement import Placement, PlacementKey, Rank
 
 PLACEMENT_COLUMNS = """job_id, attempt, rank, spare, cycle_id, node_id, epoch, gpu_indices,
     cpu_milli, ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,

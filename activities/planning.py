@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from models.packing import PackingPolicy
-from models.placement import CyclePlan, JobRequest, RecentJobs
-from models.pool import PoolSpec
-from scheduling.cycle import mix_kept, plan_kept
-from scheduling.placement.kept import KeptNodes
-from scheduling.placement.mix import Mix
+from longshore.models.packing import PackingPolicy
+from longshore.models.placement import CyclePlan, JobRequest, RecentJobs
+from longshore.models.pool import PoolSpec
+from longshore.scheduling.cycle import mix_kept, plan_kept
+from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.placement.mix import Mix
 
 ANEW_IN = 30.0
 """Seconds in which each job of a long queue is told anew why it waits: a cycle tells as many as

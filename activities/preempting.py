@@ -13,19 +13,19 @@ from typing import Any
 
 from sqlalchemy import text
 
-from activities.checkpoints.rows import CheckpointActivities
-from activities.database import Database, clock
-from activities.failpoints import failpoint
-from activities.kept import KeptPools
-from activities.metrics import PREEMPTIONS, SILENT, Metrics
-from activities.preemption_inputs import PreemptionInputs, read_inputs
-from activities.signals import Signals
-from models.checkpoint import CheckpointsRequest
-from models.margins import DEFAULT_MARGINS, Margins
-from models.messages import Displacement
-from models.placement import JobRequest
-from models.preemption import PreemptionPlan
-from scheduling.preemption.plan import plan_preemptions
+from longshore.activities.checkpoints.rows import CheckpointActivities
+from longshore.activities.database import Database, clock
+from longshore.activities.failpoints import failpoint
+from longshore.activities.kept import KeptPools
+from longshore.activities.metrics import PREEMPTIONS, SILENT, Metrics
+from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
+from longshore.activities.signals import Signals
+from longshore.models.checkpoint import CheckpointsRequest
+from longshore.models.margins import DEFAULT_MARGINS, Margins
+from longshore.models.messages import Displacement
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import PreemptionPlan
+from longshore.scheduling.preemption.plan import plan_preemptions
 
 _TO_STOP = timedelta(seconds=5)
 """What it takes to hear of it and to give the GPUs back, beside the save."""

@@ -9,19 +9,25 @@ from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.database import clock
-from activities.kept import KeptPool
-from activities.locality import with_locality
-from activities.snapshot import load_nodes, load_pool, load_queue, load_recent, load_running
-from activities.stored_specs import stored_spec
-from models.base import Frozen
-from models.job import JobSpec
-from models.margins import DEFAULT_MARGINS, Margins
-from models.messages import LeaseEnd
-from models.node import Node
-from models.placement import JobRequest, RecentJobs, RunningJob
-from models.pool import PoolSpec
-from models.preemption import (
+from longshore.activities.database import clock
+from longshore.activities.kept import KeptPool
+from longshore.activities.locality import with_locality
+from longshore.activities.snapshot import (
+    load_nodes,
+    load_pool,
+    load_queue,
+    load_recent,
+    load_running,
+)
+from longshore.activities.stored_specs import stored_spec
+from longshore.models.base import Frozen
+from longshore.models.job import JobSpec
+from longshore.models.margins import DEFAULT_MARGINS, Margins
+from longshore.models.messages import LeaseEnd
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, RecentJobs, RunningJob
+from longshore.models.pool import PoolSpec
+from longshore.models.preemption import (
     BuyQuote,
     GainedGPUs,
     PreemptionPlan,
@@ -31,10 +37,10 @@ from models.preemption import (
     SeenPrice,
     WorkCheckpoint,
 )
-from models.units import LONGEST, MOST
-from scheduling.preemption.costs import why_not
-from scheduling.preemption.ground import held_by
-from scheduling.preemption.quotes import rough_quote
+from longshore.models.units import LONGEST, MOST
+from longshore.scheduling.preemption.costs import why_not
+from longshore.scheduling.preemption.ground import held_by
+from longshore.scheduling.preemption.quotes import rough_quote
 
 _FRESH = timedelta(minutes=15)
 """Prices that are older say nothing of what a market asks now."""

@@ -11,26 +11,26 @@ from sqlalchemy.exc import DataError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.database import Database, clock
-from activities.failpoints import failpoint
-from activities.metrics import JOB_ENDS, SILENT, Metrics
-from activities.retrying import reports_errors
-from activities.signals import Signals
-from activities.snapshot import load_nodes, load_pool
-from models.job import JobResult, JobSpec
-from models.messages import (
+from longshore.activities.database import Database, clock
+from longshore.activities.failpoints import failpoint
+from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
+from longshore.activities.retrying import reports_errors
+from longshore.activities.signals import Signals
+from longshore.activities.snapshot import load_nodes, load_pool
+from longshore.models.job import JobResult, JobSpec
+from longshore.models.messages import (
     EnqueueReply,
     EnqueueRequest,
     FinishRequest,
     HoldRequest,
     ReleaseRequest,
 )
-from models.placement import JobRequest, PlacementKey
-from models.pool import Growth, PoolSpec
-from scheduling.advice import advice
-from scheduling.packer import could_ever_place
-from scheduling.unready import in_the_way_for_good
-from scheduling.words import format_rejected
+from longshore.models.placement import JobRequest, PlacementKey
+from longshore.models.pool import Growth, PoolSpec
+from longshore.scheduling.advice import advice
+from longshore.scheduling.packer import could_ever_place
+from longshore.scheduling.unready import in_the_way_for_good
+from longshore.scheduling.words import format_rejected
 
 
 class QueueActivities:

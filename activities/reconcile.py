@@ -13,22 +13,22 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from activities.buying.bills import book_bill
-from activities.buying.purchase_rows import lock_purchase
-from activities.buying.stored_documents import stored_request
-from activities.database import Database
-from activities.markets.findings import market_findings
-from activities.metrics import JOB_ENDS, SILENT, Metrics
-from activities.observation import describe, observe
-from activities.placements import load_as
-from activities.queue import end_attempt, lock_job, mark_poked_if_useful, record_end
-from activities.registry import RegistryActivities
-from activities.retrying import reports_errors
-from activities.signals import Signals
-from activities.stored_specs import UNKNOWN, stored_spec
-from models.base import StartInput
-from models.job import JobState
-from models.messages import (
+from longshore.activities.buying.bills import book_bill
+from longshore.activities.buying.purchase_rows import lock_purchase
+from longshore.activities.buying.stored_documents import stored_request
+from longshore.activities.database import Database
+from longshore.activities.markets.findings import market_findings
+from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
+from longshore.activities.observation import describe, observe
+from longshore.activities.placements import load_as
+from longshore.activities.queue import end_attempt, lock_job, mark_poked_if_useful, record_end
+from longshore.activities.registry import RegistryActivities
+from longshore.activities.retrying import reports_errors
+from longshore.activities.signals import Signals
+from longshore.activities.stored_specs import UNKNOWN, stored_spec
+from longshore.models.base import StartInput
+from longshore.models.job import JobState
+from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     LeaseEnd,
     NodeEnd,
@@ -37,16 +37,16 @@ from models.messages import (
     job_workflow_id,
     node_workflow_id,
 )
-from models.node import Liveness, NodeState
-from models.placement import Placement, PlacementKey
-from models.purchase import (
+from longshore.models.node import Liveness, NodeState
+from longshore.models.placement import Placement, PlacementKey
+from longshore.models.purchase import (
     BLOCK_WORKFLOW,
     PURCHASE_WORKFLOW,
     BlockInput,
     block_workflow_id,
     purchase_workflow_id,
 )
-from models.reconcile import (
+from longshore.models.reconcile import (
     EndAttempt,
     EndJob,
     Finding,
@@ -60,9 +60,9 @@ from models.reconcile import (
     TellPlaced,
     WorkflowState,
 )
-from models.settings import Settings
-from scheduling.reconcile import compare
-from scheduling.reconcile_lost import lost
+from longshore.models.settings import Settings
+from longshore.scheduling.reconcile import compare
+from longshore.scheduling.reconcile_lost import lost
 
 _AT_MOST = 300
 """Findings that one run reports: a report travels."""

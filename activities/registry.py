@@ -8,16 +8,16 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.database import Database
-from activities.departures import end_as_bought
-from activities.failpoints import failpoint
-from activities.queue import ensure_pool, mark_poked
-from activities.retrying import reports_errors
-from activities.signals import Signals
-from activities.snapshot import to_mb, to_milli
-from models import proof
-from models.errors import NotFoundError, RefusedError, StaleError
-from models.messages import (
+from longshore.activities.database import Database
+from longshore.activities.departures import end_as_bought
+from longshore.activities.failpoints import failpoint
+from longshore.activities.queue import ensure_pool, mark_poked
+from longshore.activities.retrying import reports_errors
+from longshore.activities.signals import Signals
+from longshore.activities.snapshot import to_mb, to_milli
+from longshore.models import proof
+from longshore.models.errors import NotFoundError, RefusedError, StaleError
+from longshore.models.messages import (
     DrainRequest,
     LeaseEnd,
     NodeEnd,
@@ -25,8 +25,8 @@ from models.messages import (
     Registered,
     Registration,
 )
-from models.node import GPUInventory, Inventory, Liveness, NodeState
-from models.problems import beyond_bounds
+from longshore.models.node import GPUInventory, Inventory, Liveness, NodeState
+from longshore.models.problems import beyond_bounds
 
 
 class RegistryActivities:

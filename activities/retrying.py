@@ -6,8 +6,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from temporalio.exceptions import ApplicationError
 
-from models.base import Wire
-from models.errors import LongshoreError, MarketError, NotFoundError
+from longshore.models.base import Wire
+from longshore.models.errors import LongshoreError, MarketError, NotFoundError
 
 P = ParamSpec("P")
 R = TypeVar("R")

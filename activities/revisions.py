@@ -5,8 +5,7 @@ from pathlib import Path
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-import models.records
-from models.errors import RefusedError
+from longshore.models.errors import RefusedError
 
 MIGRATIONS = Path(models.records.__file__).parent / "migrations"
 HAS_REVISION: TextClause = text("SELECT to_regclass('alembic_version') IS NOT NULL")

@@ -9,10 +9,10 @@ from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from activities.failpoints import failpoint
-from activities.rpc_errors import is_unknown
-from models.base import Wire
-from models.messages import (
+from longshore.activities.failpoints import failpoint
+from longshore.activities.rpc_errors import is_unknown
+from longshore.models.base import Wire
+from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     POOL_WORKFLOW,
     PoolInput,
@@ -20,7 +20,7 @@ from models.messages import (
     node_workflow_id,
     pool_workflow_id,
 )
-from models.purchase import (
+from longshore.models.purchase import (
     BUYING_WORKFLOW,
     BuyingInput,
     block_workflow_id,

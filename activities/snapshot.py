@@ -11,18 +11,18 @@ from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.database import clock
-from activities.stored_pools import stored_pool
-from models.base import Wire
-from models.job import JobSpec, Tier
-from models.margins import DEFAULT_MARGINS, Margins
-from models.node import GPU, GPUParts, Node, NodeState
-from models.packing import PackingPolicy
-from models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
-from models.pool import PoolSpec, no_such_pool
-from models.topology import NodeTopology
-from scheduling.order import QueuedJob, before
-from scheduling.setting_aside import in_one_line
+from longshore.activities.database import clock
+from longshore.activities.stored_pools import stored_pool
+from longshore.models.base import Wire
+from longshore.models.job import JobSpec, Tier
+from longshore.models.margins import DEFAULT_MARGINS, Margins
+from longshore.models.node import GPU, GPUParts, Node, NodeState
+from longshore.models.packing import PackingPolicy
+from longshore.models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
+from longshore.models.pool import PoolSpec, no_such_pool
+from longshore.models.topology import NodeTopology
+from longshore.scheduling.order import QueuedJob, before
+from longshore.scheduling.setting_aside import in_one_line
 
 _PLACEMENTS = 400
 """That say what jobs to expect."""

@@ -13,20 +13,25 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.database import Database
-from activities.failpoints import failpoint
-from activities.placements import GIVE_LEASES, LEASED_COLUMNS, PLACEMENT_COLUMNS, load_placement
-from activities.queue import end_attempt, mark_poked_if_useful
-from activities.retrying import reports_errors
-from activities.signals import Signals
-from activities.stored_specs import stored_spec
-from models.job import JobSpec
-from models.messages import LeaseEnd
-from models.node import NodeState
-from models.placement import Decision, PlacementKey
-from models.swap import HeldNode, Promotion, SwapReply, SwapRequest
-from scheduling.gangs.spares import decision_after, plan_promotion
-from scheduling.topology import domain_of_labels
+from longshore.activities.database import Database
+from longshore.activities.failpoints import failpoint
+from longshore.activities.placements import (
+    GIVE_LEASES,
+    LEASED_COLUMNS,
+    PLACEMENT_COLUMNS,
+    load_placement,
+)
+from longshore.activities.queue import end_attempt, mark_poked_if_useful
+from longshore.activities.retrying import reports_errors
+from longshore.activities.signals import Signals
+from longshore.activities.stored_specs import stored_spec
+from longshore.models.job import JobSpec
+from longshore.models.messages import LeaseEnd
+from longshore.models.node import NodeState
+from longshore.models.placement import Decision, PlacementKey
+from longshore.models.swap import HeldNode, Promotion, SwapReply, SwapRequest
+from longshore.scheduling.gangs.spares import decision_after, plan_promotion
+from longshore.scheduling.topology import domain_of_labels
 
 
 class SpareActivities:

@@ -11,8 +11,8 @@ from urllib.parse import unquote
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from models.addresses import without_secrets
-from models.errors import DamagedError, StoreError
+from longshore.models.addresses import without_secrets
+from longshore.models.errors import DamagedError, StoreError
 
 _WITHOUT_FOLDERS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "memory"})
 

@@ -2,9 +2,9 @@
 
 from pydantic import ValidationError
 
-from models.errors import StoredError
-from models.pool import PoolSpec
-from models.problems import describe_all
+from longshore.models.errors import StoredError
+from longshore.models.pool import PoolSpec
+from longshore.models.problems import describe_all
 
 
 def stored_pool(name: str, stored: object) -> PoolSpec:

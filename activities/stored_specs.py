@@ -10,8 +10,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from models.job import JobSpec
-from models.problems import describe_all
+from longshore.models.job import JobSpec
+from longshore.models.problems import describe_all
 
 UNKNOWN: Final = JobSpec(name="unknown", command="true")
 """All that is known of a job whose spec cannot be read: the defaults, for who has to stop it."""

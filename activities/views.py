@@ -8,18 +8,18 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.database import Database
-from activities.stored_pools import pool_and_trouble
-from models.checkpointing import CheckpointDecision
-from models.errors import NotFoundError, SpecError, StoredError
-from models.job import JobSpec, JobState, Tier
-from models.node import HostFirmware, NodeState
-from models.placement import Decision
-from models.pool import PoolSpec
-from models.preemption import PreemptionPlan, Spared
-from models.problems import beyond_bounds, describe_all
-from models.views import AttemptView, GPUView, JobView, NodeView, PartView, PoolView
-from models.visible import shown
+from longshore.activities.database import Database
+from longshore.activities.stored_pools import pool_and_trouble
+from longshore.models.checkpointing import CheckpointDecision
+from longshore.models.errors import NotFoundError, SpecError, StoredError
+from longshore.models.job import JobSpec, JobState, Tier
+from longshore.models.node import HostFirmware, NodeState
+from longshore.models.placement import Decision
+from longshore.models.pool import PoolSpec
+from longshore.models.preemption import PreemptionPlan, Spared
+from longshore.models.problems import beyond_bounds, describe_all
+from longshore.models.views import AttemptView, GPUView, JobView, NodeView, PartView, PoolView
+from longshore.models.visible import shown
 
 _LABELS = TypeAdapter(dict[str, str])
 _FIRMWARE = TypeAdapter(tuple[HostFirmware, ...])

@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalio import activity
 
-from scheduling import bulk
+from longshore.scheduling import bulk
 
 _LONG = 0.3
 """Seconds of the processor for a plan: small pools never load numba."""
@@ -35,7 +35,9 @@ class Warming:
 async def _warm() -> None:
     # Compiled in a process of its own: a thread would keep this one from its heartbeats. What is
     # compiled is on the disk then, and loads in a second or two.
-    compiling = await asyncio.create_subprocess_exec(sys.executable, "-m", "scheduling.bulk.warm")
+    compiling = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "longshore.scheduling.bulk.warm"
+    )
     waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(compiling.wait()), *_worker_stops()]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -62,6 +64,6 @@ def _worker_stops() -> list[asyncio.Future[Any]]:
 
 
 def _load() -> None:
-    from scheduling.bulk.warm import warm  # loads numba
+    from longshore.scheduling.bulk.warm import warm  # loads numba
 
     warm()

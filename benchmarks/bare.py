@@ -20,9 +20,9 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from client.process import leave, run
-    from workers.processes import Recorded, wait_until
-    from workers.stack import Stack
+    from longshore.client.process import leave, run
+    from longshore.workers.processes import Recorded, wait_until
+    from longshore.workers.stack import Stack
 
 CONTROL_QUEUE = "bare-control"
 NODE_QUEUE = "bare-node"

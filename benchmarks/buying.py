@@ -37,10 +37,10 @@ from benchmarks.buying_bound import Bound, lower_bound
 from benchmarks.buying_replay import Outcome, always_on, by_policy, cheapest_now, replay
 from benchmarks.buying_troubles import NONE, REAL, WITHOUT, without
 from benchmarks.buying_world import FLEX_WITHIN, MEAN_PRICE, START, STARTUP, STEP, World
-from models.buying import BuyingPolicy, BuyingRule
-from models.job import Tier
-from models.money import MICRO
-from simulation.market.background import Profile
+from longshore.models.buying import BuyingPolicy, BuyingRule
+from longshore.models.job import Tier
+from longshore.models.money import MICRO
+from longshore.simulation.market.background import Profile
 
 PROFILES = (Profile.CALM, Profile.SPIKE, Profile.THIN)
 WAYS = ("least cost", "seeds' rule", "cheapest now", "always on")

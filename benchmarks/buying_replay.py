@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from benchmarks.buying_selling import sell_rests
 from benchmarks.buying_troubles import GIVEN_UP, REPLACED
 from benchmarks.buying_world import START, STARTUP, STEP, Shop, World, start_by
-from models.buying import (
+from longshore.models.buying import (
     BoughtFor,
     BuyingPolicy,
     CapacityUnderWay,
@@ -20,12 +20,12 @@ from models.buying import (
     Unmet,
     UnmetJob,
 )
-from models.job import Tier
-from models.node import GPU, Node
-from models.placement import JobRequest, RunningJob
-from models.pool import PoolPacking
-from scheduling.buying.plan import decide
-from scheduling.cycle import plan
+from longshore.models.job import Tier
+from longshore.models.node import GPU, Node
+from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.pool import PoolPacking
+from longshore.scheduling.buying.plan import decide
+from longshore.scheduling.cycle import plan
 
 PACKING = PoolPacking()
 IDLE_AFTER = BuyingPolicy().idle_after

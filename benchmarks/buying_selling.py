@@ -10,11 +10,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from benchmarks.buying_world import KIND, START, STEP
-from models.block_end import BlockDecision, BlockFacts, BlockMachine, BlockScene, SaleTerms
-from models.buying import BuyingPolicy, CapacityUnderWay, Release
-from models.pool import PoolPacking
-from scheduling.buying.block_end import decide_block
-from scheduling.buying.costs import usual_demand
+from longshore.models.block_end import (
+    BlockDecision,
+    BlockFacts,
+    BlockMachine,
+    BlockScene,
+    SaleTerms,
+)
+from longshore.models.buying import BuyingPolicy, CapacityUnderWay, Release
+from longshore.models.pool import PoolPacking
+from longshore.scheduling.buying.block_end import decide_block
+from longshore.scheduling.buying.costs import usual_demand
 
 if TYPE_CHECKING:
     from benchmarks.buying_replay import Machine, Pool

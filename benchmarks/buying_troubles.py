@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from models.buying import BuyingPolicy
-from models.placement import JobRequest
+from longshore.models.buying import BuyingPolicy
+from longshore.models.placement import JobRequest
 
 EVERY = timedelta(minutes=5)
 GIVEN_UP = BuyingPolicy().startup_limit

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 from benchmarks.buying_troubles import REAL, Troubles
-from models.buying import BookQuote, JobEnd, MarketView, PurchasePlan
-from models.job import Tier
-from models.market import Capabilities, Level, Offer, OrderBook, Side, Window
-from models.money import MICRO
-from models.placement import JobRequest
-from simulation.market.background import EVERY, Background, Profile, Stranger
-from simulation.market.catalogue import SKUS
+from longshore.models.buying import BookQuote, JobEnd, MarketView, PurchasePlan
+from longshore.models.job import Tier
+from longshore.models.market import Capabilities, Level, Offer, OrderBook, Side, Window
+from longshore.models.money import MICRO
+from longshore.models.placement import JobRequest
+from longshore.simulation.market.background import EVERY, Background, Profile, Stranger
+from longshore.simulation.market.catalogue import SKUS
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 STEP = timedelta(minutes=EVERY)

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.churn_streams import Refusals, Stream, pod_stream, refusals, trace_stream
 from benchmarks.packing_lists import SAMPLE, Pod, parse_seeds, read_nodes, read_pods, workloads_in
-from models.placement import PackingRule
+from longshore.models.placement import PackingRule
 
 RIVAL = PackingRule.TIGHT.value
 CHURN_MODES = ("share", "whole")

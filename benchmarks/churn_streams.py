@@ -21,7 +21,7 @@ from benchmarks.packing_lists import (
     job_of,
     name_of,
 )
-from models.placement import PackingPolicy, PackingRule
+from longshore.models.placement import PackingPolicy, PackingRule
 
 HOURS, WARM_UP = 40, 10
 JITTER = 600.0

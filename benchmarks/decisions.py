@@ -33,11 +33,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from benchmarks.plain_scan import PlainScan
-from models.node import GPU, Node
-from models.placement import CyclePlan, GPUChoice, JobRequest, PackingPolicy, PackingRule
-from scheduling.bulk.warm import warm
-from scheduling.cycle import plan
-from scheduling.packer import place
+from longshore.models.node import GPU, Node
+from longshore.models.placement import CyclePlan, GPUChoice, JobRequest, PackingPolicy, PackingRule
+from longshore.scheduling.bulk.warm import warm
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.packer import place
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SHIPPED = PackingPolicy()

@@ -29,17 +29,17 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from activities.node.runs import RunStore
 from benchmarks.bare import CONTROL_QUEUE, BareJob, BareWorkers
 from benchmarks.installation import cpu_seconds, forget_environment, installed
-from client.api import Longshore
-from client.costs import billed
-from client.process import leave, run
-from models.job import JobSpec, JobState
-from models.messages import PoolStatus, job_workflow_id, pool_workflow_id
-from models.placement import PlacementKey
-from models.settings import Settings
-from workers.stack import Stack
+from longshore.activities.node.runs import RunStore
+from longshore.client.api import Longshore
+from longshore.client.costs import billed
+from longshore.client.process import leave, run
+from longshore.models.job import JobSpec, JobState
+from longshore.models.messages import PoolStatus, job_workflow_id, pool_workflow_id
+from longshore.models.placement import PlacementKey
+from longshore.models.settings import Settings
+from longshore.workers.stack import Stack
 
 TURNS = 3
 RATIO_AT = 20

@@ -35,16 +35,16 @@ from typing import Any, TypeVar
 
 from sqlalchemy import text
 
-from activities.database import Database
-from activities.queue import put_into_queue
 from benchmarks.installation import cpu_seconds, forget_environment, installed, processes_of
-from client.api import Longshore
-from client.process import leave, run
-from models.errors import NotFoundError
-from models.job import JobSpec, JobState
-from models.messages import EnqueueRequest
-from models.settings import Settings
-from workers.stack import Stack
+from longshore.activities.database import Database
+from longshore.activities.queue import put_into_queue
+from longshore.client.api import Longshore
+from longshore.client.process import leave, run
+from longshore.models.errors import NotFoundError
+from longshore.models.job import JobSpec, JobState
+from longshore.models.messages import EnqueueRequest
+from longshore.models.settings import Settings
+from longshore.workers.stack import Stack
 
 T = TypeVar("T")
 UNDER_WAY = 8

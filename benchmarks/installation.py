@@ -16,12 +16,12 @@ from pathlib import Path
 
 import psutil
 
-from activities.migrations import upgrade
-from models.search import SEARCH_ATTRIBUTES
-from models.settings import Settings
-from workers import postgres
-from workers.local import start_agents, start_control_worker
-from workers.stack import AGENT_PREFIX, Stack
+from longshore.activities.migrations import upgrade
+from longshore.models.search import SEARCH_ATTRIBUTES
+from longshore.models.settings import Settings
+from longshore.workers import postgres
+from longshore.workers.local import start_agents, start_control_worker
+from longshore.workers.stack import AGENT_PREFIX, Stack
 
 
 def forget_environment() -> None:

@@ -30,15 +30,15 @@ import psutil
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.database import Database
-from activities.kept import KeptPools
-from activities.migrations import upgrade
-from activities.snapshot import load_nodes, load_running
 from benchmarks.decisions import KEEP_ROOM
-from models.placement import CyclePlan, JobRequest
-from scheduling.cycle import plan, plan_kept
-from workers.postgres import LocalPostgres
-from workers.processes import Processes
+from longshore.activities.database import Database
+from longshore.activities.kept import KeptPools
+from longshore.activities.migrations import upgrade
+from longshore.activities.snapshot import load_nodes, load_running
+from longshore.models.placement import CyclePlan, JobRequest
+from longshore.scheduling.cycle import plan, plan_kept
+from longshore.workers.postgres import LocalPostgres
+from longshore.workers.processes import Processes
 
 SIZES = (1_000, 10_000, 100_000)
 SEED = 20261120

@@ -23,8 +23,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from models.node import GPU, Node
-from models.placement import (
+from longshore.models.node import GPU, Node
+from longshore.models.placement import (
     JobRequest,
     PackingPolicy,
     PackingRule,
@@ -32,8 +32,8 @@ from models.placement import (
     RunningJob,
     ScoreWeights,
 )
-from scheduling.cycle import plan
-from scheduling.placement.state import with_job, without_job
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.placement.state import with_job, without_job
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)

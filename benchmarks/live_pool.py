@@ -8,11 +8,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from models.node import Node
-from models.placement import Decision, JobRequest, PackingPolicy, RecentJobs, RunningJob
-from scheduling.cycle import plan_kept
-from scheduling.placement.kept import KeptNodes
-from scheduling.placement.state import running_job, with_job, without_job
+from longshore.models.node import Node
+from longshore.models.placement import Decision, JobRequest, PackingPolicy, RecentJobs, RunningJob
+from longshore.scheduling.cycle import plan_kept
+from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.placement.state import running_job, with_job, without_job
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 RECENT = 400

@@ -27,17 +27,17 @@ from datetime import timedelta
 from functools import partial
 
 from benchmarks.decisions import KEEP_ROOM, NOW, SHIPPED, Scene, equal_scene
-from models.job import Tier
-from models.node import GPU, Node
-from models.placement import JobRequest, PackingPolicy
-from scheduling import bulk
-from scheduling.bulk.warm import warm
-from scheduling.cycle import plan
-from scheduling.order import queue_order
-from scheduling.placement.columns import Columns
-from scheduling.placement.keep_room import RoomKeeper
-from scheduling.placement.mix import mix_of
-from scheduling.placement.state import Need, view_nodes
+from longshore.models.job import Tier
+from longshore.models.node import GPU, Node
+from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.scheduling import bulk
+from longshore.scheduling.bulk.warm import warm
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.order import queue_order
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.mix import mix_of
+from longshore.scheduling.placement.state import Need, view_nodes
 
 SIZES = ((100, 400), (1_000, 1_000), (10_000, 5_000), (100_000, 5_000))
 MOST_ONE_BY_ONE = 10_000

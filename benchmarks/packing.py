@@ -45,9 +45,9 @@ from benchmarks.packing_lists import (
     small_cluster,
     workloads_in,
 )
-from models.placement import PackingPolicy, PackingRule
-from scheduling.bulk import FEWEST
-from scheduling.bulk.warm import warm
+from longshore.models.placement import PackingPolicy, PackingRule
+from longshore.scheduling.bulk import FEWEST
+from longshore.scheduling.bulk.warm import warm
 
 OURS, RIVAL = PackingRule.KEEP_ROOM.value, PackingRule.FGD.value
 CYCLE = 32

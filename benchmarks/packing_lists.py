@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.node import GPU, Node
-from models.placement import JobRequest
-from models.topology import Conformance
+from longshore.models.node import GPU, Node
+from longshore.models.placement import JobRequest
+from longshore.models.topology import Conformance
 
 SAMPLE = Path(__file__).parents[1] / "examples" / "trace" / "packing"
 NODE_FILE = "openb_node_list_gpu_node.csv"

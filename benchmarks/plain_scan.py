@@ -4,8 +4,8 @@ from datetime import datetime
 
 import numpy as np
 
-from models.node import Node
-from models.placement import JobRequest
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest
 
 
 class PlainScan:

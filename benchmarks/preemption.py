@@ -23,13 +23,13 @@ from datetime import timedelta
 from benchmarks.installation import forget_environment
 from benchmarks.preemption_live import measure_live, print_live
 from benchmarks.preemption_world import PACKING, POLICY, Choice, Pool, Tally, Way, arrivals, fits
-from client.process import leave, run
-from models.placement import JobRequest
-from models.preemption import RunningWork
-from scheduling.placement.state import Need
-from scheduling.preemption.costs import why_not
-from scheduling.preemption.ground import Ground, gains_of
-from scheduling.preemption.plan import plan_preemptions
+from longshore.client.process import leave, run
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import RunningWork
+from longshore.scheduling.placement.state import Need
+from longshore.scheduling.preemption.costs import why_not
+from longshore.scheduling.preemption.ground import Ground, gains_of
+from longshore.scheduling.preemption.plan import plan_preemptions
 
 _SEEDS_VICTIMS = 3
 _MANY = 1000

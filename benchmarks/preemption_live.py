@@ -18,15 +18,15 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from activities.database import Database
-from activities.node.runs import RunStore
 from benchmarks.installation import installed
-from client.api import Longshore
-from models.job import CheckpointContract, JobSpec, JobState
-from models.placement import PlacementKey
-from models.pool import PoolSpec
-from models.preemption import PreemptionPolicy
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.activities.node.runs import RunStore
+from longshore.client.api import Longshore
+from longshore.models.job import CheckpointContract, JobSpec, JobState
+from longshore.models.placement import PlacementKey
+from longshore.models.pool import PoolSpec
+from longshore.models.preemption import PreemptionPolicy
+from longshore.models.settings import Settings
 
 STEPS = ("decided", "asked", "saved", "gone", "freed", "placed", "started")
 """In this order; each is measured from the one before it, the first from the submit."""

@@ -16,14 +16,14 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
-from models.node import GPU, Node
-from models.placement import JobRequest, PackingPolicy
-from models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
-from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
-from scheduling import cycle
-from scheduling.bulk.warm import warm
-from scheduling.placement.state import running_job, with_job
-from scheduling.preemption.plan import plan_preemptions
+from longshore.models.node import GPU, Node
+from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
+from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
+from longshore.scheduling import cycle
+from longshore.scheduling.bulk.warm import warm
+from longshore.scheduling.placement.state import running_job, with_job
+from longshore.scheduling.preemption.plan import plan_preemptions
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 _MINUTE = timedelta(minutes=1)

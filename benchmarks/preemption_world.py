@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from models.node import GPU, Node
-from models.placement import JobRequest, PackingPolicy, PlacementKind, RunningJob
-from models.preemption import (
+from longshore.models.node import GPU, Node
+from longshore.models.placement import JobRequest, PackingPolicy, PlacementKind, RunningJob
+from longshore.models.preemption import (
     GainedGPUs,
     PreemptionLevels,
     PreemptionPolicy,
@@ -23,9 +23,9 @@ from models.preemption import (
     RunningWork,
     WorkCheckpoint,
 )
-from scheduling.cycle import plan
-from scheduling.order import queue_order
-from scheduling.preemption.ground import Ground, gains_of
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.order import queue_order
+from longshore.scheduling.preemption.ground import Ground, gains_of
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 PACKING = PackingPolicy()

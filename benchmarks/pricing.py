@@ -29,11 +29,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
-from models.market import Level, NoQuote, OrderBook, Window
-from models.price import PriceNeed
-from scheduling.prices.book import BookColumns
-from scheduling.prices.limit import Priced, find_limit
-from scheduling.prices.price import price
+from longshore.models.market import Level, NoQuote, OrderBook, Window
+from longshore.models.price import PriceNeed
+from longshore.scheduling.prices.book import BookColumns
+from longshore.scheduling.prices.limit import Priced, find_limit
+from longshore.scheduling.prices.price import price
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WINDOW = Window(start=NOW, end=NOW + timedelta(hours=24))

@@ -42,9 +42,9 @@ from benchmarks.packing_lists import (
     workloads_in,
 )
 from benchmarks.small_program import is_there, most, start_in_rank
-from models.node import Node
-from models.placement import PackingPolicy, PackingRule
-from scheduling.cycle import plan
+from longshore.models.node import Node
+from longshore.models.placement import PackingPolicy, PackingRule
+from longshore.scheduling.cycle import plan
 
 NAMES = (
     "one by one", "as a set", "in rank", "program", "bound", "ms, one by one", "ms, as a set",

@@ -27,15 +27,15 @@ from pathlib import Path
 import psutil
 from sqlalchemy import text
 
-from activities.database import Database
 from benchmarks.installation import forget_environment, installed
-from client.api import Longshore
-from client.process import leave, run
-from models.job import JobSpec
-from models.messages import node_workflow_id, pool_workflow_id
-from models.settings import Settings
-from workers.local import CONTROL
-from workers.stack import Stack, agent_process
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.client.process import leave, run
+from longshore.models.job import JobSpec
+from longshore.models.messages import node_workflow_id, pool_workflow_id
+from longshore.models.settings import Settings
+from longshore.workers.local import CONTROL
+from longshore.workers.stack import Stack, agent_process
 
 NODES = {"node-1": "8xH100-80GB", "node-2": "8xH100-80GB"}
 SAMPLES = 60

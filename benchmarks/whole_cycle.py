@@ -26,16 +26,16 @@ from tempfile import TemporaryDirectory
 
 from sqlalchemy import text
 
-from activities.cycle import CycleActivities
-from activities.database import Database
-from activities.queue import put_into_queue
-from activities.signals import Signals
 from benchmarks.growth import PARTS
 from benchmarks.kept_nodes import own_postgres
-from models.base import Wire
-from models.job import JobSpec
-from models.messages import CycleRequest, EnqueueRequest
-from scheduling.bulk.warm import warm
+from longshore.activities.cycle import CycleActivities
+from longshore.activities.database import Database
+from longshore.activities.queue import put_into_queue
+from longshore.activities.signals import Signals
+from longshore.models.base import Wire
+from longshore.models.job import JobSpec
+from longshore.models.messages import CycleRequest, EnqueueRequest
+from longshore.scheduling.bulk.warm import warm
 
 _AT_ONCE = 1000
 """Jobs that are queued in one transaction."""

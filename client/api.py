@@ -22,20 +22,20 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.job_runs import failure_of, has_result
-from activities.logstore import LogStore, Stream
-from activities.signals import Signals
-from activities.views import set_pool
-from client.connection import connect
-from client.errors import as_ours
-from client.logs import JobLogs
-from client.no_record import PATIENCE, message_of, newest_running
-from client.node_control import NodeControl
-from client.outside_ends import is_outside_end
-from client.reading import Reading
-from client.status import JobHandle, began_again, progress_of, reset_after, status_of
-from client.submission import GENERATED_ID, details_of, new_job_id, preflight
-from models.errors import (
+from longshore.activities.job_runs import failure_of, has_result
+from longshore.activities.logstore import LogStore, Stream
+from longshore.activities.signals import Signals
+from longshore.activities.views import set_pool
+from longshore.client.connection import connect
+from longshore.client.errors import as_ours
+from longshore.client.logs import JobLogs
+from longshore.client.no_record import PATIENCE, message_of, newest_running
+from longshore.client.node_control import NodeControl
+from longshore.client.outside_ends import is_outside_end
+from longshore.client.reading import Reading
+from longshore.client.status import JobHandle, began_again, progress_of, reset_after, status_of
+from longshore.client.submission import GENERATED_ID, details_of, new_job_id, preflight
+from longshore.models.errors import (
     ConflictError,
     LongshoreError,
     NoRecordError,
@@ -44,9 +44,9 @@ from models.errors import (
     SpecError,
     UnavailableError,
 )
-from models.job import JobResult, JobSpec, JobState, JobStatus
-from models.job_report import JobReport
-from models.messages import (
+from longshore.models.job import JobResult, JobSpec, JobState, JobStatus
+from longshore.models.job_report import JobReport
+from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     CommandReason,
     Displacement,
@@ -54,12 +54,12 @@ from models.messages import (
     Progress,
     job_workflow_id,
 )
-from models.pool import PoolSpec
-from models.settings import Settings
-from models.views import JobView, Submission
-from workflows import attributes
-from workflows.details import summary_of
-from workflows.job import JobWorkflow
+from longshore.models.pool import PoolSpec
+from longshore.models.settings import Settings
+from longshore.models.views import JobView, Submission
+from longshore.workflows import attributes
+from longshore.workflows.details import summary_of
+from longshore.workflows.job import JobWorkflow
 
 T = TypeVar("T")
 

@@ -6,12 +6,12 @@ from datetime import datetime
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from client.terminal import Text, a_table, heading, pairs
-from client.words import ago, cell, zone
-from models.block_end import BlockOption
-from models.spending import OptionRecord, PurchaseDetail, named
-from models.views import Explanation
-from scheduling.buying.words import about
+from longshore.client.terminal import Text, a_table, heading, pairs
+from longshore.client.words import ago, cell, zone
+from longshore.models.block_end import BlockOption
+from longshore.models.spending import OptionRecord, PurchaseDetail, named
+from longshore.models.views import Explanation
+from longshore.scheduling.buying.words import about
 
 
 def purchase_screen(purchase: PurchaseDetail, now: datetime) -> RenderableType:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from client.terminal import JSON, note, now, out, print_json, show
+from longshore.client.terminal import JSON, note, now, out, print_json, show
 
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
@@ -47,14 +47,14 @@ def buy(
     if not dry_run:
         note(f"error: {_HOW}")
         raise typer.Exit(NOT_BOUGHT)
-    from client.buying import decide_on_file, decide_on_pool
-    from client.process import run
+    from longshore.client.buying import decide_on_file, decide_on_pool
+    from longshore.client.process import run
 
     ran = decide_on_file(state, now()) if state else run(decide_on_pool(pool, now()))
     if as_json:
         print_json(ran)
         return
-    from client.buy_view import render_dry_run
+    from longshore.client.buy_view import render_dry_run
 
     show(render_dry_run(ran, most=_ROWS if out().is_terminal else None))
     if not ran.switched_on:

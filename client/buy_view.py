@@ -5,14 +5,14 @@ from itertools import groupby
 
 from rich.console import Group, RenderableType
 
-from client.buying import DryRun
-from client.terminal import Text, a_table, heading, now
-from client.words import SIMULATED, period
-from models.buying import Option, PurchasePlan
-from models.money import format_dollars
-from models.spending import named
-from scheduling.buying.words import about
-from scheduling.words import and_more
+from longshore.client.buying import DryRun
+from longshore.client.terminal import Text, a_table, heading, now
+from longshore.client.words import SIMULATED, period
+from longshore.models.buying import Option, PurchasePlan
+from longshore.models.money import format_dollars
+from longshore.models.spending import named
+from longshore.scheduling.buying.words import about
+from longshore.scheduling.words import and_more
 
 _COLUMNS = ("", "option", "money", "delay", "left over", "in all", "why not")
 _NUMBERS = ("money", "delay", "left over", "in all")

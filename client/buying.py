@@ -3,18 +3,18 @@
 from datetime import datetime
 from pathlib import Path
 
-from activities.buying.deciding import caps_left, tenants_of
-from activities.buying.inputs import look_at, read_need, under_way
-from activities.buying.market_refusals import closed_markets, refused_offers
-from activities.database import Database
-from activities.snapshot import load_pool
-from client.markets import open_markets
-from models.base import Frozen
-from models.buying import BuyDecision, BuyingPolicy, CapsLeft, UnmetJob
-from models.buying_document import BuyingDocument
-from models.document import read_document
-from models.settings import Settings
-from scheduling.buying.plan import decide
+from longshore.activities.buying.deciding import caps_left, tenants_of
+from longshore.activities.buying.inputs import look_at, read_need, under_way
+from longshore.activities.buying.market_refusals import closed_markets, refused_offers
+from longshore.activities.database import Database
+from longshore.activities.snapshot import load_pool
+from longshore.client.markets import open_markets
+from longshore.models.base import Frozen
+from longshore.models.buying import BuyDecision, BuyingPolicy, CapsLeft, UnmetJob
+from longshore.models.buying_document import BuyingDocument
+from longshore.models.document import read_document
+from longshore.models.settings import Settings
+from longshore.scheduling.buying.plan import decide
 
 
 class DryRun(Frozen):

@@ -6,17 +6,17 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from client.process import run
-from client.terminal import note
-from models.errors import NoRecordError, NotFoundError, UnavailableError
-from models.pool import no_such_pool
-from models.settings import Settings
+from longshore.client.process import run
+from longshore.client.terminal import note
+from longshore.models.errors import NoRecordError, NotFoundError, UnavailableError
+from longshore.models.pool import no_such_pool
+from longshore.models.settings import Settings
 
 if TYPE_CHECKING:  # these are slow to import, and many commands need neither
     from temporalio.runtime import Runtime
 
-    from client.api import Longshore
-    from models.views import JobView, PoolView
+    from longshore.client.api import Longshore
+    from longshore.models.views import JobView, PoolView
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ async def _queued_within(api: "Longshore", ref: str, seconds: float) -> "JobView
 async def _has_control_worker(api: "Longshore") -> bool:
     from temporalio.service import RPCError
 
-    from client.control_worker import who_asks
+    from longshore.client.control_worker import who_asks
 
     try:
         return not (await who_asks(api.temporal)).missing
@@ -97,7 +97,7 @@ async def known_pool(api: "Longshore", name: str) -> "PoolView":
 async def _call(task: "Callable[[Longshore], Awaitable[T]]") -> T:
     from sqlalchemy.exc import DBAPIError
 
-    from client.api import Longshore
+    from longshore.client.api import Longshore
 
     api = await Longshore.connect(
         Settings(), on_away=_say_away, on_back=_say_back, runtime=quiet_runtime()

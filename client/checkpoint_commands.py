@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
-from client.calls import call
-from client.job_commands import REF
-from client.terminal import JSON, a_table, note, now, print_json, show
-from client.words import SIMULATED, ago
-from models.checkpoint import CheckpointInfo
-from models.units import format_bytes
+from longshore.client.calls import call
+from longshore.client.job_commands import REF
+from longshore.client.terminal import JSON, a_table, note, now, print_json, show
+from longshore.client.words import SIMULATED, ago
+from longshore.models.checkpoint import CheckpointInfo
+from longshore.models.units import format_bytes
 
 if TYPE_CHECKING:  # it loads the database, and every command loads this module
-    from activities.checkpoints.rows import StoredCheckpoints
+    from longshore.activities.checkpoints.rows import StoredCheckpoints
 
 
 def register(app: typer.Typer) -> None:

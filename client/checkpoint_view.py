@@ -4,12 +4,12 @@ from datetime import datetime
 
 from rich.console import RenderableType
 
-from client.words import ago
-from models.checkpoint import CheckpointInfo
-from models.checkpointing import CheckpointDecision, CheckpointTerm
-from models.messages import Progress
-from models.units import format_bytes
-from scheduling.buying.words import about
+from longshore.client.words import ago
+from longshore.models.checkpoint import CheckpointInfo
+from longshore.models.checkpointing import CheckpointDecision, CheckpointTerm
+from longshore.models.messages import Progress
+from longshore.models.units import format_bytes
+from longshore.scheduling.buying.words import about
 
 
 def checkpoint_facts(

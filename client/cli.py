@@ -17,8 +17,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup, TyperOption
 
-from activities.node.system import keep_private
-from client import (
+from longshore.activities.node.system import keep_private
+from longshore.client import (
     buy_command,
     checkpoint_commands,
     deployment_commands,
@@ -32,10 +32,10 @@ from client import (
     submit_command,
     watch_command,
 )
-from client.process import leave
-from client.terminal import note
-from models.errors import LongshoreError, SpecError
-from models.visible import visible
+from longshore.client.process import leave
+from longshore.client.terminal import note
+from longshore.models.errors import LongshoreError, SpecError
+from longshore.models.visible import visible
 
 INTERRUPTED = 130
 WRONG_USAGE = 2

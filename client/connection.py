@@ -8,11 +8,11 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
 
-from client.late_answers import AskAgain
-from client.payloads import data_converter
-from client.tracing import tracing
-from models.errors import UnavailableError
-from models.settings import Settings
+from longshore.client.late_answers import AskAgain
+from longshore.client.payloads import data_converter
+from longshore.client.tracing import tracing
+from longshore.models.errors import UnavailableError
+from longshore.models.settings import Settings
 
 ANSWERS_WITHIN = 10.0
 """Seconds that a server has to answer one that connects: it may be stopped, and its machine still

@@ -9,9 +9,9 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.polls import POLL_SEEN_WITHIN, last_polls
-from models.messages import CONTROL_TASK_QUEUE, job_workflow_id
-from scheduling.words import listed
+from longshore.activities.polls import POLL_SEEN_WITHIN, last_polls
+from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
+from longshore.scheduling.words import listed
 
 START = "Run `longshore up`, or `longshore worker` beside servers of your own."
 TAKEN_UP_WITHIN = timedelta(seconds=2)

@@ -5,10 +5,10 @@ from datetime import datetime
 
 from rich.table import Table
 
-from client.terminal import a_table
-from client.words import SIMULATED, ago
-from models.cycles import CycleView, PoolCycles
-from models.units import format_ms
+from longshore.client.terminal import a_table
+from longshore.client.words import SIMULATED, ago
+from longshore.models.cycles import CycleView, PoolCycles
+from longshore.models.units import format_ms
 
 LEGEND = (
     "Milliseconds: of a whole cycle (p50, p95), and of its parts on average. "

@@ -5,13 +5,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client.calls import call
-from client.terminal import JSON, Text, a_table, note, print_json, say, show
-from models.deployment import DEFAULT_DEPLOYMENT, DEPLOYMENT_VARIABLE, DeploymentView, Moved
+from longshore.client.calls import call
+from longshore.client.terminal import JSON, Text, a_table, note, print_json, say, show
+from longshore.models.deployment import (
+    DEFAULT_DEPLOYMENT,
+    DEPLOYMENT_VARIABLE,
+    DeploymentView,
+    Moved,
+)
 
 if TYPE_CHECKING:
-    from client.api import Longshore
-    from client.deployments import Deployments
+    from longshore.client.api import Longshore
+    from longshore.client.deployments import Deployments
 
 deployment_app = typer.Typer(
     help="Versions of the control worker: which one gets the work, and rolling to the next.",
@@ -101,7 +106,7 @@ def ramp(
 
 
 def _deployment(api: "Longshore", name: str | None) -> "Deployments":
-    from client.deployments import Deployments
+    from longshore.client.deployments import Deployments
 
     chosen = name or os.environ.get(DEPLOYMENT_VARIABLE) or DEFAULT_DEPLOYMENT
     return Deployments(api.temporal, chosen)

@@ -26,8 +26,8 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.moving import Mover
-from models.deployment import (
+from longshore.client.moving import Mover
+from longshore.models.deployment import (
     DEFAULT_DEPLOYMENT,
     DeploymentView,
     Moved,
@@ -36,8 +36,13 @@ from models.deployment import (
     VersionView,
     WorkerVersion,
 )
-from models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
-from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
+from longshore.models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
+from longshore.models.messages import (
+    CONTROL_TASK_QUEUE,
+    JOB_WORKFLOW,
+    NODE_WORKFLOW,
+    POOL_WORKFLOW,
+)
 
 ASKED_WITHIN = timedelta(seconds=75)
 """A request for work waits at the server for up to a minute before the next one comes."""

@@ -2,8 +2,8 @@
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.rpc_errors import is_unknown
-from models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
+from longshore.activities.rpc_errors import is_unknown
+from longshore.models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
 
 _AWAY = {
     RPCStatusCode.UNAVAILABLE,

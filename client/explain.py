@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from models.block_end import BlockDecision
-from models.checkpointing import CheckpointDecision
-from models.job import JobState, JobStatus
-from models.placement import Decision, PlacementKind
-from models.pool import Growth
-from models.preemption import PreemptionPlan, Spared
-from models.spending import BuyingRecord, PurchaseUnderWay
-from models.views import Explanation, JobView
-from scheduling.buying.standing import NO_BUYING, Standing
-from scheduling.buying.words import under_way
-from scheduling.words import count, format_spared
+from longshore.models.block_end import BlockDecision
+from longshore.models.checkpointing import CheckpointDecision
+from longshore.models.job import JobState, JobStatus
+from longshore.models.placement import Decision, PlacementKind
+from longshore.models.pool import Growth
+from longshore.models.preemption import PreemptionPlan, Spared
+from longshore.models.spending import BuyingRecord, PurchaseUnderWay
+from longshore.models.views import Explanation, JobView
+from longshore.scheduling.buying.standing import NO_BUYING, Standing
+from longshore.scheduling.buying.words import under_way
+from longshore.scheduling.words import count, format_spared
 
 _HELD = "held"
 """What a workflow says of a hold for which nobody gave a reason."""

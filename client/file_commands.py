@@ -9,20 +9,20 @@ from urllib.parse import quote, urlencode
 import typer
 from pydantic import BaseModel
 
-from client.calls import call, known_job
-from client.terminal import JSON, now, out, print_json, say, show
-from client.web_ui import job_url, workflows_url
-from models.addresses import url_of
-from models.book_document import BookDocument
-from models.buying_document import BuyingDocument
-from models.errors import UnavailableError
-from models.job import JobSpec
-from models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
-from models.packing import PackingRule
-from models.preemption_document import PreemptionState
-from models.settings import Settings
-from models.statefile import ClusterState
-from models.visible import shown
+from longshore.client.calls import call, known_job
+from longshore.client.terminal import JSON, now, out, print_json, say, show
+from longshore.client.web_ui import job_url, workflows_url
+from longshore.models.addresses import url_of
+from longshore.models.book_document import BookDocument
+from longshore.models.buying_document import BuyingDocument
+from longshore.models.errors import UnavailableError
+from longshore.models.job import JobSpec
+from longshore.models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
+from longshore.models.packing import PackingRule
+from longshore.models.preemption_document import PreemptionState
+from longshore.models.settings import Settings
+from longshore.models.statefile import ClusterState
+from longshore.models.visible import shown
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -82,8 +82,8 @@ def place(
     compared = _rules(rules)
     if state is None:
         return _place_live(job, pool, compared, as_json)
-    from client.place import by_rule, run_place
-    from client.place_view import render_place, render_rules
+    from longshore.client.place import by_rule, run_place
+    from longshore.client.place_view import render_place, render_rules
 
     cluster, request, decision = run_place(state, job, now())
     console, nodes = out(), cluster.packer_nodes()
@@ -114,9 +114,9 @@ def _rules(text: str | None) -> tuple[PackingRule, ...]:
 
 
 def _place_live(job: str, pool: str | None, rules: tuple[PackingRule, ...], as_json: bool) -> None:
-    from client.place import place_live
-    from client.place_view import render_foreseen
-    from client.process import run
+    from longshore.client.place import place_live
+    from longshore.client.place_view import render_foreseen
+    from longshore.client.process import run
 
     foreseen, nodes = run(place_live(job, pool, now(), rules))
     if as_json:

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from client.terminal import SeveralLines, a_table
-from models.node import HostFirmware
-from models.views import NodeView
-from scheduling.words import listed
+from longshore.client.terminal import SeveralLines, a_table
+from longshore.models.node import HostFirmware
+from longshore.models.views import NodeView
+from longshore.scheduling.words import listed
 
 HEADINGS = ("fingerprint", "nodes", "host firmware")
 _NODES = 3

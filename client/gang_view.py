@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from client.words import tenths
-from models.gang import GangPlan, NodeShare
-from models.node import Node
-from scheduling.placement.links import slowest_link
+from longshore.client.words import tenths
+from longshore.models.gang import GangPlan, NodeShare
+from longshore.models.node import Node
+from longshore.scheduling.placement.links import slowest_link
 
 GROUP_HEADINGS = ("group", "domain", "node", "GPUs", "slowest link")
 DOMAIN_HEADINGS = ("domain", "nodes", "GPUs", "free", "for it", "left")

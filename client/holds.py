@@ -5,9 +5,9 @@ import asyncio
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
-from models.job import JobState, JobStatus
-from models.messages import job_workflow_id
-from workflows.job import JobWorkflow
+from longshore.models.job import JobState, JobStatus
+from longshore.models.messages import job_workflow_id
+from longshore.workflows.job import JobWorkflow
 
 _PATIENCE = 3.0
 """Seconds for Temporal to answer before the database alone does."""

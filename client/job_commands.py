@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client.calls import call, known_job, known_pool
-from client.job_view import explanation_screen, job_screen, jobs_table
-from client.terminal import JSON, Text, note, now, out, print_json, say, show
-from models.errors import LongshoreError
-from models.job import JobSpec, JobState
-from models.job_report import JobReport
-from models.views import Explanation
+from longshore.client.calls import call, known_job, known_pool
+from longshore.client.job_view import explanation_screen, job_screen, jobs_table
+from longshore.client.terminal import JSON, Text, note, now, out, print_json, say, show
+from longshore.models.errors import LongshoreError
+from longshore.models.job import JobSpec, JobState
+from longshore.models.job_report import JobReport
+from longshore.models.views import Explanation
 
 if TYPE_CHECKING:
-    from client.api import Longshore
+    from longshore.client.api import Longshore
 
 REF = Annotated[
     str, typer.Argument(metavar="JOB", help="A job's id, or a name for the newest job of it.")

@@ -6,11 +6,19 @@ from datetime import datetime, timedelta
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from client.bought_view import buying_parts
-from client.checkpoint_view import checkpoint_facts, saving_facts
-from client.live import progress_bar
-from client.terminal import WIDE, SeveralLines, Text, a_table, heading, pairs, width_of_ids
-from client.words import (
+from longshore.client.bought_view import buying_parts
+from longshore.client.checkpoint_view import checkpoint_facts, saving_facts
+from longshore.client.live import progress_bar
+from longshore.client.terminal import (
+    WIDE,
+    SeveralLines,
+    Text,
+    a_table,
+    heading,
+    pairs,
+    width_of_ids,
+)
+from longshore.client.words import (
     SIMULATED,
     ago,
     cell,
@@ -24,15 +32,22 @@ from client.words import (
     styled,
     zone,
 )  # fmt: skip
-from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish, not_stored
-from models.job_report import JobReport
-from models.placement import Candidate, Decision, Rejection
-from models.spending import JobCost
-from models.units import format_duration, format_gb, format_limits
-from models.views import AttemptView, Explanation, JobView
-from models.visible import in_one_line
-from scheduling.buying.words import about, under_way
-from scheduling.words import MOST_NODES, and_more, format_places
+from longshore.models.job import (
+    AttemptRecord,
+    JobSpec,
+    JobState,
+    JobStatus,
+    format_wish,
+    not_stored,
+)
+from longshore.models.job_report import JobReport
+from longshore.models.placement import Candidate, Decision, Rejection
+from longshore.models.spending import JobCost
+from longshore.models.units import format_duration, format_gb, format_limits
+from longshore.models.views import AttemptView, Explanation, JobView
+from longshore.models.visible import in_one_line
+from longshore.scheduling.buying.words import about, under_way
+from longshore.scheduling.words import MOST_NODES, and_more, format_places
 
 
 def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from models.units import format_gb_per_second, format_watts
+from longshore.models.units import format_gb_per_second, format_watts
 
 NO_LIMIT = "no limit"
 

@@ -12,15 +12,15 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from client.terminal import Text, note, now, print_json_line
-from client.words import clock, places_of, span, styled
-from models.errors import LongshoreError
-from models.job import FailureClass, JobResult, JobState, JobStatus
-from models.messages import Progress
-from models.views import JobView
+from longshore.client.terminal import Text, note, now, print_json_line
+from longshore.client.words import clock, places_of, span, styled
+from longshore.models.errors import LongshoreError
+from longshore.models.job import FailureClass, JobResult, JobState, JobStatus
+from longshore.models.messages import Progress
+from longshore.models.views import JobView
 
 if TYPE_CHECKING:
-    from client.api import Longshore
+    from longshore.client.api import Longshore
 
 _PROGRESS_EVERY = 1.0
 _STEP = 10

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
-from activities.logstore import LogStore, Stream
-from models.errors import NotFoundError
-from models.job import JobStatus
+from longshore.activities.logstore import LogStore, Stream
+from longshore.models.errors import NotFoundError
+from longshore.models.job import JobStatus
 
 
 class JobLogs:

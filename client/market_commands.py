@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client.market_options import For, From, Provider, type_of, window_of
-from client.terminal import JSON, note, now, out, print_json, say, show, warn
-from models.errors import SpecError
-from models.market import NoQuote
+from longshore.client.market_options import For, From, Provider, type_of, window_of
+from longshore.client.terminal import JSON, note, now, out, print_json, say, show, warn
+from longshore.models.errors import SpecError
+from longshore.models.market import NoQuote
 
 if TYPE_CHECKING:
-    from models.base import Instant
-    from models.market import OrderBook
-    from models.price import PriceAnswer
+    from longshore.models.base import Instant
+    from longshore.models.market import OrderBook
+    from longshore.models.price import PriceAnswer
 
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
@@ -59,8 +59,8 @@ def price(
         return _price_live(provider, gpus, node_count, instance_type, start, length, as_json)
     if provider is not None:
         raise typer.BadParameter("--provider: a book in a file is of no market; leave out one")
-    from models.price import PriceNeed
-    from scheduling.prices.price import price as price_of
+    from longshore.models.price import PriceNeed
+    from longshore.scheduling.prices.price import price as price_of
 
     known = _read(book)
     at, node = known.observed_at, known.gpus_per_node
@@ -83,9 +83,9 @@ def _price_live(
     as_json: bool,
 ) -> None:
     """Tell the price at the market that costs least, and note what the others ask."""
-    from client.market_view import quote_line
-    from client.markets import ask_once, cheapest
-    from client.process import run
+    from longshore.client.market_view import quote_line
+    from longshore.client.markets import ask_once, cheapest
+    from longshore.client.process import run
 
     wanted = type_of(instance_type)
     if gpus is None:
@@ -110,8 +110,8 @@ def _tell(
     as_json: bool,
 ) -> None:
     """Print an answer. Raises Exit where there is no price."""
-    from client.price_view import render_no_quote, render_price
-    from models.orderbook_response import OrderbookResponse
+    from longshore.client.price_view import render_no_quote, render_price
+    from longshore.models.orderbook_response import OrderbookResponse
 
     no_quote = isinstance(answer, NoQuote)
     if as_json:
@@ -140,8 +140,8 @@ def _tell(
 
 def _read(path: str) -> OrderBook:
     """Return the book in a file, as of now where it names no time. Raises SpecError."""
-    from models.book_document import BookDocument
-    from models.document import load_document, read_document
+    from longshore.models.book_document import BookDocument
+    from longshore.models.document import load_document, read_document
 
     if path != "-":
         return read_document(path, BookDocument).book(now())

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client.market_options import For, From, Provider, type_of, window_of
-from client.terminal import JSON, note, now, out, print_json, print_json_line, say, show
-from models.market import InstanceType, NoQuote, Window
+from longshore.client.market_options import For, From, Provider, type_of, window_of
+from longshore.client.terminal import JSON, note, now, out, print_json, print_json_line, say, show
+from longshore.models.market import InstanceType, NoQuote, Window
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import timedelta
 
-    from client.markets import ProviderState, Quote
-    from models.market_memory import HistoryPoint, Quality
+    from longshore.client.markets import ProviderState, Quote
+    from longshore.models.market_memory import HistoryPoint, Quality
 
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
@@ -53,8 +53,8 @@ def live(
     """
     if context.invoked_subcommand is not None:
         return
-    from client.markets import ask_once
-    from client.process import run
+    from longshore.client.markets import ask_once
+    from longshore.client.process import run
 
     wanted = type_of(instance_type)
     window = window_of(start, length, now())
@@ -65,7 +65,7 @@ def live(
     if as_json:
         print_json([_json(quote, nodes) for quote in quotes])
     else:
-        from client.market_view import quotes_screen
+        from longshore.client.market_view import quotes_screen
 
         show(quotes_screen(quotes, now(), plain=not out().is_terminal))
     if all(isinstance(quote.answer, NoQuote) for quote in quotes):
@@ -75,10 +75,10 @@ def live(
 @market.command()
 def providers(as_json: JSON = False) -> None:
     """List the markets: which are configured, our account there, and what each can do."""
-    from activities.providers.registry import configured, known
-    from client.markets import NOTHING_CONFIGURED
-    from client.process import run
-    from models.settings import Settings
+    from longshore.activities.providers.registry import configured, known
+    from longshore.client.markets import NOTHING_CONFIGURED
+    from longshore.client.process import run
+    from longshore.models.settings import Settings
 
     settings = Settings()
     names = configured(settings) if settings.market != "off" else ()
@@ -87,7 +87,7 @@ def providers(as_json: JSON = False) -> None:
     if as_json:
         print_json({"configured": found, "others": others})
         return
-    from client.market_view import providers_table
+    from longshore.client.market_view import providers_table
 
     show(providers_table(found, others))
     if not names:
@@ -106,8 +106,8 @@ def history(
     as_json: JSON = False,
 ) -> None:
     """Show prices over time, and how the limits that were recommended have fared since."""
-    from client.process import run
-    from models.units import parse_duration
+    from longshore.client.process import run
+    from longshore.models.units import parse_duration
 
     wanted = type_of(instance_type)
     try:
@@ -128,7 +128,7 @@ def history(
 
 
 def _show_past(points: tuple[HistoryPoint, ...], quality: tuple[Quality, ...]) -> None:
-    from client.market_view import history_lines, history_screen, quality_table
+    from longshore.client.market_view import history_lines, history_screen, quality_table
 
     if out().is_terminal:
         show(history_screen(points, quality, out().width, now()))
@@ -143,8 +143,8 @@ async def _watch(
     provider: str | None, wanted: InstanceType, nodes: int, window: Window | None, as_json: bool
 ) -> None:
     """Show the markets until interrupted: in place on a terminal, else what changes, by line."""
-    from client.markets import ask, open_markets
-    from models.settings import Settings
+    from longshore.client.markets import ask, open_markets
+    from longshore.models.settings import Settings
 
     async with open_markets(Settings(), provider) as markets:
 
@@ -162,7 +162,7 @@ async def _watch_in_place(look: Callable[[], Awaitable[tuple[Quote, ...]]]) -> N
 
     from rich.live import Live
 
-    from client.market_view import quotes_in_place
+    from longshore.client.market_view import quotes_in_place
 
     console = out()
     # The other screen, as in an editor: what was on the terminal comes back in the end.
@@ -177,7 +177,7 @@ async def _watch_by_line(
 ) -> None:
     import asyncio
 
-    from client.market_view import quote_line
+    from longshore.client.market_view import quote_line
 
     last: dict[str, str] = {}
     while True:
@@ -197,7 +197,7 @@ def _print_quote(quote: Quote, line: str, nodes: int, as_json: bool) -> None:
 
 
 def _json(quote: Quote, nodes: int) -> object:
-    from models.orderbook_response import OrderbookResponse
+    from longshore.models.orderbook_response import OrderbookResponse
 
     response = OrderbookResponse.of(
         quote.answer,
@@ -211,8 +211,8 @@ def _json(quote: Quote, nodes: int) -> object:
 
 
 async def _states() -> tuple[ProviderState, ...]:
-    from client.markets import open_markets, states
-    from models.settings import Settings
+    from longshore.client.markets import open_markets, states
+    from longshore.models.settings import Settings
 
     async with open_markets(Settings()) as markets:
         return await states(markets)
@@ -221,9 +221,9 @@ async def _states() -> tuple[ProviderState, ...]:
 async def _past(
     wanted: InstanceType, back: timedelta, provider: str | None
 ) -> tuple[tuple[HistoryPoint, ...], tuple[Quality, ...]]:
-    from activities.database import Database
-    from activities.markets.memory import MarketMemory
-    from models.settings import Settings
+    from longshore.activities.database import Database
+    from longshore.activities.markets.memory import MarketMemory
+    from longshore.models.settings import Settings
 
     database = Database.for_people(Settings().resolve_database_url(), pool_size=2)
     memory, until = MarketMemory(database), now()

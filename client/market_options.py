@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from models.base import Instant
-from models.market import InstanceType, Window
-from models.units import parse_duration
+from longshore.models.base import Instant
+from longshore.models.market import InstanceType, Window
+from longshore.models.units import parse_duration
 
 From = Annotated[
     str | None, typer.Option("--from", metavar="TIME", help="When it is needed; now without.")
@@ -44,7 +44,7 @@ def window_of(start: str | None, length: str | None, at: datetime) -> Window | N
 
 def type_of(text: str | None) -> InstanceType:
     """Return the instance type; the first that is watched without. Raises BadParameter."""
-    from models.settings import Settings
+    from longshore.models.settings import Settings
 
     if text is None:
         text = next(iter(Settings().market_watch), "8xH100")

@@ -7,15 +7,15 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from client.markets import ProviderState, Quote, cheapest
-from client.price_view import render_price
-from client.terminal import Text, a_table, heading
-from client.words import SIMULATED, ago, period
-from models.market import Capabilities, NoQuote
-from models.market_memory import HistoryPoint, Quality
-from models.money import format_dollars
-from models.price import PriceAnswer
-from models.units import format_duration
+from longshore.client.markets import ProviderState, Quote, cheapest
+from longshore.client.price_view import render_price
+from longshore.client.terminal import Text, a_table, heading
+from longshore.client.words import SIMULATED, ago, period
+from longshore.models.market import Capabilities, NoQuote
+from longshore.models.market_memory import HistoryPoint, Quality
+from longshore.models.money import format_dollars
+from longshore.models.price import PriceAnswer
+from longshore.models.units import format_duration
 
 _ROWS = 6
 """Of a chart."""

@@ -6,13 +6,13 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from sqlalchemy.exc import DBAPIError
 
-from activities.database import Database
-from activities.markets.memory import MarketMemory
-from activities.providers.base import Provider
-from activities.providers.registry import configured, connect
-from models.base import Frozen, Instant
-from models.errors import LongshoreError, MarketAwayError, NotFoundError
-from models.market import (
+from longshore.activities.database import Database
+from longshore.activities.markets.memory import MarketMemory
+from longshore.activities.providers.base import Provider
+from longshore.activities.providers.registry import configured, connect
+from longshore.models.base import Frozen, Instant
+from longshore.models.errors import LongshoreError, MarketAwayError, NotFoundError
+from longshore.models.market import (
     Account,
     Capabilities,
     InstanceType,
@@ -21,11 +21,11 @@ from models.market import (
     OrderBook,
     Window,
 )
-from models.market_memory import Recommendation, Source
-from models.price import PriceAnswer, PriceNeed
-from models.settings import Settings
-from models.visible import shown
-from scheduling.prices.price import price
+from longshore.models.market_memory import Recommendation, Source
+from longshore.models.price import PriceAnswer, PriceNeed
+from longshore.models.settings import Settings
+from longshore.models.visible import shown
+from longshore.scheduling.prices.price import price
 
 ANSWER_WITHIN = 15.0
 """Seconds that a market has for one answer."""

@@ -15,8 +15,8 @@ from temporalio.api.workflowservice.v1 import UpdateWorkflowExecutionOptionsRequ
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from models.deployment import WorkerVersion
-from models.messages import CONTROL_TASK_QUEUE, NODE_WORKFLOW, POOL_WORKFLOW
+from longshore.models.deployment import WorkerVersion
+from longshore.models.messages import CONTROL_TASK_QUEUE, NODE_WORKFLOW, POOL_WORKFLOW
 
 MOVES_WITHIN = 5.0
 _AT_ONCE = 20

@@ -11,11 +11,11 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.service import RPCError
 
-from activities.job_runs import failure_of, has_result
-from client.submission import GENERATED_ID
-from models.errors import NoRecordError
-from models.job import JobResult
-from models.messages import job_workflow_id
+from longshore.activities.job_runs import failure_of, has_result
+from longshore.client.submission import GENERATED_ID
+from longshore.models.errors import NoRecordError
+from longshore.models.job import JobResult
+from longshore.models.messages import job_workflow_id
 
 _MOST = 100
 """Workflows that are looked through for a name."""

@@ -8,24 +8,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client import cycle_view
-from client.calls import call, known_pool
-from client.fingerprints import fingerprints_of, fingerprints_table
-from client.node_view import LEGEND, buying_words, nodes_table, pool_facts, pools_table
-from client.terminal import JSON, Text, note, now, out, pairs, print_json, say, show, warn
-from models.document import Override, load_document
-from models.errors import SpecError
-from models.gang import GangPacking
-from models.messages import NodeStatus
-from models.packing import ScoreWeights
-from models.placement import GPUChoice, PackingRule
-from models.pool import Growth, PoolSpec
-from models.units import parse_duration
-from models.views import PoolView
-from models.visible import brief
+from longshore.client import cycle_view
+from longshore.client.calls import call, known_pool
+from longshore.client.fingerprints import fingerprints_of, fingerprints_table
+from longshore.client.node_view import LEGEND, buying_words, nodes_table, pool_facts, pools_table
+from longshore.client.terminal import (
+    JSON,
+    Text,
+    note,
+    now,
+    out,
+    pairs,
+    print_json,
+    say,
+    show,
+    warn,
+)
+from longshore.models.document import Override, load_document
+from longshore.models.errors import SpecError
+from longshore.models.gang import GangPacking
+from longshore.models.messages import NodeStatus
+from longshore.models.packing import ScoreWeights
+from longshore.models.placement import GPUChoice, PackingRule
+from longshore.models.pool import Growth, PoolSpec
+from longshore.models.units import parse_duration
+from longshore.models.views import PoolView
+from longshore.models.visible import brief
 
 if TYPE_CHECKING:
-    from client.api import Longshore
+    from longshore.client.api import Longshore
 
 pool_app = typer.Typer(help="Look at one pool, or change its settings.", no_args_is_help=True)
 _PANEL = "Nodes and pools"
@@ -73,9 +84,9 @@ def topology(
     as_json: JSON = False,
 ) -> None:
     """List the domains of fast fabric, with their nodes and what is used and free in each."""
-    from client.process import run
-    from client.topology import read_topology
-    from client.topology_view import render_topology
+    from longshore.client.process import run
+    from longshore.client.topology import read_topology
+    from longshore.client.topology_view import render_topology
 
     found = run(read_topology(pool))
     if as_json:

@@ -7,13 +7,13 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError
 from temporalio.workflow import UpdateMethodMultiParam
 
-from client.errors import as_ours
-from models.departures import NodeDrain
-from models.errors import RefusedError
-from models.messages import CommandReason, NodeStatus, node_workflow_id
-from models.purchase import block_workflow_id
-from workflows.block import BlockWorkflow
-from workflows.node import NodeWorkflow
+from longshore.client.errors import as_ours
+from longshore.models.departures import NodeDrain
+from longshore.models.errors import RefusedError
+from longshore.models.messages import CommandReason, NodeStatus, node_workflow_id
+from longshore.models.purchase import block_workflow_id
+from longshore.workflows.block import BlockWorkflow
+from longshore.workflows.node import NodeWorkflow
 
 C = TypeVar("C")
 

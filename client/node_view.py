@@ -7,19 +7,19 @@ from string import ascii_letters
 from rich.console import RenderableType
 from rich.table import Table
 
-from client.limits import limit_columns
-from client.terminal import WIDE, SeveralLines, Text, a_table
-from client.words import SIMULATED, ago, styled
-from models.buying import Among, BuyingPolicy
-from models.checkpointing import CheckpointPolicy
-from models.job import Tier
-from models.money import format_dollars
-from models.node import NodeState
-from models.preemption import PreemptionLevels, PreemptionPolicy
-from models.units import format_duration
-from models.views import GPUView, NodeView, PartView, PoolView
-from models.visible import in_one_line
-from scheduling.words import count
+from longshore.client.limits import limit_columns
+from longshore.client.terminal import WIDE, SeveralLines, Text, a_table
+from longshore.client.words import SIMULATED, ago, styled
+from longshore.models.buying import Among, BuyingPolicy
+from longshore.models.checkpointing import CheckpointPolicy
+from longshore.models.job import Tier
+from longshore.models.money import format_dollars
+from longshore.models.node import NodeState
+from longshore.models.preemption import PreemptionLevels, PreemptionPolicy
+from longshore.models.units import format_duration
+from longshore.models.views import GPUView, NodeView, PartView, PoolView
+from longshore.models.visible import in_one_line
+from longshore.scheduling.words import count
 
 FREE, TAKEN = "·", "×"
 """A free GPU, and one whose memory is taken by no job of ours."""

@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from activities.job_runs import run_of_job
-from models.job import JobState
-from models.messages import JOB_WORKFLOW, job_workflow_id
-from models.reconcile import RECONCILE_SCHEDULE, ReconcileRequest
-from models.views import JobView
+from longshore.activities.job_runs import run_of_job
+from longshore.models.job import JobState
+from longshore.models.messages import JOB_WORKFLOW, job_workflow_id
+from longshore.models.reconcile import RECONCILE_SCHEDULE, ReconcileRequest
+from longshore.models.views import JobView
 
 _HOW = {
     WorkflowExecutionStatus.TERMINATED: "its workflow was terminated",

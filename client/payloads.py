@@ -10,9 +10,9 @@ from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter
 
-from models.base import Input
-from models.errors import SpecError
-from models.problems import describe_all, shortened
+from longshore.models.base import Input
+from longshore.models.errors import SpecError
+from longshore.models.problems import describe_all, shortened
 
 
 class PayloadConverter(PydanticPayloadConverter):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from activities.database import Database
-from activities.locality import with_locality
-from activities.snapshot import (
+from longshore.activities.database import Database
+from longshore.activities.locality import with_locality
+from longshore.activities.snapshot import (
     load_nodes,
     load_pool,
     load_queue,
@@ -16,17 +16,17 @@ from activities.snapshot import (
     load_running,
     load_simulated,
 )
-from models.document import read_document
-from models.domains import Foreseen
-from models.errors import SpecError
-from models.job import JobSpec
-from models.node import Node
-from models.placement import Decision, JobRequest, PackingPolicy, PackingRule, RecentJobs
-from models.settings import Settings
-from models.statefile import ClusterState
-from scheduling.cycle import foresee
-from scheduling.packer import place
-from scheduling.placement.state import with_job
+from longshore.models.document import read_document
+from longshore.models.domains import Foreseen
+from longshore.models.errors import SpecError
+from longshore.models.job import JobSpec
+from longshore.models.node import Node
+from longshore.models.placement import Decision, JobRequest, PackingPolicy, PackingRule, RecentJobs
+from longshore.models.settings import Settings
+from longshore.models.statefile import ClusterState
+from longshore.scheduling.cycle import foresee
+from longshore.scheduling.packer import place
+from longshore.scheduling.placement.state import with_job
 
 
 def run_place(

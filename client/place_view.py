@@ -10,14 +10,20 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from client.gang_view import DOMAIN_HEADINGS, GROUP_HEADINGS, domain_rows, group_rows, slots
-from client.limits import Column, limit_columns
-from client.terminal import Text
-from client.words import SIMULATED, format_slices, moment
-from models.domains import Foreseen
-from models.job import format_wish
-from models.node import Node
-from models.placement import (
+from longshore.client.gang_view import (
+    DOMAIN_HEADINGS,
+    GROUP_HEADINGS,
+    domain_rows,
+    group_rows,
+    slots,
+)
+from longshore.client.limits import Column, limit_columns
+from longshore.client.terminal import Text
+from longshore.client.words import SIMULATED, format_slices, moment
+from longshore.models.domains import Foreseen
+from longshore.models.job import format_wish
+from longshore.models.node import Node
+from longshore.models.placement import (
     Candidate,
     Decision,
     JobRequest,
@@ -25,9 +31,9 @@ from models.placement import (
     PlacementKind,
     ScoreTerms,
 )
-from models.topology import Gang
-from models.units import format_cores, format_duration, format_gb, format_limits
-from scheduling.words import count, format_gpus
+from longshore.models.topology import Gang
+from longshore.models.units import format_cores, format_duration, format_gb, format_limits
+from longshore.scheduling.words import count, format_gpus
 
 _HEADINGS = ("node", "GPUs", "score", "util", "frag", "expiry", "provider")
 _LEFT_HEADINGS = ("domain", "nodes", "GPUs", "free", "left")

@@ -3,27 +3,27 @@
 from datetime import datetime
 from pathlib import Path
 
-from activities.checkpoints.rows import checkpoints_of
-from activities.database import Database
-from activities.preemption_inputs import PreemptionInputs, read_inputs
-from activities.snapshot import load_pool
-from activities.views import Views
-from client.api import Longshore
-from client.buying import decide_on_pool
-from client.calls import known_job, quiet_runtime
-from models.base import Frozen
-from models.buying import UnmetJob
-from models.document import read_document
-from models.errors import LongshoreError, RefusedError, StoreError, UnavailableError
-from models.job import JobSpec, JobState
-from models.placement import JobRequest
-from models.preemption import BuyQuote, PreemptionPlan
-from models.preemption_document import PreemptionState
-from models.settings import Settings
-from models.views import JobView
-from scheduling.order import queue_order
-from scheduling.preemption.plan import plan_preemption, plan_preemptions
-from scheduling.words import listed
+from longshore.activities.checkpoints.rows import checkpoints_of
+from longshore.activities.database import Database
+from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
+from longshore.activities.snapshot import load_pool
+from longshore.activities.views import Views
+from longshore.client.api import Longshore
+from longshore.client.buying import decide_on_pool
+from longshore.client.calls import known_job, quiet_runtime
+from longshore.models.base import Frozen
+from longshore.models.buying import UnmetJob
+from longshore.models.document import read_document
+from longshore.models.errors import LongshoreError, RefusedError, StoreError, UnavailableError
+from longshore.models.job import JobSpec, JobState
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import BuyQuote, PreemptionPlan
+from longshore.models.preemption_document import PreemptionState
+from longshore.models.settings import Settings
+from longshore.models.views import JobView
+from longshore.scheduling.order import queue_order
+from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
+from longshore.scheduling.words import listed
 
 _NAMED = 5
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client.terminal import JSON, note, now, out, print_json, show
+from longshore.client.terminal import JSON, note, now, out, print_json, show
 
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
@@ -54,8 +54,8 @@ def preempt(
         raise typer.BadParameter(
             "give a job that waits, the file of a job, or --state FILE with --job FILE"
         )
-    from client.preempt import decide_on_file, decide_on_files, decide_on_job
-    from client.process import run
+    from longshore.client.preempt import decide_on_file, decide_on_files, decide_on_job
+    from longshore.client.process import run
 
     if ref is not None and Path(ref).is_file():
         ran = run(decide_on_file(ref, now()))
@@ -70,7 +70,7 @@ def preempt(
     if as_json:
         print_json(ran)
         return
-    from client.preempt_view import render_plan
+    from longshore.client.preempt_view import render_plan
 
     show(render_plan(ran, most=_ROWS if out().is_terminal else None))
     if not ran.switched_on:

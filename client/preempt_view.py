@@ -5,13 +5,13 @@ from datetime import datetime
 
 from rich.console import Group, RenderableType
 
-from client.preempt import PreemptionDryRun
-from client.terminal import Text, a_table, heading, out, width_of_ids
-from client.words import cell, clock, zone
-from models.job import format_wish
-from models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
-from scheduling.buying.words import about
-from scheduling.words import and_more, format_gpus
+from longshore.client.preempt import PreemptionDryRun
+from longshore.client.terminal import Text, a_table, heading, out, width_of_ids
+from longshore.client.words import cell, clock, zone
+from longshore.models.job import format_wish
+from longshore.models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
+from longshore.scheduling.buying.words import about
+from longshore.scheduling.words import and_more, format_gpus
 
 _AMOUNTS = ("lost or paid", "delay", "in all")
 _VICTIMS = ("job", "class", "GPUs", "done again", "saving", "waiting", "in all", "why")

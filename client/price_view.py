@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from client.terminal import Text, a_table, heading, pairs
-from client.words import SIMULATED, moment
-from models.market import Level, NoQuote, OrderBook
-from models.money import format_dollars
-from models.price import CountedLevel, PriceAnswer
-from models.units import format_duration
-from scheduling.prices.words import left_out_words
+from longshore.client.terminal import Text, a_table, heading, pairs
+from longshore.client.words import SIMULATED, moment
+from longshore.models.market import Level, NoQuote, OrderBook
+from longshore.models.money import format_dollars
+from longshore.models.price import CountedLevel, PriceAnswer
+from longshore.models.units import format_duration
+from longshore.scheduling.prices.words import left_out_words
 
 _BAR = 24
 _MOST_ROWS = 20

@@ -6,14 +6,24 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from client.market_group import market
-from client.terminal import JSON, a_table, note, now, out, print_json, say, show, width_of_ids
-from models.money import format_dollars, micro_of
+from longshore.client.market_group import market
+from longshore.client.terminal import (
+    JSON,
+    a_table,
+    note,
+    now,
+    out,
+    print_json,
+    say,
+    show,
+    width_of_ids,
+)
+from longshore.models.money import format_dollars, micro_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from activities.database import Database
+    from longshore.activities.database import Database
 
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
@@ -32,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
     """List purchases: what was committed and paid, and the nodes that came of each."""
-    from activities.buying.purchase_views import PurchaseViews
+    from longshore.activities.buying.purchase_views import PurchaseViews
 
     found = _ask(lambda db: PurchaseViews(db).purchases(pool=pool, with_ended=everything))
     if pool and not found:
@@ -59,8 +69,8 @@ def purchase(
     as_json: JSON = False,
 ) -> None:
     """Show a purchase: why it was made, with every option in dollars; what came of it and when."""
-    from activities.buying.purchase_details import PurchaseDetails
-    from client.bought_view import purchase_screen
+    from longshore.activities.buying.purchase_details import PurchaseDetails
+    from longshore.client.bought_view import purchase_screen
 
     found = _ask(lambda db: PurchaseDetails(db).purchase(name))
     if as_json:
@@ -71,8 +81,8 @@ def purchase(
 
 def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
     """List blocks: bought time or machines, until when, and what was paid for them."""
-    from activities.buying.purchase_views import PurchaseViews
-    from client.words import cell, zone
+    from longshore.activities.buying.purchase_views import PurchaseViews
+    from longshore.client.words import cell, zone
 
     found = _ask(lambda db: PurchaseViews(db).blocks(pool=pool, with_ended=everything))
     if pool and not found:
@@ -103,9 +113,9 @@ def block(
     as_json: JSON = False,
 ) -> None:
     """Show a block: what was decided about it last, with every option in dollars; its sales."""
-    from activities.buying.block_end_views import BlockEndViews
-    from client.bought_view import block_options_table
-    from client.words import cell, clock, zone
+    from longshore.activities.buying.block_end_views import BlockEndViews
+    from longshore.client.bought_view import block_options_table
+    from longshore.client.words import cell, clock, zone
 
     found = _ask(lambda db: BlockEndViews(db).of_block(name))
     if as_json:
@@ -158,10 +168,10 @@ def let_go(
     it is taken where the pool's policy sells (`resell`), and the pool buys nothing at that market
     until it is over, or until `longshore market resume`, and then uses it first.
     """
-    from activities.buying.block_end_views import BlockEndViews
-    from client.calls import call
-    from client.words import clock, count, span
-    from models.errors import RefusedError
+    from longshore.activities.buying.block_end_views import BlockEndViews
+    from longshore.client.calls import call
+    from longshore.client.words import clock, count, span
+    from longshore.models.errors import RefusedError
 
     given_up = _ask(lambda db: BlockEndViews(db).given_up(name))
     if given_up is not None and not force:
@@ -188,7 +198,7 @@ def costs(
 
     A job pays its share of its node's price for its time, once the node's block has ended.
     """
-    from activities.buying.purchase_views import PurchaseViews
+    from longshore.activities.buying.purchase_views import PurchaseViews
 
     found = _ask(lambda db: PurchaseViews(db).costs(by))
     if as_json:
@@ -212,7 +222,7 @@ def stop(
     as_json: JSON = False,
 ) -> None:
     """Stop buying: no purchase and no order is made from now on. What runs goes on."""
-    from activities.buying.switch import BuyingSwitch
+    from longshore.activities.buying.switch import BuyingSwitch
 
     async def change(database: Database):
         await BuyingSwitch(database).stop(reason)
@@ -227,7 +237,7 @@ def stop(
 
 def resume(as_json: JSON = False) -> None:
     """Let purchases and orders be made again."""
-    from activities.buying.switch import BuyingSwitch
+    from longshore.activities.buying.switch import BuyingSwitch
 
     async def change(database: Database):
         await BuyingSwitch(database).resume()
@@ -253,7 +263,7 @@ def caps(
     as_json: JSON = False,
 ) -> None:
     """Show or set the most that may be committed: for one purchase, or on one day in UTC."""
-    from activities.buying.switch import BuyingSwitch
+    from longshore.activities.buying.switch import BuyingSwitch
 
     if (scope is None) != (dollars is None):
         raise typer.BadParameter("say both: for what, and how many dollars (or none)")
@@ -291,9 +301,9 @@ def orphans(as_json: JSON = False) -> None:
 
     Nothing is changed. Ends with code 1 where there is a difference.
     """
-    from activities.markets.findings import differences
-    from activities.markets.reconcile import NEXT
-    from models.settings import Settings
+    from longshore.activities.markets.findings import differences
+    from longshore.activities.markets.reconcile import NEXT
+    from longshore.models.settings import Settings
 
     found = _ask(lambda db: differences(db, Settings()))
     if as_json:
@@ -315,7 +325,7 @@ def orphans(as_json: JSON = False) -> None:
 
 async def _known(database: Database, pool: str) -> None:
     """Raise NotFoundError, with the pools that there are, where this is none of them."""
-    from activities.snapshot import load_pool
+    from longshore.activities.snapshot import load_pool
 
     async with database.transaction() as connection:
         await load_pool(connection, pool, known=True)
@@ -323,9 +333,9 @@ async def _known(database: Database, pool: str) -> None:
 
 def _ask(question: Callable[[Database], Awaitable[R]]) -> R:
     """Return the answer of a question to the capacity database. Raises UnavailableError."""
-    from activities.database import Database
-    from client.process import run
-    from models.settings import Settings
+    from longshore.activities.database import Database
+    from longshore.client.process import run
+    from longshore.models.settings import Settings
 
     async def ask() -> R:
         database = Database.for_people(Settings().resolve_database_url(), pool_size=1)

@@ -5,34 +5,34 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from activities.buying.coming import purchases_for, purchases_under_way
-from activities.buying.reasons import BuyingReasons, read_standing
-from activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
-from activities.cycle_views import CycleViews
-from activities.database import Database
-from activities.locality import with_locality
-from activities.preemption_inputs import may_stop_any
-from activities.snapshot import load_nodes, load_place, load_pool, load_recent
-from activities.views import Views
-from client.explain import explain
-from client.holds import hold_of
-from client.no_record import why_no_record
-from client.outside_ends import ended_outside_lately, freed, outside_ends_of, shown
-from client.topology import topology_in
-from models.checkpoint import CheckpointInfo
-from models.checkpointing import CheckpointDecision
-from models.cycles import PoolCycles
-from models.domains import PoolTopology
-from models.errors import LongshoreError, NotFoundError
-from models.job import JobSpec, JobState, JobStatus
-from models.job_report import JobReport
-from models.placement import JobRequest, PlacementKind
-from models.pool import no_such_pool
-from models.settings import Settings
-from models.views import Explanation, JobView, NodeView, PoolView
-from scheduling.advice import advice, kind_of_node
-from scheduling.packer import place
-from scheduling.unready import look_past_states
+from longshore.activities.buying.coming import purchases_for, purchases_under_way
+from longshore.activities.buying.reasons import BuyingReasons, read_standing
+from longshore.activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
+from longshore.activities.cycle_views import CycleViews
+from longshore.activities.database import Database
+from longshore.activities.locality import with_locality
+from longshore.activities.preemption_inputs import may_stop_any
+from longshore.activities.snapshot import load_nodes, load_place, load_pool, load_recent
+from longshore.activities.views import Views
+from longshore.client.explain import explain
+from longshore.client.holds import hold_of
+from longshore.client.no_record import why_no_record
+from longshore.client.outside_ends import ended_outside_lately, freed, outside_ends_of, shown
+from longshore.client.topology import topology_in
+from longshore.models.checkpoint import CheckpointInfo
+from longshore.models.checkpointing import CheckpointDecision
+from longshore.models.cycles import PoolCycles
+from longshore.models.domains import PoolTopology
+from longshore.models.errors import LongshoreError, NotFoundError
+from longshore.models.job import JobSpec, JobState, JobStatus
+from longshore.models.job_report import JobReport
+from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.pool import no_such_pool
+from longshore.models.settings import Settings
+from longshore.models.views import Explanation, JobView, NodeView, PoolView
+from longshore.scheduling.advice import advice, kind_of_node
+from longshore.scheduling.packer import place
+from longshore.scheduling.unready import look_past_states
 
 if TYPE_CHECKING:
     from temporalio.client import Client

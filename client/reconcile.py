@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
-from activities.polls import is_polled
-from client.api import Longshore
-from models.errors import UnavailableError
-from models.messages import CONTROL_TASK_QUEUE
-from models.reconcile import ReconcileReport, ReconcileRequest
-from workflows.reconcile import ReconcileWorkflow
+from longshore.activities.polls import is_polled
+from longshore.client.api import Longshore
+from longshore.models.errors import UnavailableError
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.models.reconcile import ReconcileReport, ReconcileRequest
+from longshore.workflows.reconcile import ReconcileWorkflow
 
 _LONGEST = timedelta(minutes=15)
 

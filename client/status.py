@@ -11,13 +11,13 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError
 
-from activities.job_runs import failure_of, has_result
-from client.errors import as_ours
-from client.no_record import PATIENCE, message_of, refused
-from client.outside_ends import outside_end
-from models.job import JobResult, JobState, JobStatus
-from models.messages import Progress, job_workflow_id
-from workflows.job import JobWorkflow
+from longshore.activities.job_runs import failure_of, has_result
+from longshore.client.errors import as_ours
+from longshore.client.no_record import PATIENCE, message_of, refused
+from longshore.client.outside_ends import outside_end
+from longshore.models.job import JobResult, JobState, JobStatus
+from longshore.models.messages import Progress, job_workflow_id
+from longshore.workflows.job import JobWorkflow
 
 JobHandle = WorkflowHandle[JobWorkflow, JobResult]
 _PREFIX = job_workflow_id("")

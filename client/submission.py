@@ -11,25 +11,25 @@ from datetime import UTC, datetime
 import yaml
 from sqlalchemy.exc import DBAPIError
 
-from activities.buying.coming import purchases_under_way
-from activities.buying.reasons import read_standing
-from activities.database import Database, clock
-from activities.queue import why_never
-from activities.snapshot import load_nodes, load_pool
-from models.errors import UnavailableError, UnsatisfiableError
-from models.job import JobSpec
-from models.node import Node, NodeState
-from models.placement import JobRequest
-from models.pool import PoolSpec
-from models.spending import PurchaseUnderWay
-from models.units import format_duration, format_gb, format_gb_per_second, format_watts
-from models.visible import visible
-from scheduling.advice import kind_of_node
-from scheduling.buying.standing import Standing
-from scheduling.buying.words import under_way
-from scheduling.packer import could_ever_place
-from scheduling.unready import in_the_way_for_good
-from scheduling.words import and_more
+from longshore.activities.buying.coming import purchases_under_way
+from longshore.activities.buying.reasons import read_standing
+from longshore.activities.database import Database, clock
+from longshore.activities.queue import why_never
+from longshore.activities.snapshot import load_nodes, load_pool
+from longshore.models.errors import UnavailableError, UnsatisfiableError
+from longshore.models.job import JobSpec
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import JobRequest
+from longshore.models.pool import PoolSpec
+from longshore.models.spending import PurchaseUnderWay
+from longshore.models.units import format_duration, format_gb, format_gb_per_second, format_watts
+from longshore.models.visible import visible
+from longshore.scheduling.advice import kind_of_node
+from longshore.scheduling.buying.standing import Standing
+from longshore.scheduling.buying.words import under_way
+from longshore.scheduling.packer import could_ever_place
+from longshore.scheduling.unready import in_the_way_for_good
+from longshore.scheduling.words import and_more
 
 _SUFFIX = 10
 _MOST_NAMED = 2

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from client.calls import call
-from client.live import (
+from longshore.client.calls import call
+from longshore.client.live import (
     Lines,
     Panel,
     Screen,
@@ -23,16 +23,16 @@ from client.live import (
     follow_job,
     says_that_it_goes_on,
 )
-from client.terminal import JSON, note, out, print_json, say, warn
-from models.document import Override, load_document, read_document
-from models.errors import LongshoreError, SpecError
-from models.job import JobResult, JobSpec
-from models.views import Submission
-from models.visible import brief
+from longshore.client.terminal import JSON, note, out, print_json, say, warn
+from longshore.models.document import Override, load_document, read_document
+from longshore.models.errors import LongshoreError, SpecError
+from longshore.models.job import JobResult, JobSpec
+from longshore.models.views import Submission
+from longshore.models.visible import brief
 
 if TYPE_CHECKING:
-    from activities.logstore import Stream
-    from client.api import Longshore
+    from longshore.activities.logstore import Stream
+    from longshore.client.api import Longshore
 
 _COMMAND = "longshore.command"
 _LAST_LOGS = 30.0
@@ -127,7 +127,7 @@ def submit(
     spec = _in_its_folder(_spec(file, command, overrides), file, overrides)
 
     async def submit_and_wait(api: "Longshore") -> JobResult | None:
-        from client.control_worker import why_not_taken_up
+        from longshore.client.control_worker import why_not_taken_up
 
         submission = await api.submit(spec, key=key, held=hold)
         with says_that_it_goes_on(submission.job_id):
@@ -238,7 +238,7 @@ def print_now(line: str) -> None:
 
 async def follow_with_logs(api: "Longshore", job_id: str, silent: bool) -> JobResult:
     """Copy what the job writes to stdout and stderr, attempt after attempt, until it has ended."""
-    from activities.logstore import STREAMS
+    from longshore.activities.logstore import STREAMS
 
     screen: Screen = Silent() if silent else Lines(note)
     copies: dict[tuple[int, str], _Copy] = {}

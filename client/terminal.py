@@ -19,7 +19,7 @@ from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text as RichText
 
-from models.visible import in_one_line, visible
+from longshore.models.visible import in_one_line, visible
 
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 

@@ -1,11 +1,11 @@
 """The domains of the pools as they are now."""
 
-from activities.database import Database
-from activities.snapshot import load_nodes, load_pool, load_simulated
-from activities.views import Views
-from models.domains import PoolTopology
-from models.settings import Settings
-from scheduling.topology import topology_of
+from longshore.activities.database import Database
+from longshore.activities.snapshot import load_nodes, load_pool, load_simulated
+from longshore.activities.views import Views
+from longshore.models.domains import PoolTopology
+from longshore.models.settings import Settings
+from longshore.scheduling.topology import topology_of
 
 
 async def read_topology(pool: str | None) -> tuple[PoolTopology, ...]:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
 
-from client.limits import limit_columns
-from client.terminal import Text, a_table, heading
-from client.words import SIMULATED, styled
-from models.domains import DomainNode, PoolTopology
-from scheduling.words import count
+from longshore.client.limits import limit_columns
+from longshore.client.terminal import Text, a_table, heading
+from longshore.client.words import SIMULATED, styled
+from longshore.models.domains import DomainNode, PoolTopology
+from longshore.scheduling.words import count
 
 _FIRST = ("domain", "node", "state", "GPUs", "used", "free")
 _NUMBERS = ("GPUs", "used", "free")

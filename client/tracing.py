@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from temporalio.client import Interceptor
 
-from client.process import before_leaving
-from models.errors import StackError
-from models.settings import Settings
+from longshore.client.process import before_leaving
+from longshore.models.errors import StackError
+from longshore.models.settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -10,9 +10,9 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from client.calls import call, known_job
-from client.job_view import jobs_table
-from client.live import (
+from longshore.client.calls import call, known_job
+from longshore.client.job_view import jobs_table
+from longshore.client.live import (
     JSONLines,
     Lines,
     Panel,
@@ -22,16 +22,16 @@ from client.live import (
     follow_job,
     says_that_it_goes_on,
 )
-from client.node_view import LEGEND, node_line, nodes_table
-from client.terminal import Text, heading, note, now, out, print_json_line, say
-from client.words import clock, count, places_of
-from models.errors import UnavailableError
-from models.job import JobResult, JobState
-from models.views import JobView, NodeView
-from scheduling.words import and_more
+from longshore.client.node_view import LEGEND, node_line, nodes_table
+from longshore.client.terminal import Text, heading, note, now, out, print_json_line, say
+from longshore.client.words import clock, count, places_of
+from longshore.models.errors import UnavailableError
+from longshore.models.job import JobResult, JobState
+from longshore.models.views import JobView, NodeView
+from longshore.scheduling.words import and_more
 
 if TYPE_CHECKING:
-    from client.api import Longshore
+    from longshore.client.api import Longshore
 
 _LIVE = frozenset(state for state in JobState if not state.ended)
 _MOST_JOBS = 500

@@ -2,9 +2,9 @@
 
 import os
 
-from models.errors import UnavailableError
-from models.messages import job_workflow_id
-from models.settings import Settings
+from longshore.models.errors import UnavailableError
+from longshore.models.messages import job_workflow_id
+from longshore.models.settings import Settings
 
 
 def workflows_url(settings: Settings) -> str:

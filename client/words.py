@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from client.terminal import Text
-from models.job import JobState
-from models.mig import SLICES, first_slice
-from models.node import NodeState
-from models.views import JobView
-from scheduling.words import format_places
+from longshore.client.terminal import Text
+from longshore.models.job import JobState
+from longshore.models.mig import SLICES, first_slice
+from longshore.models.node import NodeState
+from longshore.models.views import JobView
+from longshore.scheduling.words import format_places
 
 _STYLES = {
     JobState.SUBMITTED: "cyan",

@@ -9,17 +9,17 @@ from pydantic import Field
 from starlette.routing import Match
 from starlette.types import Scope
 
-from activities.providers.base import Provider
-from console.past import Past, whole_turn
-from console.problems import RETRY_AFTER, ApiError, Problem
-from console.quotes import Need, Quotes, next_hour
-from console.security import wants_page
-from models.base import Frozen, Instant, Name
-from models.errors import InvalidOrderError, LongshoreError
-from models.market import Capabilities, InstanceType, NoQuote, NoQuoteReason, Window
-from models.market_memory import HistoryPoint
-from models.money import MICRO
-from models.orderbook_response import OrderbookResponse
+from longshore.activities.providers.base import Provider
+from longshore.console.past import Past, whole_turn
+from longshore.console.problems import RETRY_AFTER, ApiError, Problem
+from longshore.console.quotes import Need, Quotes, next_hour
+from longshore.console.security import wants_page
+from longshore.models.base import Frozen, Instant, Name
+from longshore.models.errors import InvalidOrderError, LongshoreError
+from longshore.models.market import Capabilities, InstanceType, NoQuote, NoQuoteReason, Window
+from longshore.models.market_memory import HistoryPoint
+from longshore.models.money import MICRO
+from longshore.models.orderbook_response import OrderbookResponse
 
 MOST_NODES = 10_000
 MOST_HOURS = 366 * 24

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from console.escaping import escape
-from console.formats import with_code
+from longshore.console.escaping import escape
+from longshore.console.formats import with_code
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">

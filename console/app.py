@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.routing import Match, Mount
 from starlette.types import Scope
 
-from console import (
+from longshore.console import (
     api,
     blocks_page,
     bought_api,
@@ -25,15 +25,15 @@ from console import (
     problems,
     purchases_page,
 )
-from console.api_docs import docs_page
-from console.bought import Bought
-from console.fleet import Fleet
-from console.markets import Markets
-from console.past import Past
-from console.quotes import Quotes
-from console.security import HEALTH, Guard, SafeHeaders, wants_page
-from console.small_pages import missing_page
-from models.settings import Settings
+from longshore.console.api_docs import docs_page
+from longshore.console.bought import Bought
+from longshore.console.fleet import Fleet
+from longshore.console.markets import Markets
+from longshore.console.past import Past
+from longshore.console.quotes import Quotes
+from longshore.console.security import HEALTH, Guard, SafeHeaders, wants_page
+from longshore.console.small_pages import missing_page
+from longshore.models.settings import Settings
 
 _ABOUT = (
     "Nodes and jobs; prices of GPU time at the compute markets that Longshore is set up for, and "

@@ -6,15 +6,15 @@ from urllib.parse import urlencode
 from nicegui import ui
 from starlette.requests import Request
 
-from activities.buying.block_end_views import BlockEndView
-from console import blocks_view as view
-from console import lanes
-from console.bought import Bought
-from console.escaping import escape
-from console.layout import Badge, Card, frame, toggle
-from console.live import follow
-from console.parts import chip, empty, updated
-from models.errors import LongshoreError, NotFoundError
+from longshore.activities.buying.block_end_views import BlockEndView
+from longshore.console import blocks_view as view
+from longshore.console import lanes
+from longshore.console.bought import Bought
+from longshore.console.escaping import escape
+from longshore.console.layout import Badge, Card, frame, toggle
+from longshore.console.live import follow
+from longshore.console.parts import chip, empty, updated
+from longshore.models.errors import LongshoreError, NotFoundError
 
 PATH = view.PATH
 SHOWN = 40

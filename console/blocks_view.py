@@ -4,15 +4,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from urllib.parse import quote
 
-from activities.buying.block_end_views import BlockEndView, SaleView
-from console import lanes
-from console.accounts import account_html, money
-from console.escaping import escape
-from console.formats import price, some, with_code
-from console.parts import CHOSEN, PICKED, amount, chip, facts, how_long, mark, number, table, when
-from console.purchases_view import link as purchase_link
-from models.purchase import BlockState
-from models.spending import BlockDetail, summed
+from longshore.activities.buying.block_end_views import BlockEndView, SaleView
+from longshore.console import lanes
+from longshore.console.accounts import account_html, money
+from longshore.console.escaping import escape
+from longshore.console.formats import price, some, with_code
+from longshore.console.parts import (
+    CHOSEN,
+    PICKED,
+    amount,
+    chip,
+    facts,
+    how_long,
+    mark,
+    number,
+    table,
+    when,
+)
+from longshore.console.purchases_view import link as purchase_link
+from longshore.models.purchase import BlockState
+from longshore.models.spending import BlockDetail, summed
 
 PATH = "/blocks"
 

@@ -4,17 +4,23 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
-from activities.buying.block_end_views import BlockEndView, BlockEndViews
-from activities.buying.purchase_details import PurchaseDetails
-from activities.buying.purchase_views import PurchaseViews
-from activities.buying.switch import BuyingSwitch, SwitchState
-from activities.database import Database
-from activities.markets.findings import differences
-from activities.markets.reconcile import MarketFinding
-from console.sharing import Shared
-from models.purchase import PurchaseState
-from models.settings import Settings
-from models.spending import BlockDetail, BlockView, CostView, PurchaseDetail, PurchaseView
+from longshore.activities.buying.block_end_views import BlockEndView, BlockEndViews
+from longshore.activities.buying.purchase_details import PurchaseDetails
+from longshore.activities.buying.purchase_views import PurchaseViews
+from longshore.activities.buying.switch import BuyingSwitch, SwitchState
+from longshore.activities.database import Database
+from longshore.activities.markets.findings import differences
+from longshore.activities.markets.reconcile import MarketFinding
+from longshore.console.sharing import Shared
+from longshore.models.purchase import PurchaseState
+from longshore.models.settings import Settings
+from longshore.models.spending import (
+    BlockDetail,
+    BlockView,
+    CostView,
+    PurchaseDetail,
+    PurchaseView,
+)
 
 KEPT = 1.0
 """Seconds for which the same answer is given to everybody."""

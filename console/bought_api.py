@@ -6,15 +6,21 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
-from activities.buying.switch import SwitchState
-from activities.markets.reconcile import MarketFinding
-from console.api import PROBLEMS, ForPrograms
-from console.bought import Bought
-from console.problems import ApiError, Problem
-from models.base import Frozen, Instant, Name, WithoutNul
-from models.messages import JOB_ID
-from models.purchase import PurchaseState
-from models.spending import BlockDetail, BlockView, CostView, PurchaseDetail, PurchaseView
+from longshore.activities.buying.switch import SwitchState
+from longshore.activities.markets.reconcile import MarketFinding
+from longshore.console.api import PROBLEMS, ForPrograms
+from longshore.console.bought import Bought
+from longshore.console.problems import ApiError, Problem
+from longshore.models.base import Frozen, Instant, Name, WithoutNul
+from longshore.models.messages import JOB_ID
+from longshore.models.purchase import PurchaseState
+from longshore.models.spending import (
+    BlockDetail,
+    BlockView,
+    CostView,
+    PurchaseDetail,
+    PurchaseView,
+)
 
 MOST = 500
 """Entries of an answer at most."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from models.money import MICRO
-from models.price import CountedLevel, PriceAnswer
+from longshore.models.money import MICRO
+from longshore.models.price import CountedLevel, PriceAnswer
 
 ASK, BID, LIMIT, FAINT = "#d9534a", "#2e9b57", "#c08a00", "rgba(128,140,155,.28)"
 AVERAGE = "#4a86d8"

@@ -29,8 +29,8 @@ def console(
     `longshore up` runs it already. A browser comes in by the link that is printed, or by the
     console's token, which is in the file console-token of the state folder.
     """
-    from console.server import serve
-    from models.settings import Settings
+    from longshore.console.server import serve
+    from longshore.models.settings import Settings
 
     settings = Settings()
     serve(settings, _address(address or settings.console_address), lambda url: _say(url, open_it))
@@ -50,8 +50,8 @@ def _say(link: str, open_it: bool) -> None:
 
 
 def _address(value: str | None) -> str:
-    from models.addresses import parse_address
-    from models.errors import SpecError
+    from longshore.models.addresses import parse_address
+    from longshore.models.errors import SpecError
 
     try:
         found = parse_address(value)

@@ -6,12 +6,12 @@ from urllib.parse import urlencode
 from nicegui import ui
 from starlette.requests import Request
 
-from console import costs_view as view
-from console.bought import Bought
-from console.layout import Badge, Card, frame, toggle
-from console.live import follow
-from console.parts import empty, updated
-from models.errors import LongshoreError
+from longshore.console import costs_view as view
+from longshore.console.bought import Bought
+from longshore.console.layout import Badge, Card, frame, toggle
+from longshore.console.live import follow
+from longshore.console.parts import empty, updated
+from longshore.models.errors import LongshoreError
 
 PATH = view.PATH
 SHOWN = 200

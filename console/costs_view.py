@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from console.accounts import account_html, money
-from console.escaping import escape
-from console.parts import amount, facts, mark, number, table
-from models.spending import CostView, summed
+from longshore.console.accounts import account_html, money
+from longshore.console.escaping import escape
+from longshore.console.parts import amount, facts, mark, number, table
+from longshore.models.spending import CostView, summed
 
 PATH = "/costs"
 _PARTS = (("used", "used"), ("idle", "idle"), ("open", "open"))

@@ -6,13 +6,13 @@ from urllib.parse import urlencode
 from nicegui import ui
 from starlette.requests import Request
 
-from console import cycles_view as view
-from console.fleet import Fleet
-from console.layout import Badge, Card, frame
-from console.live import follow
-from console.parts import empty, updated
-from console.pool_choice import PoolChoice
-from models.errors import LongshoreError
+from longshore.console import cycles_view as view
+from longshore.console.fleet import Fleet
+from longshore.console.layout import Badge, Card, frame
+from longshore.console.live import follow
+from longshore.console.parts import empty, updated
+from longshore.console.pool_choice import PoolChoice
+from longshore.models.errors import LongshoreError
 
 PATH = view.PATH
 SHOWN = 50

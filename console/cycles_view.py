@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-from console.escaping import escape
-from console.formats import count
-from console.parts import SIMULATED_GPUS, number, table, when
-from models.cycles import CycleView, PoolCycles
-from models.units import format_ms
+from longshore.console.escaping import escape
+from longshore.console.formats import count
+from longshore.console.parts import SIMULATED_GPUS, number, table, when
+from longshore.models.cycles import CycleView, PoolCycles
+from longshore.models.units import format_ms
 
 PATH = "/cycles"
 _PARTS = ("Read", "Plan", "Commit", "Explain")

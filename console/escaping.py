@@ -2,7 +2,7 @@
 
 import html
 
-from models.visible import visible
+from longshore.models.visible import visible
 
 
 def escape(text: str) -> str:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-from client.fingerprints import HEADINGS, Alike, fingerprints_of
-from console.escaping import escape
-from console.parts import table
-from models.views import NodeView
-from models.visible import visible
-from scheduling.words import and_more
+from longshore.client.fingerprints import HEADINGS, Alike, fingerprints_of
+from longshore.console.escaping import escape
+from longshore.console.parts import table
+from longshore.models.views import NodeView
+from longshore.models.visible import visible
+from longshore.scheduling.words import and_more
 
 _MOST = 100
 """Rows."""

@@ -6,18 +6,18 @@ from typing import Any, TypeVar, cast
 
 from temporalio.client import Client
 
-from activities.checkpoints.rows import StoredCheckpoints
-from client.api import Longshore
-from client.reading import Reading
-from client.web_ui import job_url
-from console.sharing import Shared
-from models.cycles import PoolCycles
-from models.domains import PoolTopology
-from models.errors import LongshoreError, UnavailableError
-from models.job import JobState
-from models.job_report import JobReport
-from models.settings import Settings
-from models.views import Explanation, JobView, NodeView, PoolView
+from longshore.activities.checkpoints.rows import StoredCheckpoints
+from longshore.client.api import Longshore
+from longshore.client.reading import Reading
+from longshore.client.web_ui import job_url
+from longshore.console.sharing import Shared
+from longshore.models.cycles import PoolCycles
+from longshore.models.domains import PoolTopology
+from longshore.models.errors import LongshoreError, UnavailableError
+from longshore.models.job import JobState
+from longshore.models.job_report import JobReport
+from longshore.models.settings import Settings
+from longshore.models.views import Explanation, JobView, NodeView, PoolView
 
 KEPT = 1.0
 """Seconds for which the same answer is given to everybody."""

@@ -4,17 +4,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
-from activities.checkpoints.rows import StoredCheckpoints
-from console.api import PROBLEMS, ForPrograms
-from console.bought_api import ID, After, Limit, PoolName
-from console.fleet import Fleet
-from console.problems import Problem
-from models.base import Frozen, Name
-from models.cycles import PoolCycles
-from models.domains import PoolTopology
-from models.job import JobState
-from models.job_report import JobReport
-from models.views import Explanation, JobView, NodeView, PoolView
+from longshore.activities.checkpoints.rows import StoredCheckpoints
+from longshore.console.api import PROBLEMS, ForPrograms
+from longshore.console.bought_api import ID, After, Limit, PoolName
+from longshore.console.fleet import Fleet
+from longshore.console.problems import Problem
+from longshore.models.base import Frozen, Name
+from longshore.models.cycles import PoolCycles
+from longshore.models.domains import PoolTopology
+from longshore.models.job import JobState
+from longshore.models.job_report import JobReport
+from longshore.models.views import Explanation, JobView, NodeView, PoolView
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     **{status: PROBLEMS[status] for status in (401, 422, 503)},

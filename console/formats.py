@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from console.escaping import escape
-from models.money import MICRO, micro_of
+from longshore.console.escaping import escape
+from longshore.models.money import MICRO, micro_of
 
 _EXACT = re.compile(r"\$([\d,]+\.\d{3,6})")
 _CENT = MICRO // 100

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 
-from client.node_view import letters_of
-from client.words import gpu_list
-from console.escaping import escape
-from console.lanes import colour_of
-from models.mig import SLICES
-from models.node import NodeState
-from models.views import GPUView, NodeView, PartView
+from longshore.client.node_view import letters_of
+from longshore.client.words import gpu_list
+from longshore.console.escaping import escape
+from longshore.console.lanes import colour_of
+from longshore.models.mig import SLICES
+from longshore.models.node import NodeState
+from longshore.models.views import GPUView, NodeView, PartView
 
 WHOLE = 1000
 """Thousandths of a GPU."""

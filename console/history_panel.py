@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 from nicegui import ui
 
-from console import charts
-from console.escaping import escape
-from console.formats import count, with_code
-from console.layout import Card, chart, redraw
-from console.past import Past, whole_turn
-from models.errors import LongshoreError
-from models.market import InstanceType
-from models.market_memory import HistoryPoint, Quality
+from longshore.console import charts
+from longshore.console.escaping import escape
+from longshore.console.formats import count, with_code
+from longshore.console.layout import Card, chart, redraw
+from longshore.console.past import Past, whole_turn
+from longshore.models.errors import LongshoreError
+from longshore.models.market import InstanceType
+from longshore.models.market_memory import HistoryPoint, Quality
 
 SPANS = {1: "1 hour", 24: "1 day", 168: "1 week", 720: "30 days"}
 POINTS = 180

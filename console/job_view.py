@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from activities.checkpoints.rows import StoredCheckpoints
-from client.job_view import attempt_end, command_of, held, wants
-from client.words import class_of, format_slices, gpu_list
-from console.escaping import escape
-from console.formats import count, some, with_code
-from console.jobs_view import link, waited, waits
-from console.parts import (
+from longshore.activities.checkpoints.rows import StoredCheckpoints
+from longshore.client.job_view import attempt_end, command_of, held, wants
+from longshore.client.words import class_of, format_slices, gpu_list
+from longshore.console.escaping import escape
+from longshore.console.formats import count, some, with_code
+from longshore.console.jobs_view import link, waited, waits
+from longshore.console.parts import (
     PICKED,
     SIMULATED_GPUS,
     facts,
@@ -18,16 +18,16 @@ from console.parts import (
     table,
     when,
 )  # fmt: skip
-from console.purchases_view import link as purchase_link
-from models.gang import GangPlan, PlannedGroup
-from models.job import AttemptRecord, JobState
-from models.job_report import JobReport
-from models.messages import Progress
-from models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
-from models.units import format_bytes
-from models.views import AttemptView, Explanation, JobView
-from scheduling.buying.words import about
-from scheduling.words import and_more
+from longshore.console.purchases_view import link as purchase_link
+from longshore.models.gang import GangPlan, PlannedGroup
+from longshore.models.job import AttemptRecord, JobState
+from longshore.models.job_report import JobReport
+from longshore.models.messages import Progress
+from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
+from longshore.models.units import format_bytes
+from longshore.models.views import AttemptView, Explanation, JobView
+from longshore.scheduling.buying.words import about
+from longshore.scheduling.words import and_more
 
 MOST_NODES = 60
 """Rows of nodes that are listed one by one."""

@@ -6,17 +6,17 @@ from urllib.parse import urlencode
 from nicegui import ui
 from starlette.requests import Request
 
-from console import job_view as view
-from console import jobs_view as lists
-from console.escaping import escape
-from console.fleet import Fleet
-from console.layout import Badge, Card, frame, toggle
-from console.live import follow
-from console.parts import chip, empty, updated
-from console.pool_choice import PoolChoice
-from models.errors import LongshoreError, NoRecordError, NotFoundError
-from models.job_report import JobReport
-from models.views import Explanation
+from longshore.console import job_view as view
+from longshore.console import jobs_view as lists
+from longshore.console.escaping import escape
+from longshore.console.fleet import Fleet
+from longshore.console.layout import Badge, Card, frame, toggle
+from longshore.console.live import follow
+from longshore.console.parts import chip, empty, updated
+from longshore.console.pool_choice import PoolChoice
+from longshore.models.errors import LongshoreError, NoRecordError, NotFoundError
+from longshore.models.job_report import JobReport
+from longshore.models.views import Explanation
 
 PATH = lists.PATH
 _STATES = {name: name.capitalize() for name in lists.STATES}

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode
 
-from client.job_view import held
-from console.escaping import escape
-from console.formats import count, some
-from console.parts import SIMULATED_GPUS, chip, facts, how_long, table
-from models.job import FailureClass, JobState
-from models.views import JobView, PoolView
+from longshore.client.job_view import held
+from longshore.console.escaping import escape
+from longshore.console.formats import count, some
+from longshore.console.parts import SIMULATED_GPUS, chip, facts, how_long, table
+from longshore.models.job import FailureClass, JobState
+from longshore.models.views import JobView, PoolView
 
 PATH = "/jobs"
 SHOWN = 100

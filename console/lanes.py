@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from console.escaping import escape
-from console.parts import how_long
-from models.purchase import BlockState
-from models.spending import BlockDetail, BlockUse
+from longshore.console.escaping import escape
+from longshore.console.parts import how_long
+from longshore.models.purchase import BlockState
+from longshore.models.spending import BlockDetail, BlockUse
 
 COLOURS = 8
 _LAST_TICK, _NARROWEST = 96.0, 3.5

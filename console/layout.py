@@ -7,8 +7,8 @@ from pathlib import Path
 from nicegui import ui
 from starlette.requests import Request
 
-from console.escaping import escape
-from models.addresses import CONSOLE_PAGES
+from longshore.console.escaping import escape
+from longshore.models.addresses import CONSOLE_PAGES
 
 THEME_COOKIE = "longshore_theme"
 

@@ -4,10 +4,10 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from activities.providers.base import Provider
-from activities.providers.registry import connect_all
-from models.errors import LongshoreError
-from models.settings import Settings
+from longshore.activities.providers.base import Provider
+from longshore.activities.providers.registry import connect_all
+from longshore.models.errors import LongshoreError
+from longshore.models.settings import Settings
 
 _log = logging.getLogger(__name__)
 

@@ -7,16 +7,16 @@ from urllib.parse import urlencode
 from nicegui import ui
 from starlette.requests import Request
 
-from console import nodes_view as view
-from console.fingerprints import fingerprints_html
-from console.fleet import Fleet
-from console.gpu_cells import legend_html
-from console.layout import Badge, frame, toggle
-from console.live import follow
-from console.parts import empty, updated
-from console.pool_choice import PoolChoice
-from models.errors import LongshoreError
-from models.views import NodeView
+from longshore.console import nodes_view as view
+from longshore.console.fingerprints import fingerprints_html
+from longshore.console.fleet import Fleet
+from longshore.console.gpu_cells import legend_html
+from longshore.console.layout import Badge, frame, toggle
+from longshore.console.live import follow
+from longshore.console.parts import empty, updated
+from longshore.console.pool_choice import PoolChoice
+from longshore.models.errors import LongshoreError
+from longshore.models.views import NodeView
 
 PATH = view.PATH
 _SHOWN = {"folded": "Alike as one", "all": "Each node"}

@@ -6,16 +6,16 @@ from datetime import datetime
 from itertools import groupby
 from urllib.parse import quote, urlencode
 
-from client.node_view import letters_of, state_of
-from console.escaping import escape
-from console.fingerprints import link_html
-from console.formats import count, some
-from console.gpu_cells import cells_html, letter_html, share_of
-from console.parts import SIMULATED_GPUS, chip, facts, how_long, when
-from models.domains import DomainNode, PoolTopology
-from models.node import NodeState
-from models.views import NodeView, PoolView
-from scheduling.words import and_more
+from longshore.client.node_view import letters_of, state_of
+from longshore.console.escaping import escape
+from longshore.console.fingerprints import link_html
+from longshore.console.formats import count, some
+from longshore.console.gpu_cells import cells_html, letter_html, share_of
+from longshore.console.parts import SIMULATED_GPUS, chip, facts, how_long, when
+from longshore.models.domains import DomainNode, PoolTopology
+from longshore.models.node import NodeState
+from longshore.models.views import NodeView, PoolView
+from longshore.scheduling.words import and_more
 
 PATH = "/nodes"
 NO_DOMAIN = "-"

@@ -7,18 +7,18 @@ from urllib.parse import urlencode
 from nicegui import ui
 from starlette.requests import Request
 
-from console import charts
-from console import orderbook_view as view
-from console.formats import price, some
-from console.history_panel import FaredPanel, HistoryPanel
-from console.layout import Badge, Card, chart, frame, redraw
-from console.live import follow
-from console.past import Past
-from console.quotes import Need, Quote, Quotes, counted, next_hour
-from models.errors import LongshoreError, MarketAwayError
-from models.market import InstanceType, NoQuote, NoQuoteReason, Window
-from models.price import CountedLevel, PriceAnswer
-from scheduling.prices.words import left_out_words
+from longshore.console import charts
+from longshore.console import orderbook_view as view
+from longshore.console.formats import price, some
+from longshore.console.history_panel import FaredPanel, HistoryPanel
+from longshore.console.layout import Badge, Card, chart, frame, redraw
+from longshore.console.live import follow
+from longshore.console.past import Past
+from longshore.console.quotes import Need, Quote, Quotes, counted, next_hour
+from longshore.models.errors import LongshoreError, MarketAwayError
+from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Window
+from longshore.models.price import CountedLevel, PriceAnswer
+from longshore.scheduling.prices.words import left_out_words
 
 PATH = "/orderbook"
 EVERY = 2.0

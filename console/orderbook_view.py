@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from console.escaping import escape
-from console.formats import (
+from longshore.console.escaping import escape
+from longshore.console.formats import (
     clock,
     count,
     dollars,
@@ -15,8 +15,8 @@ from console.formats import (
     span,
     with_code,
 )
-from models.market import Level, NoQuote, NoQuoteReason
-from models.price import CountedLevel, PriceAnswer, Slippage
+from longshore.models.market import Level, NoQuote, NoQuoteReason
+from longshore.models.price import CountedLevel, PriceAnswer, Slippage
 
 ROWS = 14
 """Rows of a table; the recommended one is shown in any case."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from console.escaping import escape
-from console.formats import clock, dollars, with_code
-from models.money import MICRO
+from longshore.console.escaping import escape
+from longshore.console.formats import clock, dollars, with_code
+from longshore.models.money import MICRO
 
 _CENT = MICRO // 100
 _LOOKS = {

@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from activities.database import Database
-from activities.markets.memory import MarketMemory
-from console.sharing import Shared
-from models.market import InstanceType
-from models.market_memory import HistoryPoint, Quality
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.activities.markets.memory import MarketMemory
+from longshore.console.sharing import Shared
+from longshore.models.market import InstanceType
+from longshore.models.market_memory import HistoryPoint, Quality
+from longshore.models.settings import Settings
 
 KEPT = 15.0
 """Seconds for which the same answer is given to everybody."""

@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from models.base import Frozen
-from models.errors import (
+from longshore.models.base import Frozen
+from longshore.models.errors import (
     GoneError,
     LongshoreError,
     MarketAwayError,
@@ -21,7 +21,7 @@ from models.errors import (
     SpecError,
     UnavailableError,
 )
-from models.problems import describe
+from longshore.models.problems import describe
 
 RETRY_AFTER = 5.0
 """Seconds after which to ask again where nobody says better."""

@@ -6,15 +6,15 @@ from urllib.parse import urlencode
 from nicegui import ui
 from starlette.requests import Request
 
-from console import purchases_view as view
-from console.bought import Bought
-from console.escaping import escape
-from console.formats import some
-from console.layout import Badge, Card, frame, toggle
-from console.live import follow
-from console.parts import chip, empty, updated
-from models.errors import LongshoreError, NotFoundError
-from models.spending import PurchaseDetail
+from longshore.console import purchases_view as view
+from longshore.console.bought import Bought
+from longshore.console.escaping import escape
+from longshore.console.formats import some
+from longshore.console.layout import Badge, Card, frame, toggle
+from longshore.console.live import follow
+from longshore.console.parts import chip, empty, updated
+from longshore.models.errors import LongshoreError, NotFoundError
+from longshore.models.spending import PurchaseDetail
 
 PATH = view.PATH
 SHOWN = 200

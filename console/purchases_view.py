@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from urllib.parse import quote
 
-from activities.buying.switch import Cap, SwitchState
-from activities.markets.reconcile import NEXT, MarketFinding, Mismatch
-from console.accounts import account_html, money
-from console.escaping import escape
-from console.formats import price, some, with_code
-from console.parts import CHOSEN, PICKED, amount, chip, facts, mark, number, table, when
-from models.spending import (
+from longshore.activities.buying.switch import Cap, SwitchState
+from longshore.activities.markets.reconcile import NEXT, MarketFinding, Mismatch
+from longshore.console.accounts import account_html, money
+from longshore.console.escaping import escape
+from longshore.console.formats import price, some, with_code
+from longshore.console.parts import CHOSEN, PICKED, amount, chip, facts, mark, number, table, when
+from longshore.models.spending import (
     Happened,
     OptionRecord,
     OrderView,
@@ -19,7 +19,7 @@ from models.spending import (
     named,
     summed,
 )
-from scheduling.words import listed
+from longshore.scheduling.words import listed
 
 PATH = "/purchases"
 _SERVES = 12

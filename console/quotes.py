@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from typing import TypeVar
 
-from activities.providers.base import Provider
-from console.sharing import Shared
-from models.base import Frozen
-from models.errors import MarketAwayError, NotFoundError, UnavailableError
-from models.market import InstanceType, Level, NoQuote, OrderBook, Window
-from models.price import CountedLevel, PriceAnswer, PriceNeed
-from models.visible import shown
-from scheduling.prices.price import price
+from longshore.activities.providers.base import Provider
+from longshore.console.sharing import Shared
+from longshore.models.base import Frozen
+from longshore.models.errors import MarketAwayError, NotFoundError, UnavailableError
+from longshore.models.market import InstanceType, Level, NoQuote, OrderBook, Window
+from longshore.models.price import CountedLevel, PriceAnswer, PriceNeed
+from longshore.models.visible import shown
+from longshore.scheduling.prices.price import price
 
 BOOK_KEPT = 2.0
 """Seconds for which a book is shown to everybody before it is read again."""

@@ -19,10 +19,10 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from console.problems import problem
-from console.small_pages import entering_page, login_page
-from models.errors import UnavailableError
-from models.settings import Settings
+from longshore.console.problems import problem
+from longshore.console.small_pages import entering_page, login_page
+from longshore.models.errors import UnavailableError
+from longshore.models.settings import Settings
 
 HEALTH = "/healthz"
 LOGIN = "/login"

@@ -10,12 +10,12 @@ from urllib.parse import urlencode
 
 import uvicorn
 
-from console.app import build
-from console.connections import BoundedProtocol
-from console.security import ensure_token
-from models.addresses import host_and_port, url_of
-from models.errors import StackError
-from models.settings import Settings
+from longshore.console.app import build
+from longshore.console.connections import BoundedProtocol
+from longshore.console.security import ensure_token
+from longshore.models.addresses import host_and_port, url_of
+from longshore.models.errors import StackError
+from longshore.models.settings import Settings
 
 _GRACE = 3
 """Seconds that open connections get at the end."""
@@ -74,5 +74,12 @@ def _log_to_stderr(settings: Settings) -> None:
         force=True,
     )
     # The first three write a line for each look at a market, uvicorn each socket with its query.
-    for noisy in ("activities.providers", "httpx", "httpcore", "uvicorn", "engineio", "socketio"):
+    for noisy in (
+        "longshore.activities.providers",
+        "httpx",
+        "httpcore",
+        "uvicorn",
+        "engineio",
+        "socketio",
+    ):
         logging.getLogger(noisy).setLevel(logging.WARNING)

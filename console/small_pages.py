@@ -2,7 +2,7 @@
 
 from urllib.parse import quote
 
-from console.escaping import escape
+from longshore.console.escaping import escape
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from models.visible import shown
+from longshore.models.visible import shown
 
 CONSOLE_PAGES = (
     ("/orderbook", "Order book"),

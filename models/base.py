@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from models.docs import field_docs
+from longshore.models.docs import field_docs
 
 _put = object.__setattr__
 

@@ -10,8 +10,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from models.base import Frozen, Instant, Name, Wire
-from models.buying import (
+from longshore.models.base import Frozen, Instant, Name, Wire
+from longshore.models.buying import (
     BookQuote,
     BuyingPolicy,
     CapacityUnderWay,
@@ -19,10 +19,10 @@ from models.buying import (
     Release,
     UnmetJob,
 )
-from models.job import Tier
-from models.market import Window
-from models.placement import PackingPolicy, RecentJobs
-from models.units import Duration
+from longshore.models.job import Tier
+from longshore.models.market import Window
+from longshore.models.placement import PackingPolicy, RecentJobs
+from longshore.models.units import Duration
 
 
 class BlockFacts(Frozen):

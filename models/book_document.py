@@ -11,11 +11,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from models.base import Frozen, Instant
-from models.counts import DIGITS, Count
-from models.market import InstanceType, Level, OrderBook
-from models.money import MicroDollars, micro_of
-from models.visible import shown
+from longshore.models.base import Frozen, Instant
+from longshore.models.counts import DIGITS, Count
+from longshore.models.market import InstanceType, Level, OrderBook
+from longshore.models.money import MicroDollars, micro_of
+from longshore.models.visible import shown
 
 _MOST_GPUS = 10**9
 _MOST_HOURS = 1_000_000.0

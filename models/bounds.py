@@ -14,7 +14,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Validati
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema, to_json
 
-from models.visible import brief, shown
+from longshore.models.visible import brief, shown
 
 TAKEN: Final = {"taken": True}
 """Context of a validation of what was taken already, by whichever version."""

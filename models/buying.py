@@ -11,13 +11,13 @@ from typing import Self
 
 from pydantic import Field
 
-from models.base import Frozen, Instant, Name
-from models.buying_policy import Among as Among
-from models.buying_policy import BuyingPolicy as BuyingPolicy
-from models.buying_policy import BuyingRule as BuyingRule
-from models.buying_policy import Caps as Caps
-from models.job import Tier
-from models.market import (
+from longshore.models.base import Frozen, Instant, Name
+from longshore.models.buying_policy import Among as Among
+from longshore.models.buying_policy import BuyingPolicy as BuyingPolicy
+from longshore.models.buying_policy import BuyingRule as BuyingRule
+from longshore.models.buying_policy import Caps as Caps
+from longshore.models.job import Tier
+from longshore.models.market import (
     Capabilities,
     NoQuote,
     Offer,
@@ -25,10 +25,10 @@ from models.market import (
     OrderRequest,
     Window,
 )
-from models.money import Money
-from models.node import Node
-from models.placement import JobRequest, RecentJobs, RunningJob
-from models.units import GB, Duration
+from longshore.models.money import Money
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, RecentJobs, RunningJob
+from longshore.models.units import GB, Duration
 
 _MINUTE = timedelta(minutes=1)
 

@@ -5,9 +5,9 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import Frozen, Instant, Name
-from models.book_document import BookDocument, Dollars
-from models.buying import (
+from longshore.models.base import Frozen, Instant, Name
+from longshore.models.book_document import BookDocument, Dollars
+from longshore.models.buying import (
     BookQuote,
     BuyingPolicy,
     CapacityUnderWay,
@@ -17,13 +17,13 @@ from models.buying import (
     Unmet,
     UnmetJob,
 )
-from models.counts import Count
-from models.market import Capabilities, Offer
-from models.node import Node
-from models.placement import JobRequest, RunningJob
-from models.pool import PoolPacking
-from models.statefile import NodeEntry
-from models.units import GB, Duration
+from longshore.models.counts import Count
+from longshore.models.market import Capabilities, Offer
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.pool import PoolPacking
+from longshore.models.statefile import NodeEntry
+from longshore.models.units import GB, Duration
 
 
 class WaitingJob(JobRequest):

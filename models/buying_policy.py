@@ -10,15 +10,15 @@ from typing import Annotated, Self, cast
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from models.base import Frozen
-from models.bounds import Most
-from models.counts import Count
-from models.job import Tier
-from models.margins import DEFAULT_MARGINS, Margins
-from models.market import InstanceType
-from models.money import Cap, Money
-from models.packing import PackingPolicy
-from models.units import Duration
+from longshore.models.base import Frozen
+from longshore.models.bounds import Most
+from longshore.models.counts import Count
+from longshore.models.job import Tier
+from longshore.models.margins import DEFAULT_MARGINS, Margins
+from longshore.models.market import InstanceType
+from longshore.models.money import Cap, Money
+from longshore.models.packing import PackingPolicy
+from longshore.models.units import Duration
 
 USUAL_MAX_PRICE = 10_000_000
 

@@ -7,10 +7,10 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field
 
-from models.base import Instant, Reason, Wire
-from models.placement import PlacementKey
-from models.units import Duration
-from models.visible import shown
+from longshore.models.base import Instant, Reason, Wire
+from longshore.models.placement import PlacementKey
+from longshore.models.units import Duration
+from longshore.models.visible import shown
 
 _LINE = re.compile(r"saved(?:, step (\d{1,18}))?(?:, took (\d{1,9}(?:\.\d{1,9})?)s)?", re.ASCII)
 _NAME = re.compile(r"(\d{6})-(\d{6})-s(\d+|x)-(\d{4})of(\d{4})\.manifest")

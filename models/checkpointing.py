@@ -8,10 +8,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import Frozen, Instant, Name, Wire
-from models.checkpoint import SaveRequest
-from models.money import Money
-from models.units import Duration
+from longshore.models.base import Frozen, Instant, Name, Wire
+from longshore.models.checkpoint import SaveRequest
+from longshore.models.money import Money
+from longshore.models.units import Duration
 
 CHECKPOINT_WATCH_WORKFLOW = "CheckpointWatchWorkflow"
 CHECKPOINT_WATCH_SCHEDULE = "longshore-checkpoint-watch"

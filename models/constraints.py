@@ -13,8 +13,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from models.bounds import Most, is_taken
-from models.visible import shown
+from longshore.models.bounds import Most, is_taken
+from longshore.models.visible import shown
 
 MOST_CONSTRAINTS = 64
 LONGEST_CONSTRAINT = 1_000

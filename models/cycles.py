@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from models.base import Instant, Wire
+from longshore.models.base import Instant, Wire
 
 LOOKED_BACK = timedelta(hours=1)
 AT_MOST = 500

@@ -4,9 +4,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import ClassVar
 
-from models.base import Frozen, Input, Instant, Name, Reason, Wire
-from models.margins import Margins as Margins
-from models.placement import PlacementKey
+from longshore.models.base import Frozen, Input, Instant, Name, Reason, Wire
+from longshore.models.margins import Margins as Margins
+from longshore.models.placement import PlacementKey
 
 DISK_REFUSES = "the work folder of its agent cannot be written"
 """Why an agent has its node take no more jobs; the error follows."""

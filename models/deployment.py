@@ -7,8 +7,8 @@ from typing import Self
 
 from pydantic import Field
 
-from models.base import Instant, Wire
-from models.errors import SpecError
+from longshore.models.base import Instant, Wire
+from longshore.models.errors import SpecError
 
 DEFAULT_DEPLOYMENT = "longshore"
 DEPLOYMENT_VARIABLE = "TEMPORAL_DEPLOYMENT_NAME"

@@ -13,10 +13,10 @@ from typing import NamedTuple, NoReturn, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from models.errors import SpecError
-from models.plain_yaml import Located, parse_yaml
-from models.problems import bounded, find, known_fields
-from models.visible import brief
+from longshore.models.errors import SpecError
+from longshore.models.plain_yaml import Located, parse_yaml
+from longshore.models.problems import bounded, find, known_fields
+from longshore.models.visible import brief
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -4,10 +4,10 @@ from typing import Self
 
 from pydantic import Field
 
-from models.base import Frozen, Instant
-from models.node import NodeState
-from models.placement import Decision, JobRequest, PackingRule
-from models.topology import LinkClass
+from longshore.models.base import Frozen, Instant
+from longshore.models.node import NodeState
+from longshore.models.placement import Decision, JobRequest, PackingRule
+from longshore.models.topology import LinkClass
 
 
 class DomainNode(Frozen):

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from models.base import Frozen
+from longshore.models.base import Frozen
 
 
 class GangPacking(StrEnum):

@@ -6,7 +6,7 @@ limited. So they travel as one tuple, and what holds for one holds for all.
 
 from typing import NamedTuple
 
-from models.mig import SLICES, profile_slices
+from longshore.models.mig import SLICES, profile_slices
 
 UNLIMITED = float("inf")
 """What a node has of an amount that nobody limits there."""

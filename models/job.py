@@ -15,15 +15,24 @@ from pydantic import (
     model_validator,
 )
 
-from models.base import LONGEST_TEXT, Frozen, Instant, Name, Reason, ShortText, Text, Wire
-from models.bounds import TAKEN, Most, json_bytes, largest
-from models.constraints import Constraints
-from models.counts import DIGITS, Count
-from models.mig import MigProfile, profile_gb
-from models.signals import SignalName
-from models.taken_before import clamped
-from models.topology import Conformance, Gang
-from models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts, format_gb
+from longshore.models.base import (
+    LONGEST_TEXT,
+    Frozen,
+    Instant,
+    Name,
+    Reason,
+    ShortText,
+    Text,
+    Wire,
+)
+from longshore.models.bounds import TAKEN, Most, json_bytes, largest
+from longshore.models.constraints import Constraints
+from longshore.models.counts import DIGITS, Count
+from longshore.models.mig import MigProfile, profile_gb
+from longshore.models.signals import SignalName
+from longshore.models.taken_before import clamped
+from longshore.models.topology import Conformance, Gang
+from longshore.models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts, format_gb
 
 ASSUMED_DURATION = timedelta(hours=1)
 """How long a job is taken to run that does not say it."""

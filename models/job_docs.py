@@ -1,6 +1,6 @@
 """What is written about the job file, made from the models: docs/job-file.md.
 
-`python -m models.job_docs` writes the page; a test holds page and models equal.
+`python -m longshore.models.job_docs` writes the page; a test holds page and models equal.
 """
 
 import json
@@ -18,14 +18,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-import models.errors
-from models.base import Name, ShortText, Text
-from models.bounds import Most
-from models.counts import DIGITS
-from models.docs import field_docs, member_docs
-from models.document import load_document
-from models.errors import LongshoreError, SpecError
-from models.job import (
+from longshore.models.base import Name, ShortText, Text
+from longshore.models.bounds import Most
+from longshore.models.counts import DIGITS
+from longshore.models.docs import field_docs, member_docs
+from longshore.models.document import load_document
+from longshore.models.errors import LongshoreError, SpecError
+from longshore.models.job import (
     CheckpointContract,
     Data,
     Environment,
@@ -36,11 +35,11 @@ from models.job import (
     RetryRule,
     Tier,
 )
-from models.job_examples import FULL_EXAMPLE, OF_ONE_GPU, WRONG_EXAMPLE
-from models.mig import MigProfile
-from models.signals import SignalName
-from models.topology import Conformance, Gang
-from models.units import (
+from longshore.models.job_examples import FULL_EXAMPLE, OF_ONE_GPU, WRONG_EXAMPLE
+from longshore.models.mig import MigProfile
+from longshore.models.signals import SignalName
+from longshore.models.topology import Conformance, Gang
+from longshore.models.units import (
     GB,
     Duration,
     GBPerSecond,

@@ -2,13 +2,13 @@
 
 from typing import Self
 
-from models.base import Wire
-from models.checkpoint import CheckpointInfo
-from models.checkpointing import CheckpointDecision
-from models.job import JobSpec, JobStatus
-from models.messages import Progress
-from models.spending import PurchaseUnderWay
-from models.views import AttemptView, JobView
+from longshore.models.base import Wire
+from longshore.models.checkpoint import CheckpointInfo
+from longshore.models.checkpointing import CheckpointDecision
+from longshore.models.job import JobSpec, JobStatus
+from longshore.models.messages import Progress
+from longshore.models.spending import PurchaseUnderWay
+from longshore.models.views import AttemptView, JobView
 
 
 class JobReport(Wire):

@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from models.base import Frozen
-from models.units import Duration
+from longshore.models.base import Frozen
+from longshore.models.units import Duration
 
 
 class Margins(Frozen):

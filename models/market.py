@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from models.base import Frozen, Instant, Name, Wire
-from models.money import MicroDollars
-from models.units import GB, format_gb, parse_gb
-from models.visible import shown
+from longshore.models.base import Frozen, Instant, Name, Wire
+from longshore.models.money import MicroDollars
+from longshore.models.units import GB, format_gb, parse_gb
+from longshore.models.visible import shown
 
 _INSTANCE_TYPE = re.compile(
     r"^(?P<gpus>[1-9]\d{0,3})x(?P<type>[A-Za-z][A-Za-z0-9_+.]*)(-(?P<vram>\d+(\.\d+)?GB))?$",

@@ -9,10 +9,10 @@ from typing import Self
 
 from pydantic import Field
 
-from models.base import Instant, Wire
-from models.market import Window
-from models.money import MicroDollars, format_dollars
-from models.price import PriceAnswer
+from longshore.models.base import Instant, Wire
+from longshore.models.market import Window
+from longshore.models.money import MicroDollars, format_dollars
+from longshore.models.price import PriceAnswer
 
 MARKET_WATCH_WORKFLOW = "MarketWatchWorkflow"
 MARKET_WATCH_SCHEDULE = "longshore-market-watch"

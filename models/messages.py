@@ -15,19 +15,19 @@ from pydantic import (
     model_validator,
 )
 
-from models.base import Input, Instant, Name, Reason, StartInput, Wire, known_or
-from models.bounds import Range
-from models.checkpoint import CheckpointInfo
-from models.departures import Leaving
-from models.errors import SpecError
-from models.job import AttemptRecord, FailureClass, JobResult, JobSpec
-from models.node import Inventory, Liveness, NodeIdentity, NodeState
-from models.placement import Placement, PlacementKey
-from models.problems import bounded, describe_all, no_such_fields
-from models.protocol import COUNTS_HEARTBEATS
-from models.taken_before import MOST_MISTAKES
-from models.units import Duration
-from models.visible import shown
+from longshore.models.base import Input, Instant, Name, Reason, StartInput, Wire, known_or
+from longshore.models.bounds import Range
+from longshore.models.checkpoint import CheckpointInfo
+from longshore.models.departures import Leaving
+from longshore.models.errors import SpecError
+from longshore.models.job import AttemptRecord, FailureClass, JobResult, JobSpec
+from longshore.models.node import Inventory, Liveness, NodeIdentity, NodeState
+from longshore.models.placement import Placement, PlacementKey
+from longshore.models.problems import bounded, describe_all, no_such_fields
+from longshore.models.protocol import COUNTS_HEARTBEATS
+from longshore.models.taken_before import MOST_MISTAKES
+from longshore.models.units import Duration
+from longshore.models.visible import shown
 
 CONTROL_TASK_QUEUE = "longshore"
 """Where control workers take workflows and database activities."""

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from models.visible import shown
+from longshore.models.visible import shown
 
 SLICES = 8
 """Of memory, on every GPU listed here."""

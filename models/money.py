@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from models.visible import shown
+from longshore.models.visible import shown
 
 MICRO = 1_000_000
 """Micro-dollars in a dollar."""

@@ -6,14 +6,14 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from models.base import Frozen, Instant, Name, Reason, Wire
-from models.bounds import FIRST_MISTAKE, Most, Range, Word, is_given
-from models.host import UNLIMITED, HostAmounts
-from models.job import Tier
-from models.mig import SLICES, MigPositions, MigProfile
-from models.topology import MOST_GPUS, GPUIndex, NodeTopology
-from models.units import GB, MOST_CPUS, GBPerSecond, Watts
-from models.visible import brief
+from longshore.models.base import Frozen, Instant, Name, Reason, Wire
+from longshore.models.bounds import FIRST_MISTAKE, Most, Range, Word, is_given
+from longshore.models.host import UNLIMITED, HostAmounts
+from longshore.models.job import Tier
+from longshore.models.mig import SLICES, MigPositions, MigProfile
+from longshore.models.topology import MOST_GPUS, GPUIndex, NodeTopology
+from longshore.models.units import GB, MOST_CPUS, GBPerSecond, Watts
+from longshore.models.visible import brief
 
 
 class NodeState(StrEnum):

@@ -7,10 +7,10 @@ from typing import Self
 
 from pydantic import Field
 
-from models.base import Instant, Wire
-from models.market import Level, NoQuote, NoQuoteReason, OrderBook
-from models.money import MICRO
-from models.price import CountedLevel, PriceAnswer
+from longshore.models.base import Instant, Wire
+from longshore.models.market import Level, NoQuote, NoQuoteReason, OrderBook
+from longshore.models.money import MICRO
+from longshore.models.price import CountedLevel, PriceAnswer
 
 
 class OrderbookLevel(Wire):

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from models.base import Frozen
-from models.counts import Count
-from models.gang import GangPacking
-from models.margins import DEFAULT_MARGINS, Margins
-from models.money import Money
-from models.units import Duration
+from longshore.models.base import Frozen
+from longshore.models.counts import Count
+from longshore.models.gang import GangPacking
+from longshore.models.margins import DEFAULT_MARGINS, Margins
+from longshore.models.money import Money
+from longshore.models.units import Duration
 
 
 class PackingRule(StrEnum):

@@ -6,18 +6,18 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import Frozen, Instant, Name, Wire
-from models.constraints import Constraints
-from models.gang import GangPlan
-from models.host import HostAmounts, power_of
-from models.job import ASSUMED_DURATION, JobSpec, Tier, check_gpus
-from models.mig import MigProfile
-from models.packing import GPUChoice as GPUChoice
-from models.packing import PackingPolicy as PackingPolicy
-from models.packing import PackingRule as PackingRule
-from models.packing import ScoreWeights as ScoreWeights
-from models.topology import Conformance, Gang, LinkClass
-from models.units import GB, Duration, GBPerSecond, Watts
+from longshore.models.base import Frozen, Instant, Name, Wire
+from longshore.models.constraints import Constraints
+from longshore.models.gang import GangPlan
+from longshore.models.host import HostAmounts, power_of
+from longshore.models.job import ASSUMED_DURATION, JobSpec, Tier, check_gpus
+from longshore.models.mig import MigProfile
+from longshore.models.packing import GPUChoice as GPUChoice
+from longshore.models.packing import PackingPolicy as PackingPolicy
+from longshore.models.packing import PackingRule as PackingRule
+from longshore.models.packing import ScoreWeights as ScoreWeights
+from longshore.models.topology import Conformance, Gang, LinkClass
+from longshore.models.units import GB, Duration, GBPerSecond, Watts
 
 
 class PlacementKind(StrEnum):

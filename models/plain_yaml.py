@@ -7,7 +7,7 @@ from typing import Any, NoReturn, cast
 
 import yaml
 
-from models.visible import name_of_place
+from longshore.models.visible import name_of_place
 
 _STR = "tag:yaml.org,2002:str"
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")

@@ -5,16 +5,16 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Self
 
-from models.base import Frozen, Name
-from models.bounds import TAKEN
-from models.buying import BuyingPolicy
-from models.checkpointing import CheckpointPolicy
-from models.errors import NotFoundError
-from models.margins import Margins
-from models.placement import PackingPolicy, PackingRule
-from models.preemption import PreemptionPolicy
-from models.units import Duration
-from models.visible import shown
+from longshore.models.base import Frozen, Name
+from longshore.models.bounds import TAKEN
+from longshore.models.buying import BuyingPolicy
+from longshore.models.checkpointing import CheckpointPolicy
+from longshore.models.errors import NotFoundError
+from longshore.models.margins import Margins
+from longshore.models.placement import PackingPolicy, PackingRule
+from longshore.models.preemption import PreemptionPolicy
+from longshore.models.units import Duration
+from longshore.models.visible import shown
 
 
 class Growth(StrEnum):

@@ -10,13 +10,13 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from models.base import Frozen, Instant, Name
-from models.counts import Count
-from models.job import Tier
-from models.mig import SLICES
-from models.money import Money
-from models.placement import JobRequest, RunningJob
-from models.units import GB, Duration
+from longshore.models.base import Frozen, Instant, Name
+from longshore.models.counts import Count
+from longshore.models.job import Tier
+from longshore.models.mig import SLICES
+from longshore.models.money import Money
+from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.units import GB, Duration
 
 
 class PreemptionLevels(StrEnum):

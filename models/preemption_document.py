@@ -5,17 +5,17 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import Frozen, Instant, Name
-from models.counts import Count
-from models.host import power_of
-from models.job import Tier
-from models.money import Money
-from models.node import Node
-from models.placement import JobRequest, RunningJob
-from models.preemption import BuyQuote, PreemptionPolicy, RunningWork, WorkCheckpoint
-from models.statefile import ClusterState
-from models.topology import Gang
-from models.units import GB, GBPerSecond, Watts
+from longshore.models.base import Frozen, Instant, Name
+from longshore.models.counts import Count
+from longshore.models.host import power_of
+from longshore.models.job import Tier
+from longshore.models.money import Money
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.preemption import BuyQuote, PreemptionPolicy, RunningWork, WorkCheckpoint
+from longshore.models.statefile import ClusterState
+from longshore.models.topology import Gang
+from longshore.models.units import GB, GBPerSecond, Watts
 
 
 class RunningEntry(Frozen):

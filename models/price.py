@@ -4,9 +4,9 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from models.base import Frozen, Instant, Wire
-from models.market import Level, NoQuote, Window
-from models.money import MicroDollars
+from longshore.models.base import Frozen, Instant, Wire
+from longshore.models.market import Level, NoQuote, Window
+from longshore.models.money import MicroDollars
 
 
 class PriceNeed(Frozen):

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple, cast, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from models.base import Name, Text
-from models.bounds import GIVEN
-from models.job import DataName, EnvName
-from models.taken_before import MOST_MISTAKES
-from models.visible import brief, name_of_place, shown
+from longshore.models.base import Name, Text
+from longshore.models.bounds import GIVEN
+from longshore.models.job import DataName, EnvName
+from longshore.models.taken_before import MOST_MISTAKES
+from longshore.models.visible import brief, name_of_place, shown
 
 _EXPECTED = {
     "int_type": "a whole number",

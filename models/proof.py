@@ -9,8 +9,8 @@ import hashlib
 import hmac
 from datetime import datetime, timedelta
 
-from models.errors import ClockError, TokenError
-from models.messages import Registration
+from longshore.models.errors import ClockError, TokenError
+from longshore.models.messages import Registration
 
 MAX_AGE = timedelta(minutes=10)
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from models.base import Instant, Name, StartInput, Wire
-from models.block_end import BlockOptionKind, SaleIntent
-from models.bounds import Most
-from models.job import Tier
-from models.market import Offer, OrderState, Window
-from models.money import MicroDollars, format_dollars
-from models.units import Duration
+from longshore.models.base import Instant, Name, StartInput, Wire
+from longshore.models.block_end import BlockOptionKind, SaleIntent
+from longshore.models.bounds import Most
+from longshore.models.job import Tier
+from longshore.models.market import Offer, OrderState, Window
+from longshore.models.money import MicroDollars, format_dollars
+from longshore.models.units import Duration
 
 PURCHASE_WORKFLOW = "PurchaseWorkflow"
 BLOCK_WORKFLOW = "BlockWorkflow"

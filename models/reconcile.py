@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from models.base import Frozen, Instant, StartInput, Wire
-from models.job import JobResult, JobState, JobStatus
-from models.messages import LeaseEnd, NodeStatus, StopProcessRequest
-from models.node import NodeState
+from longshore.models.base import Frozen, Instant, StartInput, Wire
+from longshore.models.job import JobResult, JobState, JobStatus
+from longshore.models.messages import LeaseEnd, NodeStatus, StopProcessRequest
+from longshore.models.node import NodeState
 
 RECONCILE_WORKFLOW = "ReconcileWorkflow"
 RECONCILE_SCHEDULE = "longshore-reconcile"

@@ -23,15 +23,15 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from models.addresses import Address, without_secrets
-from models.base import Wire
-from models.counts import Count
-from models.departures import Margins
-from models.errors import SpecError, UnavailableError
-from models.node import Liveness
-from models.settings_file import source_checkout
-from models.settings_sources import FileSource, problems_of
-from models.units import Duration
+from longshore.models.addresses import Address, without_secrets
+from longshore.models.base import Wire
+from longshore.models.counts import Count
+from longshore.models.departures import Margins
+from longshore.models.errors import SpecError, UnavailableError
+from longshore.models.node import Liveness
+from longshore.models.settings_file import source_checkout
+from longshore.models.settings_sources import FileSource, problems_of
+from longshore.models.units import Duration
 
 
 def _upper(value: object) -> object:

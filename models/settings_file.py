@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from models.errors import SpecError
+from longshore.models.errors import SpecError
 
 FILE_NAME = "longshore.toml"
 FILE_VARIABLE = "LONGSHORE_CONFIG"

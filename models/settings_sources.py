@@ -10,8 +10,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from models.problems import describe
-from models.settings_file import FILE_VARIABLE, SettingsFile, settings_file
+from longshore.models.problems import describe
+from longshore.models.settings_file import FILE_VARIABLE, SettingsFile, settings_file
 
 PREFIX = "LONGSHORE_"
 DEFAULT = "default"

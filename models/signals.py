@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from models.bounds import is_taken
-from models.visible import shown
+from longshore.models.bounds import is_taken
+from longshore.models.visible import shown
 
 SIGNALS = (
     "SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL",

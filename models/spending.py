@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
-from models.base import Instant, Wire
-from models.block_end import BlockDecision
-from models.money import format_dollars
-from models.purchase import BlockState, PurchaseState
-from models.units import Duration
+from longshore.models.base import Instant, Wire
+from longshore.models.block_end import BlockDecision
+from longshore.models.money import format_dollars
+from longshore.models.purchase import BlockState, PurchaseState
+from longshore.models.units import Duration
 
 
 class Account(Wire):

@@ -5,14 +5,14 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from models.base import Frozen, Instant
-from models.counts import DIGITS, Count
-from models.job import Tier
-from models.mig import SLICES, listed_models, positions_of, slices_gb
-from models.node import GPU, Block, GPUParts, Node, NodeState
-from models.pool import PoolPacking
-from models.topology import LinkClass, NodeTopology
-from models.units import (
+from longshore.models.base import Frozen, Instant
+from longshore.models.counts import DIGITS, Count
+from longshore.models.job import Tier
+from longshore.models.mig import SLICES, listed_models, positions_of, slices_gb
+from longshore.models.node import GPU, Block, GPUParts, Node, NodeState
+from longshore.models.pool import PoolPacking
+from longshore.models.topology import LinkClass, NodeTopology
+from longshore.models.units import (
     GB,
     GBPerSecond,
     Watts,

@@ -1,8 +1,8 @@
 """What travels when a spare takes the place of a node of a gang."""
 
-from models.base import Frozen, Reason, Wire
-from models.messages import LeaseEnd
-from models.placement import Placement, PlacementKey
+from longshore.models.base import Frozen, Reason, Wire
+from longshore.models.messages import LeaseEnd
+from longshore.models.placement import Placement, PlacementKey
 
 
 class HeldNode(Frozen):

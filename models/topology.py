@@ -9,10 +9,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from models.base import Frozen, ShortText, Wire, known_or
-from models.bounds import FIRST_MISTAKE, Most, Range, Word
-from models.counts import DIGITS, Count
-from models.visible import brief
+from longshore.models.base import Frozen, ShortText, Wire, known_or
+from longshore.models.bounds import FIRST_MISTAKE, Most, Range, Word
+from longshore.models.counts import DIGITS, Count
+from longshore.models.visible import brief
 
 REGION_LABEL = "region"
 CLUSTER_LABEL = "cluster"

@@ -13,7 +13,7 @@ from typing import Annotated, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from models.visible import shown
+from longshore.models.visible import shown
 
 MOST = 1e9
 """GB, GB/s or watts: an exabyte, or a large power station. Nothing that people mean is more."""

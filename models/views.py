@@ -2,16 +2,16 @@
 
 from datetime import timedelta
 
-from models.base import Instant, Wire
-from models.block_end import BlockDecision
-from models.checkpointing import CheckpointDecision
-from models.job import FailureClass, JobResult, JobState, Tier
-from models.node import HostFirmware, NodeState
-from models.placement import Decision
-from models.pool import PoolSpec
-from models.preemption import PreemptionPlan, Spared
-from models.spending import BuyingRecord, JobCost, PurchaseUnderWay
-from models.units import Duration
+from longshore.models.base import Instant, Wire
+from longshore.models.block_end import BlockDecision
+from longshore.models.checkpointing import CheckpointDecision
+from longshore.models.job import FailureClass, JobResult, JobState, Tier
+from longshore.models.node import HostFirmware, NodeState
+from longshore.models.placement import Decision
+from longshore.models.pool import PoolSpec
+from longshore.models.preemption import PreemptionPlan, Spared
+from longshore.models.spending import BuyingRecord, JobCost, PurchaseUnderWay
+from longshore.models.units import Duration
 
 
 class JobView(Wire):

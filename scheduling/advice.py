@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from models.job import Tier
-from models.node import Node, NodeState
-from models.placement import JobRequest, Rejection, RejectionCode
-from models.visible import brief
-from scheduling.packer import could_ever_place
-from scheduling.words import count, listed
+from longshore.models.job import Tier
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import JobRequest, Rejection, RejectionCode
+from longshore.models.visible import brief
+from longshore.scheduling.packer import could_ever_place
+from longshore.scheduling.words import count, listed
 
 
 class _Help(NamedTuple):

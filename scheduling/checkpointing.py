@@ -14,12 +14,17 @@ before. Jobs of higher classes count by their chance to take these GPUs before t
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from models.checkpointing import CheckpointDecision, CheckpointPolicy, CheckpointTerm, Risks
-from models.placement import JobRequest
-from models.preemption import PreemptionPolicy, RunningWork
-from models.units import format_duration
-from scheduling.buying.words import about
-from scheduling.preemption.costs import cost_of, why_not
+from longshore.models.checkpointing import (
+    CheckpointDecision,
+    CheckpointPolicy,
+    CheckpointTerm,
+    Risks,
+)
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import PreemptionPolicy, RunningWork
+from longshore.models.units import format_duration
+from longshore.scheduling.buying.words import about
+from longshore.scheduling.preemption.costs import cost_of, why_not
 
 _HOUR = timedelta(hours=1)
 

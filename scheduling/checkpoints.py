@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from models.base import Frozen
-from models.checkpoint import LocalCheckpoint, ManifestName
+from longshore.models.base import Frozen
+from longshore.models.checkpoint import LocalCheckpoint, ManifestName
 
 
 class WholeCheckpoint(Frozen):

@@ -12,9 +12,9 @@ from datetime import datetime
 from itertools import chain
 from typing import NamedTuple
 
-from models.domains import DomainLeft
-from models.node import Node
-from models.placement import (
+from longshore.models.domains import DomainLeft
+from longshore.models.node import Node
+from longshore.models.placement import (
     CyclePlan,
     Decision,
     JobRequest,
@@ -22,14 +22,14 @@ from models.placement import (
     RecentJobs,
     RunningJob,
 )
-from scheduling.order import noted, queue_order
-from scheduling.placement.columns import Columns
-from scheduling.placement.filters import LabelNames, labels_named
-from scheduling.placement.kept import KeptNodes
-from scheduling.placement.mix import Mix, mix_of
-from scheduling.placement.state import order_on_node, view_nodes
-from scheduling.planner import Planner
-from scheduling.topology import domains_with_rest
+from longshore.scheduling.order import noted, queue_order
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.filters import LabelNames, labels_named
+from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.placement.mix import Mix, mix_of
+from longshore.scheduling.placement.state import order_on_node, view_nodes
+from longshore.scheduling.planner import Planner
+from longshore.scheduling.topology import domains_with_rest
 
 
 def plan(

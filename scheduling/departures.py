@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from models.departures import Cause, Departure, DeparturePlan, Leaving, Margins, Occupant
+from longshore.models.departures import Cause, Departure, DeparturePlan, Leaving, Margins, Occupant
 
 _SOON = timedelta(seconds=1)
 """Between two looks at a node that still takes jobs, at least."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from models.job import AttemptRecord, FailureClass
+from longshore.models.job import AttemptRecord, FailureClass
 
 _ENOUGH = 2
 """Nodes on which a process could not be started: one may lack something, two hardly do."""

@@ -9,12 +9,12 @@ Both are time of the same GPUs, so their price decides nothing: it says in dolla
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-from models.margins import Margins
-from models.mig import SLICES, profile_slices
-from models.money import about
-from models.placement import JobRequest
-from models.units import format_duration
-from scheduling.departures import lead_of
+from longshore.models.margins import Margins
+from longshore.models.mig import SLICES, profile_slices
+from longshore.models.money import about
+from longshore.models.placement import JobRequest
+from longshore.models.units import format_duration
+from longshore.scheduling.departures import lead_of
 
 _HOUR = timedelta(hours=1)
 _SECOND = timedelta(seconds=1)

@@ -20,11 +20,11 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import NamedTuple
 
-from models.mig import profile_slices
-from models.packing import PackingPolicy
-from models.placement import JobRequest
-from scheduling.order import HIGHEST, order_in_class
-from scheduling.placement.mix import SLICE_MILLI
+from longshore.models.mig import profile_slices
+from longshore.models.packing import PackingPolicy
+from longshore.models.placement import JobRequest
+from longshore.scheduling.order import HIGHEST, order_in_class
+from longshore.scheduling.placement.mix import SLICE_MILLI
 
 _ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "expected_duration", "data"}
 _asked = attrgetter(*(name for name in JobRequest.model_fields if name not in _ITS_OWN))

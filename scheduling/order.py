@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol, TypeVar
 
-from models.packing import PackingPolicy
-from models.placement import Decision, JobRequest
+from longshore.models.packing import PackingPolicy
+from longshore.models.placement import Decision, JobRequest
 
 HIGHEST = 10
 """The highest class: nothing counts as more."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from models.job import Tier
-from models.node import Node
-from models.placement import (
+from longshore.models.job import Tier
+from longshore.models.node import Node
+from longshore.models.placement import (
     Candidate,
     Decision,
     JobRequest,
@@ -15,18 +15,18 @@ from models.placement import (
     Rejection,
     RejectionCode,
 )
-from scheduling.gangs.decision import place_gang
-from scheduling.gangs.nodes import GangNodes
-from scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
-from scheduling.placement.columns import Columns
-from scheduling.placement.feasibility import could_ever_hold
-from scheduling.placement.feasibility import explain as explain_rejection
-from scheduling.placement.gpus import Chosen
-from scheduling.placement.mix import mix_of
-from scheduling.placement.scan import Scan, Scanner
-from scheduling.placement.scoring import provider_for
-from scheduling.placement.state import Need, view_nodes
-from scheduling.words import (
+from longshore.scheduling.gangs.decision import place_gang
+from longshore.scheduling.gangs.nodes import GangNodes
+from longshore.scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.feasibility import could_ever_hold
+from longshore.scheduling.placement.feasibility import explain as explain_rejection
+from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.mix import mix_of
+from longshore.scheduling.placement.scan import Scan, Scanner
+from longshore.scheduling.placement.scoring import provider_for
+from longshore.scheduling.placement.state import Need, view_nodes
+from longshore.scheduling.words import (
     count,
     format_gpus,
     format_link,

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from functools import cached_property, partial
 
-from models.job import Tier
-from models.node import Node
-from models.placement import (
+from longshore.models.job import Tier
+from longshore.models.node import Node
+from longshore.models.placement import (
     CyclePlan,
     Decision,
     JobRequest,
@@ -15,15 +15,15 @@ from models.placement import (
     PlacementKind,
     Reservation,
 )
-from models.topology import Gang
-from scheduling import bulk
-from scheduling.bulk.collector import paused
-from scheduling.gangs.decision import place_gang
-from scheduling.gangs.nodes import GangNodes
-from scheduling.gangs.offers import need_of_share
-from scheduling.gangs.start import first_gang_start
-from scheduling.order import noted
-from scheduling.packer import (
+from longshore.models.topology import Gang
+from longshore.scheduling import bulk
+from longshore.scheduling.bulk.collector import paused
+from longshore.scheduling.gangs.decision import place_gang
+from longshore.scheduling.gangs.nodes import GangNodes
+from longshore.scheduling.gangs.offers import need_of_share
+from longshore.scheduling.gangs.start import first_gang_start
+from longshore.scheduling.order import noted
+from longshore.scheduling.packer import (
     ALTERNATIVES,
     behind_reservations,
     candidates_of,
@@ -35,16 +35,16 @@ from scheduling.packer import (
     waiting,
     waits_as,
 )
-from scheduling.placement import rearranging
-from scheduling.placement.columns import Columns
-from scheduling.placement.gpus import Chosen, mask_of
-from scheduling.placement.mix import Mix
-from scheduling.placement.rearranging import Rearranging, Taken, hold_of
-from scheduling.placement.reservations import NoStart, first_start, open_from
-from scheduling.placement.scan import Scan, Scanner
-from scheduling.placement.state import Hold, Need
-from scheduling.told import ToldToWait
-from scheduling.words import format_gpus, format_part
+from longshore.scheduling.placement import rearranging
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.gpus import Chosen, mask_of
+from longshore.scheduling.placement.mix import Mix
+from longshore.scheduling.placement.rearranging import Rearranging, Taken, hold_of
+from longshore.scheduling.placement.reservations import NoStart, first_start, open_from
+from longshore.scheduling.placement.scan import Scan, Scanner
+from longshore.scheduling.placement.state import Hold, Need
+from longshore.scheduling.told import ToldToWait
+from longshore.scheduling.words import format_gpus, format_part
 
 
 class Planner:

@@ -8,10 +8,10 @@ is young too.
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from models.job import JobState, JobStatus
-from models.messages import LeaseEnd, job_workflow_id, node_workflow_id, pool_workflow_id
-from models.purchase import purchase_workflow_id
-from models.reconcile import (
+from longshore.models.job import JobState, JobStatus
+from longshore.models.messages import LeaseEnd, job_workflow_id, node_workflow_id, pool_workflow_id
+from longshore.models.purchase import purchase_workflow_id
+from longshore.models.reconcile import (
     EndAttempt,
     Finding,
     FindingKind,
@@ -27,7 +27,7 @@ from models.reconcile import (
     TellPlaced,
     WorkflowState,
 )
-from scheduling.reconcile_lost import (
+from longshore.scheduling.reconcile_lost import (
     Lost,
     lost_blocks,
     lost_jobs,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from models.placement import Decision, PlacementKind
+from longshore.models.placement import Decision, PlacementKind
 
 _A_MINUTE = timedelta(minutes=1)
 _TENTH = 10

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pydantic import ValidationError
 
-from models.placement import CyclePlan, Decision, JobRequest, PlacementKind
-from models.problems import describe_all
+from longshore.models.placement import CyclePlan, Decision, JobRequest, PlacementKind
+from longshore.models.problems import describe_all
 
 Plan = Callable[[Sequence[JobRequest]], CyclePlan]
 MOST_BYTES = 2_000_000

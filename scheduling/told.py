@@ -7,11 +7,11 @@ either, whatever the words are by then.
 
 from typing import NamedTuple
 
-from models.placement import Decision, RejectionCode
-from models.topology import Gang
-from scheduling.placement.columns import Columns
-from scheduling.placement.reservations import NoStart
-from scheduling.placement.state import Need
+from longshore.models.placement import Decision, RejectionCode
+from longshore.models.topology import Gang
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.reservations import NoStart
+from longshore.scheduling.placement.state import Need
 
 
 class _Told(NamedTuple):

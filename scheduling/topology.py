@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from models.domains import DomainNode, DomainView, PoolTopology
-from models.node import Node, NodeState
-from models.topology import (
+from longshore.models.domains import DomainNode, DomainView, PoolTopology
+from longshore.models.node import Node, NodeState
+from longshore.models.topology import (
     CLUSTER_LABEL,
     DOMAIN_LABEL,
     FABRIC_LABELS,
@@ -13,8 +13,8 @@ from models.topology import (
     RACK_LABEL,
     REGION_LABEL,
 )
-from scheduling.placement.links import slowest_link
-from scheduling.placement.state import NodeView
+from longshore.scheduling.placement.links import slowest_link
+from longshore.scheduling.placement.state import NodeView
 
 
 class DomainKey(NamedTuple):

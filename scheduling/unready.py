@@ -9,11 +9,17 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
-from models.node import Node, NodeState
-from models.placement import Decision, JobRequest, PackingPolicy, Rejection, RejectionCode
-from scheduling.packer import place
-from scheduling.placement.state import without_jobs
-from scheduling.words import format_rejected
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import (
+    Decision,
+    JobRequest,
+    PackingPolicy,
+    Rejection,
+    RejectionCode,
+)
+from longshore.scheduling.packer import place
+from longshore.scheduling.placement.state import without_jobs
+from longshore.scheduling.words import format_rejected
 
 
 def look_past_states(

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from models.mig import first_slice
-from models.placement import JobRequest, PackingRule, RejectionCode, ScoreTerms
-from models.preemption import Spared
-from models.topology import LinkClass
+from longshore.models.mig import first_slice
+from longshore.models.placement import JobRequest, PackingRule, RejectionCode, ScoreTerms
+from longshore.models.preemption import Spared
+from longshore.models.topology import LinkClass
 
 MOST_NODES = 4
 """That a sentence names with their GPUs."""

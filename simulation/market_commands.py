@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from client.market_group import market
-from client.process import leave
-from client.terminal import note
-from models.errors import LongshoreError, StackError
-from models.money import format_dollars, micro_of
-from models.settings import MarketInfo, Settings
-from simulation.market.background import Profile
+from longshore.client.market_group import market
+from longshore.client.process import leave
+from longshore.client.terminal import note
+from longshore.models.errors import LongshoreError, StackError
+from longshore.models.money import format_dollars, micro_of
+from longshore.models.settings import MarketInfo, Settings
+from longshore.simulation.market.background import Profile
 
 DEFAULT_PORT = 8486
 
@@ -72,11 +72,11 @@ def _run(
     balance: int,
     quick: bool,
 ) -> None:
-    from activities.providers.access import running_market
-    from simulation.market.market import Market, Options
-    from simulation.market.nodes import AgentRoom
-    from simulation.market.server import MarketServer
-    from simulation.market.world import QUICK, Knobs
+    from longshore.activities.providers.access import running_market
+    from longshore.simulation.market.market import Market, Options
+    from longshore.simulation.market.nodes import AgentRoom
+    from longshore.simulation.market.server import MarketServer
+    from longshore.simulation.market.world import QUICK, Knobs
 
     if running := running_market(settings):
         raise StackError(
@@ -108,7 +108,7 @@ def _run(
 
 
 def _announce(file: Path, url: str, token: str) -> None:
-    from workers.processes import write_atomically
+    from longshore.workers.processes import write_atomically
 
     file.parent.mkdir(parents=True, exist_ok=True)
     info = MarketInfo(url=url, token=token, pid=os.getpid())

@@ -11,20 +11,20 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.migrations import upgrade
-from client.api import Longshore
-from client.late_answers import AskAgain
-from client.payloads import data_converter
-from client.process import leave
-from models.settings import Settings, StackInfo
+from longshore.activities.database import Database
+from longshore.activities.migrations import upgrade
+from longshore.client.api import Longshore
+from longshore.client.late_answers import AskAgain
+from longshore.client.payloads import data_converter
+from longshore.client.process import leave
+from longshore.models.settings import Settings, StackInfo
+from longshore.workers.stack import Stack
+from longshore.workers.telemetry import start_runtime
 from tests.support.clearing import end_everything
 from tests.support.control import new_pool, serving_control
 from tests.support.databases import make_template, own_database
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.scripted_node import ScriptedNode
-from workers.stack import Stack
-from workers.telemetry import start_runtime
 
 pytest_plugins = (
     "tests.support.warm", "tests.support.chromium", "tests.support.leftovers",

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from typer.core import TyperGroup
 
-from activities.node import launch
-from client.cli import command_line
-from models.document import read_document
-from models.job import JobSpec
-from models.orderbook_response import OrderbookResponse
-from models.search import SEARCH_ATTRIBUTES
-from workers import schedules
-from workers.schedules import Recurring
-from workers.versioning import WORKFLOWS
+from longshore.activities.node import launch
+from longshore.client.cli import command_line
+from longshore.models.document import read_document
+from longshore.models.job import JobSpec
+from longshore.models.orderbook_response import OrderbookResponse
+from longshore.models.search import SEARCH_ATTRIBUTES
+from longshore.workers import schedules
+from longshore.workers.schedules import Recurring
+from longshore.workers.versioning import WORKFLOWS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(

@@ -13,17 +13,16 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-import models
-from models import cycles, domains, spending, views
-from models.job import FailureClass, JobState, Tier
-from models.market import MachineState, OrderState
-from models.messages import LeaseEnd
-from models.node import NodeState
-from models.packing import PackingRule
-from models.placement import PlacementKind, RejectionCode
-from models.purchase import BlockState, PurchaseState
-from models.spending import HeldBy
-from models.topology import LinkClass
+from longshore.models import cycles, domains, spending, views
+from longshore.models.job import FailureClass, JobState, Tier
+from longshore.models.market import MachineState, OrderState
+from longshore.models.messages import LeaseEnd
+from longshore.models.node import NodeState
+from longshore.models.packing import PackingRule
+from longshore.models.placement import PlacementKind, RejectionCode
+from longshore.models.purchase import BlockState, PurchaseState
+from longshore.models.spending import HeldBy
+from longshore.models.topology import LinkClass
 from tests.test_docs import NAMES, ROOT
 
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()

@@ -3,7 +3,7 @@
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
-from models.errors import UnavailableError
+from longshore.models.errors import UnavailableError
 from tests.support.waiting import eventually
 
 LATE = RPCError("Timeout expired", RPCStatusCode.CANCELLED, b"")

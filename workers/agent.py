@@ -17,31 +17,31 @@ from pydantic import Field
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.checkpoints.store import CheckpointStore
-from activities.logstore import LogStore
-from activities.metrics import FENCES, Metrics
-from activities.node.fence import Fence
-from activities.node.full_disk import FullDisk
-from activities.node.inventory import SimulatedGPUs, take_inventory
-from activities.node.outcome import AGENT_STOPPED, CUT_OFF
-from activities.node.process import NodeActivities
-from activities.node.processes import Processes
-from activities.node.pruning import Keeping, Pruner, is_job_over
-from activities.node.system import close_to_others, keep_private
-from client.connection import server_address
-from models.base import Frozen, Instant, Name
-from models.bounds import Word
-from models.errors import NodeTakenError, SpecError, UnavailableError
-from models.job import Tier
-from models.messages import node_task_queue
-from models.node import Address, Inventory, Labels, NodeIdentity
-from models.problems import beyond_bounds
-from models.protocol import BUILD
-from models.settings import Settings
-from workers.health import agent_parts, serving_health
-from workers.notice import pass_on_notices
-from workers.registration import LONGEST_WAIT, Registrar, connect_patiently
-from workers.telemetry import start_runtime
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.logstore import LogStore
+from longshore.activities.metrics import FENCES, Metrics
+from longshore.activities.node.fence import Fence
+from longshore.activities.node.full_disk import FullDisk
+from longshore.activities.node.inventory import SimulatedGPUs, take_inventory
+from longshore.activities.node.outcome import AGENT_STOPPED, CUT_OFF
+from longshore.activities.node.process import NodeActivities
+from longshore.activities.node.processes import Processes
+from longshore.activities.node.pruning import Keeping, Pruner, is_job_over
+from longshore.activities.node.system import close_to_others, keep_private
+from longshore.client.connection import server_address
+from longshore.models.base import Frozen, Instant, Name
+from longshore.models.bounds import Word
+from longshore.models.errors import NodeTakenError, SpecError, UnavailableError
+from longshore.models.job import Tier
+from longshore.models.messages import node_task_queue
+from longshore.models.node import Address, Inventory, Labels, NodeIdentity
+from longshore.models.problems import beyond_bounds
+from longshore.models.protocol import BUILD
+from longshore.models.settings import Settings
+from longshore.workers.health import agent_parts, serving_health
+from longshore.workers.notice import pass_on_notices
+from longshore.workers.registration import LONGEST_WAIT, Registrar, connect_patiently
+from longshore.workers.telemetry import start_runtime
 
 _NAME_FILE = "node-name"
 FIRST_WATCH = 5.0

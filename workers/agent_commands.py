@@ -11,14 +11,14 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from activities.node.inventory import SimulatedGPUs, parse_simulated
-from client.process import leave, run
-from models.bounds import GIVEN
-from models.errors import LongshoreError, SpecError
-from models.job import Tier
-from models.problems import Problem, find
-from models.settings import Settings
-from models.units import (
+from longshore.activities.node.inventory import SimulatedGPUs, parse_simulated
+from longshore.client.process import leave, run
+from longshore.models.bounds import GIVEN
+from longshore.models.errors import LongshoreError, SpecError
+from longshore.models.job import Tier
+from longshore.models.problems import Problem, find
+from longshore.models.settings import Settings
+from longshore.models.units import (
     MOST,
     MOST_CPUS,
     parse_duration,
@@ -26,9 +26,9 @@ from models.units import (
     parse_gb_per_second,
     parse_watts,
 )
-from models.visible import shown
-from workers import logs
-from workers.agent import AgentOptions, run_agent
+from longshore.models.visible import shown
+from longshore.workers import logs
+from longshore.workers.agent import AgentOptions, run_agent
 
 
 def register(app: typer.Typer) -> None:

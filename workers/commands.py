@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from models.settings import StackInfo
-    from workers.stack import Stack
+    from longshore.models.settings import StackInfo
+    from longshore.workers.stack import Stack
 
 # The rest is imported where a command needs it: every command of `longshore` loads this module.
 
@@ -38,7 +38,7 @@ def up(
     Without --nodes: the nodes that ran before, else the GPUs of this machine, else two
     simulated nodes.
     """
-    from workers.local import (
+    from longshore.workers.local import (
         choose_nodes,
         start_agents,
         start_console,
@@ -89,8 +89,8 @@ def down(
 @db.command("upgrade")
 def db_upgrade() -> None:
     """Bring the schema of the capacity database up to date."""
-    from activities.migrations import upgrade
-    from models.settings import Settings
+    from longshore.activities.migrations import upgrade
+    from longshore.models.settings import Settings
 
     typer.echo(f"the database is at revision {upgrade(Settings().resolve_database_url())}")
 
@@ -98,7 +98,7 @@ def db_upgrade() -> None:
 @db.command("url")
 def db_url() -> None:
     """Print the address of the capacity database."""
-    from models.settings import Settings
+    from longshore.models.settings import Settings
 
     typer.echo(Settings().resolve_database_url())
 
@@ -114,10 +114,10 @@ def db_psql(context: typer.Context) -> None:
 
 
 def _stack() -> Stack:
-    from activities.migrations import upgrade
-    from models.search import SEARCH_ATTRIBUTES
-    from models.settings import Settings
-    from workers.stack import Stack
+    from longshore.activities.migrations import upgrade
+    from longshore.models.search import SEARCH_ATTRIBUTES
+    from longshore.models.settings import Settings
+    from longshore.workers.stack import Stack
 
     return Stack(Settings(), search_attributes=SEARCH_ATTRIBUTES, migrate=upgrade)
 
@@ -127,9 +127,9 @@ def _progress(line: str) -> None:
 
 
 def _schedule(stack: Stack) -> tuple[str, ...]:
-    from client.connection import connect
-    from client.process import run
-    from workers.schedules import ensure_schedules
+    from longshore.client.connection import connect
+    from longshore.client.process import run
+    from longshore.workers.schedules import ensure_schedules
 
     async def ensure() -> tuple[str, ...]:
         temporal = await connect(stack.settings)
@@ -139,7 +139,7 @@ def _schedule(stack: Stack) -> tuple[str, ...]:
 
 
 def _summary(stack: Stack, info: StackInfo) -> dict[str, object]:
-    from workers.local import local_nodes
+    from longshore.workers.local import local_nodes
 
     return {
         "temporal_address": info.temporal_address,
@@ -151,7 +151,7 @@ def _summary(stack: Stack, info: StackInfo) -> dict[str, object]:
 
 
 def _say_where_things_are(stack: Stack, info: StackInfo) -> None:
-    from workers.local import local_nodes
+    from longshore.workers.local import local_nodes
 
     typer.echo("\nLongshore is up.")
     rows = [
@@ -170,14 +170,14 @@ def _say_where_things_are(stack: Stack, info: StackInfo) -> None:
 
 
 def _console(stack: Stack) -> str:
-    from models.addresses import url_of
+    from longshore.models.addresses import url_of
 
     address = stack.settings.console_address
     return f"{url_of(address)} (`longshore ui` prints a link)" if address else "off"
 
 
 def _pages(stack: Stack) -> list[tuple[str, str]]:
-    from models.addresses import CONSOLE_PAGES, url_of
+    from longshore.models.addresses import CONSOLE_PAGES, url_of
 
     address = stack.settings.console_address
     if address is None:
@@ -186,7 +186,7 @@ def _pages(stack: Stack) -> list[tuple[str, str]]:
 
 
 def _psql(stack: Stack) -> str:
-    from models.errors import StackError
+    from longshore.models.errors import StackError
 
     if not stack.settings.database_url:
         return str(stack.postgres.program("psql"))

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client.terminal import JSON, Text, a_table, print_json, show
+from longshore.client.terminal import JSON, Text, a_table, print_json, show
 
 if TYPE_CHECKING:
-    from models.settings import Settings
+    from longshore.models.settings import Settings
 
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
@@ -31,10 +31,10 @@ def config(
     docs/settings.md says what each is for.
     """
     if example:
-        from workers.settings_page import example_file
+        from longshore.workers.settings_page import example_file
 
         return typer.echo(example_file(), nl=False)
-    from models.settings import Settings
+    from longshore.models.settings import Settings
 
     rows = effective(Settings())
     if as_json:
@@ -48,8 +48,8 @@ def config(
 
 def effective(settings: Settings) -> list[dict[str, Any]]:
     """Return setting, value and origin of each setting; secrets and passwords in URLs masked."""
-    from models.addresses import without_secrets
-    from models.settings_sources import origins
+    from longshore.models.addresses import without_secrets
+    from longshore.models.settings_sources import origins
 
     values = settings.model_dump(mode="json")
     return [

@@ -12,50 +12,50 @@ from temporalio.client import Client
 from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.buying.block_clearing import BlockClearingActivities
-from activities.buying.block_decisions import BlockDecisionActivities
-from activities.buying.blocks import BlockActivities
-from activities.buying.deciding import BuyingActivities
-from activities.buying.going_on import GoingOnActivities
-from activities.buying.machines import MachineActivities
-from activities.buying.purchasing import PurchasingActivities
-from activities.buying.sales import SaleActivities
-from activities.buying.taking_up import TakingUpActivities
-from activities.checkpoints.rows import CheckpointActivities, keep_observing
-from activities.checkpoints.store import CheckpointStore
-from activities.checkpoints.watch import CheckpointWatchActivities, CheckpointWatches
-from activities.cycle import CycleActivities
-from activities.database import Database
-from activities.departures import DepartureActivities, NodeLooks
-from activities.markets.watch import MarketWatchActivities
-from activities.metrics import SILENT, Metrics
-from activities.migrations import current_revision
-from activities.node.system import keep_private
-from activities.queue import QueueActivities
-from activities.reconcile import ReconcileActivities
-from activities.registry import RegistryActivities
-from activities.revisions import mismatch
-from activities.schedules import Schedules
-from activities.signals import Signals
-from activities.spares import SpareActivities
-from client.connection import connect
-from client.process import leave
-from client.process import run as run_loop
-from models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE, WorkerVersion
-from models.errors import LongshoreError, RefusedError, SpecError, UnavailableError
-from models.messages import CONTROL_TASK_QUEUE
-from models.protocol import BUILD
-from models.settings import Settings
-from workers import logs
-from workers.control_health import ControlHealth
-from workers.health import serving_health
-from workers.sampling import keep_sampling
-from workers.schedules import keep_watches_awake
-from workers.stopping import stop_on_signals
-from workers.telemetry import start_runtime
-from workers.uninterrupted import UninterruptedRunner
-from workers.versioning import deployment_config, look_after, workflows_of
-from workflows.arguments import FittingArguments
+from longshore.activities.buying.block_clearing import BlockClearingActivities
+from longshore.activities.buying.block_decisions import BlockDecisionActivities
+from longshore.activities.buying.blocks import BlockActivities
+from longshore.activities.buying.deciding import BuyingActivities
+from longshore.activities.buying.going_on import GoingOnActivities
+from longshore.activities.buying.machines import MachineActivities
+from longshore.activities.buying.purchasing import PurchasingActivities
+from longshore.activities.buying.sales import SaleActivities
+from longshore.activities.buying.taking_up import TakingUpActivities
+from longshore.activities.checkpoints.rows import CheckpointActivities, keep_observing
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.checkpoints.watch import CheckpointWatchActivities, CheckpointWatches
+from longshore.activities.cycle import CycleActivities
+from longshore.activities.database import Database
+from longshore.activities.departures import DepartureActivities, NodeLooks
+from longshore.activities.markets.watch import MarketWatchActivities
+from longshore.activities.metrics import SILENT, Metrics
+from longshore.activities.migrations import current_revision
+from longshore.activities.node.system import keep_private
+from longshore.activities.queue import QueueActivities
+from longshore.activities.reconcile import ReconcileActivities
+from longshore.activities.registry import RegistryActivities
+from longshore.activities.revisions import mismatch
+from longshore.activities.schedules import Schedules
+from longshore.activities.signals import Signals
+from longshore.activities.spares import SpareActivities
+from longshore.client.connection import connect
+from longshore.client.process import leave
+from longshore.client.process import run as run_loop
+from longshore.models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE, WorkerVersion
+from longshore.models.errors import LongshoreError, RefusedError, SpecError, UnavailableError
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.models.protocol import BUILD
+from longshore.models.settings import Settings
+from longshore.workers import logs
+from longshore.workers.control_health import ControlHealth
+from longshore.workers.health import serving_health
+from longshore.workers.sampling import keep_sampling
+from longshore.workers.schedules import keep_watches_awake
+from longshore.workers.stopping import stop_on_signals
+from longshore.workers.telemetry import start_runtime
+from longshore.workers.uninterrupted import UninterruptedRunner
+from longshore.workers.versioning import deployment_config, look_after, workflows_of
+from longshore.workflows.arguments import FittingArguments
 
 GRACE = timedelta(seconds=10)
 """What is under way at the end has so long to finish."""
@@ -65,7 +65,7 @@ _NO_VERSION = (
     f"--set-current: this worker is no version; set {DEPLOYMENT_VARIABLE} and {BUILD_VARIABLE}"
 )
 
-logger = logging.getLogger("workers.control")  # also where it runs as __main__
+logger = logging.getLogger("longshore.workers.control")  # also where it runs as __main__
 
 
 def workflow_runner(*, strict: bool = False) -> WorkflowRunner:
@@ -229,7 +229,7 @@ async def _watched(
 
 
 def main(*, set_current: bool = False) -> None:
-    """Run the control worker in the foreground: `python -m workers.control`.
+    """Run the control worker in the foreground: `python -m longshore.workers.control`.
 
     It is a version of a worker deployment where the environment names one.
     """

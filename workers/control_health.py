@@ -8,11 +8,11 @@ from sqlalchemy import text
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.database import Database
-from activities.polls import POLL_SEEN_WITHIN, last_polls
-from models.errors import LongshoreError
-from models.messages import CONTROL_TASK_QUEUE
-from workers.health import OK, Parts
+from longshore.activities.database import Database
+from longshore.activities.polls import POLL_SEEN_WITHIN, last_polls
+from longshore.models.errors import LongshoreError
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.workers.health import OK, Parts
 
 CHECK_EVERY = 2.0
 ANSWER_WITHIN = 3.0

@@ -9,9 +9,9 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from activities.node.fence import Fence
-from models.addresses import host_and_port
-from models.errors import StackError
+from longshore.activities.node.fence import Fence
+from longshore.models.addresses import host_and_port
+from longshore.models.errors import StackError
 
 OK = "ok"
 Parts = Mapping[str, str]

@@ -7,17 +7,17 @@ from typing import NoReturn
 
 import httpx
 
-from models.addresses import LOOPBACK, url_of
-from models.errors import StackError
-from models.messages import CONTROL_TASK_QUEUE, node_task_queue
-from workers import temporal_server
-from workers.processes import Recorded, wait_until
-from workers.programs import program
-from workers.stack import AGENT_PREFIX, Progress, Stack, agent_process
+from longshore.models.addresses import LOOPBACK, url_of
+from longshore.models.errors import StackError
+from longshore.models.messages import CONTROL_TASK_QUEUE, node_task_queue
+from longshore.workers import temporal_server
+from longshore.workers.processes import Recorded, wait_until
+from longshore.workers.programs import program
+from longshore.workers.stack import AGENT_PREFIX, Progress, Stack, agent_process
 
 CONTROL = "control"
 """Name of the control worker's process."""
-CONTROL_ARGV = (sys.executable, "-P", "-m", "workers.control")
+CONTROL_ARGV = (sys.executable, "-P", "-m", "longshore.workers.control")
 SIMULATED_NODE = "8xH100-80GB"
 DEFAULT_SIMULATED_NODES = 2
 HEALTHY_WITHIN = 60.0
@@ -28,7 +28,7 @@ CONSOLE = "console"
 """Name of the console's process."""
 WEB_UI = "web-ui"
 """Name of the process before the Temporal Web UI."""
-WEB_UI_ARGV = (sys.executable, "-P", "-m", "workers.web_ui")
+WEB_UI_ARGV = (sys.executable, "-P", "-m", "longshore.workers.web_ui")
 
 _NO_ADDRESSES = {"LONGSHORE_METRICS_ADDRESS": "off", "LONGSHORE_HEALTH_ADDRESS": "off"}
 """The addresses of the settings are the control worker's here: two cannot listen at one."""

@@ -15,10 +15,10 @@ from typing import Any, TextIO
 
 from temporalio import activity, workflow
 
-from activities.about import current
-from models.addresses import without_secrets
-from models.settings import Settings
-from models.visible import visible
+from longshore.activities.about import current
+from longshore.models.addresses import without_secrets
+from longshore.models.settings import Settings
+from longshore.models.visible import visible
 
 FIELDS = ("job", "attempt", "node", "pool", "workflow", "run", "activity", "activity_attempt")
 """What a record may be about, in the order in which it is shown."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from models.departures import SpotNotice
-from models.messages import node_workflow_id
+from longshore.models.departures import SpotNotice
+from longshore.models.messages import node_workflow_id
 
 _EVERY = 1.0
 """Seconds between two looks at the file."""

@@ -23,8 +23,8 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from models.errors import StackError
-from workers.processes import Processes, Recorded, wait_until
+from longshore.models.errors import StackError
+from longshore.workers.processes import Processes, Recorded, wait_until
 
 NAME = "postgres"
 DATABASE = "longshore"

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 from pydantic import ValidationError
 
-from models.base import Wire
-from models.errors import StackError
+from longshore.models.base import Wire
+from longshore.models.errors import StackError
 
 LOG_LIMIT = 10_000_000
 """Bytes after which a log is set aside when its process starts again."""

@@ -5,7 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from models.errors import StackError
+from longshore.models.errors import StackError
 
 
 def program(name: str, advice: str = "") -> str:

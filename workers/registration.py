@@ -18,12 +18,12 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.runtime import Runtime
 
-from activities.failpoints import wall_clock
-from activities.node.fence import Fence
-from activities.node.system import boot_clock
-from client.connection import connect
-from models import proof
-from models.errors import (
+from longshore.activities.failpoints import wall_clock
+from longshore.activities.node.fence import Fence
+from longshore.activities.node.system import boot_clock
+from longshore.client.connection import connect
+from longshore.models import proof
+from longshore.models.errors import (
     ClockError,
     LongshoreError,
     NodeTakenError,
@@ -32,7 +32,7 @@ from models.errors import (
     TokenError,
     UnavailableError,
 )
-from models.messages import (
+from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     NODE_WORKFLOW,
     NodeInput,
@@ -40,9 +40,9 @@ from models.messages import (
     Registration,
     node_workflow_id,
 )
-from models.node import Inventory, NodeIdentity
-from models.protocol import PROTOCOL
-from models.settings import Settings
+from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.protocol import PROTOCOL
+from longshore.models.settings import Settings
 
 ANSWER_WITHIN = 15.0
 """Seconds after which a registration without an answer is sent again, under the same id."""

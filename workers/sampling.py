@@ -5,10 +5,10 @@ import logging
 
 from sqlalchemy import text
 
-from activities.database import Database
-from activities.metrics import GPUS, LEASES_LIVE, QUEUE_JOBS, Metrics
-from models.errors import LongshoreError
-from models.node import NodeState
+from longshore.activities.database import Database
+from longshore.activities.metrics import GPUS, LEASES_LIVE, QUEUE_JOBS, Metrics
+from longshore.models.errors import LongshoreError
+from longshore.models.node import NodeState
 
 SAMPLE_EVERY = 5.0
 _log = logging.getLogger(__name__)

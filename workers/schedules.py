@@ -20,15 +20,15 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError
 
-from activities.providers.registry import configured
-from activities.schedules import Schedules, rests
-from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE, CHECKPOINT_WATCH_WORKFLOW
-from models.market_memory import MARKET_WATCH_SCHEDULE, MARKET_WATCH_WORKFLOW
-from models.messages import CONTROL_TASK_QUEUE
-from models.reconcile import RECONCILE_SCHEDULE, RECONCILE_WORKFLOW, ReconcileRequest
-from models.settings import Settings
-from models.units import format_duration
-from workers.temporal_errors import as_ours
+from longshore.activities.providers.registry import configured
+from longshore.activities.schedules import Schedules, rests
+from longshore.models.checkpointing import CHECKPOINT_WATCH_SCHEDULE, CHECKPOINT_WATCH_WORKFLOW
+from longshore.models.market_memory import MARKET_WATCH_SCHEDULE, MARKET_WATCH_WORKFLOW
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.models.reconcile import RECONCILE_SCHEDULE, RECONCILE_WORKFLOW, ReconcileRequest
+from longshore.models.settings import Settings
+from longshore.models.units import format_duration
+from longshore.workers.temporal_errors import as_ours
 
 _PATIENCE = timedelta(seconds=15)
 _CATCH_UP = timedelta(minutes=1)

@@ -1,6 +1,6 @@
 """What is written about the settings, made from the model: an example file, and docs/settings.md.
 
-`python -m workers.settings_page` writes the page; a test holds page and model equal.
+`python -m longshore.workers.settings_page` writes the page; a test holds page and model equal.
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from models.settings import Settings
-from models.settings_sources import variable
-from models.units import format_duration
+from longshore.models.settings import Settings
+from longshore.models.settings_sources import variable
+from longshore.models.units import format_duration
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 _WIDTH = 99

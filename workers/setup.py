@@ -11,13 +11,13 @@ from temporalio.api.operatorservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.migrations import current_revision, upgrade
-from client.connection import connect
-from models.errors import RefusedError
-from models.search import SEARCH_ATTRIBUTES
-from models.settings import Settings
-from workers.schedules import ensure_schedules
-from workers.temporal_errors import as_ours
+from longshore.activities.migrations import current_revision, upgrade
+from longshore.client.connection import connect
+from longshore.models.errors import RefusedError
+from longshore.models.search import SEARCH_ATTRIBUTES
+from longshore.models.settings import Settings
+from longshore.workers.schedules import ensure_schedules
+from longshore.workers.temporal_errors import as_ours
 
 _PATIENCE = timedelta(seconds=15)
 _KNOWN_WITHIN = 30.0

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client.terminal import JSON, Text, out, print_json
+from longshore.client.terminal import JSON, Text, out, print_json
 
 if TYPE_CHECKING:
-    from client.api import Longshore
-    from models.reconcile import Finding, ReconcileReport
+    from longshore.client.api import Longshore
+    from longshore.models.reconcile import Finding, ReconcileReport
 
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
@@ -32,9 +32,9 @@ def setup(as_json: JSON = False) -> None:
     Run it once, and after every upgrade; again does no harm. `longshore up` does it for the
     local stack.
     """
-    from client.process import run
-    from models.settings import Settings
-    from workers.setup import set_up
+    from longshore.client.process import run
+    from longshore.models.settings import Settings
+    from longshore.workers.setup import set_up
 
     done = run(set_up(Settings()))
     if as_json:
@@ -63,11 +63,11 @@ def reconcile(
     A schedule does the same every few minutes. Ends with code 1 when a person must look at
     something, else with 0: also where it names a time to run it again.
     """
-    from client.calls import call
+    from longshore.client.calls import call
 
     async def ask(api: Longshore) -> ReconcileReport:
-        from client.reconcile import reconcile
-        from models.reconcile import ReconcileRequest
+        from longshore.client.reconcile import reconcile
+        from longshore.models.reconcile import ReconcileRequest
 
         return await reconcile(api, ReconcileRequest(dry_run=dry_run, even_most=even_most))
 
@@ -84,7 +84,7 @@ def _show(report: ReconcileReport) -> None:
     for finding in report.findings:
         _show_finding(finding, dry_run=report.dry_run)
     if report.left_out:
-        from scheduling.words import and_more
+        from longshore.scheduling.words import and_more
 
         typer.echo(f"{and_more(report.left_out)}: run it again")
     compared = f"open jobs: {report.jobs}, nodes: {report.nodes}, pools: {report.pools}"
@@ -99,7 +99,7 @@ def _show(report: ReconcileReport) -> None:
 
 
 def _show_not_judged(report: ReconcileReport, again_at: datetime) -> None:
-    from scheduling.words import and_more
+    from longshore.scheduling.words import and_more
 
     named = report.not_judged[:_SHOWN]  # none where an older version has looked
     for each in named:

@@ -29,15 +29,15 @@ from typing import IO
 from pydantic import TypeAdapter
 from temporalio.envconfig import ClientConfig
 
-from activities.node.system import close_to_others
-from models.base import Wire
-from models.errors import StackError
-from models.settings import Settings, StackInfo
-from models.settings_file import FILE_VARIABLE, find_settings_file
-from workers import postgres, temporal_server
-from workers.postgres import LocalPostgres
-from workers.processes import Processes, wait_until, write_atomically
-from workers.temporal_server import LocalTemporal, TemporalCLI
+from longshore.activities.node.system import close_to_others
+from longshore.models.base import Wire
+from longshore.models.errors import StackError
+from longshore.models.settings import Settings, StackInfo
+from longshore.models.settings_file import FILE_VARIABLE, find_settings_file
+from longshore.workers import postgres, temporal_server
+from longshore.workers.postgres import LocalPostgres
+from longshore.workers.processes import Processes, wait_until, write_atomically
+from longshore.workers.temporal_server import LocalTemporal, TemporalCLI
 
 LOCK_TIMEOUT = 180.0
 SERVERS = (temporal_server.NAME, postgres.NAME)

@@ -6,9 +6,9 @@ import signal
 import threading
 from datetime import timedelta
 
-from client.process import leave
+from longshore.client.process import leave
 
-logger = logging.getLogger("workers.stopping")
+logger = logging.getLogger("longshore.workers.stopping")
 
 
 def stop_on_signals(bound: timedelta) -> asyncio.Event:

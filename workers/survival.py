@@ -14,20 +14,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from client.api import Longshore
-from models.base import Frozen, Wire
-from models.document import read_document
-from models.errors import LongshoreError, StackError
-from models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
-from models.margins import Margins
-from models.placement import JobRequest
-from models.pool import PoolPacking, PoolSpec
-from models.preemption import PreemptionPolicy
-from models.units import format_duration
-from scheduling.lasting import must_last
-from workers.demo.jobs import EXAMPLES
-from workers.local import Flags, start_agents
-from workers.stack import Stack, agent_process
+from longshore.client.api import Longshore
+from longshore.models.base import Frozen, Wire
+from longshore.models.document import read_document
+from longshore.models.errors import LongshoreError, StackError
+from longshore.models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
+from longshore.models.margins import Margins
+from longshore.models.placement import JobRequest
+from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.models.preemption import PreemptionPolicy
+from longshore.models.units import format_duration
+from longshore.scheduling.lasting import must_last
+from longshore.workers.demo.jobs import EXAMPLES
+from longshore.workers.local import Flags, start_agents
+from longshore.workers.stack import Stack, agent_process
 
 POOL, CALM_POOL = "survive", "survive-calm"
 FIRST, EXPIRING, LAST, CALM = "survive-1", "survive-2", "survive-3", "survive-calm-1"

@@ -5,8 +5,8 @@ from typing import TextIO
 
 from rich.console import RenderableType
 
-from client.terminal import Text, a_table, heading
-from workers.survival import SurvivalReport, Trained
+from longshore.client.terminal import Text, a_table, heading
+from longshore.workers.survival import SurvivalReport, Trained
 
 
 class Lines:

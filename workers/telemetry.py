@@ -11,9 +11,9 @@ from temporalio.runtime import (
     TelemetryFilter,
 )
 
-from activities.metrics import CATALOGUE, PREFIX
-from models.errors import StackError
-from models.settings import Settings
+from longshore.activities.metrics import CATALOGUE, PREFIX
+from longshore.models.errors import StackError
+from longshore.models.settings import Settings
 
 SDK_LOGGER = "temporalio.core"
 

@@ -2,7 +2,7 @@
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from models.errors import RefusedError, UnavailableError
+from longshore.models.errors import RefusedError, UnavailableError
 
 
 def as_ours(error: RPCError, what: str) -> RefusedError | UnavailableError:

@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 
-from models.errors import StackError
-from workers.processes import Processes, wait_until, write_atomically
-from workers.programs import program
+from longshore.models.errors import StackError
+from longshore.workers.processes import Processes, wait_until, write_atomically
+from longshore.workers.programs import program
 
 NAME = "temporal"
 _random = SystemRandom()

@@ -13,20 +13,20 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.service import RPCError
 from temporalio.worker import WorkerDeploymentConfig
 
-from client.deployments import Deployments
-from models.deployment import WorkerVersion
-from models.errors import LongshoreError
-from workflows.block import BlockWorkflow
-from workflows.buying import BuyingWorkflow
-from workflows.checkpoints import CheckpointWatchWorkflow
-from workflows.job import JobWorkflow
-from workflows.market import MarketWatchWorkflow
-from workflows.node import NodeWorkflow
-from workflows.ping import PingWorkflow
-from workflows.pinned import PinnedNodeWorkflow, PinnedPoolWorkflow
-from workflows.pool import PoolWorkflow
-from workflows.purchase import PurchaseWorkflow
-from workflows.reconcile import ReconcileWorkflow
+from longshore.client.deployments import Deployments
+from longshore.models.deployment import WorkerVersion
+from longshore.models.errors import LongshoreError
+from longshore.workflows.block import BlockWorkflow
+from longshore.workflows.buying import BuyingWorkflow
+from longshore.workflows.checkpoints import CheckpointWatchWorkflow
+from longshore.workflows.job import JobWorkflow
+from longshore.workflows.market import MarketWatchWorkflow
+from longshore.workflows.node import NodeWorkflow
+from longshore.workflows.ping import PingWorkflow
+from longshore.workflows.pinned import PinnedNodeWorkflow, PinnedPoolWorkflow
+from longshore.workflows.pool import PoolWorkflow
+from longshore.workflows.purchase import PurchaseWorkflow
+from longshore.workflows.reconcile import ReconcileWorkflow
 
 WORKFLOWS = (
     JobWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
@@ -40,7 +40,7 @@ LOOK_EVERY = 10.0
 _KNOWN_WITHIN = 60.0
 _ASK_EVERY = 0.5
 
-logger = logging.getLogger("workers.versioning")
+logger = logging.getLogger("longshore.workers.versioning")
 
 
 def workflows_of(version: WorkerVersion | None) -> Sequence[type]:

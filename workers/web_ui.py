@@ -1,4 +1,4 @@
-"""The door of the local Temporal Web UI: `python -m workers.web_ui PORT TARGET`.
+"""The door of the local Temporal Web UI: `python -m longshore.workers.web_ui PORT TARGET`.
 
 The UI answers whoever reaches it, by whatever name: a web page whose name leads to 127.0.0.1 (DNS
 rebinding) could read all and start jobs. So it listens where no page finds it, on another address
@@ -20,8 +20,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from console.connections import BoundedProtocol
-from models.addresses import LOOPBACK
+from longshore.console.connections import BoundedProtocol
+from longshore.models.addresses import LOOPBACK
 
 NAMES = [LOOPBACK, "localhost"]
 """By which a person asks for it."""

@@ -31,6 +31,6 @@ def worker(
     With TEMPORAL_DEPLOYMENT_NAME and TEMPORAL_WORKER_BUILD_ID it is a version, which gets no
     work until it is current: see longshore deployment.
     """
-    from workers.control import main
+    from longshore.workers.control import main
 
     main(set_current=set_current)

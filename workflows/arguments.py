@@ -25,9 +25,9 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from models.base import StartInput
-from models.errors import NotFoundError, SpecError
-from workflows.naming import refuse_another_id, refuse_unknown
+from longshore.models.base import StartInput
+from longshore.models.errors import NotFoundError, SpecError
+from longshore.workflows.naming import refuse_another_id, refuse_unknown
 
 Handler = Callable[..., object]
 _OWN_END = (NotFoundError.__name__, SpecError.__name__)

@@ -10,11 +10,11 @@ from datetime import timedelta
 
 from temporalio import workflow
 
-from models.job import FailureClass, JobSpec
-from models.messages import NodeLost, ProcessReport
-from models.placement import Placement
-from scheduling.words import count
-from workflows import steps
+from longshore.models.job import FailureClass, JobSpec
+from longshore.models.messages import NodeLost, ProcessReport
+from longshore.models.placement import Placement
+from longshore.scheduling.words import count
+from longshore.workflows import steps
 
 Process = workflow.ActivityHandle[ProcessReport]
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from models.bounds import json_bytes
-from models.job import AttemptRecord, FailureClass
-from models.messages import ProcessReport
-from models.placement import Placement
+from longshore.models.bounds import json_bytes
+from longshore.models.job import AttemptRecord, FailureClass
+from longshore.models.messages import ProcessReport
+from longshore.models.placement import Placement
 
 SHOWN = 20
 """Attempts that a job's status tells of."""

@@ -10,8 +10,8 @@ from temporalio.common import (
     TypedSearchAttributes,
 )
 
-from models import search
-from models.job import JobSpec, JobState
+from longshore.models import search
+from longshore.models.job import JobSpec, JobState
 
 JOB_STATE = SearchAttributeKey.for_keyword(search.JOB_STATE)
 _NODE_ID = SearchAttributeKey.for_keyword(search.NODE_ID)

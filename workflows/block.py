@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from models.block_end import BlockOptionKind, GoOnRequest
-    from models.messages import CommandReason
-    from models.money import about
-    from models.purchase import (
+    from longshore.models.block_end import BlockOptionKind, GoOnRequest
+    from longshore.models.messages import CommandReason
+    from longshore.models.money import about
+    from longshore.models.purchase import (
         BLOCK_WORKFLOW,
         ENDING,
         BlockEnd,
@@ -19,10 +19,10 @@ with workflow.unsafe.imports_passed_through():
         BlockRef,
         EmptyRequest,
     )
-    from workflows import block_end
-    from workflows import purchase_steps as steps
-    from workflows.arguments import Started
-    from workflows.starting import start_again
+    from longshore.workflows import block_end
+    from longshore.workflows import purchase_steps as steps
+    from longshore.workflows.arguments import Started
+    from longshore.workflows.starting import start_again
 
 
 _LOOKS_AGAIN = (BlockOptionKind.LET_GO, BlockOptionKind.GO_ON)

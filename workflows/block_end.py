@@ -8,9 +8,14 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from models.block_end import SaleIntent, SaleSeen
-    from models.purchase import PURCHASE_WORKFLOW, BlockRef, BlockVerdict, purchase_workflow_id
-    from workflows import purchase_steps as steps
+    from longshore.models.block_end import SaleIntent, SaleSeen
+    from longshore.models.purchase import (
+        PURCHASE_WORKFLOW,
+        BlockRef,
+        BlockVerdict,
+        purchase_workflow_id,
+    )
+    from longshore.workflows import purchase_steps as steps
 
 _LONGEST = timedelta(minutes=2)
 """A sale is to fill at once; one that has not said so by then is cancelled."""

@@ -13,8 +13,8 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from activities.buying.deciding import BuyingActivities
-    from models.purchase import (
+    from longshore.activities.buying.deciding import BuyingActivities
+    from longshore.models.purchase import (
         BUYING_WORKFLOW,
         BlockInput,
         Bought,
@@ -23,9 +23,9 @@ with workflow.unsafe.imports_passed_through():
         block_workflow_id,
         purchase_workflow_id,
     )
-    from workflows.block import BlockWorkflow
-    from workflows.options import MARKET_HEARTBEAT_TIMEOUT
-    from workflows.purchase import PurchaseWorkflow
+    from longshore.workflows.block import BlockWorkflow
+    from longshore.workflows.options import MARKET_HEARTBEAT_TIMEOUT
+    from longshore.workflows.purchase import PurchaseWorkflow
 
 _DECISION_TIMEOUT = timedelta(minutes=2)
 _A_FEW_TIMES = RetryPolicy(maximum_attempts=5)

@@ -9,14 +9,14 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.checkpoints.watch import CheckpointWatchActivities
-    from activities.node.process import NodeActivities
-    from models.checkpointing import (
+    from longshore.activities.checkpoints.watch import CheckpointWatchActivities
+    from longshore.activities.node.process import NodeActivities
+    from longshore.models.checkpointing import (
         CHECKPOINT_WATCH_WORKFLOW,
         CheckpointWatchReport,
         NodeSave,
     )
-    from models.messages import node_task_queue
+    from longshore.models.messages import node_task_queue
 
 _LOOK_TIMEOUT = timedelta(minutes=2)
 _A_FEW_TIMES = RetryPolicy(maximum_attempts=3)

@@ -8,9 +8,9 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
-from activities.departures import DepartureActivities
-from activities.node.process import NodeActivities
-from models.departures import (
+from longshore.activities.departures import DepartureActivities
+from longshore.activities.node.process import NodeActivities
+from longshore.models.departures import (
     Cause,
     DeparturePlan,
     DepartureRequest,
@@ -19,9 +19,9 @@ from models.departures import (
     NodeDrain,
     SpotNotice,
 )
-from models.messages import TIME_ENDED, NodeInput, StopProcessRequest, node_task_queue
-from models.placement import PlacementKey
-from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
+from longshore.models.messages import TIME_ENDED, NodeInput, StopProcessRequest, node_task_queue
+from longshore.models.placement import PlacementKey
+from longshore.workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 _TO_KILL = timedelta(seconds=30)
 _EARLY = timedelta(milliseconds=10)

@@ -1,9 +1,9 @@
 """A job as Markdown, for the card that the Temporal UI shows of a workflow."""
 
-from models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
-from models.units import format_duration, format_gb, format_limits
-from models.visible import visible
-from scheduling.words import format_places
+from longshore.models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
+from longshore.models.units import format_duration, format_gb, format_limits
+from longshore.models.visible import visible
+from longshore.scheduling.words import format_places
 
 
 def summary_of(spec: JobSpec) -> str:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from models.messages import Displacement, LeaseEnd, ProcessReport
-from models.placement import Placement
+from longshore.models.messages import Displacement, LeaseEnd, ProcessReport
+from longshore.models.placement import Placement
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,16 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from models.base import as_reason
-    from models.job import FailureClass, JobResult, JobState, JobStatus, RetryRule, not_stored
-    from models.messages import (
+    from longshore.models.base import as_reason
+    from longshore.models.job import (
+        FailureClass,
+        JobResult,
+        JobState,
+        JobStatus,
+        RetryRule,
+        not_stored,
+    )
+    from longshore.models.messages import (
         JOB_WORKFLOW,
         CommandReason,
         Displacement,
@@ -27,17 +34,17 @@ with workflow.unsafe.imports_passed_through():
         ProcessReport,
         Waiting,
     )
-    from models.placement import Placement, PlacementKey
-    from models.swap import SwapRequest
-    from models.units import format_duration
-    from models.visible import visible
-    from scheduling.failures import why_no_retry
-    from workflows import attempt_records, attributes, steps
-    from workflows.arguments import Started
-    from workflows.attempt import Attempt
-    from workflows.details import job_details
-    from workflows.displaced import Displaced, Swaps
-    from workflows.naming import refuse_input, refuse_odd_id
+    from longshore.models.placement import Placement, PlacementKey
+    from longshore.models.swap import SwapRequest
+    from longshore.models.units import format_duration
+    from longshore.models.visible import visible
+    from longshore.scheduling.failures import why_no_retry
+    from longshore.workflows import attempt_records, attributes, steps
+    from longshore.workflows.arguments import Started
+    from longshore.workflows.attempt import Attempt
+    from longshore.workflows.details import job_details
+    from longshore.workflows.displaced import Displaced, Swaps
+    from longshore.workflows.naming import refuse_input, refuse_odd_id
 
 _LEAVES_A_NODE = (LeaseEnd.NODE_LOST, LeaseEnd.MOVED)
 """Ends after which a gang may go on with a spare."""

@@ -6,8 +6,8 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from activities.markets.watch import MarketWatchActivities
-    from models.market_memory import (
+    from longshore.activities.markets.watch import MarketWatchActivities
+    from longshore.models.market_memory import (
         MARKET_WATCH_WORKFLOW,
         MarketLookRequest,
         MarketWatchReport,

@@ -5,11 +5,11 @@ from typing import NoReturn
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from models.base import StartInput
-from models.errors import SpecError
-from models.messages import JOB_ID, LONGEST_JOB_ID, JobInput
-from models.problems import bounded, no_such_fields
-from models.visible import visible
+from longshore.models.base import StartInput
+from longshore.models.errors import SpecError
+from longshore.models.messages import JOB_ID, LONGEST_JOB_ID, JobInput
+from longshore.models.problems import bounded, no_such_fields
+from longshore.models.visible import visible
 
 _HISTORY = "history: is what a job carries over when its workflow continues as new; give none"
 

@@ -11,11 +11,11 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.node.process import NodeActivities
-    from activities.registry import RegistryActivities
-    from models.departures import DISK_REFUSES, ExpiryChange, NodeDrain, SpotNotice
-    from models.errors import NodeTakenError, StaleError, TokenError
-    from models.messages import (
+    from longshore.activities.node.process import NodeActivities
+    from longshore.activities.registry import RegistryActivities
+    from longshore.models.departures import DISK_REFUSES, ExpiryChange, NodeDrain, SpotNotice
+    from longshore.models.errors import NodeTakenError, StaleError, TokenError
+    from longshore.models.messages import (
         NODE_WORKFLOW,
         CommandReason,
         DrainRequest,
@@ -28,14 +28,14 @@ with workflow.unsafe.imports_passed_through():
         WatchRequest,
         node_task_queue,
     )
-    from models.node import NodeState
-    from models.protocol import COUNTS_HEARTBEATS
-    from workflows import versions
-    from workflows.arguments import Started
-    from workflows.clearing import Clearing
-    from workflows.described import described_update
-    from workflows.details import as_summary
-    from workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
+    from longshore.models.node import NodeState
+    from longshore.models.protocol import COUNTS_HEARTBEATS
+    from longshore.workflows import versions
+    from longshore.workflows.arguments import Started
+    from longshore.workflows.clearing import Clearing
+    from longshore.workflows.described import described_update
+    from longshore.workflows.details import as_summary
+    from longshore.workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 _FIRST_REGISTRATION = timedelta(minutes=5)
 _ONE_WATCH = timedelta(hours=12)

@@ -3,7 +3,7 @@
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from models.messages import PING_WORKFLOW
+    from longshore.models.messages import PING_WORKFLOW
 
 
 @workflow.defn(name=PING_WORKFLOW)

@@ -8,10 +8,16 @@ from temporalio import workflow
 from temporalio.common import VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
-    from models.messages import NODE_WORKFLOW, POOL_WORKFLOW, NodeInput, NodeStatus, PoolInput
+    from longshore.models.messages import (
+        NODE_WORKFLOW,
+        POOL_WORKFLOW,
+        NodeInput,
+        NodeStatus,
+        PoolInput,
+    )
 
-from workflows.node import NodeWorkflow
-from workflows.pool import PoolWorkflow
+from longshore.workflows.node import NodeWorkflow
+from longshore.workflows.pool import PoolWorkflow
 
 
 @workflow.defn(name=POOL_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)

@@ -6,14 +6,20 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from activities.cycle import CycleActivities
-    from models.messages import POOL_WORKFLOW, CycleReply, CycleRequest, PoolInput, PoolStatus
-    from models.units import format_duration
-    from models.visible import visible
-    from scheduling.words import count
-    from workflows import versions
-    from workflows.arguments import Started
-    from workflows.options import CYCLE_RETRY, DATABASE_TIMEOUT
+    from longshore.activities.cycle import CycleActivities
+    from longshore.models.messages import (
+        POOL_WORKFLOW,
+        CycleReply,
+        CycleRequest,
+        PoolInput,
+        PoolStatus,
+    )
+    from longshore.models.units import format_duration
+    from longshore.models.visible import visible
+    from longshore.scheduling.words import count
+    from longshore.workflows import versions
+    from longshore.workflows.arguments import Started
+    from longshore.workflows.options import CYCLE_RETRY, DATABASE_TIMEOUT
 
 AFTER_FAILURE = timedelta(seconds=30)
 """Until a cycle is tried again that failed for what is stored, unless a poke comes first."""

@@ -9,10 +9,10 @@ from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from models.base import as_reason
-    from models.market import Offer
-    from models.messages import CommandReason
-    from models.purchase import (
+    from longshore.models.base import as_reason
+    from longshore.models.market import Offer
+    from longshore.models.messages import CommandReason
+    from longshore.models.purchase import (
         PURCHASE_WORKFLOW,
         AgentsRequest,
         BlockEnd,
@@ -28,10 +28,10 @@ with workflow.unsafe.imports_passed_through():
         StateChange,
         block_workflow_id,
     )
-    from workflows import purchase_steps as steps
-    from workflows.arguments import Started
-    from workflows.block import BlockWorkflow
-    from workflows.starting import start_machines
+    from longshore.workflows import purchase_steps as steps
+    from longshore.workflows.arguments import Started
+    from longshore.workflows.block import BlockWorkflow
+    from longshore.workflows.starting import start_machines
 
 _LONGEST_AT_ONCE = timedelta(minutes=10)
 """An order that was to fill at once and has not said so by then is cancelled."""

@@ -6,16 +6,16 @@ from typing import Any, TypeVar
 
 from temporalio import workflow
 
-from activities.buying.block_clearing import BlockClearingActivities
-from activities.buying.block_decisions import BlockDecisionActivities
-from activities.buying.blocks import BlockActivities
-from activities.buying.going_on import GoingOnActivities
-from activities.buying.machines import MachineActivities
-from activities.buying.purchasing import PurchasingActivities
-from activities.buying.sales import SaleActivities
-from activities.buying.taking_up import TakingUpActivities
-from models.block_end import GoOnRequest, SaleIntent, SaleRef, SaleSeen
-from models.purchase import (
+from longshore.activities.buying.block_clearing import BlockClearingActivities
+from longshore.activities.buying.block_decisions import BlockDecisionActivities
+from longshore.activities.buying.blocks import BlockActivities
+from longshore.activities.buying.going_on import GoingOnActivities
+from longshore.activities.buying.machines import MachineActivities
+from longshore.activities.buying.purchasing import PurchasingActivities
+from longshore.activities.buying.sales import SaleActivities
+from longshore.activities.buying.taking_up import TakingUpActivities
+from longshore.models.block_end import GoOnRequest, SaleIntent, SaleRef, SaleSeen
+from longshore.models.purchase import (
     AgentsReport,
     AgentsRequest,
     BlockEnd,
@@ -39,8 +39,8 @@ from models.purchase import (
     RequoteRequest,
     StateChange,
 )
-from models.units import format_duration
-from workflows.options import (
+from longshore.models.units import format_duration
+from longshore.workflows.options import (
     DATABASE_RETRY,
     DATABASE_TIMEOUT,
     MARKET_HEARTBEAT_TIMEOUT,

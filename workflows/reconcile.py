@@ -8,17 +8,17 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.node.process import NodeActivities
-    from activities.reconcile import ReconcileActivities
-    from models.messages import node_task_queue
-    from models.reconcile import (
+    from longshore.activities.node.process import NodeActivities
+    from longshore.activities.reconcile import ReconcileActivities
+    from longshore.models.messages import node_task_queue
+    from longshore.models.reconcile import (
         RECONCILE_WORKFLOW,
         Finding,
         ReconcileReport,
         ReconcileRequest,
         Stop,
     )
-    from workflows.options import DATABASE_TIMEOUT
+    from longshore.workflows.options import DATABASE_TIMEOUT
 
 _FIND_TIMEOUT = timedelta(minutes=5)
 _A_FEW_TIMES = RetryPolicy(maximum_attempts=5)

@@ -8,8 +8,8 @@ from datetime import timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from models.purchase import AgentsRequest, MachineStart
-    from workflows import purchase_steps as steps
+    from longshore.models.purchase import AgentsRequest, MachineStart
+    from longshore.workflows import purchase_steps as steps
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from activities.node.process import NodeActivities
-from activities.queue import QueueActivities
-from activities.spares import SpareActivities
-from models.bounds import json_bytes
-from models.job import FailureClass, JobResult, JobSpec
-from models.messages import (
+from longshore.activities.node.process import NodeActivities
+from longshore.activities.queue import QueueActivities
+from longshore.activities.spares import SpareActivities
+from longshore.models.bounds import json_bytes
+from longshore.models.job import FailureClass, JobResult, JobSpec
+from longshore.models.messages import (
     EnqueueReply,
     EnqueueRequest,
     FinishRequest,
@@ -25,11 +25,11 @@ from models.messages import (
     StopProcessRequest,
     node_task_queue,
 )
-from models.placement import Placement, PlacementKey
-from models.swap import SwapReply, SwapRequest
-from scheduling.words import format_places
-from workflows.details import as_summary
-from workflows.options import (
+from longshore.models.placement import Placement, PlacementKey
+from longshore.models.swap import SwapReply, SwapRequest
+from longshore.scheduling.words import format_places
+from longshore.workflows.details import as_summary
+from longshore.workflows.options import (
     ANSWER_AFTER_CUT,
     CANCEL_WITHIN,
     DATABASE_RETRY,

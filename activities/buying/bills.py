@@ -2,9 +2,9 @@
 
 from sqlalchemy import text
 
-from activities.buying import purchase_rows as rows
-from activities.buying.ledger import book_cost, book_late
-from activities.database import Database
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.ledger import book_cost, book_late
+from longshore.activities.database import Database
 
 
 async def book_bill(database: Database, key: str, total: int) -> str:

@@ -12,16 +12,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from activities.beating import beating
-from activities.buying.handing_over import nodes_that_go_on
-from activities.database import Database, clock
-from activities.departures import occupant_of
-from activities.draining import clear_node
-from activities.failpoints import failpoint
-from activities.retrying import reports_errors
-from models.departures import Margins, Occupant
-from models.purchase import BlockRef, Cleared, EmptyRequest
-from scheduling.departures import all_gone_by
+from longshore.activities.beating import beating
+from longshore.activities.buying.handing_over import nodes_that_go_on
+from longshore.activities.database import Database, clock
+from longshore.activities.departures import occupant_of
+from longshore.activities.draining import clear_node
+from longshore.activities.failpoints import failpoint
+from longshore.activities.retrying import reports_errors
+from longshore.models.departures import Margins, Occupant
+from longshore.models.purchase import BlockRef, Cleared, EmptyRequest
+from longshore.scheduling.departures import all_gone_by
 
 _LOOK_EVERY = 0.5
 """Seconds between two looks at the capacity database for who is still there."""

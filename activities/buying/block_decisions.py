@@ -10,23 +10,23 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from activities.beating import beating
-from activities.buying import purchase_rows as rows
-from activities.buying.block_scene import read_scene, with_markets
-from activities.buying.leaving import let_go_before, mark_let_go
-from activities.database import Database, clock
-from activities.draining import extend_node, undrain_node
-from activities.failpoints import failpoint
-from activities.retrying import reports_errors
-from models.block_end import (
+from longshore.activities.beating import beating
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.block_scene import read_scene, with_markets
+from longshore.activities.buying.leaving import let_go_before, mark_let_go
+from longshore.activities.database import Database, clock
+from longshore.activities.draining import extend_node, undrain_node
+from longshore.activities.failpoints import failpoint
+from longshore.activities.retrying import reports_errors
+from longshore.models.block_end import (
     BlockDecision,
     BlockOptionKind,
     BlockScene,
     Renewal,
     SaleIntent,
 )
-from models.errors import LongshoreError
-from models.purchase import (
+from longshore.models.errors import LongshoreError
+from longshore.models.purchase import (
     ENDING,
     AgentsReport,
     BlockRef,
@@ -35,8 +35,8 @@ from models.purchase import (
     PurchaseOption,
     PurchaseRequest,
 )
-from models.settings import Settings
-from scheduling.buying.block_end import decide_block, kept, lines_of
+from longshore.models.settings import Settings
+from longshore.scheduling.buying.block_end import decide_block, kept, lines_of
 
 
 class BlockDecisionActivities:

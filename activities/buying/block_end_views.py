@@ -4,12 +4,12 @@ from datetime import timedelta
 
 from sqlalchemy import text
 
-from activities.buying.purchase_details import PurchaseDetails
-from activities.database import Database
-from models.base import Instant, Wire
-from models.block_end import BlockDecision
-from models.spending import BlockDetail
-from models.units import Duration
+from longshore.activities.buying.purchase_details import PurchaseDetails
+from longshore.activities.database import Database
+from longshore.models.base import Instant, Wire
+from longshore.models.block_end import BlockDecision
+from longshore.models.spending import BlockDetail
+from longshore.models.units import Duration
 
 
 class SaleView(Wire):

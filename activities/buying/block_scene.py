@@ -7,21 +7,21 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.demand import demand_of_late
-from activities.buying.inputs import read_need, under_way, with_refused_rows
-from activities.buying.market_refusals import refused_offers, refusing_markets
-from activities.buying.purchase_rows import Row
-from activities.buying.unstarted import given_up_machines, unstarted_machines
-from activities.providers import registry
-from activities.providers.base import Provider
-from activities.snapshot import load_pool
-from activities.stored_specs import UNKNOWN, stored_spec
-from models.block_end import BlockFacts, BlockJob, BlockMachine, BlockScene, SaleTerms
-from models.buying import BookQuote, BuyingPolicy
-from models.errors import LongshoreError
-from models.job import Tier
-from models.margins import Margins
-from models.market import (
+from longshore.activities.buying.demand import demand_of_late
+from longshore.activities.buying.inputs import read_need, under_way, with_refused_rows
+from longshore.activities.buying.market_refusals import refused_offers, refusing_markets
+from longshore.activities.buying.purchase_rows import Row
+from longshore.activities.buying.unstarted import given_up_machines, unstarted_machines
+from longshore.activities.providers import registry
+from longshore.activities.providers.base import Provider
+from longshore.activities.snapshot import load_pool
+from longshore.activities.stored_specs import UNKNOWN, stored_spec
+from longshore.models.block_end import BlockFacts, BlockJob, BlockMachine, BlockScene, SaleTerms
+from longshore.models.buying import BookQuote, BuyingPolicy
+from longshore.models.errors import LongshoreError
+from longshore.models.job import Tier
+from longshore.models.margins import Margins
+from longshore.models.market import (
     InstanceType,
     NoQuote,
     NoQuoteReason,
@@ -30,14 +30,14 @@ from models.market import (
     Side,
     Window,
 )
-from models.purchase import ENDING
-from models.settings import Settings
-from scheduling.buying.block_end import may_renew, renewal_window, resale_window
-from scheduling.buying.costs import usual_demand
-from scheduling.buying.fleet import shape_of
-from scheduling.buying.going_on import may_go_on
-from scheduling.buying.left_out import why_left_out
-from scheduling.departures import lead_of
+from longshore.models.purchase import ENDING
+from longshore.models.settings import Settings
+from longshore.scheduling.buying.block_end import may_renew, renewal_window, resale_window
+from longshore.scheduling.buying.costs import usual_demand
+from longshore.scheduling.buying.fleet import shape_of
+from longshore.scheduling.buying.going_on import may_go_on
+from longshore.scheduling.buying.left_out import why_left_out
+from longshore.scheduling.departures import lead_of
 
 _OVERRUN = timedelta(minutes=15)
 """A job that runs longer than was expected is expected to run so long at least."""

@@ -12,31 +12,31 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from activities.beating import beating
-from activities.buying import purchase_rows as rows
-from activities.buying.block_scene import idle_since, unwanted
-from activities.buying.going_on import look_for_going_on
-from activities.buying.handing_over import hand_over, nodes_that_go_on
-from activities.buying.ledger import book_use
-from activities.buying.machine_ends import MachineEnds, why_failed
-from activities.buying.machine_prices import above_limit
-from activities.buying.market_refusals import refusing_markets
-from activities.buying.restarting import look_for_restart
-from activities.buying.unstarted import unstarted_machines
-from activities.database import Database, clock
-from activities.draining import drain_node, give_notice
-from activities.failpoints import failpoint
-from activities.providers import registry
-from activities.providers.base import Provider
-from activities.retrying import follows_up, reports_errors
-from activities.snapshot import load_pool
-from activities.stored_specs import UNKNOWN, stored_spec
-from models.errors import AnswerError, CredentialsError, GoneError, MarketAwayError
-from models.job import Tier
-from models.market import Machine, MachineState
-from models.purchase import BlockEnd, BlockLook, BlockRef, PurchaseRequest
-from models.settings import Settings
-from scheduling.buying.block_end import resale_window
+from longshore.activities.beating import beating
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.block_scene import idle_since, unwanted
+from longshore.activities.buying.going_on import look_for_going_on
+from longshore.activities.buying.handing_over import hand_over, nodes_that_go_on
+from longshore.activities.buying.ledger import book_use
+from longshore.activities.buying.machine_ends import MachineEnds, why_failed
+from longshore.activities.buying.machine_prices import above_limit
+from longshore.activities.buying.market_refusals import refusing_markets
+from longshore.activities.buying.restarting import look_for_restart
+from longshore.activities.buying.unstarted import unstarted_machines
+from longshore.activities.database import Database, clock
+from longshore.activities.draining import drain_node, give_notice
+from longshore.activities.failpoints import failpoint
+from longshore.activities.providers import registry
+from longshore.activities.providers.base import Provider
+from longshore.activities.retrying import follows_up, reports_errors
+from longshore.activities.snapshot import load_pool
+from longshore.activities.stored_specs import UNKNOWN, stored_spec
+from longshore.models.errors import AnswerError, CredentialsError, GoneError, MarketAwayError
+from longshore.models.job import Tier
+from longshore.models.market import Machine, MachineState
+from longshore.models.purchase import BlockEnd, BlockLook, BlockRef, PurchaseRequest
+from longshore.models.settings import Settings
+from longshore.scheduling.buying.block_end import resale_window
 
 _TO_STOP = timedelta(seconds=30)
 """What stopping takes beside the grace of a job."""

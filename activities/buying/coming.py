@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.inputs import under_way
-from models.pool import PoolSpec
-from models.spending import PurchaseUnderWay
+from longshore.activities.buying.inputs import under_way
+from longshore.models.pool import PoolSpec
+from longshore.models.spending import PurchaseUnderWay
 
 
 async def purchases_under_way(

@@ -13,19 +13,19 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.beating import beating
-from activities.buying import purchase_rows as rows
-from activities.buying.demand import demand_of_late
-from activities.buying.inputs import PoolNeed, look_at, read_need, under_way
-from activities.buying.market_refusals import closed_markets, refused_offers
-from activities.buying.stored_documents import unreadable_purchases
-from activities.buying.switch import why_stopped
-from activities.buying.taking_up import LetGoWindow, windows_to_use
-from activities.database import Database, clock
-from activities.providers import registry
-from activities.retrying import reports_errors
-from activities.snapshot import load_pool
-from models.buying import (
+from longshore.activities.beating import beating
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.demand import demand_of_late
+from longshore.activities.buying.inputs import PoolNeed, look_at, read_need, under_way
+from longshore.activities.buying.market_refusals import closed_markets, refused_offers
+from longshore.activities.buying.stored_documents import unreadable_purchases
+from longshore.activities.buying.switch import why_stopped
+from longshore.activities.buying.taking_up import LetGoWindow, windows_to_use
+from longshore.activities.database import Database, clock
+from longshore.activities.providers import registry
+from longshore.activities.retrying import reports_errors
+from longshore.activities.snapshot import load_pool
+from longshore.models.buying import (
     BuyDecision,
     BuyingPolicy,
     CapacityUnderWay,
@@ -35,15 +35,15 @@ from models.buying import (
     PurchasePlan,
     RefusedOffer,
 )
-from models.job import Tier
-from models.pool import PoolSpec
-from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
-from models.settings import Settings
-from models.spending import HeldBy
-from scheduling.buying.coming import with_bought
-from scheduling.buying.plan import decide
-from scheduling.buying.words import WAIT, best_options, line_of
-from scheduling.words import listed
+from longshore.models.job import Tier
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
+from longshore.models.settings import Settings
+from longshore.models.spending import HeldBy
+from longshore.scheduling.buying.coming import with_bought
+from longshore.scheduling.buying.plan import decide
+from longshore.scheduling.buying.words import WAIT, best_options, line_of
+from longshore.scheduling.words import listed
 
 _SHORTEST = timedelta(minutes=1)
 _LATE_ON_PAID_TIME = timedelta(minutes=5)

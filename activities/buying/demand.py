@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from models.buying import DemandSample
+from longshore.models.buying import DemandSample
 
 _SAMPLES = 12
 _SHORTEST = timedelta(minutes=1)

@@ -3,8 +3,8 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from models.buying import JobEnd
-from models.messages import LeaseEnd
+from longshore.models.buying import JobEnd
+from longshore.models.messages import LeaseEnd
 
 _PLACEMENTS, _ENDS = 400, 100
 """So many of a pool's last placements are looked at, and so many that ended are told of."""

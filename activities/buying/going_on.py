@@ -11,17 +11,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from activities.buying import purchase_rows as rows
-from activities.database import Database
-from activities.draining import extend_node, undrain_node
-from activities.retrying import reports_errors
-from activities.snapshot import load_pool
-from models.block_end import BlockDecision, BlockOptionKind, GoOnRequest
-from models.job import Tier
-from models.market import OrderRequest
-from models.purchase import ENDING, BlockVerdict, worst_cost
-from scheduling.buying.block_end import kept, lines_of
-from scheduling.buying.going_on import thinks_from
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.database import Database
+from longshore.activities.draining import extend_node, undrain_node
+from longshore.activities.retrying import reports_errors
+from longshore.activities.snapshot import load_pool
+from longshore.models.block_end import BlockDecision, BlockOptionKind, GoOnRequest
+from longshore.models.job import Tier
+from longshore.models.market import OrderRequest
+from longshore.models.purchase import ENDING, BlockVerdict, worst_cost
+from longshore.scheduling.buying.block_end import kept, lines_of
+from longshore.scheduling.buying.going_on import thinks_from
 
 
 class GoingOnActivities:

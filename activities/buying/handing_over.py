@@ -3,8 +3,8 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.database import Database
-from activities.failpoints import failpoint
+from longshore.activities.database import Database
+from longshore.activities.failpoints import failpoint
 
 
 async def hand_over(database: Database, block_id: str) -> None:

@@ -8,17 +8,17 @@ from types import MappingProxyType
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.ends import ends_of_late
-from activities.buying.purchase_rows import FAST_FABRIC
-from activities.buying.restarting import least_use, silent_until
-from activities.buying.stored_documents import stored_request
-from activities.buying.unstarted import SILENT, fails_again
-from activities.database import clock
-from activities.locality import with_locality
-from activities.providers.base import Provider
-from activities.snapshot import load_nodes, load_queue, load_recent, load_running
-from models.base import Frozen
-from models.buying import (
+from longshore.activities.buying.ends import ends_of_late
+from longshore.activities.buying.purchase_rows import FAST_FABRIC
+from longshore.activities.buying.restarting import least_use, silent_until
+from longshore.activities.buying.stored_documents import stored_request
+from longshore.activities.buying.unstarted import SILENT, fails_again
+from longshore.activities.database import clock
+from longshore.activities.locality import with_locality
+from longshore.activities.providers.base import Provider
+from longshore.activities.snapshot import load_nodes, load_queue, load_recent, load_running
+from longshore.models.base import Frozen
+from longshore.models.buying import (
     BookQuote,
     BoughtFor,
     BuyingPolicy,
@@ -30,16 +30,16 @@ from models.buying import (
     Unmet,
     UnmetJob,
 )
-from models.errors import LongshoreError
-from models.job import Tier
-from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, OrderBook, Window
-from models.placement import JobRequest, RunningJob
-from models.pool import PoolSpec
-from models.purchase import PurchaseOption, order_key
-from scheduling.buying.fleet import holds, shape_of, shape_of_offer
-from scheduling.buying.left_out import why_refused, with_refused
-from scheduling.buying.options import windows_to_ask
-from scheduling.buying.promises import not_promised
+from longshore.models.errors import LongshoreError
+from longshore.models.job import Tier
+from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Offer, OrderBook, Window
+from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import PurchaseOption, order_key
+from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
+from longshore.scheduling.buying.left_out import why_refused, with_refused
+from longshore.scheduling.buying.options import windows_to_ask
+from longshore.scheduling.buying.promises import not_promised
 
 ANSWER_WITHIN = 30.0
 """Seconds that a market has for all of its answers."""

@@ -10,12 +10,17 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.block_scene import read_scene
-from activities.database import clock
-from models.block_end import BlockOptionKind, BlockScene
-from models.errors import StaleError
-from models.margins import Margins
-from scheduling.buying.leaving import kept_for, leaves_whole, may_be_called_off, may_be_sold
+from longshore.activities.buying.block_scene import read_scene
+from longshore.activities.database import clock
+from longshore.models.block_end import BlockOptionKind, BlockScene
+from longshore.models.errors import StaleError
+from longshore.models.margins import Margins
+from longshore.scheduling.buying.leaving import (
+    kept_for,
+    leaves_whole,
+    may_be_called_off,
+    may_be_sold,
+)
 
 
 async def check_leaves(

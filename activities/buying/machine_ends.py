@@ -6,14 +6,14 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying import purchase_rows as rows
-from activities.buying.ledger import book_cost
-from activities.database import Database, clock
-from activities.failpoints import failpoint
-from activities.providers.base import Provider
-from models.errors import GoneError, MarketAwayError
-from models.market import Machine, MachineState
-from models.settings import Settings
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.ledger import book_cost
+from longshore.activities.database import Database, clock
+from longshore.activities.failpoints import failpoint
+from longshore.activities.providers.base import Provider
+from longshore.models.errors import GoneError, MarketAwayError
+from longshore.models.market import Machine, MachineState
+from longshore.models.settings import Settings
 
 
 class MachineEnds:

@@ -3,8 +3,8 @@
 Prime's `maxPrice` is no cap: a dearer pod was started with it (PrimeIntellect-ai/prime#141).
 """
 
-from models.market import Machine
-from models.money import format_dollars
+from longshore.models.market import Machine
+from longshore.models.money import format_dollars
 
 
 def above_limit(machine: Machine, limit: int | None) -> str:

@@ -8,32 +8,32 @@ from sqlalchemy import text
 from temporalio import activity
 from temporalio.client import Client
 
-from activities.beating import beating
-from activities.buying import market_refusals
-from activities.buying import purchase_rows as rows
-from activities.buying.machine_prices import above_limit
-from activities.buying.node_startup import script_for
-from activities.buying.restarting import least_use
-from activities.buying.unstarted import fails_again, may_start, nodes_left
-from activities.database import Database, clock
-from activities.failpoints import failpoint
-from activities.node.system import boot_clock
-from activities.providers import registry
-from activities.providers.base import Provider
-from activities.retrying import follows_up, reports_errors
-from activities.signals import Signals
-from activities.snapshot import load_pool
-from models.errors import CredentialsError, GoneError, MarketAwayError, MarketError
-from models.market import MachineRequest, MachineState
-from models.purchase import (
+from longshore.activities.beating import beating
+from longshore.activities.buying import market_refusals
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.machine_prices import above_limit
+from longshore.activities.buying.node_startup import script_for
+from longshore.activities.buying.restarting import least_use
+from longshore.activities.buying.unstarted import fails_again, may_start, nodes_left
+from longshore.activities.database import Database, clock
+from longshore.activities.failpoints import failpoint
+from longshore.activities.node.system import boot_clock
+from longshore.activities.providers import registry
+from longshore.activities.providers.base import Provider
+from longshore.activities.retrying import follows_up, reports_errors
+from longshore.activities.signals import Signals
+from longshore.activities.snapshot import load_pool
+from longshore.models.errors import CredentialsError, GoneError, MarketAwayError, MarketError
+from longshore.models.market import MachineRequest, MachineState
+from longshore.models.purchase import (
     AgentsReport,
     AgentsRequest,
     MachineStart,
     PurchaseState,
     Refusal,
 )
-from models.settings import Settings
-from scheduling.buying.starting import start_again
+from longshore.models.settings import Settings
+from longshore.scheduling.buying.starting import start_again
 
 _LOOK_EVERY = timedelta(seconds=5)
 """At the market; at the capacity database ten times as often."""

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.restarting import least_use
-from activities.buying.taking_up import let_go_windows
-from activities.buying.unstarted import SILENT_SINCE
-from models.buying import BuyingPolicy, RefusedOffer
-from models.errors import FundsError, MarketError
-from models.pool import PoolSpec
-from scheduling.buying.starting import closed_until
+from longshore.activities.buying.restarting import least_use
+from longshore.activities.buying.taking_up import let_go_windows
+from longshore.activities.buying.unstarted import SILENT_SINCE
+from longshore.models.buying import BuyingPolicy, RefusedOffer
+from longshore.models.errors import FundsError, MarketError
+from longshore.models.pool import PoolSpec
+from longshore.scheduling.buying.starting import closed_until
 
 
 async def note(connection: AsyncConnection, provider: str, error: MarketError) -> None:

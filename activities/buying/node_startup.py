@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from sqlalchemy import RowMapping
 from temporalio.client import Client
 
-from activities.providers.startup import Startup
-from models.settings import Settings
-from models.topology import labels_of_bought
+from longshore.activities.providers.startup import Startup
+from longshore.models.settings import Settings
+from longshore.models.topology import labels_of_bought
 
 _NOT_PASSED_ON = ("TEMPORAL_CONFIG_FILE", "TEMPORAL_PROFILE")
 

@@ -7,18 +7,18 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.accounts import (
+from longshore.activities.buying.accounts import (
     ACCOUNT_OF_BLOCK,
     ACCOUNT_OF_PURCHASE,
     OF_BLOCK,
     OF_PURCHASE,
 )
-from activities.buying.stored_documents import readable, stored_decision, why_unreadable
-from activities.buying.unstarted import SILENT_SINCE
-from activities.database import Database, clock
-from models.errors import NotFoundError
-from models.money import format_dollars
-from models.spending import (
+from longshore.activities.buying.stored_documents import readable, stored_decision, why_unreadable
+from longshore.activities.buying.unstarted import SILENT_SINCE
+from longshore.activities.database import Database, clock
+from longshore.models.errors import NotFoundError
+from longshore.models.money import format_dollars
+from longshore.models.spending import (
     BlockDetail,
     BlockUse,
     Happened,
@@ -27,7 +27,7 @@ from models.spending import (
     PurchaseDecision,
     PurchaseDetail,
 )
-from models.visible import shown
+from longshore.models.visible import shown
 
 Row = Mapping[str, Any]
 

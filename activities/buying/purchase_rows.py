@@ -12,12 +12,12 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.ledger import book_cost
-from activities.database import clock
-from models.errors import NotFoundError
-from models.market import Order, OrderRequest, OrderState
-from models.money import format_dollars
-from models.purchase import (
+from longshore.activities.buying.ledger import book_cost
+from longshore.activities.database import clock
+from longshore.models.errors import NotFoundError
+from longshore.models.market import Order, OrderRequest, OrderState
+from longshore.models.money import format_dollars
+from longshore.models.purchase import (
     OrderIntent,
     OrderSeen,
     PurchaseRequest,
@@ -25,7 +25,7 @@ from models.purchase import (
     machine_names,
     worst_cost,
 )
-from scheduling.prices.fills import cost, held
+from longshore.scheduling.prices.fills import cost, held
 
 Row = RowMapping
 _REFUSALS = ("purchase_cap", "market_switch")

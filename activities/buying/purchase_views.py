@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from activities.buying.accounts import (
+from longshore.activities.buying.accounts import (
     ACCOUNT_OF_BLOCK,
     ACCOUNT_OF_PURCHASE,
     OF_BLOCK,
@@ -13,9 +13,9 @@ from activities.buying.accounts import (
     OF_PURCHASE,
     SUMMED,
 )
-from activities.database import Database
-from models.purchase import PurchaseState
-from models.spending import BlockView, CostView, PurchaseView
+from longshore.activities.database import Database
+from longshore.models.purchase import PurchaseState
+from longshore.models.spending import BlockView, CostView, PurchaseView
 
 
 class PurchaseViews:

@@ -14,22 +14,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from activities.beating import beating
-from activities.buying import market_refusals
-from activities.buying import purchase_rows as rows
-from activities.buying.node_startup import script_for
-from activities.buying.requoting import requoted
-from activities.buying.sending import Sending
-from activities.database import Database, clock
-from activities.failpoints import failpoint
-from activities.providers import registry
-from activities.providers.base import Provider
-from activities.queue import ensure_pool
-from activities.retrying import follows_up, reports_errors
-from activities.signals import Signals
-from activities.snapshot import load_pool
-from models.buying import BuyingPolicy
-from models.errors import (
+from longshore.activities.beating import beating
+from longshore.activities.buying import market_refusals
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.node_startup import script_for
+from longshore.activities.buying.requoting import requoted
+from longshore.activities.buying.sending import Sending
+from longshore.activities.database import Database, clock
+from longshore.activities.failpoints import failpoint
+from longshore.activities.providers import registry
+from longshore.activities.providers.base import Provider
+from longshore.activities.queue import ensure_pool
+from longshore.activities.retrying import follows_up, reports_errors
+from longshore.activities.signals import Signals
+from longshore.activities.snapshot import load_pool
+from longshore.models.buying import BuyingPolicy
+from longshore.models.errors import (
     CredentialsError,
     FundsError,
     GoneError,
@@ -38,9 +38,9 @@ from models.errors import (
     OfferRefusedError,
     SpecError,
 )
-from models.market import Order, OrderRequest, Window
-from models.problems import beyond_bounds
-from models.purchase import (
+from longshore.models.market import Order, OrderRequest, Window
+from longshore.models.problems import beyond_bounds
+from longshore.models.purchase import (
     LONGEST_PURCHASE_ID,
     PURCHASE_ID,
     Intended,
@@ -59,8 +59,8 @@ from models.purchase import (
     StateChange,
     machine_names,
 )
-from models.settings import Settings
-from models.visible import brief
+from longshore.models.settings import Settings
+from longshore.models.visible import brief
 
 _LOOK_EVERY = 1.0
 _ON_THE_WAY = timedelta(seconds=5)

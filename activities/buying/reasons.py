@@ -5,14 +5,14 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.stored_documents import stored_decision, stored_record
-from activities.buying.switch import why_stopped
-from activities.database import Database
-from models.block_end import BlockDecision
-from models.job import Tier
-from models.pool import PoolSpec
-from models.spending import BuyingRecord, JobCost
-from scheduling.buying.standing import Failed, Standing, standing_of
+from longshore.activities.buying.stored_documents import stored_decision, stored_record
+from longshore.activities.buying.switch import why_stopped
+from longshore.activities.database import Database
+from longshore.models.block_end import BlockDecision
+from longshore.models.job import Tier
+from longshore.models.pool import PoolSpec
+from longshore.models.spending import BuyingRecord, JobCost
+from longshore.scheduling.buying.standing import Failed, Standing, standing_of
 
 _LATELY = timedelta(hours=1)
 """A purchase that came to nothing so long before a job came is told of it."""

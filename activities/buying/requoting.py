@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from activities.providers.base import Provider
-from models.buying import BuyingPolicy, RefusedOffer
-from models.market import InstanceType, NoQuote, Window
-from models.money import format_dollars
-from models.price import PriceNeed
-from models.purchase import PurchaseOption, Requote
-from scheduling.buying.left_out import in_allowed_places, why_left_out, with_refused
-from scheduling.prices.price import in_place, price
+from longshore.activities.providers.base import Provider
+from longshore.models.buying import BuyingPolicy, RefusedOffer
+from longshore.models.market import InstanceType, NoQuote, Window
+from longshore.models.money import format_dollars
+from longshore.models.price import PriceNeed
+from longshore.models.purchase import PurchaseOption, Requote
+from longshore.scheduling.buying.left_out import in_allowed_places, why_left_out, with_refused
+from longshore.scheduling.prices.price import in_place, price
 
 
 async def requoted(

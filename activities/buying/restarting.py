@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.purchase_rows import Row
-from activities.buying.unstarted import FAILED, SILENT
-from activities.snapshot import load_pool
-from models.base import Frozen
-from models.buying import BuyingPolicy
-from models.margins import Margins
-from models.purchase import PurchaseRequest, machine_name
-from scheduling.buying.starting import next_start
+from longshore.activities.buying.purchase_rows import Row
+from longshore.activities.buying.unstarted import FAILED, SILENT
+from longshore.activities.snapshot import load_pool
+from longshore.models.base import Frozen
+from longshore.models.buying import BuyingPolicy
+from longshore.models.margins import Margins
+from longshore.models.purchase import PurchaseRequest, machine_name
+from longshore.scheduling.buying.starting import next_start
 
 _WHILE_IT_BUYS = timedelta(seconds=20)
 """Between two looks at a block that lacks a machine while its purchase buys on."""

@@ -9,13 +9,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.ledger import book_sale
-from activities.buying.purchase_rows import Row
-from activities.buying.unstarted import FAILED_AGAIN
-from models.block_end import SaleIntent, SaleSeen, SaleTerms
-from models.errors import NotFoundError, StaleError
-from models.market import Order, OrderRequest, Side
-from scheduling.prices.fills import cost, node_time
+from longshore.activities.buying.ledger import book_sale
+from longshore.activities.buying.purchase_rows import Row
+from longshore.activities.buying.unstarted import FAILED_AGAIN
+from longshore.models.block_end import SaleIntent, SaleSeen, SaleTerms
+from longshore.models.errors import NotFoundError, StaleError
+from longshore.models.market import Order, OrderRequest, Side
+from longshore.scheduling.prices.fills import cost, node_time
 
 CORDON = "its time is for sale"
 """The reason of the drain of a node whose time is offered."""

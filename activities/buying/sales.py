@@ -11,23 +11,23 @@ from sqlalchemy.exc import DBAPIError
 from temporalio import activity
 from temporalio.client import Client
 
-from activities.beating import beating
-from activities.buying import sale_rows as sales
-from activities.buying.leaving import check_leaves
-from activities.buying.sending import Sending
-from activities.database import Database
-from activities.draining import drain_node, undrain_node
-from activities.failpoints import failpoint
-from activities.providers import registry
-from activities.retrying import follows_up, reports_errors
-from models.block_end import SaleIntent, SaleRef, SaleSeen
-from models.errors import (
+from longshore.activities.beating import beating
+from longshore.activities.buying import sale_rows as sales
+from longshore.activities.buying.leaving import check_leaves
+from longshore.activities.buying.sending import Sending
+from longshore.activities.database import Database
+from longshore.activities.draining import drain_node, undrain_node
+from longshore.activities.failpoints import failpoint
+from longshore.activities.providers import registry
+from longshore.activities.retrying import follows_up, reports_errors
+from longshore.models.block_end import SaleIntent, SaleRef, SaleSeen
+from longshore.models.errors import (
     GoneError,
     LongshoreError,
     StaleError,
 )
-from models.market import OrderRequest
-from models.settings import Settings
+from longshore.models.market import OrderRequest
+from longshore.models.settings import Settings
 
 
 class SaleActivities:

@@ -11,10 +11,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.buying.purchase_rows import Row
-from activities.database import Database
-from activities.providers import registry
-from models.errors import (
+from longshore.activities.buying.purchase_rows import Row
+from longshore.activities.database import Database
+from longshore.activities.providers import registry
+from longshore.models.errors import (
     AnswerError,
     CredentialsError,
     GoneError,
@@ -26,8 +26,8 @@ from models.errors import (
     RefusedError,
     UnavailableError,
 )
-from models.market import Order
-from models.settings import Settings
+from longshore.models.market import Order
+from longshore.models.settings import Settings
 
 TRIES = 4
 """What cannot have arrived is given up after so many tries: there are other ways."""

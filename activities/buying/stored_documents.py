@@ -13,10 +13,10 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from models.block_end import BlockDecision
-from models.problems import describe_all
-from models.purchase import PurchaseRequest
-from models.spending import BuyingRecord
+from longshore.models.block_end import BlockDecision
+from longshore.models.problems import describe_all
+from longshore.models.purchase import PurchaseRequest
+from longshore.models.spending import BuyingRecord
 
 M = TypeVar("M", bound=BaseModel)
 _log = logging.getLogger(__name__)

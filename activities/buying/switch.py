@@ -3,10 +3,10 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying import market_refusals
-from activities.database import Database
-from models.base import Instant, Wire
-from models.errors import SpecError
+from longshore.activities.buying import market_refusals
+from longshore.activities.database import Database
+from longshore.models.base import Instant, Wire
+from longshore.models.errors import SpecError
 
 SCOPES = ("purchase", "day", "pool", "tier", "tenant")
 """Of one purchase, and of one day in UTC: in all, for a pool, a tier, a tenant."""

@@ -12,14 +12,14 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.buying.purchase_rows import FAST_FABRIC, Row
-from activities.buying.restarting import least_use
-from activities.database import Database
-from activities.retrying import reports_errors
-from models.buying import CapacityUnderWay
-from models.job import Tier
-from models.pool import PoolSpec
-from models.purchase import ENDING, BlockRef
+from longshore.activities.buying.purchase_rows import FAST_FABRIC, Row
+from longshore.activities.buying.restarting import least_use
+from longshore.activities.database import Database
+from longshore.activities.retrying import reports_errors
+from longshore.models.buying import CapacityUnderWay
+from longshore.models.job import Tier
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import ENDING, BlockRef
 
 
 class LetGoWindow(NamedTuple):

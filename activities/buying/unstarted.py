@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from models.purchase import PurchaseRequest
+from longshore.models.purchase import PurchaseRequest
 
 FAILURES = 3
 """So many machines have failed for each node of a block that is not up, since the newest that

@@ -3,10 +3,10 @@ of the time that is paid for."""
 
 from sqlalchemy import text
 
-from activities.buying.block_scene import idle_since, unwanted
-from activities.buying.unstarted import SILENT
-from activities.database import Database
-from activities.signals import Signals
+from longshore.activities.buying.block_scene import idle_since, unwanted
+from longshore.activities.buying.unstarted import SILENT
+from longshore.activities.database import Database
+from longshore.activities.signals import Signals
 
 
 class BlockWaking:

@@ -9,16 +9,21 @@ from functools import partial
 from sqlalchemy import RowMapping, text
 from temporalio import activity
 
-from activities.checkpoints.store import CheckpointStore
-from activities.database import Database
-from activities.failpoints import wall_clock
-from activities.node.checkpointing import info_of
-from activities.node.publishing import in_thread
-from activities.retrying import reports_errors
-from models.base import Frozen
-from models.checkpoint import CheckpointInfo, CheckpointsRequest, CheckpointsSeen, Manifest
-from models.errors import DamagedError, StoreError, UnavailableError
-from scheduling.checkpoints import gathered
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.database import Database
+from longshore.activities.failpoints import wall_clock
+from longshore.activities.node.checkpointing import info_of
+from longshore.activities.node.publishing import in_thread
+from longshore.activities.retrying import reports_errors
+from longshore.models.base import Frozen
+from longshore.models.checkpoint import (
+    CheckpointInfo,
+    CheckpointsRequest,
+    CheckpointsSeen,
+    Manifest,
+)
+from longshore.models.errors import DamagedError, StoreError, UnavailableError
+from longshore.scheduling.checkpoints import gathered
 
 LOOK_EVERY = timedelta(minutes=1)
 """How often a control worker looks at all pools by itself."""

@@ -20,14 +20,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from activities.failpoints import blocking_failpoint, wall_clock
-from activities.node.checkpoint_files import files_of, new_folder, remove, replace
-from activities.storage import GivenUp, connect, is_local, make_folder, put_whole, speaking
-from models.base import Frozen
-from models.checkpoint import Manifest, ManifestName, StoredFile
-from models.errors import DamagedError, StoreError
-from models.messages import JOB_ID
-from scheduling.checkpoints import WholeCheckpoint, surplus, whole
+from longshore.activities.failpoints import blocking_failpoint, wall_clock
+from longshore.activities.node.checkpoint_files import files_of, new_folder, remove, replace
+from longshore.activities.storage import (
+    GivenUp,
+    connect,
+    is_local,
+    make_folder,
+    put_whole,
+    speaking,
+)
+from longshore.models.base import Frozen
+from longshore.models.checkpoint import Manifest, ManifestName, StoredFile
+from longshore.models.errors import DamagedError, StoreError
+from longshore.models.messages import JOB_ID
+from longshore.scheduling.checkpoints import WholeCheckpoint, surplus, whole
 
 AT_ONCE = 4
 """Files of one checkpoint that are on their way at a time."""

@@ -8,22 +8,22 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.checkpoints.rows import CheckpointActivities
-from activities.database import Database, clock
-from activities.preemption_inputs import PreemptionInputs, read_inputs
-from activities.retrying import reports_errors
-from activities.schedules import Schedules
-from models.checkpoint import CheckpointsRequest, SaveRequest
-from models.checkpointing import (
+from longshore.activities.checkpoints.rows import CheckpointActivities
+from longshore.activities.database import Database, clock
+from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
+from longshore.activities.retrying import reports_errors
+from longshore.activities.schedules import Schedules
+from longshore.models.checkpoint import CheckpointsRequest, SaveRequest
+from longshore.models.checkpointing import (
     CHECKPOINT_WATCH_SCHEDULE,
     CheckpointDecision,
     CheckpointLook,
     NodeSave,
 )
-from models.node import Node
-from models.placement import Placement, PlacementKey
-from models.preemption import RunningWork
-from scheduling.checkpointing import decide_checkpoint, risks_of
+from longshore.models.node import Node
+from longshore.models.placement import Placement, PlacementKey
+from longshore.models.preemption import RunningWork
+from longshore.scheduling.checkpointing import decide_checkpoint, risks_of
 
 MOST_AT_ONCE = 100
 """Jobs that are asked in one look: those with the most to lose."""

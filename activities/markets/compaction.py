@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
-from activities.database import Database
-from models.market_memory import Compacted
+from longshore.activities.database import Database
+from longshore.models.market_memory import Compacted
 
 THINNED_AFTER = timedelta(days=1)
 MOST_ROWS = 200_000

@@ -4,15 +4,15 @@ import logging
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing
 
-from activities.database import Database, clock
-from activities.markets.reconcile import MarketFinding, Mismatch, compare
-from activities.metrics import MARKET_DIFFERENCES, Metrics
-from activities.providers import registry
-from activities.providers.base import Provider
-from models.errors import LongshoreError
-from models.money import format_dollars
-from models.reconcile import BookBill, Finding, FindingKind, Mend
-from models.settings import Settings
+from longshore.activities.database import Database, clock
+from longshore.activities.markets.reconcile import MarketFinding, Mismatch, compare
+from longshore.activities.metrics import MARKET_DIFFERENCES, Metrics
+from longshore.activities.providers import registry
+from longshore.activities.providers.base import Provider
+from longshore.models.errors import LongshoreError
+from longshore.models.money import format_dollars
+from longshore.models.reconcile import BookBill, Finding, FindingKind, Mend
+from longshore.models.settings import Settings
 
 _KINDS = {
     Mismatch.ORDER: FindingKind.MARKET_UNKNOWN,

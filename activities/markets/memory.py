@@ -13,9 +13,9 @@ import numpy as np
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.database import Database
-from models.market import Level, OrderBook, Window
-from models.market_memory import (
+from longshore.activities.database import Database
+from longshore.models.market import Level, OrderBook, Window
+from longshore.models.market_memory import (
     LEVELS_KEPT,
     HistoryPoint,
     PaidFill,
@@ -23,9 +23,9 @@ from models.market_memory import (
     Recommendation,
     Source,
 )
-from scheduling.prices.book import BookColumns, Columns
-from scheduling.prices.price import in_place
-from scheduling.prices.quality import HORIZON, judge, summarize
+from longshore.scheduling.prices.book import BookColumns, Columns
+from longshore.scheduling.prices.price import in_place
+from longshore.scheduling.prices.quality import HORIZON, judge, summarize
 
 MOST_POINTS = 2000
 """Points that a history has at most."""

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from sqlalchemy import text
 
-from activities.database import Database
-from activities.providers.base import Provider
-from models.base import Instant, Wire
-from models.errors import LongshoreError
-from models.market import Machine, Order, Side
-from models.money import format_dollars
-from models.purchase import worst_cost
-from scheduling.prices.fills import cost
+from longshore.activities.database import Database
+from longshore.activities.providers.base import Provider
+from longshore.models.base import Instant, Wire
+from longshore.models.errors import LongshoreError
+from longshore.models.market import Machine, Order, Side
+from longshore.models.money import format_dollars
+from longshore.models.purchase import worst_cost
+from longshore.scheduling.prices.fills import cost
 
 MARGIN = timedelta(minutes=2)
 """What is younger may be a step under way."""

@@ -10,24 +10,24 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from activities.buying.inputs import look_at, read_need
-from activities.buying.market_refusals import refused_offers
-from activities.database import Database, clock
-from activities.markets.compaction import compact
-from activities.markets.memory import MarketMemory
-from activities.metrics import MARKET_ASK, MARKET_LOOKS, SILENT, Metrics
-from activities.providers import registry
-from activities.providers.base import Provider
-from activities.retrying import reports_errors
-from activities.schedules import Schedules
-from activities.signals import Signals
-from activities.snapshot import load_pool
-from models.addresses import without_secrets
-from models.buying import BuyingPolicy, PriceReached, RefusedOffer, Unmet, UnmetJob
-from models.errors import LongshoreError, StoredError, UnavailableError
-from models.job import Tier
-from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook
-from models.market_memory import (
+from longshore.activities.buying.inputs import look_at, read_need
+from longshore.activities.buying.market_refusals import refused_offers
+from longshore.activities.database import Database, clock
+from longshore.activities.markets.compaction import compact
+from longshore.activities.markets.memory import MarketMemory
+from longshore.activities.metrics import MARKET_ASK, MARKET_LOOKS, SILENT, Metrics
+from longshore.activities.providers import registry
+from longshore.activities.providers.base import Provider
+from longshore.activities.retrying import reports_errors
+from longshore.activities.schedules import Schedules
+from longshore.activities.signals import Signals
+from longshore.activities.snapshot import load_pool
+from longshore.models.addresses import without_secrets
+from longshore.models.buying import BuyingPolicy, PriceReached, RefusedOffer, Unmet, UnmetJob
+from longshore.models.errors import LongshoreError, StoredError, UnavailableError
+from longshore.models.job import Tier
+from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook
+from longshore.models.market_memory import (
     MARKET_WATCH_SCHEDULE,
     LookOutcome,
     MarketLookRequest,
@@ -36,12 +36,12 @@ from models.market_memory import (
     Recommendation,
     Source,
 )
-from models.money import dollars_of, format_dollars
-from models.pool import PoolSpec
-from models.price import PriceAnswer, PriceNeed
-from models.settings import Settings
-from scheduling.buying.trigger import might_reach, reached
-from scheduling.prices.price import price
+from longshore.models.money import dollars_of, format_dollars
+from longshore.models.pool import PoolSpec
+from longshore.models.price import PriceAnswer, PriceNeed
+from longshore.models.settings import Settings
+from longshore.scheduling.buying.trigger import might_reach, reached
+from longshore.scheduling.prices.price import price
 
 NODES = (1, 8)
 """Each book is priced for so many nodes of its type."""

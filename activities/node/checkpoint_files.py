@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from activities.node.public_files import entered
-from models.checkpoint import StoredFile
+from longshore.activities.node.public_files import entered
+from longshore.models.checkpoint import StoredFile
 
 DRAFTS = (".tmp", ".draft", ".partial")
 """Endings of files that are being written: they belong to no checkpoint."""

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from activities.node.public_files import open_public, replace_public
-from models.checkpoint import LocalCheckpoint
+from longshore.activities.node.public_files import open_public, replace_public
+from longshore.models.checkpoint import LocalCheckpoint
 
 _LARGEST = 64 * 2**20
 """Bytes: it names files, of which there may be many."""

@@ -13,21 +13,33 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from activities.checkpoints.store import CheckpointStore, Restored
-from activities.failpoints import wall_clock
-from activities.node import checkpoint_files
-from activities.node.checkpoint_marker import read_marker, write_marker
-from activities.node.launch import SAVE_REQUEST, SAVED
-from activities.node.public_files import put_public, remove_public
-from activities.node.publishing import FIRST_WAIT, LONGEST_WAIT, Moment, Publisher, in_thread
-from activities.node.saved_lines import SavedLines
-from activities.node.system import boot_clock
-from activities.storage import GivenUp
-from models.checkpoint import CheckpointInfo, LocalCheckpoint, Manifest, SavedLine, StoredFile
-from models.errors import DamagedError, RefusedError, StoreError, UnavailableError
-from models.job import CheckpointContract
-from models.messages import RunProcessRequest
-from scheduling.checkpoints import belongs_to, resume, resumes_without_store
+from longshore.activities.checkpoints.store import CheckpointStore, Restored
+from longshore.activities.failpoints import wall_clock
+from longshore.activities.node import checkpoint_files
+from longshore.activities.node.checkpoint_marker import read_marker, write_marker
+from longshore.activities.node.launch import SAVE_REQUEST, SAVED
+from longshore.activities.node.public_files import put_public, remove_public
+from longshore.activities.node.publishing import (
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    Moment,
+    Publisher,
+    in_thread,
+)
+from longshore.activities.node.saved_lines import SavedLines
+from longshore.activities.node.system import boot_clock
+from longshore.activities.storage import GivenUp
+from longshore.models.checkpoint import (
+    CheckpointInfo,
+    LocalCheckpoint,
+    Manifest,
+    SavedLine,
+    StoredFile,
+)
+from longshore.models.errors import DamagedError, RefusedError, StoreError, UnavailableError
+from longshore.models.job import CheckpointContract
+from longshore.models.messages import RunProcessRequest
+from longshore.scheduling.checkpoints import belongs_to, resume, resumes_without_store
 
 LOOK_EVERY = 0.2
 """Seconds between two looks for a line."""

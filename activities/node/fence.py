@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from activities.node.system import boot_clock
+from longshore.activities.node.system import boot_clock
 
 
 class Fence:

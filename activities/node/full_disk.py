@@ -18,9 +18,9 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError
 
-from activities.node.system import boot_clock
-from models.departures import DISK_REFUSES
-from models.messages import CommandReason, node_workflow_id
+from longshore.activities.node.system import boot_clock
+from longshore.models.departures import DISK_REFUSES
+from longshore.models.messages import CommandReason, node_workflow_id
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSES = (*_FULL, errno.EROFS, errno.EIO)

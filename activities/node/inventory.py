@@ -14,16 +14,16 @@ import psutil
 import pynvml
 from pydantic import Field, ValidationError
 
-from activities.node.mig import read_mig
-from activities.node.wiring import Conformance, read_conformance, read_topology
-from models.base import Frozen
-from models.errors import SpecError, UnavailableError
-from models.mig import listed_models, positions_of
-from models.node import GPUInventory, Inventory
-from models.problems import describe_all
-from models.topology import MOST_GPUS, NodeTopology
-from models.units import GB, format_gb
-from models.visible import shown
+from longshore.activities.node.mig import read_mig
+from longshore.activities.node.wiring import Conformance, read_conformance, read_topology
+from longshore.models.base import Frozen
+from longshore.models.errors import SpecError, UnavailableError
+from longshore.models.mig import listed_models, positions_of
+from longshore.models.node import GPUInventory, Inventory
+from longshore.models.problems import describe_all
+from longshore.models.topology import MOST_GPUS, NodeTopology
+from longshore.models.units import GB, format_gb
+from longshore.models.visible import shown
 
 RUNTIMES = ("docker", "podman")
 _SIMULATED = re.compile(

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from activities.node.mig import device_of
-from activities.node.rendezvous import command, rendezvous
-from models.job import JobSpec
-from models.messages import RunProcessRequest
-from models.node import Inventory, NodeIdentity
-from models.placement import Placement, PlacementKey
-from models.visible import brief
+from longshore.activities.node.mig import device_of
+from longshore.activities.node.rendezvous import command, rendezvous
+from longshore.models.job import JobSpec
+from longshore.models.messages import RunProcessRequest
+from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.placement import Placement, PlacementKey
+from longshore.models.visible import brief
 
 KEPT_ENV = [
     "PATH",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pynvml
 
-from models.mig import MigPositions, first_slice, profile_of, slice_mask
-from models.node import GPUInventory, Inventory, MigInstance
+from longshore.models.mig import MigPositions, first_slice, profile_of, slice_mask
+from longshore.models.node import GPUInventory, Inventory, MigInstance
 
 _NOT_IN_MIG_MODE = (None, ())
 _HAS_NO_MIG = (

@@ -20,12 +20,10 @@ import signal
 import socket
 import sys
 
-from activities.node import supervisor
-from activities.node.system import become_subreaper, oom_kills, processes, send
+from longshore.activities.node import supervisor
+from longshore.activities.node.system import become_subreaper, oom_kills, processes, send
 
-START = (
-    "import sys; sys.path[:0] = sys.argv[1:2]; from activities.node.nursery import main; main()"
-)
+START = "import sys; sys.path[:0] = sys.argv[1:2]; from longshore.activities.node.nursery import main; main()"
 """Argument: the folder that holds the package `activities`."""
 _LONGEST_PATH = 65536
 _STREAMS = 3

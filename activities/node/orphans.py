@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 
-from activities.node.launch import AGENT_MARK, removal
-from activities.node.supervisor import REMOVALS
-from activities.node.system import (
+from longshore.activities.node.launch import AGENT_MARK, removal
+from longshore.activities.node.supervisor import REMOVALS
+from longshore.activities.node.system import (
     is_same,
     is_there,
     processes,
@@ -21,7 +21,7 @@ from activities.node.system import (
     start_ticks,
     stat_fields,
 )
-from models.placement import PlacementKey
+from longshore.models.placement import PlacementKey
 
 SUPERVISOR_PATIENCE = 3.0
 """Seconds in which an orphaned supervisor should have killed its job and written the end."""

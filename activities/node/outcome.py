@@ -4,12 +4,12 @@ import signal
 from datetime import datetime
 from typing import Any
 
-from activities.failpoints import wall_clock
-from activities.node.past import past
-from activities.node.runs import RunRecord
-from models.job import FailureClass
-from models.messages import TIME_ENDED, ProcessReport, Progress
-from models.placement import PlacementKey
+from longshore.activities.failpoints import wall_clock
+from longshore.activities.node.past import past
+from longshore.activities.node.runs import RunRecord
+from longshore.models.job import FailureClass
+from longshore.models.messages import TIME_ENDED, ProcessReport, Progress
+from longshore.models.placement import PlacementKey
 
 AGENT_STOPPED = "the agent stopped"
 CUT_OFF = "the node was cut off from the server"

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from activities.failpoints import wall_clock
+from longshore.activities.failpoints import wall_clock
 
 
 def past(seconds: float) -> datetime:

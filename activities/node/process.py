@@ -12,19 +12,19 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.about import about
-from activities.failpoints import failpoint, wall_clock
-from activities.metrics import HEARTBEAT_SECONDS, HEARTBEATS_MISSED, SILENT, Metrics
-from activities.node.fence import Fence
-from activities.node.full_disk import FullDisk
-from activities.node.outcome import never_started
-from activities.node.processes import Processes, Run
-from activities.node.system import boot_clock
-from activities.retrying import reports_errors
-from models.checkpoint import CheckpointInfo, SaveRequest
-from models.errors import StaleError
-from models.job import FailureClass
-from models.messages import (
+from longshore.activities.about import about
+from longshore.activities.failpoints import failpoint, wall_clock
+from longshore.activities.metrics import HEARTBEAT_SECONDS, HEARTBEATS_MISSED, SILENT, Metrics
+from longshore.activities.node.fence import Fence
+from longshore.activities.node.full_disk import FullDisk
+from longshore.activities.node.outcome import never_started
+from longshore.activities.node.processes import Processes, Run
+from longshore.activities.node.system import boot_clock
+from longshore.activities.retrying import reports_errors
+from longshore.models.checkpoint import CheckpointInfo, SaveRequest
+from longshore.models.errors import StaleError
+from longshore.models.job import FailureClass
+from longshore.models.messages import (
     Heartbeat,
     ProcessReport,
     RunProcessRequest,

@@ -8,17 +8,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from activities.about import about
-from activities.checkpoints.store import CheckpointStore
-from activities.failpoints import failpoint, wall_clock
-from activities.logstore import LogStore
-from activities.metrics import PROCESSES, SILENT, Metrics
-from activities.node import orphans
-from activities.node.checkpoint_files import remove_moments
-from activities.node.checkpointing import Keeper, signal_number
-from activities.node.fence import Fence
-from activities.node.full_disk import why_refused
-from activities.node.launch import (
+from longshore.activities.about import about
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.failpoints import failpoint, wall_clock
+from longshore.activities.logstore import LogStore
+from longshore.activities.metrics import PROCESSES, SILENT, Metrics
+from longshore.activities.node import orphans
+from longshore.activities.node.checkpoint_files import remove_moments
+from longshore.activities.node.checkpointing import Keeper, signal_number
+from longshore.activities.node.fence import Fence
+from longshore.activities.node.full_disk import why_refused
+from longshore.activities.node.launch import (
     Launch,
     LaunchError,
     checkpoint_folder,
@@ -27,20 +27,30 @@ from activities.node.launch import (
     refuse_folders,
     removal,
 )
-from activities.node.outcome import never_started, never_to_start, report_of, stopped_before_start
-from activities.node.past import past
-from activities.node.progress import read_progress
-from activities.node.runs import RunRecord, RunStore
-from activities.node.shipping import Shipper
-from activities.node.supervision import NotForkedError, Nursery, Plan, Supervised
-from activities.node.system import users_umask
-from activities.storage import GivenUp
-from models.checkpoint import CheckpointInfo, SaveRequest
-from models.errors import NotFoundError, RefusedError, StoreError
-from models.job import FailureClass, JobSpec
-from models.messages import ProcessReport, Progress, RunProcessRequest, StopProcessRequest
-from models.node import Inventory, NodeIdentity
-from models.placement import PlacementKey
+from longshore.activities.node.outcome import (
+    never_started,
+    never_to_start,
+    report_of,
+    stopped_before_start,
+)
+from longshore.activities.node.past import past
+from longshore.activities.node.progress import read_progress
+from longshore.activities.node.runs import RunRecord, RunStore
+from longshore.activities.node.shipping import Shipper
+from longshore.activities.node.supervision import NotForkedError, Nursery, Plan, Supervised
+from longshore.activities.node.system import users_umask
+from longshore.activities.storage import GivenUp
+from longshore.models.checkpoint import CheckpointInfo, SaveRequest
+from longshore.models.errors import NotFoundError, RefusedError, StoreError
+from longshore.models.job import FailureClass, JobSpec
+from longshore.models.messages import (
+    ProcessReport,
+    Progress,
+    RunProcessRequest,
+    StopProcessRequest,
+)
+from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.placement import PlacementKey
 
 SUPERVISOR_PATIENCE = 30.0
 """Seconds after a grace in which a supervisor ends its job: a container may take twenty."""

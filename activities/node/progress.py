@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from activities.node.public_files import open_public, written_at
-from models.messages import Progress
+from longshore.activities.node.public_files import open_public, written_at
+from longshore.models.messages import Progress
 
 MAX_BYTES = 4096
 MAX_MESSAGE = 200

@@ -12,10 +12,10 @@ from pathlib import Path
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from activities.failpoints import wall_clock
-from activities.node.runs import RunRecord, RunStore
-from activities.rpc_errors import is_unknown
-from models.messages import job_workflow_id
+from longshore.activities.failpoints import wall_clock
+from longshore.activities.node.runs import RunRecord, RunStore
+from longshore.activities.rpc_errors import is_unknown
+from longshore.models.messages import job_workflow_id
 
 PRUNE_EVERY = timedelta(minutes=1)
 _ANSWER_WITHIN = timedelta(seconds=10)

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from activities.node.past import past
+from longshore.activities.node.past import past
 
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

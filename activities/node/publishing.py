@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from activities.checkpoints.store import CheckpointStore
-from activities.node import checkpoint_files
-from activities.node.system import boot_clock
-from activities.storage import GivenUp
-from models.checkpoint import Manifest, StoredFile
-from models.errors import DamagedError, StoreError
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.node import checkpoint_files
+from longshore.activities.node.system import boot_clock
+from longshore.activities.storage import GivenUp
+from longshore.models.checkpoint import Manifest, StoredFile
+from longshore.models.errors import DamagedError, StoreError
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 """Seconds between two tries at a store that refuses."""

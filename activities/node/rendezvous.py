@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from activities.node import per_gpu
-from models.job import JobSpec
-from models.placement import Placement, Rank
+from longshore.activities.node import per_gpu
+from longshore.models.job import JobSpec
+from longshore.models.placement import Placement, Rank
 
 FIRST_PORT, PORTS = 20_000, 10_000
 """Below the range from which systems give ports to clients."""

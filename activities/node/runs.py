@@ -21,10 +21,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from models.base import Instant, Wire
-from models.errors import StaleError
-from models.messages import JOB_ID, ProcessReport
-from models.placement import PlacementKey
+from longshore.models.base import Instant, Wire
+from longshore.models.errors import StaleError
+from longshore.models.messages import JOB_ID, ProcessReport
+from longshore.models.placement import PlacementKey
 
 
 class RunRecord(Wire):

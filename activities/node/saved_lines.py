@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from activities.node.public_files import open_public, written_at
-from models.checkpoint import SavedLine
+from longshore.activities.node.public_files import open_public, written_at
+from longshore.models.checkpoint import SavedLine
 
 MOST = 64 * 2**10
 """Bytes that are read at a time: what a job wrote before them is old by then."""

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from activities.logstore import STREAMS, LogStore, Stream
-from activities.metrics import LOG_ERRORS, SILENT, Metrics
-from models.placement import PlacementKey
+from longshore.activities.logstore import STREAMS, LogStore, Stream
+from longshore.activities.metrics import LOG_ERRORS, SILENT, Metrics
+from longshore.models.placement import PlacementKey
 
 PART_BYTES = 8 * 2**20
 FIRST_WAIT, LONGEST_WAIT = 0.3, 5.0

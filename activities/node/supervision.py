@@ -17,9 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from activities.node import nursery, orphans
-from activities.node.system import become_subreaper, boot_clock, is_same, is_stopped, start_ticks
-from models.base import Frozen
+from longshore.activities.node import nursery, orphans
+from longshore.activities.node.system import (
+    become_subreaper,
+    boot_clock,
+    is_same,
+    is_stopped,
+    start_ticks,
+)
+from longshore.models.base import Frozen
 
 NURSERY_PATIENCE = 30.0
 """Seconds in which a fork is made, and a child that has ended is collected: many times what a

@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from activities.node.system import (
+from longshore.activities.node.system import (
     Message,
     become_subreaper,
     boot_clock,

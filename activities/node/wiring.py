@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pynvml
 
-from models.node import HostFirmware
-from models.topology import LinkClass, NodeTopology, fingerprint
+from longshore.models.node import HostFirmware
+from longshore.models.topology import LinkClass, NodeTopology, fingerprint
 
 _log = logging.getLogger(__name__)
 _PCI_DEVICES = Path("/sys/bus/pci/devices")

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import psutil
 from pydantic import SecretStr, ValidationError
 
-from models.errors import RefusedError
-from models.settings import MarketInfo, Settings
+from longshore.models.errors import RefusedError
+from longshore.models.settings import MarketInfo, Settings
 
 
 @dataclass(frozen=True)

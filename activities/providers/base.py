@@ -8,7 +8,7 @@ tree; calls that create are safe to repeat with the same key or name.
 from collections.abc import Sequence
 from typing import Protocol
 
-from models.market import (
+from longshore.models.market import (
     Account,
     Capabilities,
     InstanceType,

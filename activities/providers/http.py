@@ -22,17 +22,23 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from activities.failpoints import wall_clock
-from activities.providers.access import Access, check_allowed
-from activities.providers.http_errors import date_of, error_of, is_away, said_in, wait_asked_for
-from models.errors import (
+from longshore.activities.failpoints import wall_clock
+from longshore.activities.providers.access import Access, check_allowed
+from longshore.activities.providers.http_errors import (
+    date_of,
+    error_of,
+    is_away,
+    said_in,
+    wait_asked_for,
+)
+from longshore.models.errors import (
     AnswerError,
     MarketAwayError,
     MarketError,
     OrderConflictError,
     RefusedError,
 )
-from models.problems import describe
+from longshore.models.problems import describe
 
 SIMULATED_HEADER = "X-Longshore-Simulated"
 """A simulated market puts it on every answer, with the value `market`."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from models.errors import (
+from longshore.models.errors import (
     CredentialsError,
     FundsError,
     GoneError,

@@ -4,8 +4,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from activities.providers.http import MarketHTTP
-from models.errors import AnswerError, GoneError, MarketAwayError, MarketError
+from longshore.activities.providers.http import MarketHTTP
+from longshore.models.errors import AnswerError, GoneError, MarketAwayError, MarketError
 
 
 class Created(Protocol):

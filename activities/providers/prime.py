@@ -11,20 +11,20 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from activities.providers import prime_reading as reading
-from activities.providers.access import Access, access
-from activities.providers.http import MarketHTTP, Patience, in_path
-from activities.providers.http_errors import refused_for_good
-from activities.providers.looking import Creations, look_by_id
-from activities.providers.prime_rows import all_rows, known_types
-from activities.providers.prime_shapes import Pod, Pods, Row, Wallet, Who, WhoAmI
-from models.errors import (
+from longshore.activities.providers import prime_reading as reading
+from longshore.activities.providers.access import Access, access
+from longshore.activities.providers.http import MarketHTTP, Patience, in_path
+from longshore.activities.providers.http_errors import refused_for_good
+from longshore.activities.providers.looking import Creations, look_by_id
+from longshore.activities.providers.prime_rows import all_rows, known_types
+from longshore.activities.providers.prime_shapes import Pod, Pods, Row, Wallet, Who, WhoAmI
+from longshore.models.errors import (
     GoneError,
     InvalidOrderError,
     MarketAwayError,
     MarketError,
 )
-from models.market import (
+from longshore.models.market import (
     Account,
     Capabilities,
     InstanceType,
@@ -42,9 +42,9 @@ from models.market import (
     Side,
     Window,
 )
-from models.money import dollars_of, format_dollars, micro_of
-from models.settings import Settings
-from models.units import format_duration
+from longshore.models.money import dollars_of, format_dollars, micro_of
+from longshore.models.settings import Settings
+from longshore.models.units import format_duration
 
 STARTUP_VARIABLE = "LONGSHORE_STARTUP"
 """Of the pod's environment: the start-up script, in base64."""

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import Any
 
-from activities.providers.prime_shapes import Pod, Row
-from models.market import (
+from longshore.activities.providers.prime_shapes import Pod, Row
+from longshore.models.market import (
     Fill,
     InstanceType,
     Machine,
@@ -17,7 +17,7 @@ from models.market import (
     Order,
     OrderState,
 )
-from models.money import MICRO
+from longshore.models.money import MICRO
 
 NAME = "prime"
 PLAIN_IMAGE = "ubuntu_22_cuda_12"

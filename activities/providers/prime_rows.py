@@ -4,12 +4,12 @@ import logging
 
 from pydantic import TypeAdapter, ValidationError
 
-from activities.providers.http import Answer, MarketHTTP
-from activities.providers.prime_reading import gpu_of
-from activities.providers.prime_shapes import Row, Rows, Summary
-from models.errors import AnswerError, MarketAwayError, MarketError
-from models.market import InstanceType
-from models.problems import describe
+from longshore.activities.providers.http import Answer, MarketHTTP
+from longshore.activities.providers.prime_reading import gpu_of
+from longshore.activities.providers.prime_shapes import Row, Rows, Summary
+from longshore.models.errors import AnswerError, MarketAwayError, MarketError
+from longshore.models.market import InstanceType
+from longshore.models.problems import describe
 
 _PAGE = 100
 _log = logging.getLogger(__name__)

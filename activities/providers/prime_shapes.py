@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from models.base import Instant, Wire
-from models.money import MICRO, MOST
+from longshore.models.base import Instant, Wire
+from longshore.models.money import MICRO, MOST
 
 
 def _as_decimal(value: object) -> object:

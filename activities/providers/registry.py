@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import metadata
 
-from activities.providers.base import Provider
-from models.errors import CredentialsError, NotFoundError, RefusedError
-from models.settings import Settings
+from longshore.activities.providers.base import Provider
+from longshore.models.errors import CredentialsError, NotFoundError, RefusedError
+from longshore.models.settings import Settings
 
 GROUP = "longshore.providers"
 Factory = Callable[[Settings], Provider | None]

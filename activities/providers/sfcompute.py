@@ -7,14 +7,14 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from activities.providers import sfcompute_reading as reading
-from activities.providers import sfcompute_units as units
-from activities.providers.access import Access, access
-from activities.providers.http import Answer, MarketHTTP, Patience, in_path
-from activities.providers.http_errors import refused_for_good
-from activities.providers.looking import Creations, look_by_id
-from activities.providers.sfcompute_places import Places
-from activities.providers.sfcompute_shapes import (
+from longshore.activities.providers import sfcompute_reading as reading
+from longshore.activities.providers import sfcompute_units as units
+from longshore.activities.providers.access import Access, access
+from longshore.activities.providers.http import Answer, MarketHTTP, Patience, in_path
+from longshore.activities.providers.http_errors import refused_for_good
+from longshore.activities.providers.looking import Creations, look_by_id
+from longshore.activities.providers.sfcompute_places import Places
+from longshore.activities.providers.sfcompute_shapes import (
     Balances,
     Depth,
     Instance,
@@ -24,7 +24,7 @@ from activities.providers.sfcompute_shapes import (
     Page,
     Sku,
 )
-from models.errors import (
+from longshore.models.errors import (
     AnswerError,
     GoneError,
     InvalidOrderError,
@@ -32,7 +32,7 @@ from models.errors import (
     MarketError,
     OrderConflictError,
 )
-from models.market import (
+from longshore.models.market import (
     Account,
     Capabilities,
     InstanceType,
@@ -49,7 +49,7 @@ from models.market import (
     Side,
     Window,
 )
-from models.settings import Settings
+from longshore.models.settings import Settings
 
 _DEPTH = 100
 _LARGEST_SCRIPT = 64 * 1024

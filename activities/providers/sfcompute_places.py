@@ -6,19 +6,27 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from activities.providers import sfcompute_reading as reading
-from activities.providers import sfcompute_units as units
-from activities.providers.http import MarketHTTP, Params, in_path
-from activities.providers.looking import Creations
-from activities.providers.sfcompute_shapes import Image, Instance, Listed, Named, Page, Pool, Sku
-from models.errors import (
+from longshore.activities.providers import sfcompute_reading as reading
+from longshore.activities.providers import sfcompute_units as units
+from longshore.activities.providers.http import MarketHTTP, Params, in_path
+from longshore.activities.providers.looking import Creations
+from longshore.activities.providers.sfcompute_shapes import (
+    Image,
+    Instance,
+    Listed,
+    Named,
+    Page,
+    Pool,
+    Sku,
+)
+from longshore.models.errors import (
     AnswerError,
     GoneError,
     InvalidOrderError,
     MarketAwayError,
     OrderConflictError,
 )
-from models.market import InstanceType, Window
+from longshore.models.market import InstanceType, Window
 
 _SKUS_HOLD = 300.0
 """Seconds that the list of SKUs is kept: it changes when hardware is added."""

@@ -2,8 +2,8 @@
 
 from decimal import ROUND_CEILING, Decimal
 
-from activities.providers import sfcompute_units as units
-from activities.providers.sfcompute_shapes import (
+from longshore.activities.providers import sfcompute_units as units
+from longshore.activities.providers.sfcompute_shapes import (
     Fee,
     Instance,
     OrderFill,
@@ -12,7 +12,7 @@ from activities.providers.sfcompute_shapes import (
     PriceLevel,
     Sku,
 )
-from models.market import (
+from longshore.models.market import (
     Fill,
     InstanceType,
     Level,
@@ -27,7 +27,7 @@ from models.market import (
     Side,
     Window,
 )
-from models.money import MICRO, MOST
+from longshore.models.money import MICRO, MOST
 
 NAME = "sfcompute"
 USUAL_GPUS = 8

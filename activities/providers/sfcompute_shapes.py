@@ -5,7 +5,7 @@ from typing import Annotated, Generic, TypeVar
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from models.base import Wire
+from longshore.models.base import Wire
 
 T = TypeVar("T")
 

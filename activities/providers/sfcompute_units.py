@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
-from activities.providers.sfcompute_shapes import ScheduleEntry
-from models.market import Side, Window
-from models.money import MICRO
+from longshore.activities.providers.sfcompute_shapes import ScheduleEntry
+from longshore.models.market import Side, Window
+from longshore.models.money import MICRO
 
 GRAIN = timedelta(minutes=1)
 """Starts and ends are multiples of this."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from models.placement import JobRequest, PackingPolicy, PackingRule
-from scheduling.placement.columns import Columns
-from scheduling.placement.keep_room import RoomKeeper
-from scheduling.placement.state import Need
+from longshore.models.placement import JobRequest, PackingPolicy, PackingRule
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.state import Need
 
 if TYPE_CHECKING:
-    from scheduling.bulk.run import Run
+    from longshore.scheduling.bulk.run import Run
 
 FEWEST = 24
 """Jobs for which the arrays of a pass pay, once it is loaded, and"""
@@ -64,6 +64,6 @@ def run_of(
 ) -> "Run":
     """Return a pass over these jobs, in order; `need_of` says what each needs. Of those that wait
     only the `wanted` are told why."""
-    from scheduling.bulk.run import Run  # loads numba
+    from longshore.scheduling.bulk.run import Run  # loads numba
 
     return Run(jobs, columns, policy, keeper, now, need_of, wanted)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.placement.layouts import FITS
+from longshore.scheduling.placement.layouts import FITS
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]

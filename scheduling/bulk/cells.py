@@ -7,7 +7,7 @@ See `arrays.Cells`.
 
 import numpy as np
 
-from scheduling.bulk.arrays import (
+from longshore.scheduling.bulk.arrays import (
     AMOUNTS,
     CELLS,
     CHEAPEST,
@@ -26,9 +26,9 @@ from scheduling.bulk.arrays import (
     RESTS,
     STALE,
 )
-from scheduling.bulk.compiling import entry, inner
-from scheduling.bulk.questions import KEEP_ROOM
-from scheduling.bulk.rests import EMPTIER, EPSILON, rest_of_class
+from longshore.scheduling.bulk.compiling import entry, inner
+from longshore.scheduling.bulk.questions import KEEP_ROOM
+from longshore.scheduling.bulk.rests import EMPTIER, EPSILON, rest_of_class
 
 NO_POSITION = np.int32(2**31 - 1)
 

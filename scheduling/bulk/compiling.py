@@ -11,7 +11,7 @@ from typing import Any
 
 from numba import njit
 
-from scheduling.placement.layouts import FITS
+from longshore.scheduling.placement.layouts import FITS
 
 
 def entry(function: Callable[..., Any]) -> Any:

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from models.placement import ScoreWeights
-from scheduling.bulk.arrays import RANKS, Faces, Floats, Ints, Longs, Needs
-from scheduling.bulk.questions import BY_CALLER
-from scheduling.placement.columns import Columns
-from scheduling.placement.filters import asked
-from scheduling.placement.keep_room import RoomKeeper
-from scheduling.placement.layouts import FITS
-from scheduling.placement.scan import lasting_codes
-from scheduling.placement.scoring import expiry_penalty, provider_bonus, provider_for
-from scheduling.placement.state import Need
+from longshore.models.placement import ScoreWeights
+from longshore.scheduling.bulk.arrays import RANKS, Faces, Floats, Ints, Longs, Needs
+from longshore.scheduling.bulk.questions import BY_CALLER
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.filters import asked
+from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.layouts import FITS
+from longshore.scheduling.placement.scan import lasting_codes
+from longshore.scheduling.placement.scoring import expiry_penalty, provider_bonus, provider_for
+from longshore.scheduling.placement.state import Need
 
 KEPT_AT_FIRST = 8
 """Nodes with reservations that there is room for at first."""

@@ -6,8 +6,8 @@ the work.
 # pyright: basic
 # numba compiles these functions; what it accepts as arrays and tuples is not what pyright infers.
 
-from scheduling.bulk.arrays import MOST_SHOWN, POOL
-from scheduling.bulk.compiling import inner
+from longshore.scheduling.bulk.arrays import MOST_SHOWN, POOL
+from longshore.scheduling.bulk.compiling import inner
 
 
 @inner

@@ -8,11 +8,11 @@ a layout has for a wish, what is open beside reservations, a job for which it wa
 
 import numpy as np
 
-from scheduling.bulk.arrays import CLASSES, DUE, KEPT, MOVES, UNKNOWN, VARIES
-from scheduling.bulk.cells import enter, has_room, keep_node, left
-from scheduling.bulk.compiling import entry, inner
-from scheduling.bulk.heaps import has_places, join, leave
-from scheduling.bulk.questions import (
+from longshore.scheduling.bulk.arrays import CLASSES, DUE, KEPT, MOVES, UNKNOWN, VARIES
+from longshore.scheduling.bulk.cells import enter, has_room, keep_node, left
+from longshore.scheduling.bulk.compiling import entry, inner
+from longshore.scheduling.bulk.heaps import has_places, join, leave
+from longshore.scheduling.bulk.questions import (
     ALONE,
     ASK_LAYOUT,
     DONE,
@@ -27,9 +27,9 @@ from scheduling.bulk.questions import (
     PLACED,
     RESERVED_ALL,
 )
-from scheduling.bulk.rests import explain_room
-from scheduling.bulk.search import search
-from scheduling.bulk.values import ask, rest_with, used_with
+from longshore.scheduling.bulk.rests import explain_room
+from longshore.scheduling.bulk.search import search
+from longshore.scheduling.bulk.values import ask, rest_with, used_with
 
 
 @entry

@@ -7,8 +7,8 @@ The same as `scheduling.placement.room`, one rest at a time.
 
 import numpy as np
 
-from scheduling.bulk.arrays import CLASSES, RESTS
-from scheduling.bulk.compiling import entry, inner
+from longshore.scheduling.bulk.arrays import CLASSES, RESTS
+from longshore.scheduling.bulk.compiling import entry, inner
 
 EPSILON = 1e-6
 TINY = 1e-9

@@ -6,13 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from models.job import Tier
-from models.placement import Decision, JobRequest, PackingPolicy, PackingRule, RejectionCode
-from scheduling.bulk import cells as compiled_cells
-from scheduling.bulk import kernel as compiled
-from scheduling.bulk import rests as compiled_rests
-from scheduling.bulk.arrays import CLASSES, KEPT, MOVES, NEED, POOL, SUBJECT, answers_for
-from scheduling.bulk.questions import (
+from longshore.models.job import Tier
+from longshore.models.placement import (
+    Decision,
+    JobRequest,
+    PackingPolicy,
+    PackingRule,
+    RejectionCode,
+)
+from longshore.scheduling.bulk import cells as compiled_cells
+from longshore.scheduling.bulk import kernel as compiled
+from longshore.scheduling.bulk import rests as compiled_rests
+from longshore.scheduling.bulk.arrays import CLASSES, KEPT, MOVES, NEED, POOL, SUBJECT, answers_for
+from longshore.scheduling.bulk.questions import (
     ASK_ALONE,
     ASK_LAYOUT,
     ASK_LOOK,
@@ -27,14 +33,14 @@ from scheduling.bulk.questions import (
     PLACED,
     SEED_SCORE,
 )
-from scheduling.bulk.sentences import Sentences
-from scheduling.bulk.tables import HOST_CODES, Tables
-from scheduling.placement.columns import Columns
-from scheduling.placement.gpus import Chosen
-from scheduling.placement.keep_room import RoomKeeper
-from scheduling.placement.layouts import CODE_NUMBER, FITS
-from scheduling.placement.reservations import open_from
-from scheduling.placement.state import Need
+from longshore.scheduling.bulk.sentences import Sentences
+from longshore.scheduling.bulk.tables import HOST_CODES, Tables
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.layouts import CODE_NUMBER, FITS
+from longshore.scheduling.placement.reservations import open_from
+from longshore.scheduling.placement.state import Need
 
 cells: Any = compiled_cells
 kernel: Any = compiled

@@ -10,13 +10,13 @@ hold one of the best nodes are looked into.
 
 import numpy as np
 
-from scheduling.bulk.arrays import AMOUNTS, HEAD, KEPT, LOOK, NODES, STALE, UNKNOWN
-from scheduling.bulk.cells import refresh
-from scheduling.bulk.compiling import inner
-from scheduling.bulk.heaps import offer
-from scheduling.bulk.questions import ASK_ALONE, ASK_LOOK, DONE, FULL, KEEP_ROOM
-from scheduling.bulk.rests import EPSILON
-from scheduling.bulk.values import (
+from longshore.scheduling.bulk.arrays import AMOUNTS, HEAD, KEPT, LOOK, NODES, STALE, UNKNOWN
+from longshore.scheduling.bulk.cells import refresh
+from longshore.scheduling.bulk.compiling import inner
+from longshore.scheduling.bulk.heaps import offer
+from longshore.scheduling.bulk.questions import ASK_ALONE, ASK_LOOK, DONE, FULL, KEEP_ROOM
+from longshore.scheduling.bulk.rests import EPSILON
+from longshore.scheduling.bulk.values import (
     ask,
     bound_by_room,
     bound_by_score,
@@ -24,7 +24,7 @@ from scheduling.bulk.values import (
     look_by_score,
     value_of,
 )
-from scheduling.placement.layouts import FITS
+from longshore.scheduling.placement.layouts import FITS
 
 
 @inner

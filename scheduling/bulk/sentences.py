@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from models.placement import (
+from longshore.models.placement import (
     Candidate,
     Decision,
     JobRequest,
@@ -12,16 +12,22 @@ from models.placement import (
     ScoreTerm,
     ScoreTerms,
 )
-from scheduling.bulk.arrays import Answers, Ints
-from scheduling.bulk.questions import NEVER, NO_START, PLACED, RESERVED_ALL
-from scheduling.bulk.tables import Tables
-from scheduling.packer import behind_reservations, no_start_known, placed_on, waits, waits_as
-from scheduling.placement.gpus import Chosen
-from scheduling.placement.keep_room import RoomKeeper
-from scheduling.placement.layouts import CODES
-from scheduling.placement.links import slowest_link
-from scheduling.placement.parts import WHOLE
-from scheduling.placement.rules import in_words
+from longshore.scheduling.bulk.arrays import Answers, Ints
+from longshore.scheduling.bulk.questions import NEVER, NO_START, PLACED, RESERVED_ALL
+from longshore.scheduling.bulk.tables import Tables
+from longshore.scheduling.packer import (
+    behind_reservations,
+    no_start_known,
+    placed_on,
+    waits,
+    waits_as,
+)
+from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.layouts import CODES
+from longshore.scheduling.placement.links import slowest_link
+from longshore.scheduling.placement.parts import WHOLE
+from longshore.scheduling.placement.rules import in_words
 
 
 class Sentences:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from models.placement import PackingPolicy
-from scheduling.bulk.arrays import (
+from longshore.models.placement import PackingPolicy
+from longshore.scheduling.bulk.arrays import (
     AMOUNTS,
     CELLS,
     CLASSES,
@@ -22,15 +22,15 @@ from scheduling.bulk.arrays import (
     Needs,
     Room,
 )
-from scheduling.bulk.faces import KEPT_AT_FIRST, faces_of, needs_of, steps_of
-from scheduling.bulk.wishes import Wishes, wish_of
-from scheduling.placement.classes import NodeClass
-from scheduling.placement.columns import Columns
-from scheduling.placement.feasibility import HOST_CODES as CODES_OF_HOST
-from scheduling.placement.gpus import Chosen
-from scheduling.placement.keep_room import RoomKeeper
-from scheduling.placement.layouts import CODE_NUMBER
-from scheduling.placement.state import Need
+from longshore.scheduling.bulk.faces import KEPT_AT_FIRST, faces_of, needs_of, steps_of
+from longshore.scheduling.bulk.wishes import Wishes, wish_of
+from longshore.scheduling.placement.classes import NodeClass
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.feasibility import HOST_CODES as CODES_OF_HOST
+from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.layouts import CODE_NUMBER
+from longshore.scheduling.placement.state import Need
 
 HOST_CODES = np.array([CODE_NUMBER[code] for code in CODES_OF_HOST], np.uint8)
 """The constraint on each amount of a host."""

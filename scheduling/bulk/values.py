@@ -8,7 +8,7 @@ a group costs more than the work.
 
 import numpy as np
 
-from scheduling.bulk.arrays import (
+from longshore.scheduling.bulk.arrays import (
     AMOUNTS,
     CHEAPEST,
     FACE,
@@ -26,11 +26,11 @@ from scheduling.bulk.arrays import (
     UNKNOWN,
     VARIES,
 )
-from scheduling.bulk.cells import refresh
-from scheduling.bulk.compiling import inner
-from scheduling.bulk.heaps import offer
-from scheduling.bulk.questions import ASK_LAYOUT, DONE, FULL, KEEP_ROOM
-from scheduling.bulk.rests import (
+from longshore.scheduling.bulk.cells import refresh
+from longshore.scheduling.bulk.compiling import inner
+from longshore.scheduling.bulk.heaps import offer
+from longshore.scheduling.bulk.questions import ASK_LAYOUT, DONE, FULL, KEEP_ROOM
+from longshore.scheduling.bulk.rests import (
     EPSILON,
     WHOLE,
     find_rest,

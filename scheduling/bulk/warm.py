@@ -1,21 +1,21 @@
 """Loads and compiles the pass, by plans of a few jobs that come by each of its questions.
 
-Run as `python -m scheduling.bulk.warm` it only fills numba's cache on the disk, in a process of
+Run as `python -m longshore.scheduling.bulk.warm` it only fills numba's cache on the disk, in a process of
 its own: whoever starts it goes on meanwhile.
 """
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from models.node import GPU, Node
-from models.placement import JobRequest, PackingPolicy, PackingRule, RunningJob
-from scheduling import bulk
-from scheduling.bulk.arrays import Classes, Room
-from scheduling.bulk.tables import Tables
-from scheduling.cycle import plan
-from scheduling.placement.columns import Columns
-from scheduling.placement.keep_room import RoomKeeper
-from scheduling.placement.mix import NO_MIX
+from longshore.models.node import GPU, Node
+from longshore.models.placement import JobRequest, PackingPolicy, PackingRule, RunningJob
+from longshore.scheduling import bulk
+from longshore.scheduling.bulk.arrays import Classes, Room
+from longshore.scheduling.bulk.tables import Tables
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.mix import NO_MIX
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _HOUR = timedelta(hours=1)
@@ -23,7 +23,7 @@ _HOUR = timedelta(hours=1)
 
 def warm() -> None:
     """Load the pass, so that plans may go by it; half a minute where it was never compiled."""
-    from scheduling.bulk import rests  # loads numba
+    from longshore.scheduling.bulk import rests  # loads numba
 
     compiled: Any = rests
 

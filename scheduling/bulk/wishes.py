@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from models.placement import GPUChoice, PackingPolicy
-from scheduling.bulk.arrays import FAMILIES, FAMILY_SETS, UNKNOWN, VARIES, Layouts
-from scheduling.placement.classes import Layout
-from scheduling.placement.columns import Columns
-from scheduling.placement.gpus import Chosen
-from scheduling.placement.keep_room import RoomKeeper, layout_with
-from scheduling.placement.layouts import CODE_NUMBER, FITS, Wish, found_in
-from scheduling.placement.state import Need, Rooms
+from longshore.models.placement import GPUChoice, PackingPolicy
+from longshore.scheduling.bulk.arrays import FAMILIES, FAMILY_SETS, UNKNOWN, VARIES, Layouts
+from longshore.scheduling.placement.classes import Layout
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.keep_room import RoomKeeper, layout_with
+from longshore.scheduling.placement.layouts import CODE_NUMBER, FITS, Wish, found_in
+from longshore.scheduling.placement.state import Need, Rooms
 
 _MOST_AHEAD = 64
 """Wishes that are answered for a new look before they ask."""

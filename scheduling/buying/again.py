@@ -8,7 +8,7 @@ and `longshore release` begin the count anew, as a further attempt of the job do
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
-from models.buying import BuyingPolicy, BuyingRule, Option, OptionKind, UnmetJob
+from longshore.models.buying import BuyingPolicy, BuyingRule, Option, OptionKind, UnmetJob
 
 MOST_TRIES = 3
 """Purchases for one job, also where others took them or they never came up whole."""

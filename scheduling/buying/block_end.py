@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from models.block_end import (
+from longshore.models.block_end import (
     BlockDecision,
     BlockJob,
     BlockOption,
@@ -17,14 +17,14 @@ from models.block_end import (
     NodeSale,
     Renewal,
 )
-from models.buying import MarketView, PurchasePlan
-from models.market import Capabilities, Level, NoQuote, NoQuoteReason, OrderBook, Window
-from models.placement import JobRequest
-from models.units import format_duration
-from scheduling.buying.costs import SHORTEST_RESALE
-from scheduling.buying.fleet import shape_of
-from scheduling.buying.going_on import go_on
-from scheduling.buying.leaving import (
+from longshore.models.buying import MarketView, PurchasePlan
+from longshore.models.market import Capabilities, Level, NoQuote, NoQuoteReason, OrderBook, Window
+from longshore.models.placement import JobRequest
+from longshore.models.units import format_duration
+from longshore.scheduling.buying.costs import SHORTEST_RESALE
+from longshore.scheduling.buying.fleet import shape_of
+from longshore.scheduling.buying.going_on import go_on
+from longshore.scheduling.buying.leaving import (
     MOST_QUEUED,
     fleet_of_scene,
     kept_for,
@@ -32,12 +32,12 @@ from scheduling.buying.leaving import (
     may_be_called_off,
     may_be_sold,
 )
-from scheduling.buying.limits import bounded
-from scheduling.buying.moving import cost_of_moving
-from scheduling.buying.prices import BlockSource, round_up, whole_quarters
-from scheduling.buying.words import about
-from scheduling.departures import lead_of
-from scheduling.prices.price import in_place
+from longshore.scheduling.buying.limits import bounded
+from longshore.scheduling.buying.moving import cost_of_moving
+from longshore.scheduling.buying.prices import BlockSource, round_up, whole_quarters
+from longshore.scheduling.buying.words import about
+from longshore.scheduling.departures import lead_of
+from longshore.scheduling.prices.price import in_place
 
 LEAD = timedelta(minutes=10)
 """Time is sold from this far ahead at least: its machine has ended by then."""

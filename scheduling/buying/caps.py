@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
-from models.buying import CapsLeft, Option, PurchasePlan, UnmetJob
-from models.money import about, at_most
-from models.spending import HeldBy
-from scheduling.buying.words import Lost
+from longshore.models.buying import CapsLeft, Option, PurchasePlan, UnmetJob
+from longshore.models.money import about, at_most
+from longshore.models.spending import HeldBy
+from longshore.scheduling.buying.words import Lost
 
 
 def over_a_cap(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> Lost | None:

@@ -6,10 +6,10 @@ A decision about buying finds it with what it looks at: whoever asks for one job
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from models.buying import BuyDecision, CapacityUnderWay, Coming, Unmet
-from models.job import Tier
-from scheduling.buying.fleet import Fleet, names_under_way
-from scheduling.order import queue_order
+from longshore.models.buying import BuyDecision, CapacityUnderWay, Coming, Unmet
+from longshore.models.job import Tier
+from longshore.scheduling.buying.fleet import Fleet, names_under_way
+from longshore.scheduling.order import queue_order
 
 MOST_JOBS = 64
 """Of each tier, in queue order, that are looked at; those behind them when these have started."""

@@ -5,7 +5,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from models.buying import (
+from longshore.models.buying import (
     BuyingPolicy,
     CapsLeft,
     DemandSample,
@@ -15,16 +15,16 @@ from models.buying import (
     Served,
     UnmetJob,
 )
-from models.job import Tier
-from scheduling.buying.again import tried_before
-from scheduling.buying.caps import over_a_cap, spent
-from scheduling.buying.ending import Lasting
-from scheduling.buying.fleet import Fleet, names_of, nodes_of
-from scheduling.buying.outlook import Outlook
-from scheduling.buying.prices import BlockSource, PodSource, Taken, taken_by
-from scheduling.buying.promises import CANNOT_MEET
-from scheduling.buying.words import NOT_LOST, UNUSED, title_of
-from scheduling.lasting import to_finish
+from longshore.models.job import Tier
+from longshore.scheduling.buying.again import tried_before
+from longshore.scheduling.buying.caps import over_a_cap, spent
+from longshore.scheduling.buying.ending import Lasting
+from longshore.scheduling.buying.fleet import Fleet, names_of, nodes_of
+from longshore.scheduling.buying.outlook import Outlook
+from longshore.scheduling.buying.prices import BlockSource, PodSource, Taken, taken_by
+from longshore.scheduling.buying.promises import CANNOT_MEET
+from longshore.scheduling.buying.words import NOT_LOST, UNUSED, title_of
+from longshore.scheduling.lasting import to_finish
 
 UNSERVED = timedelta(hours=24)
 """A job that starts at no known time counts as waiting so long."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from models.buying import JobEnd
-from scheduling.buying.outlook import Use
+from longshore.models.buying import JobEnd
+from longshore.scheduling.buying.outlook import Use
 
 _IN_FULL = 4
 """So many jobs are taken to have run in full, besides those that are known: a few say little."""

@@ -9,14 +9,14 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from models.buying import CapacityUnderWay, NodeShape, PurchasePlan, Release
-from models.job import Tier
-from models.market import InstanceType, Offer
-from models.node import GPU, Node, NodeState
-from models.placement import JobRequest, PackingPolicy, RecentJobs, RunningJob
-from models.topology import labels_of_bought
-from scheduling.buying.outlook import Ground, Outlook, look_ahead
-from scheduling.buying.promises import not_promised, suits_market
+from longshore.models.buying import CapacityUnderWay, NodeShape, PurchasePlan, Release
+from longshore.models.job import Tier
+from longshore.models.market import InstanceType, Offer
+from longshore.models.node import GPU, Node, NodeState
+from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs, RunningJob
+from longshore.models.topology import labels_of_bought
+from longshore.scheduling.buying.outlook import Ground, Outlook, look_ahead
+from longshore.scheduling.buying.promises import not_promised, suits_market
 
 _COMING = "(coming)"
 _REPORTED = "(what its agent reports)"

@@ -6,15 +6,15 @@ may cost is committed anew, and its nodes last longer.
 
 from datetime import datetime, timedelta
 
-from models.block_end import BlockJob, BlockOption, BlockOptionKind, BlockScene
-from models.buying import BuyingPolicy
-from models.job import Tier
-from models.units import format_duration
-from scheduling.buying.leaving import is_kept_warm
-from scheduling.buying.moving import cost_of_moving, priced
-from scheduling.buying.prices import whole_quarters
-from scheduling.buying.warm import counts_until
-from scheduling.buying.words import about
+from longshore.models.block_end import BlockJob, BlockOption, BlockOptionKind, BlockScene
+from longshore.models.buying import BuyingPolicy
+from longshore.models.job import Tier
+from longshore.models.units import format_duration
+from longshore.scheduling.buying.leaving import is_kept_warm
+from longshore.scheduling.buying.moving import cost_of_moving, priced
+from longshore.scheduling.buying.prices import whole_quarters
+from longshore.scheduling.buying.warm import counts_until
+from longshore.scheduling.buying.words import about
 
 _WARM_AHEAD = timedelta(minutes=2)
 """How long before that: pools with a warm target look every minute whether they have it."""

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from models.buying import Option, OptionKind, PurchasePlan, UnmetJob
-from models.market import Offer
-from scheduling.buying.caps import over_a_cap
-from scheduling.buying.costs import Scene, after, costed, waiting
-from scheduling.buying.options import candidates
-from scheduling.buying.prices import BlockSource, PodSource
+from longshore.models.buying import Option, OptionKind, PurchasePlan, UnmetJob
+from longshore.models.market import Offer
+from longshore.scheduling.buying.caps import over_a_cap
+from longshore.scheduling.buying.costs import Scene, after, costed, waiting
+from longshore.scheduling.buying.options import candidates
+from longshore.scheduling.buying.prices import BlockSource, PodSource
 
 MOST_INSTEAD = 2
 _NEVER = datetime.max.replace(tzinfo=UTC)

@@ -10,11 +10,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 
-from models.block_end import BlockScene
-from models.job import Tier
-from models.node import Node, NodeState
-from scheduling.buying.fleet import Fleet, fleet_of, names_under_way
-from scheduling.buying.warm import bought_for, counts, short_of_warm, wants_warm
+from longshore.models.block_end import BlockScene
+from longshore.models.job import Tier
+from longshore.models.node import Node, NodeState
+from longshore.scheduling.buying.fleet import Fleet, fleet_of, names_under_way
+from longshore.scheduling.buying.warm import bought_for, counts, short_of_warm, wants_warm
 
 MOST_QUEUED = 256
 """Jobs of the queue that are looked at."""

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from models.buying import BuyingPolicy, MarketView, RefusedOffer
-from models.market import InstanceType, NoQuote, Offer, OrderBook
+from longshore.models.buying import BuyingPolicy, MarketView, RefusedOffer
+from longshore.models.market import InstanceType, NoQuote, Offer, OrderBook
 
 _MOST_SAID = 200
 """Characters of a refusal."""

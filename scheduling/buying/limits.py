@@ -8,7 +8,7 @@ best one: beyond that the other would have been chosen.
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from models.buying import Option, PurchasePlan
+from longshore.models.buying import Option, PurchasePlan
 
 
 def below_the_next(best: Option, options: Iterable[Option]) -> Option:

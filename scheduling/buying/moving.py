@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from models.block_end import BlockJob, BlockScene
-from models.job import Tier
-from scheduling.buying.costs import UNSERVED
+from longshore.models.block_end import BlockJob, BlockScene
+from longshore.models.job import Tier
+from longshore.scheduling.buying.costs import UNSERVED
 
 
 def cost_of_moving(scene: BlockScene, jobs: Sequence[BlockJob]) -> dict[str, int]:

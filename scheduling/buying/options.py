@@ -13,11 +13,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice, product
 
-from models.buying import BuyingPolicy, BuyingRule, OptionKind, UnmetJob
-from models.market import NoQuote, Window
-from models.placement import JobRequest
-from scheduling.buying.costs import Candidate, Scene
-from scheduling.buying.prices import (
+from longshore.models.buying import BuyingPolicy, BuyingRule, OptionKind, UnmetJob
+from longshore.models.market import NoQuote, Window
+from longshore.models.placement import JobRequest
+from longshore.scheduling.buying.costs import Candidate, Scene
+from longshore.scheduling.buying.prices import (
     Among,
     BlockSource,
     PodSource,
@@ -25,7 +25,7 @@ from scheduling.buying.prices import (
     whole_steps,
     window_from,
 )
-from scheduling.lasting import to_finish
+from longshore.scheduling.lasting import to_finish
 
 MOST_OPTIONS = 96
 MOST_EXTENDED, MOST_EXTENSIONS = 6, 6

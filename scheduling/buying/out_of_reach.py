@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from models.buying import BuyingPolicy, MarketView
-from models.job import Tier
-from models.market import OrderBook
-from models.money import at_most, format_dollars
-from models.placement import JobRequest
-from models.units import format_duration
-from scheduling.buying.prices import BlockSource, PodSource, block_sources, pod_sources
-from scheduling.buying.words import Lost
+from longshore.models.buying import BuyingPolicy, MarketView
+from longshore.models.job import Tier
+from longshore.models.market import OrderBook
+from longshore.models.money import at_most, format_dollars
+from longshore.models.placement import JobRequest
+from longshore.models.units import format_duration
+from longshore.scheduling.buying.prices import BlockSource, PodSource, block_sources, pod_sources
+from longshore.scheduling.buying.words import Lost
 
 _FOR_EVER, _SECOND = timedelta(days=3650), timedelta(seconds=1)
 

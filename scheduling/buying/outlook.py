@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from models.node import Node
-from models.placement import CyclePlan, JobRequest, PackingPolicy, RecentJobs, RunningJob
-from scheduling.cycle import plan
-from scheduling.placement.state import running_job
+from longshore.models.node import Node
+from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy, RecentJobs, RunningJob
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.placement.state import running_job
 
 MOST_RESERVATIONS = 1_000
 _MOST_MOMENTS = 8

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from models.buying import (
+from longshore.models.buying import (
     BuyDecision,
     BuyingPolicy,
     BuyingRule,
@@ -22,13 +22,13 @@ from models.buying import (
     Unmet,
     UnmetJob,
 )
-from models.job import Tier
-from models.placement import PackingPolicy
-from models.spending import HeldBy
-from models.units import format_duration
-from scheduling.buying.again import bought_before
-from scheduling.buying.coming import MOST_JOBS, on_their_way
-from scheduling.buying.costs import (
+from longshore.models.job import Tier
+from longshore.models.placement import PackingPolicy
+from longshore.models.spending import HeldBy
+from longshore.models.units import format_duration
+from longshore.scheduling.buying.again import bought_before
+from longshore.scheduling.buying.coming import MOST_JOBS, on_their_way
+from longshore.scheduling.buying.costs import (
     Candidate,
     Scene,
     after,
@@ -36,14 +36,14 @@ from scheduling.buying.costs import (
     usual_demand,
     waiting,
 )
-from scheduling.buying.ending import lasting_of
-from scheduling.buying.fleet import Fleet, fleet_of
-from scheduling.buying.instead import with_instead
-from scheduling.buying.left_out import books_left_out, counted
-from scheduling.buying.limits import below_the_next
-from scheduling.buying.options import MOST_EXTENDED, candidates, extended
-from scheduling.buying.out_of_reach import out_of_reach
-from scheduling.buying.prices import (
+from longshore.scheduling.buying.ending import lasting_of
+from longshore.scheduling.buying.fleet import Fleet, fleet_of
+from longshore.scheduling.buying.instead import with_instead
+from longshore.scheduling.buying.left_out import books_left_out, counted
+from longshore.scheduling.buying.limits import below_the_next
+from longshore.scheduling.buying.options import MOST_EXTENDED, candidates, extended
+from longshore.scheduling.buying.out_of_reach import out_of_reach
+from longshore.scheduling.buying.prices import (
     BlockSource,
     PodSource,
     Taken,
@@ -52,12 +52,12 @@ from scheduling.buying.prices import (
     pod_sources,
     pods_in_reach,
 )
-from scheduling.buying.promises import unpromised
-from scheduling.buying.seed_rule import seed_options, shortfall
-from scheduling.buying.shorter import shortened
-from scheduling.buying.too_large import too_large
-from scheduling.buying.warm import bought_for, lacking_of, with_warm, without_the_last
-from scheduling.buying.words import (
+from longshore.scheduling.buying.promises import unpromised
+from longshore.scheduling.buying.seed_rule import seed_options, shortfall
+from longshore.scheduling.buying.shorter import shortened
+from longshore.scheduling.buying.too_large import too_large
+from longshore.scheduling.buying.warm import bought_for, lacking_of, with_warm, without_the_last
+from longshore.scheduling.buying.words import (
     NO_MARKET,
     NOT_LOST,
     NOTHING_LEFT,

@@ -6,17 +6,17 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
 
-from models.buying import BookQuote, BuyingPolicy, MarketView, NodeShape, PurchasePlan
-from models.job import Tier
-from models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
-from models.money import format_dollars
-from models.placement import JobRequest
-from models.price import PriceNeed
-from scheduling.buying.fleet import holds, shape_of, shape_of_offer
-from scheduling.buying.left_out import in_allowed_places, sells, why_left_out
-from scheduling.prices.book import BookColumns
-from scheduling.prices.limit import Priced, Walk, find_limit, walk
-from scheduling.prices.price import in_place
+from longshore.models.buying import BookQuote, BuyingPolicy, MarketView, NodeShape, PurchasePlan
+from longshore.models.job import Tier
+from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
+from longshore.models.money import format_dollars
+from longshore.models.placement import JobRequest
+from longshore.models.price import PriceNeed
+from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
+from longshore.scheduling.buying.left_out import in_allowed_places, sells, why_left_out
+from longshore.scheduling.prices.book import BookColumns
+from longshore.scheduling.prices.limit import Priced, Walk, find_limit, walk
+from longshore.scheduling.prices.price import in_place
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE = timedelta(minutes=1)

@@ -8,10 +8,10 @@ and domain come with the order.
 
 from collections.abc import Iterable
 
-from models.buying import Option, OptionKind, UnmetJob
-from models.constraints import Constraint
-from models.placement import JobRequest
-from models.topology import FABRIC_LABELS, REGION_LABEL, SameConformance
+from longshore.models.buying import Option, OptionKind, UnmetJob
+from longshore.models.constraints import Constraint
+from longshore.models.placement import JobRequest
+from longshore.models.topology import FABRIC_LABELS, REGION_LABEL, SameConformance
 
 CANNOT_MEET = "ranks could not reach each other"
 

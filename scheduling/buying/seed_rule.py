@@ -8,10 +8,10 @@ counts as sustained, and is consolidated on whole nodes too.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.buying import MarketView, Option, OptionKind, Unmet, UnmetJob
-from models.job import Tier
-from models.market import NoQuote
-from scheduling.buying.costs import (
+from longshore.models.buying import MarketView, Option, OptionKind, Unmet, UnmetJob
+from longshore.models.job import Tier
+from longshore.models.market import NoQuote
+from longshore.scheduling.buying.costs import (
     Candidate,
     Scene,
     after,
@@ -19,17 +19,17 @@ from scheduling.buying.costs import (
     waiting,
     within_caps,
 )
-from scheduling.buying.instead import with_instead
-from scheduling.buying.limits import below_the_next
-from scheduling.buying.prices import (
+from longshore.scheduling.buying.instead import with_instead
+from longshore.scheduling.buying.limits import below_the_next
+from longshore.scheduling.buying.prices import (
     BlockSource,
     PodSource,
     block_sources,
     pod_sources,
     window_from,
 )
-from scheduling.buying.promises import suits_market
-from scheduling.buying.warm import short_of_warm
+from longshore.scheduling.buying.promises import suits_market
+from longshore.scheduling.buying.warm import short_of_warm
 
 WHOLE_NODE = 8
 """GPUs."""

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from models.buying import Option, PurchasePlan
-from models.market import NoQuote, Window
-from scheduling.buying.costs import Candidate, Scene, foreseen, lasts_on, name_in
-from scheduling.buying.fleet import names_of
-from scheduling.buying.outlook import Outlook
-from scheduling.buying.prices import BlockSource, Taken, round_up, taken_by, whole_steps
+from longshore.models.buying import Option, PurchasePlan
+from longshore.models.market import NoQuote, Window
+from longshore.scheduling.buying.costs import Candidate, Scene, foreseen, lasts_on, name_in
+from longshore.scheduling.buying.fleet import names_of
+from longshore.scheduling.buying.outlook import Outlook
+from longshore.scheduling.buying.prices import BlockSource, Taken, round_up, taken_by, whole_steps
 
 MOST_SHORTENED = 12
 _WORTH_IT = timedelta(minutes=10)

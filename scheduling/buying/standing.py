@@ -4,10 +4,10 @@ import shlex
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from models.job import Tier
-from models.pool import PoolSpec
-from models.spending import BuyingRecord, HeldBy
-from scheduling.buying.words import WAIT
+from longshore.models.job import Tier
+from longshore.models.pool import PoolSpec
+from longshore.models.spending import BuyingRecord, HeldBy
+from longshore.scheduling.buying.words import WAIT
 
 
 class Standing(NamedTuple):

@@ -5,8 +5,8 @@ A cluster is several machines: only a gang spans them.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from models.buying import MarketView, NodeShape, Option, OptionKind, UnmetJob
-from scheduling.buying.fleet import shape_of, shape_of_offer
+from longshore.models.buying import MarketView, NodeShape, Option, OptionKind, UnmetJob
+from longshore.scheduling.buying.fleet import shape_of, shape_of_offer
 
 
 def too_large(jobs: Iterable[UnmetJob], markets: Sequence[MarketView]) -> list[Option]:

@@ -8,14 +8,14 @@ offer, for a window in which the job can run.
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from models.buying import BuyingPolicy, MarketView, PriceReached, UnmetJob
-from models.job import Tier
-from models.market import NoQuote, Window
-from models.placement import JobRequest
-from scheduling.buying.costs import hoped_price
-from scheduling.buying.fleet import holds, shape_of
-from scheduling.buying.options import window_lengths
-from scheduling.buying.prices import (
+from longshore.models.buying import BuyingPolicy, MarketView, PriceReached, UnmetJob
+from longshore.models.job import Tier
+from longshore.models.market import NoQuote, Window
+from longshore.models.placement import JobRequest
+from longshore.scheduling.buying.costs import hoped_price
+from longshore.scheduling.buying.fleet import holds, shape_of
+from longshore.scheduling.buying.options import window_lengths
+from longshore.scheduling.buying.prices import (
     BlockSource,
     PodSource,
     block_sources,
@@ -23,7 +23,7 @@ from scheduling.buying.prices import (
     pod_sources,
     window_from,
 )
-from scheduling.lasting import to_finish
+from longshore.scheduling.lasting import to_finish
 
 MOST_JOBS = 64
 """The first of a queue; those behind them have their turn when these are served."""

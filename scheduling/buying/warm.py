@@ -8,18 +8,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from models.buying import BuyingPolicy, BuyingRule, UnmetJob
-from models.job import Tier
-from models.market import InstanceType
-from models.node import Node, NodeState
-from models.placement import JobRequest
-from models.spending import WARM
-from scheduling.buying.again import not_again
-from scheduling.buying.coming import MOST_JOBS
-from scheduling.buying.fleet import Fleet
-from scheduling.buying.promises import not_promised
-from scheduling.lasting import EndRules, must_last
-from scheduling.order import queue_order
+from longshore.models.buying import BuyingPolicy, BuyingRule, UnmetJob
+from longshore.models.job import Tier
+from longshore.models.market import InstanceType
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import JobRequest
+from longshore.models.spending import WARM
+from longshore.scheduling.buying.again import not_again
+from longshore.scheduling.buying.coming import MOST_JOBS
+from longshore.scheduling.buying.fleet import Fleet
+from longshore.scheduling.buying.promises import not_promised
+from longshore.scheduling.lasting import EndRules, must_last
+from longshore.scheduling.order import queue_order
 
 _WHOLE = 8
 """GPUs of a whole machine, where the pool may buy such."""

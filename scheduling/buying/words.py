@@ -6,16 +6,16 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import NamedTuple
 
-from models.buying import Coming, Option, OptionKind, PurchasePlan
-from models.job import ASSUMED_DURATION, Tier
-from models.market import NoQuote
-from models.money import CENT, at_most
-from models.money import about as about
-from models.spending import WARM, HeldBy, PurchaseUnderWay
-from models.units import format_duration
-from scheduling.buying.again import BOUGHT_ONCE
-from scheduling.buying.promises import CANNOT_MEET
-from scheduling.words import listed
+from longshore.models.buying import Coming, Option, OptionKind, PurchasePlan
+from longshore.models.job import ASSUMED_DURATION, Tier
+from longshore.models.market import NoQuote
+from longshore.models.money import CENT, at_most
+from longshore.models.money import about as about
+from longshore.models.spending import WARM, HeldBy, PurchaseUnderWay
+from longshore.models.units import format_duration
+from longshore.scheduling.buying.again import BOUGHT_ONCE
+from longshore.scheduling.buying.promises import CANNOT_MEET
+from longshore.scheduling.words import listed
 
 UNUSED = "no job would use it"
 NO_LENGTHS: Mapping[str, timedelta] = MappingProxyType({})

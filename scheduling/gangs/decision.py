@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
-from models.gang import GangPlan
-from models.job import Tier
-from models.placement import (
+from longshore.models.gang import GangPlan
+from longshore.models.job import Tier
+from longshore.models.placement import (
     Decision,
     JobRequest,
     Member,
@@ -15,13 +15,13 @@ from models.placement import (
     Rejection,
     RejectionCode,
 )
-from scheduling.gangs.nodes import GangNodes
-from scheduling.gangs.offers import Offers, need_of_share
-from scheduling.gangs.plan import plan_gang, why_never
-from scheduling.placement.feasibility import explain as explain_rejection
-from scheduling.placement.scoring import provider_for
-from scheduling.placement.state import Need, NodeView, emptied
-from scheduling.words import count, format_rejected, listed
+from longshore.scheduling.gangs.nodes import GangNodes
+from longshore.scheduling.gangs.offers import Offers, need_of_share
+from longshore.scheduling.gangs.plan import plan_gang, why_never
+from longshore.scheduling.placement.feasibility import explain as explain_rejection
+from longshore.scheduling.placement.scoring import provider_for
+from longshore.scheduling.placement.state import Need, NodeView, emptied
+from longshore.scheduling.words import count, format_rejected, listed
 
 _MOST_NAMED = 4
 """Domains that a reason names."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import NamedTuple
 
-from models.topology import Gang
-from scheduling.placement.filters import Attributes, LabelNames, attributes_of
-from scheduling.placement.state import Need, NodeView
-from scheduling.topology import Domain, DomainKey, domain_of, flavor_of, sum_domains
+from longshore.models.topology import Gang
+from longshore.scheduling.placement.filters import Attributes, LabelNames, attributes_of
+from longshore.scheduling.placement.state import Need, NodeView
+from longshore.scheduling.topology import Domain, DomainKey, domain_of, flavor_of, sum_domains
 
 Kind = tuple[str, str | None]
 """Flavor and conformance fingerprint."""

@@ -9,16 +9,16 @@ from collections.abc import Callable, Hashable
 from datetime import datetime
 from typing import NamedTuple
 
-from models.host import UNLIMITED, HostAmounts
-from models.node import NodeState
-from models.placement import JobRequest, PackingPolicy, RejectionCode
-from models.topology import Gang, SameConformance
-from scheduling.gangs.nodes import Fact, GangNodes, Kind, domain_for
-from scheduling.placement.feasibility import HOST_CODES
-from scheduling.placement.filters import Attributes, first_failure
-from scheduling.placement.reservations import gpus_open_from
-from scheduling.placement.state import EPSILON, Need, NodeView
-from scheduling.topology import DomainKey
+from longshore.models.host import UNLIMITED, HostAmounts
+from longshore.models.node import NodeState
+from longshore.models.placement import JobRequest, PackingPolicy, RejectionCode
+from longshore.models.topology import Gang, SameConformance
+from longshore.scheduling.gangs.nodes import Fact, GangNodes, Kind, domain_for
+from longshore.scheduling.placement.feasibility import HOST_CODES
+from longshore.scheduling.placement.filters import Attributes, first_failure
+from longshore.scheduling.placement.reservations import gpus_open_from
+from longshore.scheduling.placement.state import EPSILON, Need, NodeView
+from longshore.scheduling.topology import DomainKey
 
 _UNLIMITED = 1 << 30
 _Answer = tuple[int, int] | RejectionCode

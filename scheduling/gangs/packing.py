@@ -6,9 +6,9 @@ Everything here is whole numbers of GPUs; what a node can give has been settled 
 import heapq
 from collections.abc import Iterable, Mapping
 
-from models.gang import GangPacking
-from models.topology import Gang
-from scheduling.topology import DomainKey
+from longshore.models.gang import GangPacking
+from longshore.models.topology import Gang
+from longshore.scheduling.topology import DomainKey
 
 Assigned = list[tuple[DomainKey, int]]
 """The domain of each group and its size, in the order of the groups' numbers."""

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from models.gang import DomainRoom, GangPacking, GangPlan, NodeShare, PlannedGroup
-from models.placement import JobRequest, PackingPolicy
-from models.topology import Gang, SameConformance
-from scheduling.gangs.nodes import GangNodes, Kind
-from scheduling.gangs.offers import (
+from longshore.models.gang import DomainRoom, GangPacking, GangPlan, NodeShare, PlannedGroup
+from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.topology import Gang, SameConformance
+from longshore.scheduling.gangs.nodes import GangNodes, Kind
+from longshore.scheduling.gangs.offers import (
     Answers,
     Offer,
     Offers,
@@ -21,11 +21,11 @@ from scheduling.gangs.offers import (
     offers_now,
     offers_when_empty,
 )
-from scheduling.gangs.packing import Assigned, Shelf, assign, assign_with_spares
-from scheduling.gangs.words import refuse, without_spares
-from scheduling.placement.links import choose_gpus
-from scheduling.placement.state import Need
-from scheduling.topology import Domain, DomainKey, rack_of
+from longshore.scheduling.gangs.packing import Assigned, Shelf, assign, assign_with_spares
+from longshore.scheduling.gangs.words import refuse, without_spares
+from longshore.scheduling.placement.links import choose_gpus
+from longshore.scheduling.placement.state import Need
+from longshore.scheduling.topology import Domain, DomainKey, rack_of
 
 _MOST_WAYS = 16
 """Ways over the domains that are tried for a gang that needs all of its spares."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from models.gang import GangPlan, NodeShare, PlannedGroup
-from models.placement import Decision, Member
-from models.swap import HeldNode, Promotion, Swap
-from models.topology import Gang
-from scheduling.words import count
+from longshore.models.gang import GangPlan, NodeShare, PlannedGroup
+from longshore.models.placement import Decision, Member
+from longshore.models.swap import HeldNode, Promotion, Swap
+from longshore.models.topology import Gang
+from longshore.scheduling.words import count
 
 
 def plan_promotion(

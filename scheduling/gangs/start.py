@@ -3,11 +3,11 @@
 from bisect import bisect_left
 from datetime import datetime
 
-from models.gang import GangPlan
-from models.placement import JobRequest, PackingPolicy
-from scheduling.gangs.nodes import GangNodes
-from scheduling.gangs.offers import Answers
-from scheduling.gangs.plan import fits_gang, plan_gang
+from longshore.models.gang import GangPlan
+from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.scheduling.gangs.nodes import GangNodes
+from longshore.scheduling.gangs.offers import Answers
+from longshore.scheduling.gangs.plan import fits_gang, plan_gang
 
 Shares = tuple[tuple[str, tuple[int, ...]], ...]
 """Nodes, each once, with the GPUs there."""

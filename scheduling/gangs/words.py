@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from models.gang import DomainRoom, GangPacking, GangPlan
-from models.placement import JobRequest
-from models.topology import Gang
-from scheduling.gangs.offers import Offer
-from scheduling.topology import Domain, DomainKey
-from scheduling.words import count
+from longshore.models.gang import DomainRoom, GangPacking, GangPlan
+from longshore.models.placement import JobRequest
+from longshore.models.topology import Gang
+from longshore.scheduling.gangs.offers import Offer
+from longshore.scheduling.topology import Domain, DomainKey
+from longshore.scheduling.words import count
 
 _MOST_NAMED = 4
 """Domains that a sentence names."""

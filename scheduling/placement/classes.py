@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.host import HostAmounts
-from models.node import NodeState
-from models.topology import NodeTopology
-from scheduling.placement.filters import Attributes, LabelNames, attributes_of
-from scheduling.placement.parts import Parts
-from scheduling.placement.state import NodeView, Rooms
+from longshore.models.host import HostAmounts
+from longshore.models.node import NodeState
+from longshore.models.topology import NodeTopology
+from longshore.scheduling.placement.filters import Attributes, LabelNames, attributes_of
+from longshore.scheduling.placement.parts import Parts
+from longshore.scheduling.placement.state import NodeView, Rooms
 
 Numbers = NDArray[np.intp]
 

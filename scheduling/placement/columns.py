@@ -16,10 +16,10 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from models.host import HostAmounts
-from models.node import NodeState
-from models.placement import RejectionCode
-from scheduling.placement.classes import (
+from longshore.models.host import HostAmounts
+from longshore.models.node import NodeState
+from longshore.models.placement import RejectionCode
+from longshore.scheduling.placement.classes import (
     Arranged,
     Layout,
     Make,
@@ -29,8 +29,8 @@ from scheduling.placement.classes import (
     class_of_view,
     layout_of,
 )
-from scheduling.placement.filters import FILTERS, Attributes, LabelNames
-from scheduling.placement.state import EPSILON, Hold, Need, NodeView
+from longshore.scheduling.placement.filters import FILTERS, Attributes, LabelNames
+from longshore.scheduling.placement.state import EPSILON, Hold, Need, NodeView
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

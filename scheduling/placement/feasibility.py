@@ -3,22 +3,22 @@
 from collections.abc import Hashable
 from datetime import datetime, timedelta
 
-from models.host import HostAmounts
-from models.node import Node, NodeState
-from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
-from models.topology import FLAVOR_LABEL
-from models.units import format_duration, format_gb, format_gb_per_second, format_watts
-from scheduling.lasting import why_too_short
-from scheduling.placement.filters import (
+from longshore.models.host import HostAmounts
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
+from longshore.models.topology import FLAVOR_LABEL
+from longshore.models.units import format_duration, format_gb, format_gb_per_second, format_watts
+from longshore.scheduling.lasting import why_too_short
+from longshore.scheduling.placement.filters import (
     WHY,
     LabelNames,
     attributes_of,
     first_failure,
     labels_named,
 )
-from scheduling.placement.parts import lefts_now
-from scheduling.placement.state import EPSILON, Need, NodeView
-from scheduling.topology import missing_labels
+from longshore.scheduling.placement.parts import lefts_now
+from longshore.scheduling.placement.state import EPSILON, Need, NodeView
+from longshore.scheduling.topology import missing_labels
 
 HOST_CODES = (RejectionCode.CPU, RejectionCode.RAM, RejectionCode.STORAGE, RejectionCode.POWER)
 """The constraint on each of a node's amounts, in the order of `HostAmounts`."""

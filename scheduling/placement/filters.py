@@ -11,12 +11,12 @@ A new constraint is an entry of `FILTERS`, with what it looks at in `Attributes`
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from models.job import Tier
-from models.node import Node
-from models.placement import JobRequest, RejectionCode
-from models.visible import brief
-from scheduling.placement.state import Need
-from scheduling.words import listed
+from longshore.models.job import Tier
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, RejectionCode
+from longshore.models.visible import brief
+from longshore.scheduling.placement.state import Need
+from longshore.scheduling.words import listed
 
 _MOST_ALLOWED = 3
 """Fingerprints that a reason names."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from models.placement import GPUChoice
+from longshore.models.placement import GPUChoice
 
 
 class Chosen(NamedTuple):

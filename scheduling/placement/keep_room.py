@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.job import format_wish
-from scheduling.placement.classes import Layout, Numbers
-from scheduling.placement.columns import Bools, Columns, Floats
-from scheduling.placement.gpus import Chosen
-from scheduling.placement.mix import Kind, Mix
-from scheduling.placement.parts import Part, with_part
-from scheduling.placement.room import Rests, Room, RoomTable
-from scheduling.placement.state import Need
+from longshore.models.job import format_wish
+from longshore.scheduling.placement.classes import Layout, Numbers
+from longshore.scheduling.placement.columns import Bools, Columns, Floats
+from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.mix import Kind, Mix
+from longshore.scheduling.placement.parts import Part, with_part
+from longshore.scheduling.placement.room import Rests, Room, RoomTable
+from longshore.scheduling.placement.state import Need
 
 EMPTIER = 0.02, 1e-3, 1e-6
 """Thousandths that each free thousandth, core and GB of RAM costs: of nearly equal nodes the

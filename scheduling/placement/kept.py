@@ -12,9 +12,9 @@ from typing import TypeVar, overload
 
 import numpy as np
 
-from models.node import Node, NodeState
-from models.placement import RunningJob
-from scheduling.placement.classes import (
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import RunningJob
+from longshore.scheduling.placement.classes import (
     Arranged,
     Layout,
     Make,
@@ -24,10 +24,10 @@ from scheduling.placement.classes import (
     layout_of,
     make_of,
 )
-from scheduling.placement.columns import Columns
-from scheduling.placement.filters import LabelNames
-from scheduling.placement.needs import KnownNeeds
-from scheduling.placement.state import NodeView, order_on_node, view_at, view_node
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.filters import LabelNames
+from longshore.scheduling.placement.needs import KnownNeeds
+from longshore.scheduling.placement.state import NodeView, order_on_node, view_at, view_node
 
 Kind = TypeVar("Kind")
 _BEFORE_ALL = datetime.min.replace(tzinfo=UTC)

@@ -5,13 +5,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.placement import GPUChoice, RejectionCode
-from scheduling.placement.classes import Layout
-from scheduling.placement.columns import Bools, Columns, Floats
-from scheduling.placement.gpus import Chosen
-from scheduling.placement.links import choose_linked
-from scheduling.placement.parts import WHOLE, choose_instance, choose_share, lefts_now
-from scheduling.placement.state import EPSILON
+from longshore.models.placement import GPUChoice, RejectionCode
+from longshore.scheduling.placement.classes import Layout
+from longshore.scheduling.placement.columns import Bools, Columns, Floats
+from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.links import choose_linked
+from longshore.scheduling.placement.parts import WHOLE, choose_instance, choose_share, lefts_now
+from longshore.scheduling.placement.state import EPSILON
 
 Codes = NDArray[np.uint8]
 

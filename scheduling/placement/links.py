@@ -5,9 +5,16 @@ from functools import lru_cache
 from itertools import combinations
 from math import comb
 
-from models.placement import GPUChoice
-from models.topology import LinkClass, NodeTopology
-from scheduling.placement.gpus import Chosen, average_gap, choose, indices_of, mask_of, run_lengths
+from longshore.models.placement import GPUChoice
+from longshore.models.topology import LinkClass, NodeTopology
+from longshore.scheduling.placement.gpus import (
+    Chosen,
+    average_gap,
+    choose,
+    indices_of,
+    mask_of,
+    run_lengths,
+)
 
 _Set = tuple[int, ...]
 """GPU indices, ascending."""

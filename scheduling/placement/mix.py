@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import NamedTuple
 
-from models.mig import profile_slices
-from models.placement import JobRequest, PackingPolicy, RecentJobs
-from scheduling.placement.filters import asked
-from scheduling.placement.parts import WHOLE
-from scheduling.placement.state import Need
+from longshore.models.mig import profile_slices
+from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
+from longshore.scheduling.placement.filters import asked
+from longshore.scheduling.placement.parts import WHOLE
+from longshore.scheduling.placement.state import Need
 
 MOST_KINDS = 64
 """Of the most demand; every node is asked about each of them."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from models.packing import PackingPolicy
-from models.placement import JobRequest
-from scheduling.placement.state import Need
+from longshore.models.packing import PackingPolicy
+from longshore.models.placement import JobRequest
+from longshore.scheduling.placement.state import Need
 
 _FEW = 1_000
 """Jobs that wait no more that are never too many."""

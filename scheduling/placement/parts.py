@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from models.mig import slices_gb
-from models.placement import GPUChoice
-from scheduling.placement.gpus import Chosen, choose, mask_of
+from longshore.models.mig import slices_gb
+from longshore.models.placement import GPUChoice
+from longshore.scheduling.placement.gpus import Chosen, choose, mask_of
 
 WHOLE = 1000
 """Thousandths of a GPU."""

@@ -15,18 +15,18 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
-from models.host import HostAmounts
-from models.node import Node
-from models.placement import JobRequest, PackingPolicy
-from scheduling.placement.classes import Layout
-from scheduling.placement.columns import Columns
-from scheduling.placement.gpus import Chosen
-from scheduling.placement.layouts import Wish, found_in
-from scheduling.placement.mix import SLICE_MILLI
-from scheduling.placement.parts import Part, Parts, with_part, without_part
-from scheduling.placement.reservations import open_from
-from scheduling.placement.scan import MAX_SCANS, Scan
-from scheduling.placement.state import EPSILON, Hold, Need, NodeView, Rooms
+from longshore.models.host import HostAmounts
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.scheduling.placement.classes import Layout
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.layouts import Wish, found_in
+from longshore.scheduling.placement.mix import SLICE_MILLI
+from longshore.scheduling.placement.parts import Part, Parts, with_part, without_part
+from longshore.scheduling.placement.reservations import open_from
+from longshore.scheduling.placement.scan import MAX_SCANS, Scan
+from longshore.scheduling.placement.state import EPSILON, Hold, Need, NodeView, Rooms
 
 TRIES = 5_000
 """Nodes that one plan asks in a search, in all, and"""

@@ -3,13 +3,20 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from models.node import NodeState
-from models.placement import GPUChoice
-from scheduling.placement.columns import Columns
-from scheduling.placement.gpus import Chosen, mask_of
-from scheduling.placement.links import choose_linked
-from scheduling.placement.parts import WHOLE, Left, Part, choose_instance, choose_share, left_of
-from scheduling.placement.state import EPSILON, Hold, Need, NodeView
+from longshore.models.node import NodeState
+from longshore.models.placement import GPUChoice
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.gpus import Chosen, mask_of
+from longshore.scheduling.placement.links import choose_linked
+from longshore.scheduling.placement.parts import (
+    WHOLE,
+    Left,
+    Part,
+    choose_instance,
+    choose_share,
+    left_of,
+)
+from longshore.scheduling.placement.state import EPSILON, Hold, Need, NodeView
 
 
 class NoStart:

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.placement.classes import Layout, Numbers
-from scheduling.placement.columns import Bools, Floats, Makes, microseconds
-from scheduling.placement.layouts import Wish
-from scheduling.placement.mix import SLICE_MILLI, Kind
-from scheduling.placement.parts import WHOLE, MigGPU, free_positions, lefts_now
-from scheduling.placement.state import EPSILON
+from longshore.scheduling.placement.classes import Layout, Numbers
+from longshore.scheduling.placement.columns import Bools, Floats, Makes, microseconds
+from longshore.scheduling.placement.layouts import Wish
+from longshore.scheduling.placement.mix import SLICE_MILLI, Kind
+from longshore.scheduling.placement.parts import WHOLE, MigGPU, free_positions, lefts_now
+from longshore.scheduling.placement.state import EPSILON
 
 _AT_ONE_TIME = 4096
 """Rests that are measured together: bounds memory, not results."""

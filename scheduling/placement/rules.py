@@ -11,15 +11,15 @@ from typing import Protocol
 
 import numpy as np
 
-from models.placement import PackingPolicy, PackingRule, ScoreTerm
-from scheduling.placement.columns import Bools, Columns, Floats
-from scheduling.placement.gpus import Chosen
-from scheduling.placement.keep_room import EMPTIER, RoomKeeper, RoomLost
-from scheduling.placement.mix import SLICE_MILLI
-from scheduling.placement.parts import WHOLE
-from scheduling.placement.room import idle_milli
-from scheduling.placement.scoring import ends_together, totals
-from scheduling.placement.state import Need
+from longshore.models.placement import PackingPolicy, PackingRule, ScoreTerm
+from longshore.scheduling.placement.columns import Bools, Columns, Floats
+from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.keep_room import EMPTIER, RoomKeeper, RoomLost
+from longshore.scheduling.placement.mix import SLICE_MILLI
+from longshore.scheduling.placement.parts import WHOLE
+from longshore.scheduling.placement.room import idle_milli
+from longshore.scheduling.placement.scoring import ends_together, totals
+from longshore.scheduling.placement.state import Need
 
 _SMALLEST_PART = 0.001
 

@@ -10,19 +10,26 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from models.placement import Candidate, PackingPolicy, RejectionCode, ScoreTerms
-from scheduling.placement.classes import Numbers
-from scheduling.placement.columns import Bools, Columns, microseconds
-from scheduling.placement.feasibility import HOST_CODES
-from scheduling.placement.gpus import Chosen
-from scheduling.placement.keep_room import RoomKeeper
-from scheduling.placement.layouts import CODE_NUMBER, CODES, FITS, Codes, LayoutAnswers, Wish
-from scheduling.placement.links import slowest_link
-from scheduling.placement.mix import Mix
-from scheduling.placement.reservations import open_from
-from scheduling.placement.rules import Rankers
-from scheduling.placement.scoring import expiry_penalty, provider_bonus, utilization
-from scheduling.placement.state import EPSILON, Need
+from longshore.models.placement import Candidate, PackingPolicy, RejectionCode, ScoreTerms
+from longshore.scheduling.placement.classes import Numbers
+from longshore.scheduling.placement.columns import Bools, Columns, microseconds
+from longshore.scheduling.placement.feasibility import HOST_CODES
+from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.layouts import (
+    CODE_NUMBER,
+    CODES,
+    FITS,
+    Codes,
+    LayoutAnswers,
+    Wish,
+)
+from longshore.scheduling.placement.links import slowest_link
+from longshore.scheduling.placement.mix import Mix
+from longshore.scheduling.placement.reservations import open_from
+from longshore.scheduling.placement.rules import Rankers
+from longshore.scheduling.placement.scoring import expiry_penalty, provider_bonus, utilization
+from longshore.scheduling.placement.state import EPSILON, Need
 
 MAX_SCANS = 64
 """Needs whose answers are kept at one time: bounds memory, not results."""

@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from models.node import Node
-from models.placement import JobRequest, PackingPolicy, ScoreTerms, ScoreWeights
-from scheduling.placement.columns import Columns, Floats, microseconds
-from scheduling.placement.gpus import average_gap
-from scheduling.placement.state import Need, view_node
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, PackingPolicy, ScoreTerms, ScoreWeights
+from longshore.scheduling.placement.columns import Columns, Floats, microseconds
+from longshore.scheduling.placement.gpus import average_gap
+from longshore.scheduling.placement.state import Need, view_node
 
 LARGE_JOB_GPUS = 8
 """A job of this size fills a node of SFCompute; smaller ones suit Prime's exact sizes."""

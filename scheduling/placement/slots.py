@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from models.node import Node
-from models.placement import RunningJob
-from scheduling.placement.gpus import mask_of
-from scheduling.placement.parts import WHOLE, MigGPU, Part, Parts, with_part
+from longshore.models.node import Node
+from longshore.models.placement import RunningJob
+from longshore.scheduling.placement.gpus import mask_of
+from longshore.scheduling.placement.parts import WHOLE, MigGPU, Part, Parts, with_part
 
 EPSILON = 1e-6
 """Amounts of cores and GB closer than this are equal: sums of decimal fractions drift."""

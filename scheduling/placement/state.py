@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from models.constraints import Constraint
-from models.host import NOTHING, HostAmounts, power_of
-from models.job import Tier
-from models.mig import slices_gb
-from models.node import GPU, GPUParts, Node
-from models.placement import JobRequest, PackingPolicy, RunningJob
-from scheduling.lasting import Stay, must_last, stay_of
-from scheduling.placement.gpus import mask_of
-from scheduling.placement.parts import WHOLE, Part, Parts, with_part
-from scheduling.placement.slots import EPSILON, Rooms, part_of, slots_of
+from longshore.models.constraints import Constraint
+from longshore.models.host import NOTHING, HostAmounts, power_of
+from longshore.models.job import Tier
+from longshore.models.mig import slices_gb
+from longshore.models.node import GPU, GPUParts, Node
+from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
+from longshore.scheduling.lasting import Stay, must_last, stay_of
+from longshore.scheduling.placement.gpus import mask_of
+from longshore.scheduling.placement.parts import WHOLE, Part, Parts, with_part
+from longshore.scheduling.placement.slots import EPSILON, Rooms, part_of, slots_of
 
 _OVERDUE = timedelta(minutes=1)
 _SHORTEST = timedelta(seconds=1)

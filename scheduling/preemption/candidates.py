@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from models.placement import JobRequest
-from models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
-from scheduling.preemption.costs import cost_of, lost_at_once, why_not
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
+from longshore.scheduling.preemption.costs import cost_of, lost_at_once, why_not
 
 _MINUTE = timedelta(minutes=1)
 _NOWHERE = math.inf

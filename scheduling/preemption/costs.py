@@ -9,16 +9,16 @@ requeue   = time until it probably runs again x GPUs x price of its waiting
 import math
 from datetime import datetime, timedelta
 
-from models.placement import JobRequest
-from models.preemption import (
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import (
     PreemptionLevels,
     PreemptionPolicy,
     RejectedVictim,
     RunningWork,
     Victim,
 )
-from models.units import format_duration
-from scheduling.buying.words import about
+from longshore.models.units import format_duration
+from longshore.scheduling.buying.words import about
 
 _HOUR = timedelta(hours=1)
 _BANDS = (1, 4, 7, 10)

@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from models.node import GPU, GPUParts, Node
-from models.placement import (
+from longshore.models.node import GPU, GPUParts, Node
+from longshore.models.placement import (
     Decision,
     GPUChoice,
     JobRequest,
@@ -22,29 +22,29 @@ from models.placement import (
     PackingRule,
     RunningJob,
 )
-from models.preemption import GainedGPUs
-from models.topology import Gang
-from scheduling.gangs.decision import place_gang
-from scheduling.gangs.nodes import GangNodes
-from scheduling.gangs.offers import (
+from longshore.models.preemption import GainedGPUs
+from longshore.models.topology import Gang
+from longshore.scheduling.gangs.decision import place_gang
+from longshore.scheduling.gangs.nodes import GangNodes
+from longshore.scheduling.gangs.offers import (
     Answers,
     Offer,
     need_of_share,
     offers_from,
     offers_when_empty,
 )
-from scheduling.gangs.plan import could_hold, fits_gang, why_never
-from scheduling.gangs.start import Shares, first_gang_start
-from scheduling.packer import placing, waiting
-from scheduling.placement.columns import Columns
-from scheduling.placement.filters import LabelNames
-from scheduling.placement.gpus import mask_of
-from scheduling.placement.mix import NO_MIX, Mix
-from scheduling.placement.parts import Part
-from scheduling.placement.reservations import open_from
-from scheduling.placement.scan import Scan, Scanner
-from scheduling.placement.slots import part_of
-from scheduling.placement.state import (
+from longshore.scheduling.gangs.plan import could_hold, fits_gang, why_never
+from longshore.scheduling.gangs.start import Shares, first_gang_start
+from longshore.scheduling.packer import placing, waiting
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.filters import LabelNames
+from longshore.scheduling.placement.gpus import mask_of
+from longshore.scheduling.placement.mix import NO_MIX, Mix
+from longshore.scheduling.placement.parts import Part
+from longshore.scheduling.placement.reservations import open_from
+from longshore.scheduling.placement.scan import Scan, Scanner
+from longshore.scheduling.placement.slots import part_of
+from longshore.scheduling.placement.state import (
     Hold,
     Need,
     NodeView,
@@ -54,7 +54,7 @@ from scheduling.placement.state import (
     with_job,
     without_job,
 )
-from scheduling.preemption.starts import Starts
+from longshore.scheduling.preemption.starts import Starts
 
 Out = frozenset[str]
 """Ids of jobs that are taken away."""

@@ -11,27 +11,27 @@ from functools import cache, partial
 from itertools import chain
 from operator import itemgetter
 
-from models.node import Node
-from models.placement import JobRequest, PackingPolicy, RecentJobs
-from models.preemption import (
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
+from longshore.models.preemption import (
     BuyQuote,
     PreemptionPlan,
     PreemptionPolicy,
     PreemptionUnderWay,
     RunningWork,
 )
-from models.topology import Gang
-from scheduling import cycle
-from scheduling.order import queue_order
-from scheduling.placement.filters import labels_named
-from scheduling.placement.mix import Mix, mix_of
-from scheduling.placement.state import Need
-from scheduling.preemption.candidates import Candidate, Candidates, least_cost
-from scheduling.preemption.costs import probable_end, victim_of
-from scheduling.preemption.ground import Ground, gains_of
-from scheduling.preemption.search import EXACT, Best, search
-from scheduling.preemption.ways import no_node, refused, weigh
-from scheduling.topology import DomainKey, domain_of
+from longshore.models.topology import Gang
+from longshore.scheduling import cycle
+from longshore.scheduling.order import queue_order
+from longshore.scheduling.placement.filters import labels_named
+from longshore.scheduling.placement.mix import Mix, mix_of
+from longshore.scheduling.placement.state import Need
+from longshore.scheduling.preemption.candidates import Candidate, Candidates, least_cost
+from longshore.scheduling.preemption.costs import probable_end, victim_of
+from longshore.scheduling.preemption.ground import Ground, gains_of
+from longshore.scheduling.preemption.search import EXACT, Best, search
+from longshore.scheduling.preemption.ways import no_node, refused, weigh
+from longshore.scheduling.topology import DomainKey, domain_of
 
 _OWN = {"id", "attempt", "submitted_at", "waits_since"}
 """What two jobs that ask for the same differ in: a plan looks at none of it."""

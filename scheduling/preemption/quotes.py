@@ -7,12 +7,12 @@ itself is decided on live books (`scheduling.buying.plan`).
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from models.buying import BuyingPolicy
-from models.placement import JobRequest
-from models.preemption import BuyQuote, SeenPrice
-from scheduling.buying.fleet import holds, shape_of
-from scheduling.buying.prices import is_allowed, whole_quarters
-from scheduling.lasting import to_finish
+from longshore.models.buying import BuyingPolicy
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import BuyQuote, SeenPrice
+from longshore.scheduling.buying.fleet import holds, shape_of
+from longshore.scheduling.buying.prices import is_allowed, whole_quarters
+from longshore.scheduling.lasting import to_finish
 
 _HOUR = timedelta(hours=1)
 

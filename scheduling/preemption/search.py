@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from scheduling.preemption.candidates import Candidate
-from scheduling.preemption.ground import NOBODY, Out
+from longshore.scheduling.preemption.candidates import Candidate
+from longshore.scheduling.preemption.ground import NOBODY, Out
 
 EXACT = 12
 """Among so many candidates every set is considered."""

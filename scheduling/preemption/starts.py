@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from models.node import Node, NodeState
-from scheduling.placement.feasibility import fits_when_empty, when_empty
-from scheduling.placement.filters import LabelNames
-from scheduling.placement.reservations import earliest_start
-from scheduling.placement.state import EPSILON, Hold, Need, NodeView
+from longshore.models.node import Node, NodeState
+from longshore.scheduling.placement.feasibility import fits_when_empty, when_empty
+from longshore.scheduling.placement.filters import LabelNames
+from longshore.scheduling.placement.reservations import earliest_start
+from longshore.scheduling.placement.state import EPSILON, Hold, Need, NodeView
 
 _TICK = timedelta(microseconds=1)
 _NEVER = np.inf

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from models.placement import JobRequest
-from models.preemption import (
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import (
     BuyQuote,
     PreemptionPlan,
     PreemptionPolicy,
@@ -15,10 +15,10 @@ from models.preemption import (
     Way,
     WayKind,
 )
-from scheduling.buying.costs import UNSERVED
-from scheduling.buying.words import about
-from scheduling.preemption.costs import cost_of
-from scheduling.words import count, format_spared, listed
+from longshore.scheduling.buying.costs import UNSERVED
+from longshore.scheduling.buying.words import about
+from longshore.scheduling.preemption.costs import cost_of
+from longshore.scheduling.words import count, format_spared, listed
 
 _MOST_REJECTED = 50
 _MOST_NAMED = 4

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from models.market import InstanceType, Level, OrderBook, Window
-from models.price import LeftOut, PriceNeed
+from longshore.models.market import InstanceType, Level, OrderBook, Window
+from longshore.models.price import LeftOut, PriceNeed
 
 Integers = NDArray[np.int64]
 Bools = NDArray[np.bool_]

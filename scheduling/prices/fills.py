@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from models.market import Fill, Window
+from longshore.models.market import Fill, Window
 
 
 def held(fills: Sequence[Fill]) -> tuple[int, Window] | None:

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.market import NoQuote, NoQuoteReason
-from models.price import PriceNeed, ScoredLevel
-from scheduling.prices.book import BookColumns, Columns, Integers, counting
-from scheduling.prices.words import left_out_words
+from longshore.models.market import NoQuote, NoQuoteReason
+from longshore.models.price import PriceNeed, ScoredLevel
+from longshore.scheduling.prices.book import BookColumns, Columns, Integers, counting
+from longshore.scheduling.prices.words import left_out_words
 
 DEPTH_TENTHS, PRICE_TENTHS, LIQUIDITY_TENTHS = 4, 4, 2
 """The weights of the terms."""

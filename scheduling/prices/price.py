@@ -9,12 +9,12 @@ from datetime import datetime
 
 import numpy as np
 
-from models.market import Level, NoQuote
-from models.market import OrderBook as Book
-from models.money import format_dollars
-from models.price import CountedLevel, LeftOut, PriceAnswer, PriceNeed, Slippage
-from scheduling.prices.book import BookColumns, Columns, microseconds
-from scheduling.prices.limit import Priced, Walk, find_limit, walk
+from longshore.models.market import Level, NoQuote
+from longshore.models.market import OrderBook as Book
+from longshore.models.money import format_dollars
+from longshore.models.price import CountedLevel, LeftOut, PriceAnswer, PriceNeed, Slippage
+from longshore.scheduling.prices.book import BookColumns, Columns, microseconds
+from longshore.scheduling.prices.limit import Priced, Walk, find_limit, walk
 
 WIDE_SPREAD = 0.10
 """Of the lowest ask."""

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from models.market_memory import Judged, PaidFill, Quality, Recommendation
+from longshore.models.market_memory import Judged, PaidFill, Quality, Recommendation
 
 HORIZON = timedelta(hours=1)
 """For how long a limit may wait for its fill."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from models.price import LeftOut
+from longshore.models.price import LeftOut
 
 _WHY = {
     LeftOut.INSTANCE_TYPE: ("is of another instance type", "are of another instance type"),

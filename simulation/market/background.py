@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from models.market import Side
-from simulation.market.catalogue import SKU
-from simulation.market.rates import GPUS_PER_NODE, Rate
-from simulation.market.schedule import Schedule
+from longshore.models.market import Side
+from longshore.simulation.market.catalogue import SKU
+from longshore.simulation.market.rates import GPUS_PER_NODE, Rate
+from longshore.simulation.market.schedule import Schedule
 
 EVERY = 5
 """Minutes between two rounds of new orders."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from models.market import Side
-from simulation.market.rates import Rate
-from simulation.market.schedule import Schedule
+from longshore.models.market import Side
+from longshore.simulation.market.rates import Rate
+from longshore.simulation.market.schedule import Schedule
 
 Take = tuple["BookOrder", Schedule]
 

@@ -7,18 +7,18 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 from starlette.routing import Mount
 
-from models.base import Frozen
-from models.market import Side
-from simulation.market.background import Profile
-from simulation.market.catalogue import SKU
-from simulation.market.faults import FAULTS, FOREVER
-from simulation.market.http import Answer, Api, ApiError, Call
-from simulation.market.instances import Instance
-from simulation.market.market import Market
-from simulation.market.rates import per_gpu_hour, rate_of_gpu_hour
-from simulation.market.schedule import Schedule
-from simulation.market.sfcompute_json import error, instance, order, pool
-from simulation.market.world import Knobs
+from longshore.models.base import Frozen
+from longshore.models.market import Side
+from longshore.simulation.market.background import Profile
+from longshore.simulation.market.catalogue import SKU
+from longshore.simulation.market.faults import FAULTS, FOREVER
+from longshore.simulation.market.http import Answer, Api, ApiError, Call
+from longshore.simulation.market.instances import Instance
+from longshore.simulation.market.market import Market
+from longshore.simulation.market.rates import per_gpu_hour, rate_of_gpu_hour
+from longshore.simulation.market.schedule import Schedule
+from longshore.simulation.market.sfcompute_json import error, instance, order, pool
+from longshore.simulation.market.world import Knobs
 
 _GPUS = 8
 _MONTH = 30 * 24 * 60

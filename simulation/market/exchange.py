@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from models.market import Side
-from simulation.market.background import EVERY, Background, Profile, Stranger
-from simulation.market.book import Book, BookOrder, Trade
-from simulation.market.catalogue import SKU
-from simulation.market.faults import SFCOMPUTE
-from simulation.market.instances import Instances, Pool
-from simulation.market.ledger import Ledger
-from simulation.market.rates import Rate, per_gpu_hour
-from simulation.market.schedule import Schedule
-from simulation.market.world import World
+from longshore.models.market import Side
+from longshore.simulation.market.background import EVERY, Background, Profile, Stranger
+from longshore.simulation.market.book import Book, BookOrder, Trade
+from longshore.simulation.market.catalogue import SKU
+from longshore.simulation.market.faults import SFCOMPUTE
+from longshore.simulation.market.instances import Instances, Pool
+from longshore.simulation.market.ledger import Ledger
+from longshore.simulation.market.rates import Rate, per_gpu_hour
+from longshore.simulation.market.schedule import Schedule
+from longshore.simulation.market.world import World
 
 OURS = "account"
 STRANGERS = "strangers"

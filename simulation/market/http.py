@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from simulation.market.market import Market
+from longshore.simulation.market.market import Market
 
 Model = TypeVar("Model", bound=BaseModel)
 Problem = tuple[str, str, str]

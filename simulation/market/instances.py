@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulation.market.catalogue import SKU
-from simulation.market.faults import SFCOMPUTE
-from simulation.market.schedule import Schedule
-from simulation.market.world import World
+from longshore.simulation.market.catalogue import SKU
+from longshore.simulation.market.faults import SFCOMPUTE
+from longshore.simulation.market.schedule import Schedule
+from longshore.simulation.market.world import World
 
 PRIORITIES = ("yield", "normal", "preferred", "critical")
 _OVER = ("terminated", "failed")

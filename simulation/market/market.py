@@ -4,15 +4,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from models.money import MICRO
-from simulation.market.background import Background, Profile
-from simulation.market.catalogue import SKU, SKUS
-from simulation.market.clock import Clock
-from simulation.market.exchange import Exchange
-from simulation.market.instances import Instances
-from simulation.market.ledger import Ledger
-from simulation.market.pods import Cloud
-from simulation.market.world import Knobs, MachineRoom, NoMachines, World
+from longshore.models.money import MICRO
+from longshore.simulation.market.background import Background, Profile
+from longshore.simulation.market.catalogue import SKU, SKUS
+from longshore.simulation.market.clock import Clock
+from longshore.simulation.market.exchange import Exchange
+from longshore.simulation.market.instances import Instances
+from longshore.simulation.market.ledger import Ledger
+from longshore.simulation.market.pods import Cloud
+from longshore.simulation.market.world import Knobs, MachineRoom, NoMachines, World
 
 WORKSPACE = "wksp_simulated"
 ACCOUNT = "acct_simulated"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psutil
 
-from activities.providers.startup import Startup
-from models.errors import StackError
-from workers.processes import Processes
-from workers.programs import program
+from longshore.activities.providers.startup import Startup
+from longshore.models.errors import StackError
+from longshore.workers.processes import Processes
+from longshore.workers.programs import program
 
 NOTICE_SECONDS = 10.0
 """Between SIGTERM and SIGKILL where a machine's end is announced."""

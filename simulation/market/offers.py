@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.money import MICRO
-from simulation.market.background import MOST_SPIKED, SPIKE, Profile
-from simulation.market.world import World
+from longshore.models.money import MICRO
+from longshore.simulation.market.background import MOST_SPIKED, SPIKE, Profile
+from longshore.simulation.market.world import World
 
 EVERY = 3
 """Minutes between two changes of the list."""

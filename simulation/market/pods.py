@@ -4,12 +4,12 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from models.money import MICRO
-from simulation.market.background import Profile
-from simulation.market.faults import PRIME
-from simulation.market.ledger import Ledger
-from simulation.market.offers import Offers, Row
-from simulation.market.world import World
+from longshore.models.money import MICRO
+from longshore.simulation.market.background import Profile
+from longshore.simulation.market.faults import PRIME
+from longshore.simulation.market.ledger import Ledger
+from longshore.simulation.market.offers import Offers, Row
+from longshore.simulation.market.world import World
 
 _MINUTE = 60
 _OVER = ("TERMINATED",)

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from starlette.routing import Mount
 
-from models.money import MICRO
-from simulation.market.faults import PRIME
-from simulation.market.http import Answer, Api, ApiError, Call, Handler, Problem, invalid
-from simulation.market.instances import decode_script
-from simulation.market.market import Market
-from simulation.market.offers import IMAGES, KINDS, TEMPLATE, Row
-from simulation.market.pods import EmptyWalletError, Pod
+from longshore.models.money import MICRO
+from longshore.simulation.market.faults import PRIME
+from longshore.simulation.market.http import Answer, Api, ApiError, Call, Handler, Problem, invalid
+from longshore.simulation.market.instances import decode_script
+from longshore.simulation.market.market import Market
+from longshore.simulation.market.offers import IMAGES, KINDS, TEMPLATE, Row
+from longshore.simulation.market.pods import EmptyWalletError, Pod
 
 STARTUP = "LONGSHORE_STARTUP"
 """Environment variable of a pod that holds its start-up script, in base64."""

@@ -3,7 +3,7 @@
 import re
 from decimal import ROUND_HALF_EVEN, Decimal
 
-from models.money import MICRO
+from longshore.models.money import MICRO
 
 Rate = int
 """Micro-dollars per node-minute: the grain of the market, $0.000060 per node-hour."""

@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from console.connections import BoundedProtocol
-from models.addresses import LOOPBACK
-from models.errors import StackError
-from simulation.market import control_api, prime_api, sfcompute_api
-from simulation.market.market import Market
+from longshore.console.connections import BoundedProtocol
+from longshore.models.addresses import LOOPBACK
+from longshore.models.errors import StackError
+from longshore.simulation.market import control_api, prime_api, sfcompute_api
+from longshore.simulation.market.market import Market
 
 MARK = "X-Longshore-Simulated"
 """The header of every response."""

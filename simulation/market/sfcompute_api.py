@@ -2,14 +2,14 @@
 
 from starlette.routing import BaseRoute, Mount
 
-from models.money import MICRO
-from simulation.market import sfcompute_market, sfcompute_orders
-from simulation.market.faults import SFCOMPUTE
-from simulation.market.http import Answer, Api, ApiError, Call, Handler, invalid
-from simulation.market.instances import Instance, OverPoolError
-from simulation.market.market import ACCOUNT, WORKSPACE, Market
-from simulation.market.sfcompute_bodies import InstanceBody, RenameBody
-from simulation.market.sfcompute_json import (
+from longshore.models.money import MICRO
+from longshore.simulation.market import sfcompute_market, sfcompute_orders
+from longshore.simulation.market.faults import SFCOMPUTE
+from longshore.simulation.market.http import Answer, Api, ApiError, Call, Handler, invalid
+from longshore.simulation.market.instances import Instance, OverPoolError
+from longshore.simulation.market.market import ACCOUNT, WORKSPACE, Market
+from longshore.simulation.market.sfcompute_bodies import InstanceBody, RenameBody
+from longshore.simulation.market.sfcompute_json import (
     IMAGES,
     Json,
     error,
@@ -18,7 +18,7 @@ from simulation.market.sfcompute_json import (
     unlagged,
     with_odd_status,
 )  # fmt: skip
-from simulation.market.sfcompute_orders import pool_named, sku_wanted
+from longshore.simulation.market.sfcompute_orders import pool_named, sku_wanted
 
 FIREWALLS = ("frwl_default", f"sfc:firewall:{ACCOUNT}:simulated:default")
 """The workspace's own, by its id and by its path."""

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from simulation.market.rates import Rate, parse_rate
-from simulation.market.schedule import Schedule
+from longshore.simulation.market.rates import Rate, parse_rate
+from longshore.simulation.market.schedule import Schedule
 
 USER_DATA_LIMIT = 64 * 1024
 """Characters of base64."""

@@ -4,14 +4,14 @@ import base64
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from simulation.market.catalogue import SKU
-from simulation.market.exchange import OrderRecord, PublicFill
-from simulation.market.faults import SFCOMPUTE
-from simulation.market.http import Answer, ApiError, Call, invalid
-from simulation.market.instances import Instance, Pool
-from simulation.market.market import ACCOUNT, WORKSPACE
-from simulation.market.rates import format_rate
-from simulation.market.schedule import Schedule
+from longshore.simulation.market.catalogue import SKU
+from longshore.simulation.market.exchange import OrderRecord, PublicFill
+from longshore.simulation.market.faults import SFCOMPUTE
+from longshore.simulation.market.http import Answer, ApiError, Call, invalid
+from longshore.simulation.market.instances import Instance, Pool
+from longshore.simulation.market.market import ACCOUNT, WORKSPACE
+from longshore.simulation.market.rates import format_rate
+from longshore.simulation.market.schedule import Schedule
 
 Json = dict[str, Any]
 IMAGES = (

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from models.market import Side
-from simulation.market.catalogue import SKU
-from simulation.market.exchange import FEE_BPS
-from simulation.market.faults import SFCOMPUTE
-from simulation.market.http import Answer, ApiError, Call, Handler, invalid
-from simulation.market.rates import Rate, format_rate
-from simulation.market.schedule import Schedule
-from simulation.market.sfcompute_bodies import PreviewBody
-from simulation.market.sfcompute_json import (
+from longshore.models.market import Side
+from longshore.simulation.market.catalogue import SKU
+from longshore.simulation.market.exchange import FEE_BPS
+from longshore.simulation.market.faults import SFCOMPUTE
+from longshore.simulation.market.http import Answer, ApiError, Call, Handler, invalid
+from longshore.simulation.market.rates import Rate, format_rate
+from longshore.simulation.market.schedule import Schedule
+from longshore.simulation.market.sfcompute_bodies import PreviewBody
+from longshore.simulation.market.sfcompute_json import (
     Json,
     full_sku,
     level,

@@ -4,17 +4,22 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from models.market import Side
-from simulation.market.catalogue import SKU
-from simulation.market.exchange import NothingToSellError, OrderRecord
-from simulation.market.faults import SFCOMPUTE
-from simulation.market.http import Answer, ApiError, Call, Handler, invalid
-from simulation.market.instances import Pool
-from simulation.market.ledger import ShortError
-from simulation.market.market import WORKSPACE
-from simulation.market.schedule import Schedule
-from simulation.market.sfcompute_bodies import OrderBody, PoolBody, RenameBody, TransferBody
-from simulation.market.sfcompute_json import (
+from longshore.models.market import Side
+from longshore.simulation.market.catalogue import SKU
+from longshore.simulation.market.exchange import NothingToSellError, OrderRecord
+from longshore.simulation.market.faults import SFCOMPUTE
+from longshore.simulation.market.http import Answer, ApiError, Call, Handler, invalid
+from longshore.simulation.market.instances import Pool
+from longshore.simulation.market.ledger import ShortError
+from longshore.simulation.market.market import WORKSPACE
+from longshore.simulation.market.schedule import Schedule
+from longshore.simulation.market.sfcompute_bodies import (
+    OrderBody,
+    PoolBody,
+    RenameBody,
+    TransferBody,
+)
+from longshore.simulation.market.sfcompute_json import (
     Json,
     order,
     page,

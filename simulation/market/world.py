@@ -7,9 +7,9 @@ from typing import Protocol
 
 from pydantic import Field
 
-from models.base import Frozen
-from simulation.market.clock import Clock
-from simulation.market.faults import Faults
+from longshore.models.base import Frozen
+from longshore.simulation.market.clock import Clock
+from longshore.simulation.market.faults import Faults
 
 _DAY = 86_400.0
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from temporalio.client import Client
 
-from activities.database import Database
+from longshore.activities.database import Database
 from tests.support.control import new_pool
 from tests.support.ledger import Ledger
 

@@ -6,15 +6,15 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from activities.buying import purchase_rows as rows
-from activities.buying.deciding import BuyingActivities
-from activities.views import set_pool
-from models.buying import BuyingPolicy
-from models.market import Offer
-from models.money import MICRO
-from models.pool import PoolSpec
-from models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
-from models.settings import Settings
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.deciding import BuyingActivities
+from longshore.activities.views import set_pool
+from longshore.models.buying import BuyingPolicy
+from longshore.models.market import Offer
+from longshore.models.money import MICRO
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
+from longshore.models.settings import Settings
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
 

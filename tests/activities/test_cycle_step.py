@@ -5,7 +5,7 @@ import asyncio
 from sqlalchemy import text
 from temporalio.exceptions import ApplicationError
 
-from models.messages import CycleRequest
+from longshore.models.messages import CycleRequest
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
 

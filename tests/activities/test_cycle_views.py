@@ -2,9 +2,9 @@
 
 import pytest
 
-from activities.cycle_views import CycleViews
-from models.cycles import AT_MOST
-from models.pool import Growth
+from longshore.activities.cycle_views import CycleViews
+from longshore.models.cycles import AT_MOST
+from longshore.models.pool import Growth
 from tests.support.ledger import Ledger
 
 

@@ -10,32 +10,32 @@ import pytest
 from rich.console import Console
 from sqlalchemy.exc import DBAPIError
 
-from activities.buying.block_end_views import BlockEndViews
-from activities.buying.block_scene import read_scene
-from activities.buying.coming import purchases_under_way
-from activities.buying.deciding import BuyingActivities, caps_left
-from activities.buying.purchase_details import PurchaseDetails
-from activities.buying.purchase_views import PurchaseViews
-from activities.buying.reasons import BuyingReasons, read_standing
-from activities.buying.waking import BlockWaking
-from activities.database import clock
-from activities.markets.reconcile import compare
-from activities.observation import observe
-from activities.signals import Signals
-from activities.snapshot import load_pool
-from activities.views import Views, set_pool
-from client.bought_view import purchase_screen
-from console.purchases_view import head_html
-from models.buying import BuyingPolicy
-from models.margins import Margins
-from models.pool import PoolSpec
-from models.purchase import BuyingRequest, PurchaseRequest
-from models.reconcile import ReconcileRequest
-from models.settings import Settings
+from longshore.activities.buying.block_end_views import BlockEndViews
+from longshore.activities.buying.block_scene import read_scene
+from longshore.activities.buying.coming import purchases_under_way
+from longshore.activities.buying.deciding import BuyingActivities, caps_left
+from longshore.activities.buying.purchase_details import PurchaseDetails
+from longshore.activities.buying.purchase_views import PurchaseViews
+from longshore.activities.buying.reasons import BuyingReasons, read_standing
+from longshore.activities.buying.waking import BlockWaking
+from longshore.activities.database import clock
+from longshore.activities.markets.reconcile import compare
+from longshore.activities.observation import observe
+from longshore.activities.signals import Signals
+from longshore.activities.snapshot import load_pool
+from longshore.activities.views import Views, set_pool
+from longshore.client.bought_view import purchase_screen
+from longshore.console.purchases_view import head_html
+from longshore.models.buying import BuyingPolicy
+from longshore.models.margins import Margins
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import BuyingRequest, PurchaseRequest
+from longshore.models.reconcile import ReconcileRequest
+from longshore.models.settings import Settings
+from longshore.workers.doctor import buying
 from tests.activities.test_damaged_rows import ABSURD, COLUMNS
 from tests.buying.buyer import block_option
 from tests.support.ledger import Ledger
-from workers.doctor import buying
 
 DOCUMENTS = (
     "null", "[1]", '"x"', "7", "{}",

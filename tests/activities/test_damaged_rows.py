@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from activities.cycle import CycleActivities
-from activities.signals import Signals
+from longshore.activities.cycle import CycleActivities
+from longshore.activities.signals import Signals
+from longshore.workers.doctor.pools import set_aside
 from tests.support.ledger import Ledger
-from workers.doctor.pools import set_aside
 
 NO_REQUESTS = ("null", "[1]", '"x"', "7", "true", "{}", '{"gpus": "many"}')
 ABSURD = {

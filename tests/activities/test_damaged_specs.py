@@ -5,18 +5,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from activities.buying.demand import demand_of_late
-from activities.departures import DepartureActivities
-from activities.signals import Signals
-from activities.stored_specs import say_once
-from activities.views import set_pool
-from models.buying import BuyingPolicy
-from models.departures import Cause, DepartureRequest, Leaving, Margins
-from models.messages import LeaseEnd, NodeEnd
-from models.node import NodeState
-from models.placement import PlacementKey
-from models.pool import PoolSpec
-from models.swap import SwapRequest
+from longshore.activities.buying.demand import demand_of_late
+from longshore.activities.departures import DepartureActivities
+from longshore.activities.signals import Signals
+from longshore.activities.stored_specs import say_once
+from longshore.activities.views import set_pool
+from longshore.models.buying import BuyingPolicy
+from longshore.models.departures import Cause, DepartureRequest, Leaving, Margins
+from longshore.models.messages import LeaseEnd, NodeEnd
+from longshore.models.node import NodeState
+from longshore.models.placement import PlacementKey
+from longshore.models.pool import PoolSpec
+from longshore.models.swap import SwapRequest
 from tests.support.ledger import Ledger
 
 LONG = {"gpus": 2, "priority": 0, "expected_duration": "1000h"}

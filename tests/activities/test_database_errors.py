@@ -10,8 +10,8 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
-from activities.database import Database
-from activities.retrying import reports_errors
+from longshore.activities.database import Database
+from longshore.activities.retrying import reports_errors
 from tests.support.waiting import eventually
 
 LONG = f"/* {'a statement that goes on, ' * 1_000} */"

@@ -6,13 +6,13 @@ from typing import cast
 import pytest
 from sqlalchemy import text
 
-from activities.buying.machine_ends import MachineEnds
-from activities.kept import KeptPools
-from activities.providers.base import Provider
-from activities.queue import ensure_pool
-from models.messages import NodeEnd
-from models.node import NodeState
-from models.settings import Settings
+from longshore.activities.buying.machine_ends import MachineEnds
+from longshore.activities.kept import KeptPools
+from longshore.activities.providers.base import Provider
+from longshore.activities.queue import ensure_pool
+from longshore.models.messages import NodeEnd
+from longshore.models.node import NodeState
+from longshore.models.settings import Settings
 from tests.activities.test_kept import look
 from tests.support.ledger import Ledger
 

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 from sqlalchemy import text
 
-from activities.database import clock
-from activities.explaining import STORED_COLUMNS, explain_waiting, stored_of
-from models.messages import Waiting
-from models.placement import CyclePlan, Decision, PlacementKind
-from scheduling.saying import Stored
+from longshore.activities.database import clock
+from longshore.activities.explaining import STORED_COLUMNS, explain_waiting, stored_of
+from longshore.models.messages import Waiting
+from longshore.models.placement import CyclePlan, Decision, PlacementKind
+from longshore.scheduling.saying import Stored
 from tests.support.ledger import Ledger
 
 _VERSIONS = (

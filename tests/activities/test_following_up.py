@@ -9,16 +9,16 @@ from sqlalchemy.exc import IntegrityError, NoResultFound
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.buying.sending import TRIES, Sending
-from activities.retrying import follows_up, reports_errors
-from models.errors import (
+from longshore.activities.buying.sending import TRIES, Sending
+from longshore.activities.retrying import follows_up, reports_errors
+from longshore.models.errors import (
     GoneError,
     InvalidOrderError,
     MarketAwayError,
     MarketError,
     NotFoundError,
 )
-from models.settings import Settings
+from longshore.models.settings import Settings
 
 REFUSED = InvalidOrderError("prime", "GET /pods/1 was refused", status=422)
 

@@ -3,10 +3,10 @@
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from activities.views import Views
-from models.messages import NodeEnd
-from models.node import NodeState
-from scheduling import setting_aside
+from longshore.activities.views import Views
+from longshore.models.messages import NodeEnd
+from longshore.models.node import NodeState
+from longshore.scheduling import setting_aside
 from tests.support.ledger import Ledger
 
 LIVE = "SELECT count(*) FROM leases WHERE ended_at IS NULL"

@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from activities.observation import observe
-from activities.views import Views
-from models.reconcile import ReconcileRequest
+from longshore.activities.observation import observe
+from longshore.activities.views import Views
+from longshore.models.reconcile import ReconcileRequest
 from tests.support.ledger import Ledger
 
 

@@ -2,7 +2,7 @@
 
 from sqlalchemy import text
 
-from activities.buying.reasons import COST_OF_JOB
+from longshore.activities.buying.reasons import COST_OF_JOB
 from tests.support.ledger import Ledger
 
 

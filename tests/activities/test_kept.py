@@ -13,18 +13,18 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.database import clock
-from activities.kept import KeptPool, KeptPools
-from activities.kept_queue import differences
-from activities.preemption_inputs import PreemptionInputs, read_inputs
-from activities.queue import ensure_pool
-from activities.snapshot import load_nodes, load_queue, load_running
-from models.messages import DrainRequest, LeaseEnd, NodeEnd
-from models.node import NodeState
-from models.packing import PackingPolicy, PackingRule
-from models.placement import JobRequest, PlacementKey
-from models.swap import SwapRequest
-from scheduling.cycle import plan, plan_kept
+from longshore.activities.database import clock
+from longshore.activities.kept import KeptPool, KeptPools
+from longshore.activities.kept_queue import differences
+from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
+from longshore.activities.queue import ensure_pool
+from longshore.activities.snapshot import load_nodes, load_queue, load_running
+from longshore.models.messages import DrainRequest, LeaseEnd, NodeEnd
+from longshore.models.node import NodeState
+from longshore.models.packing import PackingPolicy, PackingRule
+from longshore.models.placement import JobRequest, PlacementKey
+from longshore.models.swap import SwapRequest
+from longshore.scheduling.cycle import plan, plan_kept
 from tests.scheduling.test_kept import assert_same_columns
 from tests.support.ledger import Ledger, registration
 from tests.support.packing import NOW, a_job

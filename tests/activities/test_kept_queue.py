@@ -13,15 +13,15 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities import kept
-from activities.database import clock
-from activities.kept import CHECKED_EVERY, KeptPool, KeptPools
-from activities.kept_queue import differences, note_length, read_all, trim_left
-from activities.metrics import KEPT_DIFFERENCES, Metric, Metrics
-from activities.queue import ensure_pool
-from activities.snapshot import load_queue, read_queue
-from models.messages import CycleRequest, HoldRequest
-from models.placement import JobRequest, PlacementKey
+from longshore.activities import kept
+from longshore.activities.database import clock
+from longshore.activities.kept import CHECKED_EVERY, KeptPool, KeptPools
+from longshore.activities.kept_queue import differences, note_length, read_all, trim_left
+from longshore.activities.metrics import KEPT_DIFFERENCES, Metric, Metrics
+from longshore.activities.queue import ensure_pool
+from longshore.activities.snapshot import load_queue, read_queue
+from longshore.models.messages import CycleRequest, HoldRequest
+from longshore.models.placement import JobRequest, PlacementKey
 from tests.support.ledger import Ledger
 
 _JOBS = tuple(f"job-{number}" for number in range(6))

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from models.messages import DrainRequest, NodeEnd
-from models.node import NodeState
+from longshore.models.messages import DrainRequest, NodeEnd
+from longshore.models.node import NodeState
 from tests.support.ledger import Ledger
 
 _NODES = ("node-a", "node-b")

@@ -3,10 +3,10 @@
 import pytest
 from sqlalchemy import text
 
-from activities.views import POOLS, Views
-from models.errors import StoredError
-from models.job import JobState
-from models.views import JobView
+from longshore.activities.views import POOLS, Views
+from longshore.models.errors import StoredError
+from longshore.models.job import JobState
+from longshore.models.views import JobView
 from tests.support.ledger import Ledger
 
 LIVE = frozenset({JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RETRYING})

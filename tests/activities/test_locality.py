@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from activities.views import set_pool
-from models.messages import LeaseEnd, ReleaseRequest
-from models.packing import ScoreWeights
-from models.placement import PlacementKey
-from models.pool import PoolPacking, PoolSpec
+from longshore.activities.views import set_pool
+from longshore.models.messages import LeaseEnd, ReleaseRequest
+from longshore.models.packing import ScoreWeights
+from longshore.models.placement import PlacementKey
+from longshore.models.pool import PoolPacking, PoolSpec
 from tests.support.ledger import Ledger
 
 CHECKPOINT = {"folder": "saved"}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from activities import kept_queue, planning
-from models.placement import CyclePlan, JobRequest
-from models.pool import PoolSpec
-from scheduling import long_queue
-from scheduling.placement.mix import NO_MIX
+from longshore.activities import kept_queue, planning
+from longshore.models.placement import CyclePlan, JobRequest
+from longshore.models.pool import PoolSpec
+from longshore.scheduling import long_queue
+from longshore.scheduling.placement.mix import NO_MIX
 from tests.support.ledger import Ledger
 
 JOBS = tuple(f"job-{number:02}" for number in range(40))

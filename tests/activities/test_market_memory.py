@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from activities.database import Database
-from activities.markets.compaction import compact
-from activities.markets.memory import MarketMemory
-from models.market import Level, Window
-from models.market_memory import LEVELS_KEPT, Compacted, PaidFill, Source
-from models.money import micro_of
+from longshore.activities.database import Database
+from longshore.activities.markets.compaction import compact
+from longshore.activities.markets.memory import MarketMemory
+from longshore.models.market import Level, Window
+from longshore.models.market_memory import LEVELS_KEPT, Compacted, PaidFill, Source
+from longshore.models.money import micro_of
 from tests.support.market_books import NOW, a_book, every, levels, recommended
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

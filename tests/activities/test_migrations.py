@@ -12,18 +12,20 @@ from alembic.migration import MigrationContext
 from psycopg import sql
 from sqlalchemy import create_engine, make_url
 
-import models.records.buying
-import models.records.checkpoints
-import models.records.market
-import models.records.preemption  # noqa: F401 (its tables)
-from activities.migrations import current_revision, upgrade
-from activities.revisions import mismatch, newest_revision
-from models.errors import RefusedError, UnavailableError
-from models.records.tables import SQLModel
+import longshore.models.records.buying
+import longshore.models.records.checkpoints
+import longshore.models.records.market
+import longshore.models.records.preemption  # noqa: F401 (its tables)
+from longshore.activities.migrations import current_revision, upgrade
+from longshore.activities.revisions import mismatch, newest_revision
+from longshore.models.errors import RefusedError, UnavailableError
+from longshore.models.records.tables import SQLModel
+from longshore.workers.stack import Stack
 from tests.support.local_stack import ROOT, free_ports
-from workers.stack import Stack
 
-_UPGRADE = "import sys; from activities.migrations import upgrade; print(upgrade(sys.argv[1]))"
+_UPGRADE = (
+    "import sys; from longshore.activities.migrations import upgrade; print(upgrade(sys.argv[1]))"
+)
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ def test_a_database_of_a_newer_version_is_refused(database_url: str):
             upgrade(database_url)
         assert "a newer one has upgraded it" in str(refused.value)
         worker = subprocess.run(
-            [sys.executable, "-P", "-m", "workers.control"], capture_output=True, text=True,
+            [sys.executable, "-P", "-m", "longshore.workers.control"], capture_output=True, text=True,
             env=os.environ | {"LONGSHORE_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)},
             timeout=180,
         )  # fmt: skip

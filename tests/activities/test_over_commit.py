@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from models.mig import positions_of
+from longshore.models.mig import positions_of
 from tests.support.ledger import Ledger
 
 AT_ONCE = 16

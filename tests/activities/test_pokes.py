@@ -4,8 +4,8 @@ import asyncio
 
 from sqlalchemy import text
 
-from activities.database import Database
-from activities.queue import ensure_pool, mark_poked, mark_poked_if_useful
+from longshore.activities.database import Database
+from longshore.activities.queue import ensure_pool, mark_poked, mark_poked_if_useful
 from tests.support.ledger import WAITING_FOR_LOCKS
 from tests.support.waiting import eventually
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from activities.snapshot import load_pool
-from activities.views import Views, set_pool
-from models.errors import SpecError
-from models.pool import PoolSpec
+from longshore.activities.snapshot import load_pool
+from longshore.activities.views import Views, set_pool
+from longshore.models.errors import SpecError
+from longshore.models.pool import PoolSpec
 from tests.support.ledger import Ledger
 
 SELLERS = tuple(f"seller-{number}" for number in range(1_500))

@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from activities.buying.switch import BuyingSwitch
-from activities.markets.memory import MarketMemory
-from activities.views import set_pool
-from models.buying import BuyingPolicy
-from models.market import Level, OrderBook
-from models.pool import PoolSpec
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.markets.memory import MarketMemory
+from longshore.activities.views import set_pool
+from longshore.models.buying import BuyingPolicy
+from longshore.models.market import Level, OrderBook
+from longshore.models.pool import PoolSpec
 from tests.support.ledger import Ledger
 
 LONG = {"gpus": 2, "priority": 0, "expected_duration": "1000h"}

@@ -3,13 +3,13 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from activities.checkpoints.rows import CheckpointActivities
-from activities.checkpoints.store import CheckpointStore
-from activities.preemption_inputs import PreemptionInputs, read_inputs
-from models.checkpoint import CheckpointsRequest
-from models.messages import LeaseEnd, ReleaseRequest
-from models.placement import PlacementKey
-from models.preemption import PreemptionPolicy, RunningWork
+from longshore.activities.checkpoints.rows import CheckpointActivities
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
+from longshore.models.checkpoint import CheckpointsRequest
+from longshore.models.messages import LeaseEnd, ReleaseRequest
+from longshore.models.placement import PlacementKey
+from longshore.models.preemption import PreemptionPolicy, RunningWork
 from tests.support.checkpoints import publish, write_tree
 from tests.support.ledger import Ledger
 

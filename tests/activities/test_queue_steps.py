@@ -8,15 +8,15 @@ import pytest
 from sqlalchemy import text
 from temporalio.exceptions import ApplicationError
 
-from activities.queue import lock_job
-from models.job import JobResult, JobState
-from models.messages import EnqueueRequest, FinishRequest, HoldRequest, LeaseEnd
-from models.placement import PlacementKey
-from models.pool import Growth
+from longshore.activities.queue import lock_job
+from longshore.models.job import JobResult, JobState
+from longshore.models.messages import EnqueueRequest, FinishRequest, HoldRequest, LeaseEnd
+from longshore.models.placement import PlacementKey
+from longshore.models.pool import Growth
+from longshore.workers.stack import Stack
 from tests.support.database_away import database_away
 from tests.support.ledger import SUBMITTED_AT, WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
-from workers.stack import Stack
 
 _QUEUE = "SELECT job_id, attempt, held FROM queue ORDER BY job_id"
 

@@ -2,12 +2,12 @@
 
 from datetime import timedelta
 
-from activities.buying.ends import ends_of_late
-from activities.snapshot import load_recent
-from activities.views import set_pool
-from models.placement import PackingRule
-from models.pool import PoolPacking, PoolSpec
-from models.topology import Conformance
+from longshore.activities.buying.ends import ends_of_late
+from longshore.activities.snapshot import load_recent
+from longshore.activities.views import set_pool
+from longshore.models.placement import PackingRule
+from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.models.topology import Conformance
 from tests.support.ledger import Ledger
 
 

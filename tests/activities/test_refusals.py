@@ -4,15 +4,15 @@ from datetime import timedelta
 
 import pytest
 
-from activities.buying import purchase_rows as rows
-from activities.database import clock
-from activities.providers.http_errors import error_of, refused_for_good
-from activities.views import set_pool
-from models.buying import BuyingPolicy
-from models.errors import InvalidOrderError, OfferRefusedError
-from models.market import Order, OrderRequest, OrderState, Window
-from models.pool import PoolSpec
-from models.purchase import OrderIntent, PurchaseOption, PurchaseRequest
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.database import clock
+from longshore.activities.providers.http_errors import error_of, refused_for_good
+from longshore.activities.views import set_pool
+from longshore.models.buying import BuyingPolicy
+from longshore.models.errors import InvalidOrderError, OfferRefusedError
+from longshore.models.market import Order, OrderRequest, OrderState, Window
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import OrderIntent, PurchaseOption, PurchaseRequest
 from tests.support.ledger import Ledger
 
 MINUTE = timedelta(minutes=1)

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.buying.handing_over import hand_over
-from models.messages import Registered
+from longshore.activities.buying.handing_over import hand_over
+from longshore.models.messages import Registered
 from tests.support.ledger import Ledger, registration
 
 NOON = datetime(2030, 11, 20, 12, 0, tzinfo=UTC)

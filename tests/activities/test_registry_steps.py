@@ -3,10 +3,10 @@
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.views import Views
-from models import proof
-from models.messages import DrainRequest, NodeEnd, Registration
-from models.node import HostFirmware, Inventory, NodeState
+from longshore.activities.views import Views
+from longshore.models import proof
+from longshore.models.messages import DrainRequest, NodeEnd, Registration
+from longshore.models.node import HostFirmware, Inventory, NodeState
 from tests.support.ledger import TOKEN, Ledger, registration
 
 _NODE = "SELECT state, epoch FROM nodes WHERE id = 'node-a'"

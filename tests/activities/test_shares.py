@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from activities.observation import _LEDGERS  # pyright: ignore[reportPrivateUsage]
-from activities.snapshot import load_nodes, load_running
-from activities.views import Views
-from models.node import NodeState
+from longshore.activities.observation import _LEDGERS  # pyright: ignore[reportPrivateUsage]
+from longshore.activities.snapshot import load_nodes, load_running
+from longshore.activities.views import Views
+from longshore.models.node import NodeState
 from tests.support.ledger import Ledger
 
 HALF: dict[str, Any] = {"milli": 500, "vram": 20_000, "cpu": 1, "ram": 1}

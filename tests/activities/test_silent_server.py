@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from activities import database
-from activities.database import Database
-from models.errors import UnavailableError
+from longshore.activities import database
+from longshore.activities.database import Database
+from longshore.models.errors import UnavailableError
 
 
 async def backend_of(reader: Database) -> int:

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from models.messages import LeaseEnd, NodeEnd
-from models.node import NodeState
-from models.placement import PlacementKey
-from models.swap import SwapReply, SwapRequest
-from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
+from longshore.models.messages import LeaseEnd, NodeEnd
+from longshore.models.node import NodeState
+from longshore.models.placement import PlacementKey
+from longshore.models.swap import SwapReply, SwapRequest
+from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.ledger import Ledger
 
 FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}

@@ -4,14 +4,14 @@ from datetime import timedelta
 
 import pytest
 
-from activities.observation import observe
-from activities.snapshot import load_pool
-from activities.views import Views
-from models.errors import StoredError
-from models.pool import PoolSpec
-from models.reconcile import ReconcileRequest
+from longshore.activities.observation import observe
+from longshore.activities.snapshot import load_pool
+from longshore.activities.views import Views
+from longshore.models.errors import StoredError
+from longshore.models.pool import PoolSpec
+from longshore.models.reconcile import ReconcileRequest
+from longshore.workers.doctor.pools import unreadable
 from tests.support.ledger import Ledger
-from workers.doctor.pools import unreadable
 
 
 @pytest.mark.parametrize(

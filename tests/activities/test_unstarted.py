@@ -6,23 +6,23 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from activities.buying import purchase_rows as rows
-from activities.buying import sale_rows
-from activities.buying.unstarted import (
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying import sale_rows
+from longshore.activities.buying.unstarted import (
     FAILURES,
     fails_again,
     may_start,
     nodes_left,
     unstarted_machines,
 )
-from activities.database import clock
-from activities.views import set_pool
-from models.block_end import SaleIntent
-from models.buying import BuyingPolicy
-from models.errors import StaleError
-from models.market import Window
-from models.pool import PoolSpec
-from models.purchase import PurchaseOption, PurchaseRequest
+from longshore.activities.database import clock
+from longshore.activities.views import set_pool
+from longshore.models.block_end import SaleIntent
+from longshore.models.buying import BuyingPolicy
+from longshore.models.errors import StaleError
+from longshore.models.market import Window
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import PurchaseOption, PurchaseRequest
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
 

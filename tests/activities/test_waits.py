@@ -7,15 +7,15 @@ from datetime import timedelta
 
 import pytest
 
-from activities.database import clock
-from activities.preemption_inputs import read_inputs
-from activities.snapshot import load_place, load_pool, read_queue
-from activities.views import Views, set_pool
-from models.job import JobState
-from models.messages import HoldRequest, LeaseEnd, ReleaseRequest
-from models.placement import PackingPolicy, PlacementKey
-from models.pool import PoolPacking, PoolSpec
-from scheduling.order import queue_order
+from longshore.activities.database import clock
+from longshore.activities.preemption_inputs import read_inputs
+from longshore.activities.snapshot import load_place, load_pool, read_queue
+from longshore.activities.views import Views, set_pool
+from longshore.models.job import JobState
+from longshore.models.messages import HoldRequest, LeaseEnd, ReleaseRequest
+from longshore.models.placement import PackingPolicy, PlacementKey
+from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.scheduling.order import queue_order
 from tests.support.ledger import SUBMITTED_AT, Ledger
 
 DAY = timedelta(days=1)

@@ -1,9 +1,9 @@
 """The compiled pass is loaded beside the work, and is the same one for every plan then."""
 
-from activities.warming import Warming
-from scheduling import bulk
-from scheduling.bulk import cells, kernel, rests
-from scheduling.bulk.warm import warm
+from longshore.activities.warming import Warming
+from longshore.scheduling import bulk
+from longshore.scheduling.bulk import cells, kernel, rests
+from longshore.scheduling.bulk.warm import warm
 
 
 async def test_a_long_plan_has_the_pass_loaded_and_nothing_is_compiled_twice() -> None:

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from activities.checkpoints.store import CheckpointStore
-from activities.database import Database
-from activities.logstore import LogStore
-from activities.node.fence import Fence
-from activities.node.inventory import SimulatedGPUs, take_inventory
-from activities.node.outcome import AGENT_STOPPED
-from activities.node.processes import Processes, Run
-from activities.node.system import boot_clock
-from client.api import Longshore
-from models.job import JobSpec
-from models.messages import ProcessReport, RunProcessRequest, StopProcessRequest
-from models.node import Inventory, NodeIdentity
-from models.placement import Placement, PlacementKey
-from models.settings import Settings
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.database import Database
+from longshore.activities.logstore import LogStore
+from longshore.activities.node.fence import Fence
+from longshore.activities.node.inventory import SimulatedGPUs, take_inventory
+from longshore.activities.node.outcome import AGENT_STOPPED
+from longshore.activities.node.processes import Processes, Run
+from longshore.activities.node.system import boot_clock
+from longshore.client.api import Longshore
+from longshore.models.job import JobSpec
+from longshore.models.messages import ProcessReport, RunProcessRequest, StopProcessRequest
+from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.placement import Placement, PlacementKey
+from longshore.models.settings import Settings
 from tests.support.agent import AgentProcess
 from tests.support.podman import IMAGE, own_podman
 from tests.support.waiting import eventually

@@ -15,19 +15,19 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import Worker
 from temporalio.workflow import ActivityCancellationType
 
-from activities.node import process
-from activities.node.full_disk import FullDisk
-from activities.node.process import NodeActivities
-from activities.node.system import boot_clock
-from models.checkpoint import CheckpointInfo, SaveRequest
-from models.messages import (
+from longshore.activities.node import process
+from longshore.activities.node.full_disk import FullDisk
+from longshore.activities.node.process import NodeActivities
+from longshore.activities.node.system import boot_clock
+from longshore.models.checkpoint import CheckpointInfo, SaveRequest
+from longshore.models.messages import (
     ProcessReport,
     RunProcessRequest,
     StopProcessRequest,
     WatchReport,
     WatchRequest,
 )
-from models.node import Liveness
+from longshore.models.node import Liveness
 from tests.agent.conftest import LocalNode
 from tests.support.marks import marked
 from tests.support.waiting import eventually

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from activities.node import orphans, supervision, system
-from activities.node.supervision import Nursery
+from longshore.activities.node import orphans, supervision, system
+from longshore.activities.node.supervision import Nursery
 from tests.support.waiting import eventually
 
 _GONE = (2**22 + 1, 1)

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from client.api import Longshore
-from models.errors import UnavailableError
-from models.job import FailureClass, JobState
-from models.messages import NodeStatus, node_workflow_id
-from models.node import NodeState
-from models.settings import Settings
+from longshore.client.api import Longshore
+from longshore.models.errors import UnavailableError
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import NodeStatus, node_workflow_id
+from longshore.models.node import NodeState
+from longshore.models.settings import Settings
+from longshore.workers.agent import locked
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
 from tests.support.marks import has_ended, marked, names_of_marked
 from tests.support.waiting import eventually
-from workers.agent import locked
 
 NO_RETRY = {"node": {"max_retries": 0}}
 

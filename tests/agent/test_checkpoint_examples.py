@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from activities.node.processes import Run
-from models.checkpoint import SaveRequest
-from models.document import read_document
-from models.job import JobSpec
-from models.messages import ProcessReport, StopProcessRequest
+from longshore.activities.node.processes import Run
+from longshore.models.checkpoint import SaveRequest
+from longshore.models.document import read_document
+from longshore.models.job import JobSpec
+from longshore.models.messages import ProcessReport, StopProcessRequest
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.local_stack import ROOT
 from tests.support.waiting import eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.node.checkpoint_files import files_of, moment_of
+from longshore.activities.node.checkpoint_files import files_of, moment_of
 from tests.agent.conftest import LocalNode
 
 

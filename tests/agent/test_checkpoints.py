@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from activities.node import checkpointing
-from activities.node.processes import Run
-from activities.node.system import boot_clock
-from models.checkpoint import CheckpointInfo, SaveRequest
-from models.errors import NotFoundError, RefusedError, UnavailableError
-from models.job import FailureClass
-from models.messages import ProcessReport, StopProcessRequest
-from models.placement import Rank
+from longshore.activities.node import checkpointing
+from longshore.activities.node.processes import Run
+from longshore.activities.node.system import boot_clock
+from longshore.models.checkpoint import CheckpointInfo, SaveRequest
+from longshore.models.errors import NotFoundError, RefusedError, UnavailableError
+from longshore.models.job import FailureClass
+from longshore.models.messages import ProcessReport, StopProcessRequest
+from longshore.models.placement import Rank
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.checkpoints import tree_of, write_tree
 from tests.support.waiting import eventually

@@ -10,14 +10,14 @@ from typing import get_args
 import pytest
 from sqlalchemy import text
 
-from activities.checkpoints.rows import CheckpointActivities, sweep_checkpoints
-from activities.checkpoints.store import CheckpointStore
-from activities.database import Database
-from activities.failpoints import VARIABLE, CheckpointPoint
-from client.api import Longshore
-from models.checkpoint import CheckpointsRequest
-from models.job import JobState
-from models.settings import Settings
+from longshore.activities.checkpoints.rows import CheckpointActivities, sweep_checkpoints
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.database import Database
+from longshore.activities.failpoints import VARIABLE, CheckpointPoint
+from longshore.client.api import Longshore
+from longshore.models.checkpoint import CheckpointsRequest
+from longshore.models.job import JobState
+from longshore.models.settings import Settings
 from tests.agent.test_checkpoints import COUNT, IDLE
 from tests.support.agent import AgentProcess
 from tests.support.checkpoints import tree_of

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from activities.node import launch, orphans, processes
-from client.api import Longshore
-from models.job import FailureClass
+from longshore.activities.node import launch, orphans, processes
+from longshore.client.api import Longshore
+from longshore.models.job import FailureClass
 from tests.agent.conftest import LocalNode
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.job import FailureClass
+from longshore.models.job import FailureClass
 from tests.agent.conftest import MakeBox
 from tests.faults.chaos.machines import fill, small_disk
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from activities.node.rendezvous import FIRST_PORT, PORTS, rendezvous
-from models.job import FailureClass, JobSpec
-from models.messages import StopProcessRequest
-from models.placement import Placement, PlacementKey, Rank
+from longshore.activities.node.rendezvous import FIRST_PORT, PORTS, rendezvous
+from longshore.models.job import FailureClass, JobSpec
+from longshore.models.messages import StopProcessRequest
+from longshore.models.placement import Placement, PlacementKey, Rank
 from tests.agent.conftest import LocalNode
 from tests.support.waiting import eventually
 

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from client.api import Longshore
-from models.errors import SpecError
-from models.job import JobState
-from models.settings import Settings
+from longshore.client.api import Longshore
+from longshore.models.errors import SpecError
+from longshore.models.job import JobState
+from longshore.models.settings import Settings
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
 from tests.support.waiting import eventually
@@ -81,7 +81,7 @@ def test_an_amount_that_is_too_large_is_refused_before_the_agent_starts() -> Non
 
 def _agent(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "client.cli", "agent", *options],
+        [sys.executable, "-m", "longshore.client.cli", "agent", *options],
         capture_output=True, text=True, timeout=180, check=False,
         env={**os.environ, "LONGSHORE_AGENT_TOKEN": "a token of no use"},
     )  # fmt: skip

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from models.checkpoint import CheckpointInfo, SaveRequest
-from models.errors import RefusedError
-from models.job import FailureClass
+from longshore.models.checkpoint import CheckpointInfo, SaveRequest
+from longshore.models.errors import RefusedError
+from longshore.models.job import FailureClass
 from tests.agent.conftest import SECRET, LocalNode, MakeBox
 from tests.support.podman import IDLE, IMAGE
 from tests.support.waiting import eventually

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from activities.node.inventory import parse_simulated, short_type, take_inventory
-from activities.node.launch import Launch, prepare
-from models.errors import SpecError, UnavailableError
+from longshore.activities.node.inventory import parse_simulated, short_type, take_inventory
+from longshore.activities.node.launch import Launch, prepare
+from longshore.models.errors import SpecError, UnavailableError
+from longshore.workers.agent_commands import node_id_from
+from longshore.workers.local import machine_has_gpus
 from tests.agent.conftest import LocalNode
-from workers.agent_commands import node_id_from
-from workers.local import machine_has_gpus
 
 
 def test_simulated_gpus_are_said_to_be_simulated() -> None:

@@ -7,8 +7,8 @@ import uuid
 import psutil
 import pytest
 
-from client.api import Longshore
-from models.job import FailureClass, JobState
+from longshore.client.api import Longshore
+from longshore.models.job import FailureClass, JobState
 from tests.agent.test_stopped_nursery import NURSERY, STOPPED
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches

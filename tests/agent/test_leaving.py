@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.database import Database
-from client.api import Longshore
-from models.departures import DISK_REFUSES, ExpiryChange
-from models.job import JobState
-from models.messages import node_workflow_id
-from models.node import NodeState
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.departures import DISK_REFUSES, ExpiryChange
+from longshore.models.job import JobState
+from longshore.models.messages import node_workflow_id
+from longshore.models.node import NodeState
+from longshore.models.settings import Settings
+from longshore.workers.notice import read_notice
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, lease_ends, reaches, serving_control
 from tests.support.waiting import eventually
-from workers.notice import read_notice
 
 
 @pytest.fixture(scope="module")

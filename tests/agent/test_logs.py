@@ -10,11 +10,11 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from activities.logstore import LogStore, Stream
-from activities.node.outcome import AGENT_STOPPED
-from models.addresses import without_secrets
-from models.errors import StoreError
-from models.job import FailureClass
+from longshore.activities.logstore import LogStore, Stream
+from longshore.activities.node.outcome import AGENT_STOPPED
+from longshore.models.addresses import without_secrets
+from longshore.models.errors import StoreError
+from longshore.models.job import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.faults.chaos.machines import small_disk
 from tests.support.waiting import eventually
@@ -82,7 +82,7 @@ async def test_following_begins_before_anything_is_stored_and_can_be_told_to_end
 async def test_a_log_larger_than_a_part_arrives_whole(
     box: LocalNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.node.shipping.PART_BYTES", 1000)
+    monkeypatch.setattr("longshore.activities.node.shipping.PART_BYTES", 1000)
     run = box.start("seq 1 2000")
     await run.done
     expected = "".join(f"{i}\n" for i in range(1, 2001)).encode()

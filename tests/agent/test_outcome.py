@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from activities.node.outcome import AGENT_STOPPED, CUT_OFF, report_of
-from activities.node.runs import RunRecord
-from models.job import FailureClass
-from models.messages import TIME_ENDED, ProcessReport, Progress
+from longshore.activities.node.outcome import AGENT_STOPPED, CUT_OFF, report_of
+from longshore.activities.node.runs import RunRecord
+from longshore.models.job import FailureClass
+from longshore.models.messages import TIME_ENDED, ProcessReport, Progress
 
 KILLED = -9
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import StaleError
-from models.job import FailureClass
-from models.messages import StopProcessRequest
-from models.placement import PlacementKey
+from longshore.models.errors import StaleError
+from longshore.models.job import FailureClass
+from longshore.models.messages import StopProcessRequest
+from longshore.models.placement import PlacementKey
 from tests.agent.conftest import LocalNode
 from tests.support.waiting import eventually
 
@@ -135,7 +135,7 @@ async def test_a_disk_that_takes_no_folder_is_the_fault_of_the_node(
     def full(*_: object, **_named: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("activities.node.checkpoint_files.put_back", full)
+    monkeypatch.setattr("longshore.activities.node.checkpoint_files.put_back", full)
     report = await box.report("true", checkpoint={"folder": "saved"})
     assert report.failure is FailureClass.NODE
     assert "No space left" in report.message

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from activities.node.progress import parse_progress, read_progress
-from models.messages import Progress
+from longshore.activities.node.progress import parse_progress, read_progress
+from longshore.models.messages import Progress
 from tests.agent.conftest import LocalNode
 from tests.support.waiting import eventually
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.node.processes import Run
-from activities.node.pruning import Keeping, Pruner, is_job_over
-from activities.node.runs import RunStore
-from client.api import Longshore
-from models.errors import StaleError
-from models.job import JobSpec
-from models.placement import PlacementKey
+from longshore.activities.node.processes import Run
+from longshore.activities.node.pruning import Keeping, Pruner, is_job_over
+from longshore.activities.node.runs import RunStore
+from longshore.client.api import Longshore
+from longshore.models.errors import StaleError
+from longshore.models.job import JobSpec
+from longshore.models.placement import PlacementKey
 from tests.agent.conftest import LocalNode
 from tests.support.agent import AgentProcess
 from tests.support.waiting import eventually

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from activities.node.progress import read_progress
-from activities.node.public_files import open_public, put_public, remove_public, replace_public
-from activities.node.saved_lines import SavedLines
-from models.messages import Progress
+from longshore.activities.node.progress import read_progress
+from longshore.activities.node.public_files import (
+    open_public,
+    put_public,
+    remove_public,
+    replace_public,
+)
+from longshore.activities.node.saved_lines import SavedLines
+from longshore.models.messages import Progress
 
 SECRET = "0.5 hunter2"
 

@@ -9,15 +9,15 @@ import pytest
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
-from activities.database import Database
-from activities.node.fence import Fence
-from models import proof
-from models.errors import NotFoundError, RefusedError, TokenError
-from models.messages import Registered
-from models.node import Liveness
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.activities.node.fence import Fence
+from longshore.models import proof
+from longshore.models.errors import NotFoundError, RefusedError, TokenError
+from longshore.models.messages import Registered
+from longshore.models.node import Liveness
+from longshore.models.settings import Settings
+from longshore.workers.registration import Registrar, Sign
 from tests.support.ledger import TOKEN, registration
-from workers.registration import Registrar, Sign
 
 MINUTE = timedelta(minutes=1)
 

@@ -3,12 +3,12 @@
 import signal
 from pathlib import Path
 
-from client.api import Longshore
-from models.node import NodeState
-from models.settings import Settings
+from longshore.client.api import Longshore
+from longshore.models.node import NodeState
+from longshore.models.settings import Settings
+from longshore.workers.agent import keep_name
 from tests.support.agent import AgentProcess
 from tests.support.waiting import eventually
-from workers.agent import keep_name
 
 
 async def test_each_agent_has_the_first_name_that_is_free_and_keeps_it(

@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from activities.node.inventory import parse_simulated, take_inventory
-from activities.node.launch import LaunchError, prepare
-from activities.node.mig import device_of, positions_of_instances, read_mig
-from client.api import Longshore
-from models.errors import SpecError
-from models.job import JobState
-from models.mig import positions_of
-from models.node import GPUInventory, Inventory, MigInstance
-from models.settings import Settings
+from longshore.activities.node.inventory import parse_simulated, take_inventory
+from longshore.activities.node.launch import LaunchError, prepare
+from longshore.activities.node.mig import device_of, positions_of_instances, read_mig
+from longshore.client.api import Longshore
+from longshore.models.errors import SpecError
+from longshore.models.job import JobState
+from longshore.models.mig import positions_of
+from longshore.models.node import GPUInventory, Inventory, MigInstance
+from longshore.models.settings import Settings
+from longshore.workers.agent_commands import _simulated  # pyright: ignore[reportPrivateUsage]
+from longshore.workers.local import machine_has_gpus
 from tests.agent.conftest import LocalNode
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
 from tests.support.waiting import eventually
-from workers.agent_commands import _simulated  # pyright: ignore[reportPrivateUsage]
-from workers.local import machine_has_gpus
 
 
 def test_simulated_gpus_in_mig_mode_have_every_position() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.database import Database
-from client.api import Longshore
-from models.job import JobState
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.settings import Settings
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, lease_ends, serving_control
 from tests.support.waiting import eventually

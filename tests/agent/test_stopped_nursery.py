@@ -6,8 +6,8 @@ import uuid
 import psutil
 import pytest
 
-from activities.node import supervision
-from models.job import FailureClass
+from longshore.activities.node import supervision
+from longshore.models.job import FailureClass
 from tests.agent.conftest import LocalNode
 from tests.support.marks import running
 from tests.support.waiting import eventually

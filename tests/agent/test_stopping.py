@@ -15,14 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from activities.node import processes
-from activities.node.outcome import report_of
-from activities.node.processes import Run
-from activities.node.supervision import Plan
-from activities.node.system import boot_clock
-from client.process import run as run_loop
-from models.job import FailureClass
-from models.messages import TIME_ENDED, ProcessReport, Progress, StopProcessRequest
+from longshore.activities.node import processes
+from longshore.activities.node.outcome import report_of
+from longshore.activities.node.processes import Run
+from longshore.activities.node.supervision import Plan
+from longshore.activities.node.system import boot_clock
+from longshore.client.process import run as run_loop
+from longshore.models.job import FailureClass
+from longshore.models.messages import TIME_ENDED, ProcessReport, Progress, StopProcessRequest
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.local_stack import ROOT
 from tests.support.marks import marked, running
@@ -31,7 +31,7 @@ from tests.support.waiting import eventually
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 SUPERVISE = (
     "import sys; sys.path[:0] = sys.argv[1:2]; "
-    "from activities.node.supervisor import main; main(sys.argv[2])"
+    "from longshore.activities.node.supervisor import main; main(sys.argv[2])"
 )
 
 

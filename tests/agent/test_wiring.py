@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.node.wiring import (
+from longshore.activities.node.wiring import (
     Conformance,
     Ends,
     cards_beside,
@@ -18,9 +18,9 @@ from activities.node.wiring import (
     read_conformance,
     read_topology,
 )
-from models.node import HostFirmware
-from models.topology import LinkClass, NodeTopology
-from workers.local import machine_has_gpus
+from longshore.models.node import HostFirmware
+from longshore.models.topology import LinkClass, NodeTopology
+from longshore.workers.local import machine_has_gpus
 
 NVLINK, NVSWITCH, PCIE4, PCIE5 = (
     LinkClass.NVLINK, LinkClass.NVSWITCH, LinkClass.PCIE4, LinkClass.PCIE5,

@@ -10,9 +10,9 @@ from benchmarks.buying_bound import lower_bound
 from benchmarks.buying_replay import Pool, by_policy, replay
 from benchmarks.buying_troubles import NONE
 from benchmarks.buying_world import STEP, Shop, World
-from models.job import Tier
-from models.market import OrderBook
-from simulation.market.background import Profile
+from longshore.models.job import Tier
+from longshore.models.market import OrderBook
+from longshore.simulation.market.background import Profile
 
 HOURS = 4 / 24
 

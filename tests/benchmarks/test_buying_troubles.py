@@ -18,12 +18,12 @@ from benchmarks.buying_troubles import (
     without,
 )
 from benchmarks.buying_world import KIND, START, STARTUP, STEP, Shop, World
-from models.buying import PurchasePlan, Release
-from models.job import Tier
-from models.market import OrderBook, Window
-from models.placement import RunningJob
-from scheduling.buying.fleet import shape_of
-from simulation.market.background import Profile
+from longshore.models.buying import PurchasePlan, Release
+from longshore.models.job import Tier
+from longshore.models.market import OrderBook, Window
+from longshore.models.placement import RunningJob
+from longshore.scheduling.buying.fleet import shape_of
+from longshore.simulation.market.background import Profile
 
 HALF_A_DAY = 0.5
 OFTEN = Troubles(rivals=0.6, stale=0.3, silent=0.3)

@@ -26,8 +26,8 @@ from benchmarks.packing_lists import (
     read_nodes,
     read_pods,
 )
-from models.placement import PackingPolicy, PackingRule
-from scheduling.cycle import plan
+from longshore.models.placement import PackingPolicy, PackingRule
+from longshore.scheduling.cycle import plan
 from tests.support.local_stack import ROOT
 
 pytestmark = pytest.mark.timeout(300)

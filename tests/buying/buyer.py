@@ -14,15 +14,15 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 from temporalio.testing import ActivityEnvironment
 
-from activities.buying import market_refusals
-from activities.buying.blocks import BlockActivities
-from activities.database import Database
-from activities.providers import registry
-from activities.views import set_pool
-from models.market import InstanceType, Offer
-from models.messages import CONTROL_TASK_QUEUE, CommandReason
-from models.pool import PoolSpec
-from models.purchase import (
+from longshore.activities.buying import market_refusals
+from longshore.activities.buying.blocks import BlockActivities
+from longshore.activities.database import Database
+from longshore.activities.providers import registry
+from longshore.activities.views import set_pool
+from longshore.models.market import InstanceType, Offer
+from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import (
     BlockEnd,
     BlockLook,
     BlockRef,
@@ -33,14 +33,14 @@ from models.purchase import (
     buying_workflow_id,
     purchase_workflow_id,
 )
-from models.reconcile import ReconcileReport, ReconcileRequest
-from scheduling.buying import prices
+from longshore.models.reconcile import ReconcileReport, ReconcileRequest
+from longshore.scheduling.buying import prices
+from longshore.workflows.block import BlockWorkflow
+from longshore.workflows.purchase import PurchaseWorkflow
+from longshore.workflows.reconcile import ReconcileWorkflow
 from tests.support.control import new_pool
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
-from workflows.block import BlockWorkflow
-from workflows.purchase import PurchaseWorkflow
-from workflows.reconcile import ReconcileWorkflow
 
 DOLLAR = 1_000_000
 READY_WITHIN = timedelta(seconds=90)

@@ -7,11 +7,11 @@ import pytest
 from playwright.async_api import Browser
 from temporalio.client import Client
 
-from activities.buying import machines
-from activities.database import Database
-from client.api import Longshore
-from models.settings import Settings
-from scheduling.buying import starting
+from longshore.activities.buying import machines
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.settings import Settings
+from longshore.scheduling.buying import starting
 from tests.buying.buyer import Buyer, buy_from_begun_minute
 from tests.support.browser import running_browser
 from tests.support.chromium import HOW_TO_INSTALL, find_chromium

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from activities.buying.block_end_views import BlockEndViews
-from activities.buying.purchase_details import PurchaseDetails
-from activities.database import Database
-from client.api import Longshore
-from console import blocks_view, costs_view, purchases_view
-from models.job import JobState
-from models.settings import Settings
-from models.spending import Account, CostView
+from longshore.activities.buying.block_end_views import BlockEndViews
+from longshore.activities.buying.purchase_details import PurchaseDetails
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.console import blocks_view, costs_view, purchases_view
+from longshore.models.job import JobState
+from longshore.models.settings import Settings
+from longshore.models.spending import Account, CostView
 from tests.buying.buyer import Buyer, block_option
 from tests.buying.test_pool_buys import may_buy
 from tests.buying.test_resale import bids, ended, settled

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from temporalio.service import RPCError
 
-from activities.database import Database
-from activities.markets.watch import MarketWatchActivities
-from activities.signals import Signals
-from client.api import Longshore
-from models.buying import BuyingPolicy
-from models.job import JobState
-from models.market_memory import MarketLookRequest
-from models.pool import PoolSpec
+from longshore.activities.database import Database
+from longshore.activities.markets.watch import MarketWatchActivities
+from longshore.activities.signals import Signals
+from longshore.client.api import Longshore
+from longshore.models.buying import BuyingPolicy
+from longshore.models.job import JobState
+from longshore.models.market_memory import MarketLookRequest
+from longshore.models.pool import PoolSpec
 from tests.buying.buyer import Buyer, block_option, pod_option
 from tests.buying.test_pool_buys import bought
 from tests.support.control import a_spec, reaches

@@ -5,21 +5,21 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from activities.buying.bills import book_bill
-from activities.buying.inputs import read_need
-from activities.buying.purchase_details import PurchaseDetails
-from activities.database import Database
-from activities.markets.findings import market_findings
-from activities.markets.reconcile import Mismatch, compare
-from activities.metrics import SILENT
-from activities.providers import registry
-from activities.providers.base import Provider
-from client.api import Longshore
-from models.market import InstanceType, Offer, Order
-from models.pool import PoolSpec
-from models.purchase import PurchaseState
-from models.reconcile import Finding, FindingKind
-from models.settings import Settings
+from longshore.activities.buying.bills import book_bill
+from longshore.activities.buying.inputs import read_need
+from longshore.activities.buying.purchase_details import PurchaseDetails
+from longshore.activities.database import Database
+from longshore.activities.markets.findings import market_findings
+from longshore.activities.markets.reconcile import Mismatch, compare
+from longshore.activities.metrics import SILENT
+from longshore.activities.providers import registry
+from longshore.activities.providers.base import Provider
+from longshore.client.api import Longshore
+from longshore.models.market import InstanceType, Offer, Order
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import PurchaseState
+from longshore.models.reconcile import Finding, FindingKind
+from longshore.models.settings import Settings
 from tests.buying.buyer import Buyer, block_option, pod_option
 from tests.support.control import a_spec
 from tests.support.waiting import eventually

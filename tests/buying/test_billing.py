@@ -1,6 +1,6 @@
 """Machines that are billed as they run, at a market whose clock tests move."""
 
-from models.purchase import PurchaseState
+from longshore.models.purchase import PurchaseState
 from tests.buying.buyer import Buyer, pod_option
 
 

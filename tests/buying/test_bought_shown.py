@@ -13,13 +13,13 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.views import set_pool
-from client.api import Longshore
-from models.buying import BuyingPolicy
-from models.job import JobState
-from models.pool import PoolSpec
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.activities.views import set_pool
+from longshore.client.api import Longshore
+from longshore.models.buying import BuyingPolicy
+from longshore.models.job import JobState
+from longshore.models.pool import PoolSpec
+from longshore.models.settings import Settings
 from tests.buying.buyer import Buyer, buy_from_begun_minute
 from tests.support.console import RunningConsole
 from tests.support.control import a_spec

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from activities.providers import registry
-from client.api import Longshore
-from models.job import JobState
-from models.market import Offer
-from models.purchase import PurchaseState
+from longshore.activities.providers import registry
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.market import Offer
+from longshore.models.purchase import PurchaseState
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec

@@ -11,16 +11,16 @@ from sqlalchemy import text
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from activities.buying.block_end_views import BlockEndViews
-from activities.buying.going_on import GoingOnActivities
-from activities.buying.switch import BuyingSwitch
-from activities.database import Database
-from activities.draining import extend_node
-from client.api import Longshore
-from models.block_end import BlockDecision, BlockOption, BlockOptionKind, GoOnRequest
-from models.job import JobState
-from models.purchase import BlockVerdict, worst_cost
-from models.settings import Settings
+from longshore.activities.buying.block_end_views import BlockEndViews
+from longshore.activities.buying.going_on import GoingOnActivities
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.database import Database
+from longshore.activities.draining import extend_node
+from longshore.client.api import Longshore
+from longshore.models.block_end import BlockDecision, BlockOption, BlockOptionKind, GoOnRequest
+from longshore.models.job import JobState
+from longshore.models.purchase import BlockVerdict, worst_cost
+from longshore.models.settings import Settings
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec, reaches, serving_control

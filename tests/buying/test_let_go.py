@@ -9,18 +9,18 @@ from datetime import timedelta
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.buying.block_scene import read_scene
-from activities.buying.machines import MachineActivities
-from activities.buying.market_refusals import closed_markets
-from activities.buying.switch import BuyingSwitch
-from activities.database import clock
-from client.api import Longshore
-from models.errors import NotFoundError, RefusedError
-from models.job import JobSpec, JobState
-from models.margins import Margins
-from models.pool import PoolSpec
-from models.purchase import ENDING, MachineStart, PurchaseState
-from models.settings import Settings
+from longshore.activities.buying.block_scene import read_scene
+from longshore.activities.buying.machines import MachineActivities
+from longshore.activities.buying.market_refusals import closed_markets
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.database import clock
+from longshore.client.api import Longshore
+from longshore.models.errors import NotFoundError, RefusedError
+from longshore.models.job import JobSpec, JobState
+from longshore.models.margins import Margins
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import ENDING, MachineStart, PurchaseState
+from longshore.models.settings import Settings
 from tests.buying.buyer import SOON, Buyer, block_option, pod_option
 from tests.buying.test_pool_buys import may_buy
 from tests.buying.test_resale import bids, settled

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from activities.buying.market_refusals import closed_markets
-from activities.buying.purchase_details import PurchaseDetails
-from activities.buying.unstarted import FAILURES
-from activities.database import clock
-from activities.providers import registry
-from client.api import Longshore
-from models.job import JobState
-from models.pool import PoolSpec
-from models.purchase import PurchaseState
-from scheduling.buying.starting import FIRST_PAUSE, LONGEST_PAUSE, next_start
+from longshore.activities.buying.market_refusals import closed_markets
+from longshore.activities.buying.purchase_details import PurchaseDetails
+from longshore.activities.buying.unstarted import FAILURES
+from longshore.activities.database import clock
+from longshore.activities.providers import registry
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import PurchaseState
+from longshore.scheduling.buying.starting import FIRST_PAUSE, LONGEST_PAUSE, next_start
 from tests.buying.buyer import SOON, Buyer, block_option
 from tests.buying.test_pool_buys import may_buy
 from tests.buying.test_resale import bids, settled

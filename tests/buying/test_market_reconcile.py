@@ -6,15 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 from pydantic import SecretStr
 
-from activities.markets.findings import market_findings
-from activities.markets.reconcile import NEXT, MarketFinding, Mismatch, compare
-from activities.metrics import SILENT
-from activities.providers import registry
-from console.bought import Bought
-from console.purchases_view import orphans_html
-from models.purchase import block_workflow_id
-from models.reconcile import Finding, FindingKind, NotJudged, ReconcileRequest
-from models.settings import Settings
+from longshore.activities.markets.findings import market_findings
+from longshore.activities.markets.reconcile import NEXT, MarketFinding, Mismatch, compare
+from longshore.activities.metrics import SILENT
+from longshore.activities.providers import registry
+from longshore.console.bought import Bought
+from longshore.console.purchases_view import orphans_html
+from longshore.models.purchase import block_workflow_id
+from longshore.models.reconcile import Finding, FindingKind, NotJudged, ReconcileRequest
+from longshore.models.settings import Settings
 from tests.buying.buyer import Buyer, an_offer, pod_option
 from tests.support.market_shop import Shop
 from tests.support.waiting import eventually

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from client.api import Longshore
-from models.job import JobState
-from models.purchase import BlockState
-from scheduling.buying import again
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.purchase import BlockState
+from longshore.scheduling.buying import again
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec, reaches

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from activities.buying.purchase_details import PurchaseDetails
-from activities.buying.switch import BuyingSwitch
-from client.api import Longshore
-from models.errors import RefusedError
-from models.job import JobState
-from models.purchase import PurchaseState
-from scheduling.buying.starting import LONGEST_PAUSE, closed_until, start_again
+from longshore.activities.buying.purchase_details import PurchaseDetails
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.client.api import Longshore
+from longshore.models.errors import RefusedError
+from longshore.models.job import JobState
+from longshore.models.purchase import PurchaseState
+from longshore.scheduling.buying.starting import LONGEST_PAUSE, closed_until, start_again
 from tests.buying.buyer import Buyer, block_option
 from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec, reaches

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from activities.buying.switch import BuyingSwitch
-from activities.views import set_pool
-from client.api import Longshore
-from models.buying import BuyingPolicy, Caps
-from models.job import JobState
-from models.pool import PoolSpec
-from models.views import Explanation
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.views import set_pool
+from longshore.client.api import Longshore
+from longshore.models.buying import BuyingPolicy, Caps
+from longshore.models.job import JobState
+from longshore.models.pool import PoolSpec
+from longshore.models.views import Explanation
+from longshore.workers.doctor.buying import checks
+from longshore.workers.doctor.findings import Finding
 from tests.buying.buyer import DOLLAR, Buyer, an_offer, pod_option
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
-from workers.doctor.buying import checks
-from workers.doctor.findings import Finding
 
 
 async def may_buy(buyer: Buyer, **policy: Any) -> None:

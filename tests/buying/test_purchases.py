@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from models.purchase import PurchaseState
+from longshore.models.purchase import PurchaseState
+from longshore.workflows.purchase import PurchaseWorkflow
 from tests.buying.buyer import DOLLAR, Buyer, Purchase, block_option, pod_option
 from tests.support.waiting import eventually
-from workflows.purchase import PurchaseWorkflow
 
 NODE_HOUR = 168 * DOLLAR // 10
 

@@ -18,26 +18,26 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.buying import purchase_rows as rows
-from activities.buying.deciding import caps_left
-from activities.buying.ledger import book_cost, book_use
-from activities.buying.purchasing import PurchasingActivities
-from activities.buying.switch import BuyingSwitch
-from activities.database import Database
-from activities.queue import ensure_pool
-from activities.views import set_pool
-from models.buying import BuyingPolicy, Caps, CapsLeft
-from models.job import Tier
-from models.money import format_dollars
-from models.pool import PoolSpec
-from models.purchase import (
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.deciding import caps_left
+from longshore.activities.buying.ledger import book_cost, book_use
+from longshore.activities.buying.purchasing import PurchasingActivities
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.database import Database
+from longshore.activities.queue import ensure_pool
+from longshore.activities.views import set_pool
+from longshore.models.buying import BuyingPolicy, Caps, CapsLeft
+from longshore.models.job import Tier
+from longshore.models.money import format_dollars
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import (
     Opened,
     OrderIntent,
     PurchaseRequest,
     PurchaseState,
     StateChange,
 )
-from models.settings import Settings
+from longshore.models.settings import Settings
 from tests.buying.buyer import DOLLAR, block_option
 from tests.support.ledger import WAITING_FOR_LOCKS
 from tests.support.waiting import eventually

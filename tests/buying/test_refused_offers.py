@@ -8,18 +8,18 @@ from datetime import timedelta
 
 import pytest
 
-from activities.buying.inputs import look_at
-from activities.buying.market_refusals import refused_offers
-from activities.buying.purchase_details import PurchaseDetails
-from activities.buying.switch import BuyingSwitch
-from activities.providers import registry
-from client.api import Longshore
-from models.buying import BuyingPolicy, RefusedOffer, Unmet
-from models.errors import InvalidOrderError, OfferRefusedError
-from models.job import JobState
-from models.market import OrderRequest
-from models.pool import PoolSpec
-from models.purchase import PurchaseState
+from longshore.activities.buying.inputs import look_at
+from longshore.activities.buying.market_refusals import refused_offers
+from longshore.activities.buying.purchase_details import PurchaseDetails
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.providers import registry
+from longshore.client.api import Longshore
+from longshore.models.buying import BuyingPolicy, RefusedOffer, Unmet
+from longshore.models.errors import InvalidOrderError, OfferRefusedError
+from longshore.models.job import JobState
+from longshore.models.market import OrderRequest
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import PurchaseState
 from tests.buying.buyer import Buyer, block_option, pod_option, steady_offers
 from tests.buying.test_pool_buys import bought
 from tests.support.buying import NOW, a_job, decided

@@ -4,10 +4,10 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from activities.buying.purchase_details import PurchaseDetails
-from client.api import Longshore
-from models.job import JobState
-from scheduling.buying.starting import closed_until
+from longshore.activities.buying.purchase_details import PurchaseDetails
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.scheduling.buying.starting import closed_until
 from tests.buying.buyer import Buyer, block_option
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec, reaches

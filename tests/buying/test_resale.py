@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from activities.buying.block_end_views import BlockEndViews
-from activities.buying.purchase_views import PurchaseViews
-from activities.buying.switch import BuyingSwitch
-from activities.buying.unstarted import FAILURES
-from activities.database import Database
-from client.api import Longshore
-from models.job import JobState
+from longshore.activities.buying.block_end_views import BlockEndViews
+from longshore.activities.buying.purchase_views import PurchaseViews
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.buying.unstarted import FAILURES
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
 from tests.buying.buyer import DOLLAR, SOON, Buyer, block_option
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec, reaches

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from activities.providers import registry
-from client.api import Longshore
-from models.job import JobState
-from models.market import InstanceType, Offer
+from longshore.activities.providers import registry
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.market import InstanceType, Offer
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_let_go import a_job, is_ready
 from tests.support.control import lease_ends, reaches

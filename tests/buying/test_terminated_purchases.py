@@ -4,11 +4,11 @@ reserved, and what was bought is used."""
 import json
 from datetime import UTC, datetime, timedelta
 
-from models.purchase import PurchaseState, purchase_workflow_id
-from models.reconcile import Finding, FindingKind, ReconcileRequest
+from longshore.models.purchase import PurchaseState, purchase_workflow_id
+from longshore.models.reconcile import Finding, FindingKind, ReconcileRequest
+from longshore.workers.doctor import bought
 from tests.buying.buyer import DOLLAR, Buyer, Purchase, block_option, pod_option
 from tests.support.waiting import eventually
-from workers.doctor import bought
 
 _SOON = timedelta(seconds=0.3)
 

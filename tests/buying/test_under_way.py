@@ -11,12 +11,12 @@ import pytest
 from playwright.async_api import Browser, expect
 from temporalio.client import Client
 
-from activities.database import Database
-from client.api import Longshore
-from models.job import JobState
-from models.settings import Settings
-from models.spending import PurchaseUnderWay
-from models.views import Explanation
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.settings import Settings
+from longshore.models.spending import PurchaseUnderWay
+from longshore.models.views import Explanation
 from tests.buying.buyer import Buyer
 from tests.buying.test_pool_buys import may_buy
 from tests.support.console import RunningConsole

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from activities.checkpoints.store import CheckpointStore
-from activities.logstore import LogStore
-from activities.storage import GivenUp, connect
-from models.errors import DamagedError, StoreError
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.logstore import LogStore
+from longshore.activities.storage import GivenUp, connect
+from longshore.models.errors import DamagedError, StoreError
 from tests.support.checkpoints import JOB, a_draft, publish, restore, tree_of, write_tree
 
 SERVER = os.environ.get("TEST_OBJECT_STORE", "")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.checkpoints.store import CheckpointStore
-from activities.node.checkpoint_files import moment_of, put_back
-from activities.storage import GivenUp, connect, make_folder
-from models.errors import DamagedError, StoreError
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.node.checkpoint_files import moment_of, put_back
+from longshore.activities.storage import GivenUp, connect, make_folder
+from longshore.models.errors import DamagedError, StoreError
 from tests.support.checkpoints import (
     JOB,
     Tree,

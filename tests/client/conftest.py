@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 from pydantic import SecretStr
 
-from activities.database import Database
-from client.cli import run
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.client.cli import run
+from longshore.models.settings import Settings
 from tests.support.market import RunningMarket, running_market
 
 

@@ -5,10 +5,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from client.buying import DryRun
-from client.node_view import buying_words
-from models.buying import BuyingPolicy, OptionKind
-from models.money import micro_of
+from longshore.client.buying import DryRun
+from longshore.client.node_view import buying_words
+from longshore.models.buying import BuyingPolicy, OptionKind
+from longshore.models.money import micro_of
 from tests.client.conftest import Command, Ran
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 from rich.console import Console, RenderableType
 
-from client.checkpoint_commands import checkpoints_table
-from client.checkpoint_view import checkpoint_facts, saving_facts
-from models.checkpoint import CheckpointInfo
-from models.checkpointing import CheckpointDecision, CheckpointTerm
-from models.messages import Progress
-from models.units import format_bytes
+from longshore.client.checkpoint_commands import checkpoints_table
+from longshore.client.checkpoint_view import checkpoint_facts, saving_facts
+from longshore.models.checkpoint import CheckpointInfo
+from longshore.models.checkpointing import CheckpointDecision, CheckpointTerm
+from longshore.models.messages import Progress
+from longshore.models.units import format_bytes
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

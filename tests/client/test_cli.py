@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from typer.core import TyperGroup
 
-from client.cli import command_line, run
-from models.document import load_document
-from models.job import JobSpec
-from models.placement import PackingRule
-from models.statefile import ClusterState
+from longshore.client.cli import command_line, run
+from longshore.models.document import load_document
+from longshore.models.job import JobSpec
+from longshore.models.placement import PackingRule
+from longshore.models.statefile import ClusterState
 from tests.client.conftest import Ran
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def test_the_overview_groups_its_commands(cli: CLI) -> None:
 
 
 def test_help_imports_no_server_library() -> None:
-    slow = ("temporalio", "sqlalchemy", "psycopg", "client.api")
+    slow = ("temporalio", "sqlalchemy", "psycopg", "longshore.client.api")
     code = f"import sys, client.cli\nprint([name for name in {slow!r} if name in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
@@ -273,7 +273,7 @@ def test_an_argument_that_is_no_utf_8_is_wrong_usage(args: tuple[str | bytes, ..
 
 
 def test_the_reader_of_a_pipe_may_leave_early() -> None:
-    command = f"{shlex.quote(sys.executable)} -m client.cli schema job | head -1"
+    command = f"{shlex.quote(sys.executable)} -m longshore.client.cli schema job | head -1"
     ran = subprocess.run(
         ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=180
     )
@@ -282,7 +282,7 @@ def test_the_reader_of_a_pipe_may_leave_early() -> None:
 
 def _program(*args: str | bytes) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "client.cli", *args],
+        [sys.executable, "-m", "longshore.client.cli", *args],
         cwd=ROOT, capture_output=True, text=True, timeout=180, env=dict(os.environ),
     )  # fmt: skip
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from models.job import JobResult, JobSpec
-from models.messages import ProcessReport
-from models.settings import Settings
-from models.views import Explanation, JobView, PoolView, Submission
+from longshore.models.job import JobResult, JobSpec
+from longshore.models.messages import ProcessReport
+from longshore.models.settings import Settings
+from longshore.models.views import Explanation, JobView, PoolView, Submission
 from tests.client.conftest import Command, Ran
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
@@ -285,7 +285,7 @@ async def test_watching_everything_prints_a_line_for_each_change(
 def program(settings: Settings, *args: str) -> Iterator[subprocess.Popen[str]]:
     """Run the command line as a process of its own; it is killed where it outlives the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "client.cli", *args],
+        [sys.executable, "-m", "longshore.client.cli", *args],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=_environment(settings),
     )  # fmt: skip

@@ -3,8 +3,8 @@
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.errors import as_ours
-from models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
+from longshore.client.errors import as_ours
+from longshore.models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
 
 NO_NAMESPACE = b"\x08\x05type.googleapis.com/temporal.api.errordetails.v1.NamespaceNotFoundFailure"
 """As a development server answered that was killed and began again."""

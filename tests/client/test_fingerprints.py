@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from client.fingerprints import fingerprints_of, fingerprints_table
-from client.node_view import nodes_table
-from models.node import HostFirmware
-from models.views import NodeView
+from longshore.client.fingerprints import fingerprints_of, fingerprints_table
+from longshore.client.node_view import nodes_table
+from longshore.models.node import HostFirmware
+from longshore.models.views import NodeView
 from tests.client.test_screens import NOW, a_node, drawn
 
 BIOS = HostFirmware(part="BIOS", facts=("bios_vendor A", "bios_version 3.2b"))

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from client.job_view import job_screen
-from models.job import FailureClass, JobResult, JobSpec, JobState
-from models.job_report import JobReport
-from models.views import AttemptView
+from longshore.client.job_view import job_screen
+from longshore.models.job import FailureClass, JobResult, JobSpec, JobState
+from longshore.models.job_report import JobReport
+from longshore.models.views import AttemptView
 from tests.client.test_screens import MINUTE, NOW, a_job, a_status, drawn
 
 SPEC = JobSpec(name="train", command="true")

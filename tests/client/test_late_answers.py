@@ -10,10 +10,10 @@ import pytest
 from temporalio.client import OutboundInterceptor, QueryWorkflowInput, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from client import late_answers
-from client.errors import as_ours
-from client.late_answers import AskAgain
-from models.errors import UnavailableError
+from longshore.client import late_answers
+from longshore.client.errors import as_ours
+from longshore.client.late_answers import AskAgain
+from longshore.models.errors import UnavailableError
 
 LATE = WorkflowQueryFailedError(
     "[TMPRL1101] Potential deadlock detected: workflow didn't yield within 2 second(s)."

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from models.domains import Foreseen, PoolTopology
-from models.placement import PlacementKind
-from models.settings import Settings
+from longshore.models.domains import Foreseen, PoolTopology
+from longshore.models.placement import PlacementKind
+from longshore.models.settings import Settings
 from tests.client.conftest import Command, Ran
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

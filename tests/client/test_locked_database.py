@@ -12,19 +12,19 @@ from psycopg import sql
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
-from activities import database
-from activities.database import Database
-from client.api import Longshore
-from models.errors import NotFoundError, UnavailableError
-from models.job import JobState
-from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, JobInput, job_workflow_id
-from models.settings import Settings
+from longshore.activities import database
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.errors import NotFoundError, UnavailableError
+from longshore.models.job import JobState
+from longshore.models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, JobInput, job_workflow_id
+from longshore.models.settings import Settings
+from longshore.workers.doctor import database as doctor
+from longshore.workers.stack import Stack
 from tests.client.conftest import Command
 from tests.support.control import a_spec, is_queued, reaches
 from tests.support.database_away import database_away
 from tests.support.waiting import eventually
-from workers.doctor import database as doctor
-from workers.stack import Stack
 
 LOCKED = (
     "error: the capacity database is locked: another session keeps a table or row that is needed "

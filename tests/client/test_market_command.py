@@ -12,9 +12,9 @@ from typing import TypeVar
 import pytest
 from pydantic import SecretStr
 
-from activities.database import Database
-from activities.markets.memory import MarketMemory
-from models.money import micro_of
+from longshore.activities.database import Database
+from longshore.activities.markets.memory import MarketMemory
+from longshore.models.money import micro_of
 from tests.client.conftest import Ran
 from tests.support.market import RunningMarket, running_market
 from tests.support.market_books import a_book, every, recommended
@@ -145,7 +145,7 @@ def test_a_live_price_is_that_of_the_cheapest_market(cli: CLI, market: RunningMa
 
 def test_watch_prints_a_line_for_each_change(market: RunningMarket) -> None:
     watching = subprocess.Popen(
-        [sys.executable, "-m", "client.cli", "market", "--watch", "--provider", "sfcompute"],
+        [sys.executable, "-m", "longshore.client.cli", "market", "--watch", "--provider", "sfcompute"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

@@ -3,12 +3,12 @@
 from datetime import timedelta
 from typing import Any
 
-from client.market_view import abilities, history_lines, history_screen, quotes_in_place
-from client.markets import Quote
-from models.market import Capabilities, InstanceType, NoQuote, NoQuoteReason, OrderBook
-from models.market_memory import HistoryPoint, Quality
-from models.price import PriceAnswer, PriceNeed
-from scheduling.prices.price import price
+from longshore.client.market_view import abilities, history_lines, history_screen, quotes_in_place
+from longshore.client.markets import Quote
+from longshore.models.market import Capabilities, InstanceType, NoQuote, NoQuoteReason, OrderBook
+from longshore.models.market_memory import HistoryPoint, Quality
+from longshore.models.price import PriceAnswer, PriceNeed
+from longshore.scheduling.prices.price import price
 from tests.client.test_screens import drawn
 from tests.support.market_books import NOW, a_book, levels
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import text
 
-from activities.database import Database
-from activities.revisions import newest_revision
-from models.errors import RefusedError
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.activities.revisions import newest_revision
+from longshore.models.errors import RefusedError
+from longshore.models.settings import Settings
 from tests.client.conftest import Command
 
 REFUSED = (

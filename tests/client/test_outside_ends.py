@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
-from client.api import Longshore
-from console.fleet import Fleet
-from models.job import JobResult, JobState
-from models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
-from models.settings import Settings
+from longshore.client.api import Longshore
+from longshore.console.fleet import Fleet
+from longshore.models.job import JobResult, JobState
+from longshore.models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
+from longshore.models.settings import Settings
+from longshore.workers.schedules import RECONCILE, ensure_schedule
+from longshore.workflows.job import JobWorkflow
 from tests.client.conftest import Command
 from tests.support.control import a_spec, reaches
 from tests.support.histories import reset_to, tasks_done
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
-from workers.schedules import RECONCILE, ensure_schedule
-from workflows.job import JobWorkflow
 
 BY_HAND = "`longshore reconcile` records that, and frees what it may hold"
 

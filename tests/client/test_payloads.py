@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from client.payloads import data_converter
+from longshore.client.payloads import data_converter
 
 _CONVERTER = data_converter.payload_converter
 

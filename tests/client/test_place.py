@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from client.gang_view import slots
-from client.place import by_rule, run_place
-from client.place_view import render_foreseen, render_place
-from models.domains import Foreseen
-from models.errors import SpecError
-from models.placement import Decision, PackingRule, RejectionCode
-from models.pool import PoolSpec
+from longshore.client.gang_view import slots
+from longshore.client.place import by_rule, run_place
+from longshore.client.place_view import render_foreseen, render_place
+from longshore.models.domains import Foreseen
+from longshore.models.errors import SpecError
+from longshore.models.placement import Decision, PackingRule, RejectionCode
+from longshore.models.pool import PoolSpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

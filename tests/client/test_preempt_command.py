@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from client.preempt import PreemptionDryRun
-from models.messages import ProcessReport
-from models.money import micro_of
-from models.preemption import Way, WayKind
-from models.settings import Settings
-from models.views import Explanation
+from longshore.client.preempt import PreemptionDryRun
+from longshore.models.messages import ProcessReport
+from longshore.models.money import micro_of
+from longshore.models.preemption import Way, WayKind
+from longshore.models.settings import Settings
+from longshore.models.views import Explanation
 from tests.client.conftest import Command, Ran
 from tests.support.market import RunningMarket
 from tests.support.scripted_node import ScriptedNode

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from client.price_view import render_price
-from models.orderbook_response import OrderbookResponse
+from longshore.client.price_view import render_price
+from longshore.models.orderbook_response import OrderbookResponse
 from tests.client.conftest import Ran
 from tests.support.prices import BIDS, a_book, priced
 
@@ -170,7 +170,7 @@ def test_wrong_usage(cli: CLI, args: tuple[str, ...], problem: str) -> None:
 def test_a_book_from_stdin(text: bytes | None, code: int) -> None:
     text = Path(EXAMPLE).read_bytes() if text is None else text
     ran = subprocess.run(
-        [sys.executable, "-m", "client.cli", "price", "--book", "-", "--gpus", "64"],
+        [sys.executable, "-m", "longshore.client.cli", "price", "--book", "-", "--gpus", "64"],
         cwd=ROOT, input=text, capture_output=True, check=False, timeout=180,
     )  # fmt: skip
     assert ran.returncode == code

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
-from client.api import Longshore
-from console.fleet import Fleet
-from models.errors import NoRecordError, NotFoundError, RefusedError
-from models.job import JobState
-from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, job_workflow_id
-from models.settings import Settings
+from longshore.client.api import Longshore
+from longshore.console.fleet import Fleet
+from longshore.models.errors import NoRecordError, NotFoundError, RefusedError
+from longshore.models.job import JobState
+from longshore.models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, job_workflow_id
+from longshore.models.settings import Settings
 from tests.client.conftest import Command
 from tests.support.control import a_spec, reaches
 from tests.support.scripted_node import ScriptedNode

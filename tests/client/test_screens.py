@@ -7,18 +7,25 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from client import cycle_view
-from client.explain import explain
-from client.job_view import explanation_screen, job_screen, jobs_table
-from client.live import Lines, exit_code_of, job_panel
-from client.node_view import cells, node_line, nodes_table, pools_table
-from client.watch_command import Fleet, changes, fleet_screen
-from client.words import ago, gpu_list, span
-from models.cycles import CycleView, PoolCycles
-from models.job import AttemptRecord, FailureClass, JobResult, JobSpec, JobState, JobStatus
-from models.job_report import JobReport
-from models.messages import Progress
-from models.placement import (
+from longshore.client import cycle_view
+from longshore.client.explain import explain
+from longshore.client.job_view import explanation_screen, job_screen, jobs_table
+from longshore.client.live import Lines, exit_code_of, job_panel
+from longshore.client.node_view import cells, node_line, nodes_table, pools_table
+from longshore.client.watch_command import Fleet, changes, fleet_screen
+from longshore.client.words import ago, gpu_list, span
+from longshore.models.cycles import CycleView, PoolCycles
+from longshore.models.job import (
+    AttemptRecord,
+    FailureClass,
+    JobResult,
+    JobSpec,
+    JobState,
+    JobStatus,
+)
+from longshore.models.job_report import JobReport
+from longshore.models.messages import Progress
+from longshore.models.placement import (
     Candidate,
     Decision,
     PlacementKind,
@@ -26,10 +33,10 @@ from models.placement import (
     RejectionCode,
     ScoreTerms,
 )
-from models.pool import Growth, PoolSpec
-from models.preemption import Spared
-from models.spending import JobCost, PurchaseUnderWay
-from models.views import (
+from longshore.models.pool import Growth, PoolSpec
+from longshore.models.preemption import Spared
+from longshore.models.spending import JobCost, PurchaseUnderWay
+from longshore.models.views import (
     AttemptShare,
     AttemptView,
     Explanation,
@@ -39,7 +46,7 @@ from models.views import (
     PartView,
     PoolView,
 )
-from scheduling.buying.standing import Standing
+from longshore.scheduling.buying.standing import Standing
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

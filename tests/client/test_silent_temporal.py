@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from client import connection
-from models.errors import UnavailableError
-from models.settings import Settings
+from longshore.client import connection
+from longshore.models.errors import UnavailableError
+from longshore.models.settings import Settings
 
 
 @pytest.fixture

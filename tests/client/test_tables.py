@@ -2,14 +2,14 @@
 
 import pytest
 
-from client.explain import explain
-from client.job_view import explanation_screen, job_screen, jobs_table
-from client.node_view import nodes_table
-from client.submission import new_job_id
-from client.terminal import Text, a_table, pairs, say
-from models.job import JobSpec, JobState
-from models.job_report import JobReport
-from models.placement import Decision, PlacementKind
+from longshore.client.explain import explain
+from longshore.client.job_view import explanation_screen, job_screen, jobs_table
+from longshore.client.node_view import nodes_table
+from longshore.client.submission import new_job_id
+from longshore.client.terminal import Text, a_table, pairs, say
+from longshore.models.job import JobSpec, JobState
+from longshore.models.job_report import JobReport
+from longshore.models.placement import Decision, PlacementKind
 from tests.client.test_screens import NOW, a_job, a_node, a_running_job, drawn
 
 LONG_ID = f"{'n' * 63}-abcdefghij"

@@ -4,11 +4,11 @@ import io
 
 from rich.console import Console
 
-from client.topology_view import render_topology
-from models.domains import PoolTopology
-from models.node import Node
-from models.topology import FLAVOR_LABEL, LinkClass
-from scheduling.topology import topology_of
+from longshore.client.topology_view import render_topology
+from longshore.models.domains import PoolTopology
+from longshore.models.node import Node
+from longshore.models.topology import FLAVOR_LABEL, LinkClass
+from longshore.scheduling.topology import topology_of
 from tests.support.gangs import in_domain, islands
 from tests.support.packing import a_node
 

@@ -2,7 +2,7 @@
 
 import psycopg
 
-from models.settings import Settings
+from longshore.models.settings import Settings
 from tests.client.conftest import Command
 from tests.support.control import new_pool
 

@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.text import Text
 from temporalio.client import Client
 
-from activities.logstore import LogStore
-from client import live
-from client.api import Longshore
-from client.live import Lines, Panel, follow_job
-from client.payloads import data_converter
-from client.submit_command import follow_with_logs
-from models.job import JobState, JobStatus
-from models.settings import Settings
+from longshore.activities.logstore import LogStore
+from longshore.client import live
+from longshore.client.api import Longshore
+from longshore.client.live import Lines, Panel, follow_job
+from longshore.client.payloads import data_converter
+from longshore.client.submit_command import follow_with_logs
+from longshore.models.job import JobState, JobStatus
+from longshore.models.settings import Settings
 from tests.support.control import a_spec, reaches
 from tests.support.relay import relay_to
 from tests.support.scripted_node import USER_ERROR, ScriptedNode

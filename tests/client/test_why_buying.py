@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
-from client.explain import explain
-from client.job_view import explanation_screen
-from models.buying import BuyingPolicy
-from models.job import JobState
-from models.pool import PoolSpec
-from models.spending import BuyingRecord
-from models.views import JobView
-from scheduling.buying.standing import standing_of
+from longshore.client.explain import explain
+from longshore.client.job_view import explanation_screen
+from longshore.models.buying import BuyingPolicy
+from longshore.models.job import JobState
+from longshore.models.pool import PoolSpec
+from longshore.models.spending import BuyingRecord
+from longshore.models.views import JobView
+from longshore.scheduling.buying.standing import standing_of
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from playwright.async_api import Browser
 
+from longshore.workers.stack import Stack
 from tests.support.browser import running_browser
 from tests.support.chromium import HOW_TO_INSTALL, find_chromium
 from tests.support.console import RunningConsole, running_console
 from tests.support.local_stack import temporary_folder
 from tests.support.market import RunningMarket, running_market
-from workers.stack import Stack
 
 
 @pytest.fixture(scope="session")

@@ -10,15 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
-from activities.database import Database
-from activities.markets.memory import MarketMemory
-from console.quotes import BOOK_KEPT
-from models.market import Level, OrderBook
-from models.settings import MarketInfo
+from longshore.activities.database import Database
+from longshore.activities.markets.memory import MarketMemory
+from longshore.console.quotes import BOOK_KEPT
+from longshore.models.market import Level, OrderBook
+from longshore.models.settings import MarketInfo
+from longshore.workers.processes import wait_until
 from tests.support.console import RunningConsole, running_console
 from tests.support.local_stack import temporary_folder
 from tests.support.market import RunningMarket, running_market
-from workers.processes import wait_until
 
 NOW = datetime.now(UTC)
 

@@ -10,16 +10,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.views import Views
-from models.messages import JOB_ID, LONGEST_JOB_ID
+from longshore.activities.database import Database
+from longshore.activities.views import Views
+from longshore.models.messages import JOB_ID, LONGEST_JOB_ID
+from longshore.workers.stack import Stack
 from tests.support.console import RunningConsole, running_console
 from tests.support.control import new_pool
 from tests.support.database_away import database_away
 from tests.support.ledger import Ledger
 from tests.support.local_stack import temporary_folder
 from tests.support.waiting import eventually
-from workers.stack import Stack
 
 FABRIC = {"region": "eu", "cluster": "c1", "fabric.domain": "a"}
 

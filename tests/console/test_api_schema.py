@@ -13,8 +13,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from longshore.workers.processes import wait_until
 from tests.support.console import RunningConsole
-from workers.processes import wait_until
 
 CHECKS = [
     not_a_server_error, content_type_conformance, response_schema_conformance,

@@ -8,17 +8,17 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from sqlalchemy import text
 
-from activities.buying.purchase_rows import insert_purchase
-from activities.buying.switch import BuyingSwitch
-from activities.database import Database
-from activities.queue import ensure_pool
-from models.purchase import PurchaseOption, PurchaseRequest
+from longshore.activities.buying.purchase_rows import insert_purchase
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.database import Database
+from longshore.activities.queue import ensure_pool
+from longshore.models.purchase import PurchaseOption, PurchaseRequest
+from longshore.workers.stack import Stack
 from tests.support.console import RunningConsole, running_console
 from tests.support.databases import own_database
 from tests.support.local_stack import temporary_folder
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
-from workers.stack import Stack
 
 PHONE = {"width": 390, "height": 844}
 

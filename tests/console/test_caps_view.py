@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from activities.buying.switch import Cap, SwitchState
-from console.purchases_view import switch_html
+from longshore.activities.buying.switch import Cap, SwitchState
+from longshore.console.purchases_view import switch_html
 
 MICRO = 1_000_000
 

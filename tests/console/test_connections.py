@@ -8,8 +8,8 @@ import pytest
 import uvicorn
 import websockets
 
-from console import connections
-from console.connections import BoundedProtocol
+from longshore.console import connections
+from longshore.console.connections import BoundedProtocol
 from tests.support.waiting import eventually
 
 HALF = b"GET / HTTP/1.1\r\nHost: x\r\nX-Half"

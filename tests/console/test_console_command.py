@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from console.security import ensure_token
-from models.settings import Settings
+from longshore.console.security import ensure_token
+from longshore.models.settings import Settings
 from tests.support.console import running_console
 from tests.support.home import PROGRAM
 

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Locator
 
-import console
-from console import nodes_view
-from console.fingerprints import fingerprints_html, link_html
-from models.domains import DomainNode, PoolTopology
-from models.node import HostFirmware
+from longshore.console import nodes_view
+from longshore.console.fingerprints import fingerprints_html, link_html
+from longshore.models.domains import DomainNode, PoolTopology
+from longshore.models.node import HostFirmware
 from tests.client.test_fingerprints import NODES, of
 from tests.client.test_screens import a_node
 

@@ -5,14 +5,14 @@ import asyncio
 import pytest
 from temporalio.client import Client
 
-from client.api import Longshore
-from console.fleet import Fleet
-from models.job import JobState
-from models.settings import Settings
+from longshore.client.api import Longshore
+from longshore.console.fleet import Fleet
+from longshore.models.job import JobState
+from longshore.models.settings import Settings
+from longshore.workers.stack import Stack
 from tests.support.control import a_spec, new_pool, reaches, serving_control
 from tests.support.relay import Relay
 from tests.support.waiting import eventually
-from workers.stack import Stack
 
 
 async def test_a_job_shows_without_temporal_and_with_it_again(

@@ -9,17 +9,22 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 from temporalio.client import Client, WorkflowFailureError
 
-from client.api import Longshore
-from models.job import JobState
-from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, LONGEST_JOB_ID, job_workflow_id
-from models.settings import Settings
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.messages import (
+    CONTROL_TASK_QUEUE,
+    JOB_WORKFLOW,
+    LONGEST_JOB_ID,
+    job_workflow_id,
+)
+from longshore.models.settings import Settings
+from longshore.workers.stack import Stack
 from tests.support.console import RunningConsole, running_console
 from tests.support.control import a_spec, new_pool, reaches, serving_control
 from tests.support.database_away import database_away
 from tests.support.local_stack import temporary_folder
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
-from workers.stack import Stack
 
 NARROW = {"width": 700, "height": 900}
 PHONE = {"width": 390, "height": 844}

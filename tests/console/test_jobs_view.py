@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from activities.checkpoints.rows import StoredCheckpoints
-from console import job_view as view
-from console.jobs_view import STATES, list_html, more_html, sums_html, waited, why, wish
-from models.checkpoint import CheckpointInfo
-from models.gang import DomainRoom, GangPlan, NodeShare, PlannedGroup
-from models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
-from models.job_report import JobReport
-from models.messages import Progress
-from models.placement import (
+from longshore.activities.checkpoints.rows import StoredCheckpoints
+from longshore.console import job_view as view
+from longshore.console.jobs_view import STATES, list_html, more_html, sums_html, waited, why, wish
+from longshore.models.checkpoint import CheckpointInfo
+from longshore.models.gang import DomainRoom, GangPlan, NodeShare, PlannedGroup
+from longshore.models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
+from longshore.models.job_report import JobReport
+from longshore.models.messages import Progress
+from longshore.models.placement import (
     Candidate,
     Decision,
     PackingRule,
@@ -25,10 +25,10 @@ from models.placement import (
     ScoreTerm,
     ScoreTerms,
 )
-from models.pool import PoolSpec
-from models.preemption import PreemptionPlan
-from models.spending import BuyingRecord, OptionRecord
-from models.views import AttemptShare, AttemptView, Explanation, JobView, PoolView
+from longshore.models.pool import PoolSpec
+from longshore.models.preemption import PreemptionPlan
+from longshore.models.spending import BuyingRecord, OptionRecord
+from longshore.models.views import AttemptShare, AttemptView, Explanation, JobView, PoolView
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

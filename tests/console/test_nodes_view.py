@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from console.gpu_cells import cells_html, in_words
-from console.nodes_view import (
+from longshore.console.gpu_cells import cells_html, in_words
+from longshore.console.nodes_view import (
     FOLDED_FROM,
     LINES,
     NO_DOMAIN,
@@ -19,10 +19,10 @@ from console.nodes_view import (
     pools_html,
     sums_html,
 )
-from models.domains import DomainNode, DomainView, PoolTopology
-from models.node import NodeState
-from models.pool import PoolSpec
-from models.views import GPUView, NodeView, PartView, PoolView
+from longshore.models.domains import DomainNode, DomainView, PoolTopology
+from longshore.models.node import NodeState
+from longshore.models.pool import PoolSpec
+from longshore.models.views import GPUView, NodeView, PartView, PoolView
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from activities.database import Database
-from activities.markets.memory import MarketMemory
-from models.market import Level, OrderBook
-from models.market_memory import Recommendation, Source
-from models.price import PriceAnswer, PriceNeed
-from scheduling.prices.price import price
+from longshore.activities.database import Database
+from longshore.activities.markets.memory import MarketMemory
+from longshore.models.market import Level, OrderBook
+from longshore.models.market_memory import Recommendation, Source
+from longshore.models.price import PriceAnswer, PriceNeed
+from longshore.scheduling.prices.price import price
 from tests.support.console import RunningConsole
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually

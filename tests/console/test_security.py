@@ -7,7 +7,7 @@ import stat
 import httpx
 import pytest
 
-from console.security import local_path
+from longshore.console.security import local_path
 from tests.support.console import RunningConsole
 from tests.support.http_client import http_client
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from console.sharing import Shared
+from longshore.console.sharing import Shared
 
 
 class Source:

@@ -9,9 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
-from client.api import Longshore
-from models.job import JobSpec, JobState
-from models.settings import Settings
+from longshore.client.api import Longshore
+from longshore.models.job import JobSpec, JobState
+from longshore.models.settings import Settings
 from tests.support.home import Home, new_home
 from tests.support.waiting import eventually
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from models.settings import MarketInfo
+from longshore.models.settings import MarketInfo
 from tests.buying.buyer import differences
 from tests.faults.fleet import Fleet, running_fleet
 from tests.support.faulty_proxy import FaultyProxy

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.errors import UnavailableError
+from longshore.models.errors import UnavailableError
+from longshore.workers.demo.events import Event
+from longshore.workers.demo.market import POOL, MarketScene
+from longshore.workers.demo.report import Bought
+from longshore.workers.demo.state import DemoState
 from tests.faults import scenes
 from tests.faults.buyers import disagreements
 from tests.faults.fleet import CONTROL, PATIENCE, Fleet
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
-from workers.demo.events import Event
-from workers.demo.market import POOL, MarketScene
-from workers.demo.report import Bought
-from workers.demo.state import DemoState
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ from typing import Any
 
 from temporalio.service import RPCError
 
-from activities.buying.bills import book_bill
-from activities.buying.switch import BuyingSwitch
-from activities.database import Database
-from activities.markets.reconcile import MarketFinding, compare
-from activities.providers import registry
-from models.buying import BuyingPolicy
-from models.market import InstanceType, Offer
-from models.messages import CONTROL_TASK_QUEUE, CommandReason
-from models.pool import PoolSpec
-from models.purchase import (
+from longshore.activities.buying.bills import book_bill
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.database import Database
+from longshore.activities.markets.reconcile import MarketFinding, compare
+from longshore.activities.providers import registry
+from longshore.models.buying import BuyingPolicy
+from longshore.models.market import InstanceType, Offer
+from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import (
     PurchaseOption,
     PurchaseRequest,
     block_workflow_id,

@@ -14,21 +14,21 @@ import psutil
 import psycopg
 from psycopg.rows import dict_row
 
-from activities.failpoints import VARIABLE, BlockEndPoint, BuyingPoint, Point
-from activities.migrations import upgrade
-from client.api import Longshore
-from models.errors import UnavailableError
-from models.node import NodeState
-from models.search import SEARCH_ATTRIBUTES
+from longshore.activities.failpoints import VARIABLE, BlockEndPoint, BuyingPoint, Point
+from longshore.activities.migrations import upgrade
+from longshore.client.api import Longshore
+from longshore.models.errors import UnavailableError
+from longshore.models.node import NodeState
+from longshore.models.search import SEARCH_ATTRIBUTES
+from longshore.workers.postgres import DATABASE, SUPERUSER
+from longshore.workers.processes import wait_until
+from longshore.workers.programs import program
+from longshore.workers.stack import Stack, agent_process
 from tests.faults.journal import Journal
 from tests.support.agent import supervisors_of
 from tests.support.local_stack import ROOT, running_stack, settings_in
 from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
-from workers.postgres import DATABASE, SUPERUSER
-from workers.processes import wait_until
-from workers.programs import program
-from workers.stack import Stack, agent_process
 
 CONTROL, TEMPORAL, POSTGRES = "control", "temporal", "postgres"
 NODE_LOST_AFTER = timedelta(seconds=6)

@@ -12,13 +12,13 @@ from functools import partial
 
 from temporalio.worker import Worker
 
-from workflows import options
+from longshore.workflows import options
 
 options.DATABASE_TIMEOUT = timedelta(seconds=2.5)
 options.PROCESS_HEARTBEAT_TIMEOUT = timedelta(seconds=8)
 options.MARKET_HEARTBEAT_TIMEOUT = timedelta(seconds=4)
 
-from workers import control  # noqa: E402 (after the constants that it copies)
+from longshore.workers import control  # noqa: E402 (after the constants that it copies)
 
 control.Worker = partial(  # pyright: ignore[reportAttributeAccessIssue]
     Worker,

@@ -7,9 +7,14 @@ from collections.abc import Set as AbstractSet
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from models.job import JobResult, JobState
-from models.messages import NodeStatus, job_workflow_id, node_workflow_id, pool_workflow_id
-from models.node import NodeState
+from longshore.models.job import JobResult, JobState
+from longshore.models.messages import (
+    NodeStatus,
+    job_workflow_id,
+    node_workflow_id,
+    pool_workflow_id,
+)
+from longshore.models.node import NodeState
 from tests.faults.fleet import PATIENCE, Fleet
 from tests.faults.journal import ended, violations
 from tests.support.waiting import eventually

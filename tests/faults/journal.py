@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from models.job import JobSpec
+from longshore.models.job import JobSpec
 
 _BEGIN = """
 say() { read -r up _ < /proc/uptime; \

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import psutil
 
-from models.messages import pool_workflow_id
+from longshore.models.messages import pool_workflow_id
+from longshore.workers.stack import agent_process
 from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
 from tests.support.waiting import eventually
-from workers.stack import agent_process
 
 BACKEND, SUPERVISOR, AGENT = "backend", "supervisor", "agent"
 PARTS = (CONTROL, POSTGRES, TEMPORAL, AGENT)

@@ -4,8 +4,8 @@ import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 
-from models.messages import CONTROL_TASK_QUEUE
-from models.purchase import PurchaseOption, PurchaseRequest, purchase_workflow_id
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.models.purchase import PurchaseOption, PurchaseRequest, purchase_workflow_id
 from tests.faults import scenes
 from tests.faults.fleet import Fleet
 

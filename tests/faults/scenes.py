@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from client.api import Longshore
-from models.errors import NotFoundError, RefusedError, UnavailableError
-from models.job import JobSpec, JobState
+from longshore.client.api import Longshore
+from longshore.models.errors import NotFoundError, RefusedError, UnavailableError
+from longshore.models.job import JobSpec, JobState
 from tests.faults.fleet import GPUS_PER_NODE, PATIENCE, Fleet
 from tests.support.waiting import eventually
 

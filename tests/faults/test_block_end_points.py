@@ -11,11 +11,11 @@ from typing import Any, get_args
 
 import pytest
 
-from activities.failpoints import BlockEndPoint
-from models.buying import BuyingPolicy
-from models.messages import CONTROL_TASK_QUEUE
-from models.pool import PoolSpec
-from models.purchase import PurchaseRequest, block_workflow_id, purchase_workflow_id
+from longshore.activities.failpoints import BlockEndPoint
+from longshore.models.buying import BuyingPolicy
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import PurchaseRequest, block_workflow_id, purchase_workflow_id
 from tests.buying.buyer import block_option
 from tests.faults import scenes
 from tests.faults.buyers import disagreements

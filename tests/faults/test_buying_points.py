@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from activities.failpoints import BuyingPoint
+from longshore.activities.failpoints import BuyingPoint
 from tests.buying.buyer import block_option, pod_option, steady_offers
 from tests.faults.buyers import disagreements
 from tests.faults.cases import cases_of

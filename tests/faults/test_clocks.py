@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from activities.database import Database
-from activities.failpoints import BuyingPoint
+from longshore.activities.database import Database
+from longshore.activities.failpoints import BuyingPoint
+from longshore.workers.doctor.agents import agents
+from longshore.workers.stack import agent_process
 from tests.buying.buyer import block_option, pod_option, steady_offers
 from tests.faults import scenes
 from tests.faults.buyers import LIST_LAG, LOST_AFTER, disagreements
@@ -20,8 +22,6 @@ from tests.faults.purchases import has_ended, is_ready, let_go, start_purchase
 from tests.support.local_stack import temporary_folder
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
-from workers.doctor.agents import agents
-from workers.stack import agent_process
 
 pytestmark = pytest.mark.timeout(300)
 HOUR = 3600.0

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from models.job import JobSpec
-from models.node import NodeState
+from longshore.models.job import JobSpec
+from longshore.models.node import NodeState
+from longshore.workers.stack import agent_process
 from tests.faults import scenes
 from tests.faults.fleet import GPUS_PER_NODE, PATIENCE, Fleet, running_fleet
 from tests.faults.invariants import check
 from tests.support.local_stack import temporary_folder
 from tests.support.waiting import eventually
-from workers.stack import agent_process
 
 pytestmark = pytest.mark.timeout(240)
 LOST_AFTER = timedelta(seconds=16)

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import text
 from temporalio.client import Client
 
-from activities.checkpoints.store import CheckpointStore
-from activities.database import Database
-from models.job import JobSpec
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.database import Database
+from longshore.models.job import JobSpec
 from tests.faults import scenes
 from tests.faults.chaos.counting import Counting, counting_job, result_of
 from tests.faults.fleet import Fleet

@@ -15,8 +15,8 @@ from itertools import cycle
 
 import pytest
 
-from client.reconcile import reconcile
-from models.reconcile import ReconcileRequest
+from longshore.client.reconcile import reconcile
+from longshore.models.reconcile import ReconcileRequest
 from tests.faults import scenes
 from tests.faults.fleet import GPUS_PER_NODE, PATIENCE, Fleet
 from tests.faults.invariants import check

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.job import JobSpec
+from longshore.models.job import JobSpec
 from tests.faults import scenes
 from tests.faults.fleet import PATIENCE, TEMPORAL, Fleet, running_fleet
 from tests.faults.invariants import check

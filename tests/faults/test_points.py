@@ -12,14 +12,14 @@ from typing import Any, get_args
 import psutil
 import pytest
 
-from activities.failpoints import Point
+from longshore.activities.failpoints import Point
+from longshore.workers.processes import Recorded
+from longshore.workers.stack import agent_process
 from tests.faults import scenes
 from tests.faults.cases import cases_of
 from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
 from tests.faults.invariants import check
 from tests.support.waiting import eventually
-from workers.processes import Recorded
-from workers.stack import agent_process
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from activities.markets.reconcile import MarketFinding, Mismatch
+from longshore.activities.markets.reconcile import MarketFinding, Mismatch
 from tests.faults.trade_checks import AT_ONCE, dear_machines, wrong_bills
 
 RATE = 19_200_000

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from models.job import JobState
+from longshore.models.job import JobState
+from longshore.workers.survival import EXPECTED_ENDS, USUAL_PACE, SurvivalReport
 from tests.support.home import Home, new_home
-from workers.survival import EXPECTED_ENDS, USUAL_PACE, SurvivalReport
 
 EPOCHS = USUAL_PACE.epochs
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(600)]

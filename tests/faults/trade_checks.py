@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from activities.markets.reconcile import MarketFinding, Mismatch
+from longshore.activities.markets.reconcile import MarketFinding, Mismatch
 
 AT_ONCE = timedelta(seconds=15)
 """A machine above its limit may be kept for so long after its agent came, for another reason than

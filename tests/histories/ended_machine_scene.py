@@ -6,11 +6,11 @@ from typing import Any
 
 from temporalio.client import WorkflowHandle
 
-from activities.providers import registry
-from models.messages import CommandReason
+from longshore.activities.providers import registry
+from longshore.models.messages import CommandReason
+from longshore.workflows.block import BlockWorkflow
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
-from workflows.block import BlockWorkflow
 
 _ENDED = "SELECT 1 FROM machines WHERE name = :name AND state = 'ENDED'"
 _UP = "SELECT 1 FROM machines WHERE name = :name AND state = 'READY'"

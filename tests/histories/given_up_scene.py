@@ -6,9 +6,9 @@ from typing import Any
 
 from temporalio.client import WorkflowHandle
 
-from models.messages import CommandReason
+from longshore.models.messages import CommandReason
+from longshore.workflows.block import BlockWorkflow
 from tests.support.market import RunningMarket
-from workflows.block import BlockWorkflow
 
 
 async def play(

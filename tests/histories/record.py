@@ -21,17 +21,17 @@ from sqlalchemy import text
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
-from activities.buying.switch import BuyingSwitch
-from activities.database import Database
-from activities.migrations import upgrade
-from activities.views import set_pool
-from client.payloads import data_converter
-from client.process import leave
-from models.buying import BuyingPolicy
-from models.checkpointing import CheckpointPolicy
-from models.departures import DISK_REFUSES
-from models.job import FailureClass, JobResult, JobState
-from models.messages import (
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.database import Database
+from longshore.activities.migrations import upgrade
+from longshore.activities.views import set_pool
+from longshore.client.payloads import data_converter
+from longshore.client.process import leave
+from longshore.models.buying import BuyingPolicy
+from longshore.models.checkpointing import CheckpointPolicy
+from longshore.models.departures import DISK_REFUSES
+from longshore.models.job import FailureClass, JobResult, JobState
+from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     CommandReason,
     Displacement,
@@ -42,8 +42,8 @@ from models.messages import (
     node_workflow_id,
     pool_workflow_id,
 )
-from models.pool import Growth, PoolSpec
-from models.purchase import (
+from longshore.models.pool import Growth, PoolSpec
+from longshore.models.purchase import (
     PurchaseRequest,
     PurchaseStatus,
     block_workflow_id,
@@ -52,10 +52,19 @@ from models.purchase import (
     order_key,
     purchase_workflow_id,
 )
-from models.reconcile import ReconcileRequest
-from models.settings import Settings
-from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
-from simulation.market.background import Profile
+from longshore.models.reconcile import ReconcileRequest
+from longshore.models.settings import Settings
+from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
+from longshore.simulation.market.background import Profile
+from longshore.workflows.block import BlockWorkflow
+from longshore.workflows.checkpoints import CheckpointWatchWorkflow
+from longshore.workflows.job import JobWorkflow
+from longshore.workflows.market import MarketWatchWorkflow
+from longshore.workflows.node import NodeWorkflow
+from longshore.workflows.ping import PingWorkflow
+from longshore.workflows.pool import PoolWorkflow
+from longshore.workflows.purchase import PurchaseWorkflow
+from longshore.workflows.reconcile import ReconcileWorkflow
 from tests.histories import ended_machine_scene, given_up_scene, going_on_scene, spares_scene
 from tests.support.control import a_spec, serving_control
 from tests.support.histories import runs, scrubbed
@@ -63,15 +72,6 @@ from tests.support.local_stack import running_stack, settings_in, temporary_fold
 from tests.support.market import RunningMarket, running_market
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
-from workflows.block import BlockWorkflow
-from workflows.checkpoints import CheckpointWatchWorkflow
-from workflows.job import JobWorkflow
-from workflows.market import MarketWatchWorkflow
-from workflows.node import NodeWorkflow
-from workflows.ping import PingWorkflow
-from workflows.pool import PoolWorkflow
-from workflows.purchase import PurchaseWorkflow
-from workflows.reconcile import ReconcileWorkflow
 
 FOLDER = Path(__file__).parent
 LOST_AFTER = timedelta(seconds=2)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from models.departures import NodeDrain, SpotNotice
-from models.messages import CommandReason, ProcessReport, Progress
-from models.placement import Candidate, PackingRule, ScoreTerms
+from longshore.models.departures import NodeDrain, SpotNotice
+from longshore.models.messages import CommandReason, ProcessReport, Progress
+from longshore.models.placement import Candidate, PackingRule, ScoreTerms
 
 TERMS = {
     "rule": PackingRule.BEST_FIT, "utilization": 0.5, "fragmentation": 0.25, "expiry": 0.0,

@@ -13,20 +13,27 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from client.payloads import data_converter
-from models.document import Override, load_document
-from models.errors import SpecError
-from models.job import MOST_BYTES, JobSpec
-from models.job_examples import FULL_EXAMPLE
-from models.messages import JobInput
-from models.node import Inventory, NodeIdentity
-from models.placement import JobRequest
-from models.pool import PoolSpec
-from models.problems import beyond_bounds
-from models.purchase import PurchaseRequest
-from models.signals import SIGNALS
-from models.units import LONGEST, MOST, parse_duration, parse_gb, parse_gb_per_second, parse_watts
-from scheduling.cycle import plan
+from longshore.client.payloads import data_converter
+from longshore.models.document import Override, load_document
+from longshore.models.errors import SpecError
+from longshore.models.job import MOST_BYTES, JobSpec
+from longshore.models.job_examples import FULL_EXAMPLE
+from longshore.models.messages import JobInput
+from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.placement import JobRequest
+from longshore.models.pool import PoolSpec
+from longshore.models.problems import beyond_bounds
+from longshore.models.purchase import PurchaseRequest
+from longshore.models.signals import SIGNALS
+from longshore.models.units import (
+    LONGEST,
+    MOST,
+    parse_duration,
+    parse_gb,
+    parse_gb_per_second,
+    parse_watts,
+)
+from longshore.scheduling.cycle import plan
 from tests.support.packing import NOW, POLICY, a_node
 
 SMALL: dict[str, Any] = {"name": "job", "command": "true"}

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.constraints import Constraint, parse_constraint, satisfiable
-from models.document import load_document
-from models.errors import SpecError
-from models.job import JobSpec
-from models.messages import JobInput
+from longshore.models.constraints import Constraint, parse_constraint, satisfiable
+from longshore.models.document import load_document
+from longshore.models.errors import SpecError
+from longshore.models.job import JobSpec
+from longshore.models.messages import JobInput
 
 FORMS: list[tuple[str, Constraint, set[str | None]]] = [
     ("zone=a", Constraint("zone", ("a",)), {"a"}),

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from models.book_document import BookDocument
-from models.counts import is_count
-from models.job import JobSpec
-from models.pool import PoolSpec
-from models.problems import describe_all
-from models.settings import Settings
+from longshore.models.book_document import BookDocument
+from longshore.models.counts import is_count
+from longshore.models.job import JobSpec
+from longshore.models.pool import PoolSpec
+from longshore.models.problems import describe_all
+from longshore.models.settings import Settings
 
 ODD = ("1_000", "1__0", "１０", "٣", "1 0", "1e3", "0x10", "", "ten")
 JOB: dict[str, Any] = {"name": "x", "command": "true"}

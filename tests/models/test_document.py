@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from activities.stored_specs import why_unreadable
-from models.document import load_document, read_document
-from models.errors import SpecError
-from models.job import JobSpec
-from models.messages import JobInput
-from models.statefile import ClusterState
+from longshore.activities.stored_specs import why_unreadable
+from longshore.models.document import load_document, read_document
+from longshore.models.errors import SpecError
+from longshore.models.job import JobSpec
+from longshore.models.messages import JobInput
+from longshore.models.statefile import ClusterState
 
 
 def problems(text: str, model: type[BaseModel] = JobSpec) -> tuple[str, ...]:

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from models.base import Frozen, Wire
-from models.docs import field_docs
-from models.job import JobSpec
-from models.pool import PoolSpec
+from longshore.models.base import Frozen, Wire
+from longshore.models.docs import field_docs
+from longshore.models.job import JobSpec
+from longshore.models.pool import PoolSpec
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from models.base import Name
-from models.messages import JOB_ID
-from models.purchase import PURCHASE_ID, machine_name, order_key
+from longshore.models.base import Name
+from longshore.models.messages import JOB_ID
+from longshore.models.purchase import PURCHASE_ID, machine_name, order_key
 
 NAMES = TypeAdapter[str](Name)
 

@@ -2,11 +2,11 @@
 
 import yaml
 
-from models.document import load_document
-from models.job import CheckpointContract, JobSpec, RetryPolicy, RetryRule
-from models.job_docs import PAGE, page
-from models.job_examples import FULL_EXAMPLE
-from models.topology import Conformance, Gang
+from longshore.models.document import load_document
+from longshore.models.job import CheckpointContract, JobSpec, RetryPolicy, RetryRule
+from longshore.models.job_docs import PAGE, page
+from longshore.models.job_examples import FULL_EXAMPLE
+from longshore.models.topology import Conformance, Gang
 
 
 def test_the_page_is_what_the_models_say():

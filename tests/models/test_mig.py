@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.mig import (
+from longshore.models.mig import (
     check_profile,
     first_slice,
     listed_models,

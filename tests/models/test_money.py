@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from models.money import MICRO, Money, dollars_of, format_dollars, micro_of
+from longshore.models.money import MICRO, Money, dollars_of, format_dollars, micro_of
 
 amounts = st.integers(-(10**15), 10**15)
 

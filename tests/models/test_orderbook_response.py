@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.book_document import BookDocument
-from models.document import load_document
-from models.errors import SpecError
-from models.market import NoQuote, NoQuoteReason
-from models.money import micro_of
-from models.orderbook_response import OrderbookResponse
-from models.price import PriceNeed
-from scheduling.prices.price import price
+from longshore.models.book_document import BookDocument
+from longshore.models.document import load_document
+from longshore.models.errors import SpecError
+from longshore.models.market import NoQuote, NoQuoteReason
+from longshore.models.money import micro_of
+from longshore.models.orderbook_response import OrderbookResponse
+from longshore.models.price import PriceNeed
+from longshore.scheduling.prices.price import price
 from tests.support.prices import BIDS, NOW, a_book, a_level, priced
 
 HOUR = timedelta(hours=1)

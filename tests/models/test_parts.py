@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from models.job import JobSpec
-from models.mig import positions_of
-from models.node import GPU, GPUParts
-from models.placement import JobRequest
+from longshore.models.job import JobSpec
+from longshore.models.mig import positions_of
+from longshore.models.node import GPU, GPUParts
+from longshore.models.placement import JobRequest
 
 
 def a_spec(**fields: Any) -> JobSpec:

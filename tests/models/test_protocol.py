@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from models.checkpoint import CheckpointInfo, SaveRequest
-from models.departures import SpotNotice
-from models.messages import (
+from longshore.models.checkpoint import CheckpointInfo, SaveRequest
+from longshore.models.departures import SpotNotice
+from longshore.models.messages import (
     CommandReason,
     Heartbeat,
     ProcessReport,
@@ -24,7 +24,7 @@ from models.messages import (
     WatchReport,
     WatchRequest,
 )
-from models.protocol import COUNTS_HEARTBEATS, PROTOCOL
+from longshore.models.protocol import COUNTS_HEARTBEATS, PROTOCOL
 
 _STORED = Path(__file__).with_name("protocol.json")
 MESSAGES: tuple[type[BaseModel], ...] = (

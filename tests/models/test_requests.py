@@ -2,10 +2,10 @@
 
 from datetime import UTC, datetime
 
-from models.buying_document import WaitingJob
-from models.job import JobSpec, Tier
-from models.placement import JobRequest
-from models.topology import Conformance, Gang
+from longshore.models.buying_document import WaitingJob
+from longshore.models.job import JobSpec, Tier
+from longshore.models.placement import JobRequest
+from longshore.models.topology import Conformance, Gang
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 DATA = {"tokens": 12.0, "images": 0.0}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from models.addresses import without_secrets
-from models.errors import SpecError
-from models.settings import Settings
-from models.settings_file import FILE_NAME, searched
-from models.settings_sources import origins, unknown_variables
+from longshore.models.addresses import without_secrets
+from longshore.models.errors import SpecError
+from longshore.models.settings import Settings
+from longshore.models.settings_file import FILE_NAME, searched
+from longshore.models.settings_sources import origins, unknown_variables
 
 SECRET = "hunter2-secret"
 

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
-from models.document import load_document
-from models.job import Tier
-from models.mig import positions_of
-from models.node import GPU
-from models.statefile import ClusterState, Links, NodeEntry
-from models.topology import LinkClass, NodeTopology
+from longshore.models.document import load_document
+from longshore.models.job import Tier
+from longshore.models.mig import positions_of
+from longshore.models.node import GPU
+from longshore.models.statefile import ClusterState, Links, NodeEntry
+from longshore.models.topology import LinkClass, NodeTopology
 
 STATE = """
 blocks:

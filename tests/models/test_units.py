@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.addresses import parse_address
-from models.market import InstanceType
-from models.mig import profile_gb
-from models.money import micro_of
-from models.units import (
+from longshore.models.addresses import parse_address
+from longshore.models.market import InstanceType
+from longshore.models.mig import profile_gb
+from longshore.models.money import micro_of
+from longshore.models.units import (
     LONGEST,
     format_duration,
     format_gb,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.visible import name_of_place, visible
+from longshore.models.visible import name_of_place, visible
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from activities.migrations import upgrade
+from longshore.activities.migrations import upgrade
+from longshore.workers.processes import wait_until
 from tests.support.collector import Collector, collecting
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 from tests.support.plant import POOL, Plant, health
-from workers.processes import wait_until
 
 
 @pytest.fixture(scope="session")

@@ -24,24 +24,24 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.database import Database
-from activities.polls import last_polls
-from client.payloads import data_converter
-from models.departures import DISK_REFUSES
-from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, PoolInput
-from models.protocol import PROTOCOL
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.activities.polls import last_polls
+from longshore.client.payloads import data_converter
+from longshore.models.departures import DISK_REFUSES
+from longshore.models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, PoolInput
+from longshore.models.protocol import PROTOCOL
+from longshore.models.settings import Settings
+from longshore.workers.doctor import agents as agent_checks
+from longshore.workers.doctor import machine as machine_checks
+from longshore.workers.doctor import pools as pool_checks
+from longshore.workers.doctor import temporal as temporal_checks
+from longshore.workers.doctor.commands import in_all
+from longshore.workers.doctor.database import clocks
+from longshore.workers.doctor.findings import Finding, Level, fail, ok, warn
+from longshore.workflows.pool import PoolWorkflow
 from tests.support.plant import Plant
 from tests.support.waiting import eventually
 from tests.support.worker_processes import is_known
-from workers.doctor import agents as agent_checks
-from workers.doctor import machine as machine_checks
-from workers.doctor import pools as pool_checks
-from workers.doctor import temporal as temporal_checks
-from workers.doctor.commands import in_all
-from workers.doctor.database import clocks
-from workers.doctor.findings import Finding, Level, fail, ok, warn
-from workflows.pool import PoolWorkflow
 
 
 def doctor(plant: Plant, **env: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
@@ -491,7 +491,7 @@ def _address(plant: Plant) -> str:
 
 
 def _temporal() -> str:
-    from workers.temporal_server import temporal_program
+    from longshore.workers.temporal_server import temporal_program
 
     return temporal_program()
 

@@ -10,11 +10,11 @@ from temporalio import workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from models.messages import CONTROL_TASK_QUEUE
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.workers.doctor import temporal as temporal_checks
+from longshore.workers.doctor.findings import Finding, Level
 from tests.support.plant import POOL, Plant
 from tests.support.waiting import eventually
-from workers.doctor import temporal as temporal_checks
-from workers.doctor.findings import Finding, Level
 
 
 async def test_a_job_whose_stored_spec_cannot_be_read_is_named_until_it_is_cancelled(

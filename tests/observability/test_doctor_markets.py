@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from models.settings import Settings
+from longshore.models.settings import Settings
+from longshore.workers.doctor.findings import Finding, Level
+from longshore.workers.doctor.markets import checks
 from tests.support.local_stack import free_ports, temporary_folder
 from tests.support.market import running_market
-from workers.doctor.findings import Finding, Level
-from workers.doctor.markets import checks
 
 
 @pytest.fixture

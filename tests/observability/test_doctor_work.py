@@ -11,13 +11,13 @@ from temporalio.client import Client
 from temporalio.common import RetryPolicy
 from temporalio.worker import Worker
 
-from activities.database import Database
-from client.api import Longshore
-from models.errors import RefusedError
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.errors import RefusedError
+from longshore.models.settings import Settings
+from longshore.workers.doctor import bought, pools
+from longshore.workers.doctor.findings import Level
 from tests.support.waiting import eventually
-from workers.doctor import bought, pools
-from workers.doctor.findings import Level
 
 
 @pytest.fixture

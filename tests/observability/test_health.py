@@ -6,15 +6,15 @@ import urllib.request
 
 import pytest
 
-from activities.node.fence import Fence
-from activities.node.system import boot_clock
-from models.errors import StackError
+from longshore.activities.node.fence import Fence
+from longshore.activities.node.system import boot_clock
+from longshore.models.errors import StackError
+from longshore.workers.health import agent_parts, serving_health
+from longshore.workers.postgres import NAME as POSTGRES
+from longshore.workers.temporal_server import NAME as TEMPORAL
 from tests.support.local_stack import free_ports
 from tests.support.plant import Plant, health, metrics
 from tests.support.waiting import eventually
-from workers.health import agent_parts, serving_health
-from workers.postgres import NAME as POSTGRES
-from workers.temporal_server import NAME as TEMPORAL
 
 WELL = {"server": "ok", "worker": "ok", "database": "ok"}
 

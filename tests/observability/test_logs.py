@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from activities.about import about
-from models.settings import Settings
+from longshore.activities.about import about
+from longshore.models.settings import Settings
+from longshore.workers import logs
 from tests.support.plant import Plant, log_lines
 from tests.support.waiting import eventually
-from workers import logs
 
 
 async def test_every_line_of_both_processes_is_json_and_says_what_it_is_about(
@@ -29,7 +29,7 @@ async def test_every_line_of_both_processes_is_json_and_says_what_it_is_about(
         "workflow": f"job-{jobs['bad']}", "activity": "run_process", "activity_attempt": 1,
     }  # fmt: skip
     control = log_lines(plant.control_log)
-    assert control[0]["logger"] == "workers.control"
+    assert control[0]["logger"] == "longshore.workers.control"
     for line in (*control, *log_lines(plant.agent.log)):
         assert {"time", "level", "logger", "message"} <= line.keys()
         assert "({'" not in line["message"]

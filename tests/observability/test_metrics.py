@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.metrics import CATALOGUE, Kind, Metric, Metrics
+from longshore.activities.metrics import CATALOGUE, Kind, Metric, Metrics
 from tests.support.local_stack import ROOT
 from tests.support.plant import Plant, metrics
 from tests.support.waiting import eventually

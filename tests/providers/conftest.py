@@ -6,14 +6,14 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from activities.providers.access import Access
-from activities.providers.http import MarketHTTP, Patience
-from activities.providers.prime import Prime
-from activities.providers.sfcompute import SFCompute
-from models.money import MICRO
-from simulation.market.market import Market as SimulatedMarket
-from simulation.market.market import Options
-from simulation.market.server import MarketServer
+from longshore.activities.providers.access import Access
+from longshore.activities.providers.http import MarketHTTP, Patience
+from longshore.activities.providers.prime import Prime
+from longshore.activities.providers.sfcompute import SFCompute
+from longshore.models.money import MICRO
+from longshore.simulation.market.market import Market as SimulatedMarket
+from longshore.simulation.market.market import Options
+from longshore.simulation.market.server import MarketServer
 from tests.providers.told import NOW, TOKEN, Sleeps
 from tests.support.market_contract import Room
 from tests.support.scripted_http import ScriptedHTTP

@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 import pytest
 
-from activities.providers.base import Provider
-from models.errors import (
+from longshore.activities.providers.base import Provider
+from longshore.models.errors import (
     CredentialsError,
     FundsError,
     GoneError,
     InvalidOrderError,
 )
-from models.market import (
+from longshore.models.market import (
     InstanceType,
     Machine,
     MachineRequest,

@@ -8,11 +8,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import SecretStr
 
-from activities.providers.access import Access
-from activities.providers.sfcompute import SFCompute
-from models.errors import GoneError
-from models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook, OrderRequest, Window
-from simulation.market.catalogue import SKUS
+from longshore.activities.providers.access import Access
+from longshore.activities.providers.sfcompute import SFCompute
+from longshore.models.errors import GoneError
+from longshore.models.market import (
+    InstanceType,
+    NoQuote,
+    NoQuoteReason,
+    OrderBook,
+    OrderRequest,
+    Window,
+)
+from longshore.simulation.market.catalogue import SKUS
 from tests.support.market import RunningMarket, running_market
 from tests.support.market_contract import QUICK
 from tests.support.market_shop import Shop

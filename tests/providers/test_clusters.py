@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from activities.providers.access import Access
-from activities.providers.prime import Prime
-from activities.providers.sfcompute import SFCompute
-from activities.providers.sfcompute_units import moment
-from models.errors import InvalidOrderError
-from models.market import (
+from longshore.activities.providers.access import Access
+from longshore.activities.providers.prime import Prime
+from longshore.activities.providers.sfcompute import SFCompute
+from longshore.activities.providers.sfcompute_units import moment
+from longshore.models.errors import InvalidOrderError
+from longshore.models.market import (
     InstanceType,
     MachineRequest,
     MachineState,

@@ -13,13 +13,13 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from activities.providers import registry
-from activities.providers.access import Access
-from activities.providers.prime import Prime
-from activities.providers.sfcompute import SFCompute
-from models.market import OrderBook
-from models.settings import MarketInfo, Settings
-from simulation.market.server import MarketServer
+from longshore.activities.providers import registry
+from longshore.activities.providers.access import Access
+from longshore.activities.providers.prime import Prime
+from longshore.activities.providers.sfcompute import SFCompute
+from longshore.models.market import OrderBook
+from longshore.models.settings import MarketInfo, Settings
+from longshore.simulation.market.server import MarketServer
 from tests.providers import published_prime, published_sfcompute
 from tests.providers.contract import TYPE, Market, ProviderContract
 from tests.providers.exchanges import Endpoint, Recorder, mistakes

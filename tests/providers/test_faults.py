@@ -7,10 +7,10 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from activities.providers.http import Patience
-from activities.providers.prime import Prime
-from activities.providers.sfcompute import SFCompute
-from models.errors import (
+from longshore.activities.providers.http import Patience
+from longshore.activities.providers.prime import Prime
+from longshore.activities.providers.sfcompute import SFCompute
+from longshore.models.errors import (
     AnswerError,
     CredentialsError,
     FundsError,
@@ -20,7 +20,7 @@ from models.errors import (
     MarketError,
     OfferRefusedError,
 )
-from models.market import (
+from longshore.models.market import (
     MachineRequest,
     MachineState,
     NoQuote,
@@ -28,10 +28,10 @@ from models.market import (
     OrderState,
     Preview,
 )
-from simulation.market.faults import BOTH, FAULTS, FOREVER, PRIME
-from simulation.market.faults import SFCOMPUTE as SFC
-from simulation.market.market import Market as SimulatedMarket
-from simulation.market.server import MarketServer
+from longshore.simulation.market.faults import BOTH, FAULTS, FOREVER, PRIME
+from longshore.simulation.market.faults import SFCOMPUTE as SFC
+from longshore.simulation.market.market import Market as SimulatedMarket
+from longshore.simulation.market.server import MarketServer
 from tests.providers.contract import SCRIPT, TYPE, Market
 from tests.providers.told import Sleeps
 from tests.support.local_stack import ROOT

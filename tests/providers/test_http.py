@@ -7,9 +7,9 @@ from email.utils import format_datetime
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from activities.providers.access import Access
-from activities.providers.http import MarketHTTP, Patience
-from models.errors import (
+from longshore.activities.providers.access import Access
+from longshore.activities.providers.http import MarketHTTP, Patience
+from longshore.models.errors import (
     AnswerError,
     CredentialsError,
     FundsError,

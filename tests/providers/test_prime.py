@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.providers.access import Access
-from activities.providers.prime import Prime, json_number
-from activities.providers.prime_reading import key_of, name_of, offers, order
-from activities.providers.prime_shapes import Pod, Row
-from models.errors import (
+from longshore.activities.providers.access import Access
+from longshore.activities.providers.prime import Prime, json_number
+from longshore.activities.providers.prime_reading import key_of, name_of, offers, order
+from longshore.activities.providers.prime_shapes import Pod, Row
+from longshore.models.errors import (
     AnswerError,
     CredentialsError,
     FundsError,
@@ -24,7 +24,7 @@ from models.errors import (
     InvalidOrderError,
     MarketAwayError,
 )
-from models.market import (
+from longshore.models.market import (
     InstanceType,
     MachineRequest,
     MachineState,
@@ -37,7 +37,7 @@ from models.market import (
     Preview,
     Side,
 )
-from models.money import dollars_of
+from longshore.models.money import dollars_of
 from tests.providers.told import Sleeps, body
 from tests.support.scripted_http import Reply, Reset, ScriptedHTTP, Silence
 

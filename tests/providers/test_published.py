@@ -16,13 +16,13 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from activities.providers.access import Access
-from activities.providers.prime import Prime
-from activities.providers.sfcompute import SFCompute
-from models.errors import MarketAwayError, MarketError
-from models.market import InstanceType, MachineState, Offer, Side
-from models.money import MICRO
-from simulation.market.background import Profile
+from longshore.activities.providers.access import Access
+from longshore.activities.providers.prime import Prime
+from longshore.activities.providers.sfcompute import SFCompute
+from longshore.models.errors import MarketAwayError, MarketError
+from longshore.models.market import InstanceType, MachineState, Offer, Side
+from longshore.models.money import MICRO
+from longshore.simulation.market.background import Profile
 from tests.providers import published_prime, published_sfcompute
 from tests.providers.contract import TYPE, Market
 from tests.providers.exchanges import Endpoint, Exchange, Recorder, endpoint_of, mistakes

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from activities.providers import registry
-from activities.providers.access import Access, access, check_allowed, is_loopback
-from activities.providers.http import MarketHTTP
-from activities.providers.prime import Prime
-from activities.providers.sfcompute import SFCompute
-from models.errors import (
+from longshore.activities.providers import registry
+from longshore.activities.providers.access import Access, access, check_allowed, is_loopback
+from longshore.activities.providers.http import MarketHTTP
+from longshore.activities.providers.prime import Prime
+from longshore.activities.providers.sfcompute import SFCompute
+from longshore.models.errors import (
     AnswerError,
     CredentialsError,
     MarketError,
     NotFoundError,
     RefusedError,
 )
-from models.settings import Settings
+from longshore.models.settings import Settings
 from tests.providers.told import TOKEN
 from tests.support.scripted_http import Received, Reply, ScriptedHTTP
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from activities.providers.access import Access
-from activities.providers.sfcompute import SFCompute
-from activities.providers.sfcompute_units import moment
-from models.errors import (
+from longshore.activities.providers.access import Access
+from longshore.activities.providers.sfcompute import SFCompute
+from longshore.activities.providers.sfcompute_units import moment
+from longshore.models.errors import (
     AnswerError,
     CredentialsError,
     GoneError,
@@ -19,7 +19,7 @@ from models.errors import (
     MarketAwayError,
     OrderConflictError,
 )
-from models.market import (
+from longshore.models.market import (
     InstanceType,
     MachineRequest,
     MachineState,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.providers import sfcompute_units as units
-from activities.providers.sfcompute_shapes import ScheduleEntry
-from models.market import Side, Window
-from models.money import MICRO
+from longshore.activities.providers import sfcompute_units as units
+from longshore.activities.providers.sfcompute_shapes import ScheduleEntry
+from longshore.models.market import Side, Window
+from longshore.models.money import MICRO
 
 GRAIN = Decimal("0.000060")
 START = datetime(2026, 9, 21, 13, tzinfo=UTC)

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.queue import ensure_pool
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.activities.queue import ensure_pool
+from longshore.models.settings import Settings
 from tests.support.control import new_pool
 from tests.support.ledger import Ledger
 

@@ -11,11 +11,11 @@ from temporalio import workflow
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.worker import Worker
 
-from activities.database import Database
-from activities.queue import lock_job
-from client.api import Longshore
-from models.job import JobState
-from models.messages import (
+from longshore.activities.database import Database
+from longshore.activities.queue import lock_job
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
     JobHistory,
@@ -24,13 +24,13 @@ from models.messages import (
     node_workflow_id,
     pool_workflow_id,
 )
-from models.reconcile import Finding, FindingKind, ReconcileReport, ReconcileRequest
+from longshore.models.reconcile import Finding, FindingKind, ReconcileReport, ReconcileRequest
+from longshore.workflows.job import JobWorkflow
+from longshore.workflows.reconcile import ReconcileWorkflow
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
-from workflows.job import JobWorkflow
-from workflows.reconcile import ReconcileWorkflow
 
 ENDED_AT = "SELECT ended_at FROM jobs WHERE id = :id"
 LOST_AFTER = timedelta(seconds=6)

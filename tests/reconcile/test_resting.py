@@ -8,20 +8,20 @@ from datetime import timedelta
 
 from temporalio.client import Client, ScheduleState
 
-from activities.database import Database
-from activities.schedules import RESTS, Schedules
-from client.api import Longshore
-from models.settings import MarketInfo, Settings
-from tests.support.control import a_spec
-from tests.support.scripted_node import ScriptedNode
-from tests.support.waiting import eventually
-from workers.schedules import (
+from longshore.activities.database import Database
+from longshore.activities.schedules import RESTS, Schedules
+from longshore.client.api import Longshore
+from longshore.models.settings import MarketInfo, Settings
+from longshore.workers.schedules import (
     CHECKPOINT_WATCH,
     MARKET_WATCH,
     Recurring,
     ensure_schedule,
     keep_watches_awake,
 )
+from tests.support.control import a_spec
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
 
 SELDOM = timedelta(days=9)
 

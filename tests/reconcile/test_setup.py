@@ -17,25 +17,20 @@ from temporalio.client import (
     ScheduleOverlapPolicy,
 )
 
-from activities.database import Database
-from activities.migrations import current_revision
-from activities.revisions import newest_revision
-from client.api import Longshore
-from client.payloads import data_converter
-from client.reconcile import reconcile
-from models.checkpointing import CHECKPOINT_WATCH_SCHEDULE
-from models.job import JobState
-from models.market_memory import MARKET_WATCH_SCHEDULE, MarketWatchReport
-from models.messages import job_workflow_id
-from models.reconcile import RECONCILE_SCHEDULE, ReconcileReport, ReconcileRequest
-from models.search import SEARCH_ATTRIBUTES
-from models.settings import Settings
-from tests.support.control import a_spec, new_pool, reaches, serving_control
-from tests.support.home import PROGRAM
-from tests.support.local_stack import running_stack, settings_in, temporary_folder
-from tests.support.scripted_node import ScriptedNode
-from tests.support.waiting import eventually
-from workers.schedules import (
+from longshore.activities.database import Database
+from longshore.activities.migrations import current_revision
+from longshore.activities.revisions import newest_revision
+from longshore.client.api import Longshore
+from longshore.client.payloads import data_converter
+from longshore.client.reconcile import reconcile
+from longshore.models.checkpointing import CHECKPOINT_WATCH_SCHEDULE
+from longshore.models.job import JobState
+from longshore.models.market_memory import MARKET_WATCH_SCHEDULE, MarketWatchReport
+from longshore.models.messages import job_workflow_id
+from longshore.models.reconcile import RECONCILE_SCHEDULE, ReconcileReport, ReconcileRequest
+from longshore.models.search import SEARCH_ATTRIBUTES
+from longshore.models.settings import Settings
+from longshore.workers.schedules import (
     MARKET_WATCH,
     RECONCILE,
     Recurring,
@@ -43,6 +38,11 @@ from workers.schedules import (
     is_as,
     schedule_of,
 )
+from tests.support.control import a_spec, new_pool, reaches, serving_control
+from tests.support.home import PROGRAM
+from tests.support.local_stack import running_stack, settings_in, temporary_folder
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

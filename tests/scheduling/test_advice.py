@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from models.node import Node
-from models.placement import JobRequest, RejectionCode
-from scheduling.advice import advice, kind_of_node
-from scheduling.packer import place
-from scheduling.unready import in_the_way_for_good, look_past_states
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, RejectionCode
+from longshore.scheduling.advice import advice, kind_of_node
+from longshore.scheduling.packer import place
+from longshore.scheduling.unready import in_the_way_for_good, look_past_states
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import NOW, POLICY, a_job, a_node
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.block_end import (
+from longshore.models.block_end import (
     BlockDecision,
     BlockFacts,
     BlockJob,
@@ -16,14 +16,14 @@ from models.block_end import (
     BlockScene,
     SaleTerms,
 )
-from models.buying import BookQuote, BuyingPolicy, CapacityUnderWay, Release, UnmetJob
-from models.job import Tier
-from models.market import Level, NoQuote, NoQuoteReason, OrderBook
-from models.money import micro_of
-from models.node import NodeState
-from models.pool import PoolPacking
-from models.units import format_duration
-from scheduling.buying.block_end import TRY_AGAIN, decide_block, resale_window
+from longshore.models.buying import BookQuote, BuyingPolicy, CapacityUnderWay, Release, UnmetJob
+from longshore.models.job import Tier
+from longshore.models.market import Level, NoQuote, NoQuoteReason, OrderBook
+from longshore.models.money import micro_of
+from longshore.models.node import NodeState
+from longshore.models.pool import PoolPacking
+from longshore.models.units import format_duration
+from longshore.scheduling.buying.block_end import TRY_AGAIN, decide_block, resale_window
 from tests.support.buying import NOW, a_job, a_release
 
 HOUR = timedelta(hours=1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.placement import (
+from longshore.models.placement import (
     CyclePlan,
     Decision,
     GPUChoice,
@@ -18,9 +18,9 @@ from models.placement import (
     RejectionCode,
     ScoreWeights,
 )
-from models.topology import Gang, labels_of_bought
-from scheduling.bulk import faces, tables
-from scheduling.cycle import plan
+from longshore.models.topology import Gang, labels_of_bought
+from longshore.scheduling.bulk import faces, tables
+from longshore.scheduling.cycle import plan
 from tests.scheduling.test_reference import crowded, crowded_in_parts, without_words
 from tests.support.packing import NOW, one_by_one
 from tests.support.packing_scenes import Scene, requests, scenes

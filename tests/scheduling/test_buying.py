@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from models.buying import (
+from longshore.models.buying import (
     BuyDecision,
     BuyingPolicy,
     BuyingRule,
@@ -16,18 +16,18 @@ from models.buying import (
     OptionKind,
     PurchasePlan,
 )
-from models.job import Tier
-from models.market import InstanceType, Level, NoQuoteReason, Window
-from models.money import micro_of
-from models.placement import RejectionCode
-from models.pool import PoolPacking
-from models.spending import named
-from models.topology import Conformance, Gang, SameConformance
-from scheduling.buying.costs import Candidate, Scene, after, costed, usual_demand
-from scheduling.buying.fleet import Fleet, holds, nodes_of, shape_of
-from scheduling.buying.options import windows_to_ask
-from scheduling.buying.prices import pod_sources
-from scheduling.packer import check
+from longshore.models.job import Tier
+from longshore.models.market import InstanceType, Level, NoQuoteReason, Window
+from longshore.models.money import micro_of
+from longshore.models.placement import RejectionCode
+from longshore.models.pool import PoolPacking
+from longshore.models.spending import named
+from longshore.models.topology import Conformance, Gang, SameConformance
+from longshore.scheduling.buying.costs import Candidate, Scene, after, costed, usual_demand
+from longshore.scheduling.buying.fleet import Fleet, holds, nodes_of, shape_of
+from longshore.scheduling.buying.options import windows_to_ask
+from longshore.scheduling.buying.prices import pod_sources
+from longshore.scheduling.packer import check
 from tests.support.buying import (
     NOW,
     a_job,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.buying import (
+from longshore.models.buying import (
     BoughtFor,
     BuyDecision,
     BuyingPolicy,
@@ -14,8 +14,8 @@ from models.buying import (
     OptionKind,
     UnmetJob,
 )
-from models.topology import Gang, SameConformance
-from scheduling.buying.again import not_again
+from longshore.models.topology import Gang, SameConformance
+from longshore.scheduling.buying.again import not_again
 from tests.support.buying import CLOUD, EXCHANGE, NOW, a_job, cloud, decided, exchange
 
 BOOK, OFFERS = exchange(("2.00", 64)), cloud(("2.50", 1), ("2.40", 8))

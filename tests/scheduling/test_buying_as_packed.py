@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from models.buying import BuyDecision, BuyingPolicy, MarketView, Release, UnmetJob
-from models.node import Node
-from models.placement import JobRequest, PackingPolicy, PackingRule, RunningJob
-from models.pool import PoolPacking, PoolSpec
-from scheduling.buying.fleet import Fleet, fleet_of
-from scheduling.cycle import plan
-from scheduling.placement.state import running_job, without_job
+from longshore.models.buying import BuyDecision, BuyingPolicy, MarketView, Release, UnmetJob
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, PackingPolicy, PackingRule, RunningJob
+from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.scheduling.buying.fleet import Fleet, fleet_of
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.placement.state import running_job, without_job
 from tests.support.buying import NOW, a_job, a_release, cloud, decided, exchange
 from tests.support.searches import seeds
 

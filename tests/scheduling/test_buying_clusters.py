@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from models.buying import BuyDecision, MarketView, OptionKind
-from models.market import Level, OrderBook
-from models.money import micro_of
-from models.topology import Gang
+from longshore.models.buying import BuyDecision, MarketView, OptionKind
+from longshore.models.market import Level, OrderBook
+from longshore.models.money import micro_of
+from longshore.models.topology import Gang
 from tests.support.buying import a_job, cloud, decided, exchange, with_book
 
 _PLACES = {"fast": "us-west (alder)", "plain": "us-east (birch)", "shut": "eu-north (cedar)"}

@@ -3,12 +3,12 @@
 from datetime import timedelta
 from typing import Any
 
-from models.buying import CapacityUnderWay, Coming
-from models.job import Tier
-from models.spending import PurchaseUnderWay
-from models.topology import Gang
-from scheduling.buying.coming import with_bought
-from scheduling.buying.words import under_way
+from longshore.models.buying import CapacityUnderWay, Coming
+from longshore.models.job import Tier
+from longshore.models.spending import PurchaseUnderWay
+from longshore.models.topology import Gang
+from longshore.scheduling.buying.coming import with_bought
+from longshore.scheduling.buying.words import under_way
 from tests.support.buying import NOW, a_job, a_release, decided, exchange
 
 SOON = NOW + timedelta(minutes=10)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.buying import DemandSample, JobEnd, OptionKind
-from models.job import Tier
-from models.money import micro_of
-from scheduling.buying.ending import Lasting, lasting_of
-from scheduling.buying.outlook import Use
+from longshore.models.buying import DemandSample, JobEnd, OptionKind
+from longshore.models.job import Tier
+from longshore.models.money import micro_of
+from longshore.scheduling.buying.ending import Lasting, lasting_of
+from longshore.scheduling.buying.outlook import Use
 from tests.support.buying import NOW, a_job, cloud, decided, exchange
 
 HOUR = timedelta(hours=1)

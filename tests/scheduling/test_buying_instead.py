@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from models.buying import CapsLeft, MarketView, PurchasePlan
-from models.money import micro_of
+from longshore.models.buying import CapsLeft, MarketView, PurchasePlan
+from longshore.models.money import micro_of
 from tests.support.buying import a_job, cloud, decided, exchange
 
 SELLERS = ("datacrunch", "massed", "lambda", "nebius")

@@ -4,10 +4,17 @@ from typing import Any
 
 import pytest
 
-from models.buying import Among, BuyDecision, BuyingPolicy, MarketView, Option, RefusedOffer
-from models.market import Level
-from models.money import micro_of
-from scheduling.buying.left_out import with_refused
+from longshore.models.buying import (
+    Among,
+    BuyDecision,
+    BuyingPolicy,
+    MarketView,
+    Option,
+    RefusedOffer,
+)
+from longshore.models.market import Level
+from longshore.models.money import micro_of
+from longshore.scheduling.buying.left_out import with_refused
 from tests.support.buying import NOW, a_job, book_of, cloud, decided, exchange, with_book
 
 ROWS: tuple[dict[str, Any], ...] = (

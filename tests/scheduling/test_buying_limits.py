@@ -5,7 +5,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.money import micro_of
+from longshore.models.money import micro_of
 from tests.support.buying import a_job, cloud, decided, exchange
 
 HOUR = timedelta(hours=1)

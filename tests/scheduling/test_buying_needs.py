@@ -5,12 +5,20 @@ from typing import Any
 
 import pytest
 
-from models.buying import BuyDecision, BuyingPolicy, Caps, CapsLeft, MarketView, Unmet, UnmetJob
-from models.document import Override, load_document
-from models.job import Tier
-from models.money import MICRO
-from models.pool import PoolPacking, PoolSpec
-from scheduling.buying.plan import decide
+from longshore.models.buying import (
+    BuyDecision,
+    BuyingPolicy,
+    Caps,
+    CapsLeft,
+    MarketView,
+    Unmet,
+    UnmetJob,
+)
+from longshore.models.document import Override, load_document
+from longshore.models.job import Tier
+from longshore.models.money import MICRO
+from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.scheduling.buying.plan import decide
 from tests.support.buying import NOW, a_job, cloud, exchange
 
 BOOK = exchange(("2.00", 8), ("2.40", 8))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.buying import BuyDecision, JobEnd, OptionKind
-from models.job import Tier
-from models.money import micro_of
+from longshore.models.buying import BuyDecision, JobEnd, OptionKind
+from longshore.models.job import Tier
+from longshore.models.money import micro_of
 from tests.support.buying import NOW, a_job, cloud, decided, exchange
 
 MINUTE = timedelta(minutes=1)

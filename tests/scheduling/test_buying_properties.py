@@ -6,7 +6,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.buying import (
+from longshore.models.buying import (
     BuyDecision,
     CapacityUnderWay,
     CapsLeft,
@@ -15,11 +15,11 @@ from models.buying import (
     OptionKind,
     UnmetJob,
 )
-from models.job import Tier
-from models.market import NoQuote
-from models.money import MICRO
-from scheduling.buying.caps import shares
-from scheduling.buying.costs import UNSERVED
+from longshore.models.job import Tier
+from longshore.models.market import NoQuote
+from longshore.models.money import MICRO
+from longshore.scheduling.buying.caps import shares
+from longshore.scheduling.buying.costs import UNSERVED
 from tests.support.buying import (
     NOW,
     a_job,

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from models.buying import BuyingRule, CapacityUnderWay
-from scheduling.buying.fleet import holds, shape_of
+from longshore.models.buying import BuyingRule, CapacityUnderWay
+from longshore.scheduling.buying.fleet import holds, shape_of
 from tests.support.buying import NOW, a_job, cloud, decided, exchange
 
 BOOK = exchange(("2.00", 8), ("2.40", 8))

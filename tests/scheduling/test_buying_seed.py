@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from models.buying import BuyDecision, CapacityUnderWay, DemandSample
-from models.job import Tier
-from models.money import micro_of
+from longshore.models.buying import BuyDecision, CapacityUnderWay, DemandSample
+from longshore.models.job import Tier
+from longshore.models.money import micro_of
 from tests.support.buying import NOW, a_job, a_release, cloud, decided, exchange
 
 BOOK = exchange(("2.00", 640))

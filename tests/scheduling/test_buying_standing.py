@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from models.buying import BuyingPolicy
-from models.job import Tier
-from models.pool import PoolSpec
-from models.spending import BuyingRecord, HeldBy
-from scheduling.buying.standing import NO_BUYING, Failed, standing_of
+from longshore.models.buying import BuyingPolicy
+from longshore.models.job import Tier
+from longshore.models.pool import PoolSpec
+from longshore.models.spending import BuyingRecord, HeldBy
+from longshore.scheduling.buying.standing import NO_BUYING, Failed, standing_of
 from tests.support.buying import NOW
 
 MINUTE = timedelta(minutes=1)

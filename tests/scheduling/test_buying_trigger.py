@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from models.buying import BuyingPolicy, MarketView, UnmetJob
-from models.job import Tier
-from models.market import Window
-from models.money import micro_of
-from models.topology import Gang
-from scheduling.buying.trigger import might_reach, reached
+from longshore.models.buying import BuyingPolicy, MarketView, UnmetJob
+from longshore.models.job import Tier
+from longshore.models.market import Window
+from longshore.models.money import micro_of
+from longshore.models.topology import Gang
+from longshore.scheduling.buying.trigger import might_reach, reached
 from tests.support.buying import NOW, a_job, away_exchange, cloud, exchange
 
 HOUR = timedelta(hours=1)

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from models.block_end import BlockFacts, BlockMachine, BlockOptionKind
-from models.buying import CapacityUnderWay, MarketView, PurchasePlan, Release
-from scheduling.buying import leaving
-from scheduling.buying.block_end import decide_block, kept
-from scheduling.buying.leaving import may_leave
-from scheduling.buying.warm import counts_until, short_of_warm
+from longshore.models.block_end import BlockFacts, BlockMachine, BlockOptionKind
+from longshore.models.buying import CapacityUnderWay, MarketView, PurchasePlan, Release
+from longshore.scheduling.buying import leaving
+from longshore.scheduling.buying.block_end import decide_block, kept
+from longshore.scheduling.buying.leaving import may_leave
+from longshore.scheduling.buying.warm import counts_until, short_of_warm
 from tests.scheduling.test_block_end import a_block, a_scene, by_use, quote
 from tests.support.buying import NOW, a_release, cloud, decided, exchange
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.checkpointing import CheckpointDecision, CheckpointPolicy, Risks
-from models.preemption import RunningWork, WorkCheckpoint
-from scheduling.checkpointing import decide_checkpoint, risks_of
+from longshore.models.checkpointing import CheckpointDecision, CheckpointPolicy, Risks
+from longshore.models.preemption import RunningWork, WorkCheckpoint
+from longshore.scheduling.checkpointing import decide_checkpoint, risks_of
 from tests.support.packing import HOUR, NOW, a_job
 from tests.support.preemption import MINUTE, RULES, a_work
 

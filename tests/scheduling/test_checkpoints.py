@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.checkpoint import LocalCheckpoint, ManifestName, SavedLine
-from scheduling.checkpoints import (
+from longshore.models.checkpoint import LocalCheckpoint, ManifestName, SavedLine
+from longshore.scheduling.checkpoints import (
     belongs_to,
     gathered,
     resume,

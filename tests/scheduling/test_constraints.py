@@ -5,17 +5,17 @@ from datetime import timedelta
 
 import pytest
 
-from models.buying import BuyingRule, OptionKind
-from models.constraints import Constraint, parse_constraint
-from models.node import Node
-from models.placement import JobRequest, PackingRule, RejectionCode
-from scheduling.advice import kind_of_node
-from scheduling.cycle import foresee, plan
-from scheduling.long_queue import LongQueue
-from scheduling.packer import place
-from scheduling.preemption.ground import Ground
-from scheduling.preemption.plan import plan_preemption
-from scheduling.unready import in_the_way_for_good
+from longshore.models.buying import BuyingRule, OptionKind
+from longshore.models.constraints import Constraint, parse_constraint
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, PackingRule, RejectionCode
+from longshore.scheduling.advice import kind_of_node
+from longshore.scheduling.cycle import foresee, plan
+from longshore.scheduling.long_queue import LongQueue
+from longshore.scheduling.packer import place
+from longshore.scheduling.preemption.ground import Ground
+from longshore.scheduling.preemption.plan import plan_preemption
+from longshore.scheduling.unready import in_the_way_for_good
 from tests.scheduling.test_advice import advised
 from tests.support import buying
 from tests.support.buying import cloud, decided, exchange

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from models.job import Tier
-from models.node import GPU, Node, NodeState
-from models.placement import PackingPolicy, PlacementKind, RejectionCode
-from scheduling.cycle import plan
+from longshore.models.job import Tier
+from longshore.models.node import GPU, Node, NodeState
+from longshore.models.placement import PackingPolicy, PlacementKind, RejectionCode
+from longshore.scheduling.cycle import plan
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
 
 NOT_READY = a_node("cordoned", state=NodeState.DRAINING)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.departures import Cause, Leaving, Margins, Occupant
-from models.placement import PlacementKey
-from scheduling.departures import all_gone_by, needs_a_look, plan_departures
+from longshore.models.departures import Cause, Leaving, Margins, Occupant
+from longshore.models.placement import PlacementKey
+from longshore.scheduling.departures import all_gone_by, needs_a_look, plan_departures
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from models.job import AttemptRecord, FailureClass, RetryPolicy, RetryRule
-from scheduling.failures import why_no_retry
+from longshore.models.job import AttemptRecord, FailureClass, RetryPolicy, RetryRule
+from longshore.scheduling.failures import why_no_retry
 
 START, NODE, USER = FailureClass.START, FailureClass.NODE, FailureClass.USER
 

@@ -4,13 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from models.departures import Margins
-from models.job import Tier
-from models.node import GPU, Node, NodeState
-from models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
-from models.topology import Conformance
-from scheduling.packer import check, place
-from scheduling.placement.feasibility import could_ever_hold
+from longshore.models.departures import Margins
+from longshore.models.job import Tier
+from longshore.models.node import GPU, Node, NodeState
+from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
+from longshore.models.topology import Conformance
+from longshore.scheduling.packer import check, place
+from longshore.scheduling.placement.feasibility import could_ever_hold
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 
 

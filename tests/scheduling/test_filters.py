@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from models.job import Tier
-from models.placement import RejectionCode
-from models.topology import Conformance
-from scheduling.cycle import plan
-from scheduling.packer import check
-from scheduling.placement.feasibility import could_ever_hold
-from scheduling.placement.filters import FILTERS
-from scheduling.preemption.ground import Ground
+from longshore.models.job import Tier
+from longshore.models.placement import RejectionCode
+from longshore.models.topology import Conformance
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.packer import check
+from longshore.scheduling.placement.feasibility import could_ever_hold
+from longshore.scheduling.placement.filters import FILTERS
+from longshore.scheduling.preemption.ground import Ground
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import NOW, POLICY, a_job
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.node import Node, NodeState
-from models.placement import JobRequest, PackingPolicy, PackingRule, PlacementKind
-from models.topology import LinkClass
-from scheduling.cycle import Foresight, foresee, plan
-from scheduling.topology import topology_of
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import JobRequest, PackingPolicy, PackingRule, PlacementKind
+from longshore.models.topology import LinkClass
+from longshore.scheduling.cycle import Foresight, foresee, plan
+from longshore.scheduling.topology import topology_of
 from tests.support.gangs import a_gang, in_domain, islands
 from tests.support.packing import NOW, POLICY, a_job, a_node, one_by_one, running
 from tests.support.packing_scenes import Scene, scenes

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from models.gang import GangPacking
-from models.job import Tier
-from models.node import NodeState
-from models.placement import PlacementKind, RejectionCode
-from models.topology import (
+from longshore.models.gang import GangPacking
+from longshore.models.job import Tier
+from longshore.models.node import NodeState
+from longshore.models.placement import PlacementKind, RejectionCode
+from longshore.models.topology import (
     CLUSTER_LABEL,
     FLAVOR_LABEL,
     RACK_LABEL,

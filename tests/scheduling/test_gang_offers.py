@@ -8,24 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.host import HostAmounts
-from models.node import Node
-from models.placement import JobRequest
-from models.preemption import RunningWork
-from models.topology import Gang
-from scheduling.gangs import offers as gang_offers
-from scheduling.gangs.nodes import GangNodes
-from scheduling.gangs.offers import (
+from longshore.models.host import HostAmounts
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import RunningWork
+from longshore.models.topology import Gang
+from longshore.scheduling.gangs import offers as gang_offers
+from longshore.scheduling.gangs.nodes import GangNodes
+from longshore.scheduling.gangs.offers import (
     Answers,
     Offers,
     offers_from,
     offers_now,
     offers_when_empty,
 )
-from scheduling.gangs.plan import gang_of
-from scheduling.gangs.start import first_gang_start
-from scheduling.placement.state import Hold, Need, NodeView, view_nodes
-from scheduling.preemption.ground import Ground
+from longshore.scheduling.gangs.plan import gang_of
+from longshore.scheduling.gangs.start import first_gang_start
+from longshore.scheduling.placement.state import Hold, Need, NodeView, view_nodes
+from longshore.scheduling.preemption.ground import Ground
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import HOUR, NOW, POLICY
 from tests.support.preemption import a_work, beneficiaries, busy_pools, nodes_with

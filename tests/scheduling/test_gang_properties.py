@@ -9,11 +9,11 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.gang import GangPacking
-from models.job import Tier
-from models.node import GPU, Node, NodeState
-from models.placement import Decision, JobRequest, PlacementKind, RejectionCode
-from models.topology import (
+from longshore.models.gang import GangPacking
+from longshore.models.job import Tier
+from longshore.models.node import GPU, Node, NodeState
+from longshore.models.placement import Decision, JobRequest, PlacementKind, RejectionCode
+from longshore.models.topology import (
     FABRIC_LABELS,
     FLAVOR_LABEL,
     Conformance,
@@ -21,7 +21,7 @@ from models.topology import (
     LinkClass,
     SameConformance,
 )
-from scheduling.placement.state import with_job, without_jobs
+from longshore.scheduling.placement.state import with_job, without_jobs
 from tests.support.gangs import a_gang, decide, in_domain, islands, taken
 from tests.support.packing import NOW, POLICY
 from tests.support.reference_machine import ends_too_soon

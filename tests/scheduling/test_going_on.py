@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from models.block_end import BlockDecision, BlockOption, BlockOptionKind, BlockScene
-from models.job import Tier
-from models.money import micro_of
-from scheduling.buying.block_end import decide_block, kept
+from longshore.models.block_end import BlockDecision, BlockOption, BlockOptionKind, BlockScene
+from longshore.models.job import Tier
+from longshore.models.money import micro_of
+from longshore.scheduling.buying.block_end import decide_block, kept
 from tests.scheduling.test_block_end import a_block, a_job_there, a_scene, by_use, kinds
 from tests.support.buying import NOW, a_release, cloud, decided
 

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.placement import GPUChoice
-from scheduling.placement.gpus import average_gap, choose, indices_of, mask_of, run_lengths
+from longshore.models.placement import GPUChoice
+from longshore.scheduling.placement.gpus import (
+    average_gap,
+    choose,
+    indices_of,
+    mask_of,
+    run_lengths,
+)
 
 CONTIGUOUS, FIRST_FREE = GPUChoice.CONTIGUOUS, GPUChoice.FIRST_FREE
 

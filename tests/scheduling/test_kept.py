@@ -7,19 +7,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.node import Node, NodeState
-from models.placement import (
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import (
     PackingPolicy,
     PackingRule,
     RecentJobs,
     RunningJob,
     ScoreWeights,
 )
-from models.topology import Gang
-from scheduling.cycle import plan, plan_kept
-from scheduling.placement.columns import Columns
-from scheduling.placement.kept import KeptNodes
-from scheduling.placement.state import order_on_node, view_nodes
+from longshore.models.topology import Gang
+from longshore.scheduling.cycle import plan, plan_kept
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.placement.state import order_on_node, view_nodes
 from tests.support.packing import HOUR, NOW, a_job, a_node, running
 from tests.support.packing_scenes import Scene, scenes
 

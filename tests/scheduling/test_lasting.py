@@ -7,16 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.buying import BuyingPolicy
-from models.departures import Cause, Leaving, Margins, Occupant
-from models.job import JobSpec, Tier
-from models.node import Node
-from models.placement import CyclePlan, JobRequest, PackingPolicy, PlacementKey, RejectionCode
-from models.settings import Settings
-from scheduling.cycle import plan
-from scheduling.departures import lead_of, plan_departures
-from scheduling.lasting import must_last, to_finish
-from scheduling.packer import check
+from longshore.models.buying import BuyingPolicy
+from longshore.models.departures import Cause, Leaving, Margins, Occupant
+from longshore.models.job import JobSpec, Tier
+from longshore.models.node import Node
+from longshore.models.placement import (
+    CyclePlan,
+    JobRequest,
+    PackingPolicy,
+    PlacementKey,
+    RejectionCode,
+)
+from longshore.models.settings import Settings
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.departures import lead_of, plan_departures
+from longshore.scheduling.lasting import must_last, to_finish
+from longshore.scheduling.packer import check
 from tests.support.packing import HOUR, NOW, a_job, a_node
 from tests.support.packing_scenes import gang_requests
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.placement import Decision, GPUChoice, PackingRule, ScoreWeights
-from models.topology import Conformance, LinkClass, NodeTopology, fingerprint
-from scheduling.cycle import plan
-from scheduling.placement.gpus import choose, indices_of, mask_of
-from scheduling.placement.links import choose_gpus
+from longshore.models.placement import Decision, GPUChoice, PackingRule, ScoreWeights
+from longshore.models.topology import Conformance, LinkClass, NodeTopology, fingerprint
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.placement.gpus import choose, indices_of, mask_of
+from longshore.scheduling.placement.links import choose_gpus
 from tests.support.gangs import a_gang, decide, in_domain, islands
 from tests.support.packing import NOW, POLICY, a_job, a_node, running
 from tests.support.packing_scenes import topologies

@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 
-from models.job import ASSUMED_DURATION
-from models.node import Node
-from models.placement import CyclePlan, JobRequest, PackingPolicy, PackingRule, RunningJob
-from models.topology import Gang
-from scheduling import bulk
-from scheduling.cycle import mix_kept, plan_kept
-from scheduling.long_queue import LONG, LongQueue, _Alike  # pyright: ignore[reportPrivateUsage]
-from scheduling.order import queue_order
-from scheduling.placement.kept import KeptNodes
+from longshore.models.job import ASSUMED_DURATION
+from longshore.models.node import Node
+from longshore.models.placement import (
+    CyclePlan,
+    JobRequest,
+    PackingPolicy,
+    PackingRule,
+    RunningJob,
+)
+from longshore.models.topology import Gang
+from longshore.scheduling import bulk
+from longshore.scheduling.cycle import mix_kept, plan_kept
+from longshore.scheduling.long_queue import LONG, LongQueue, _Alike  # pyright: ignore[reportPrivateUsage]
+from longshore.scheduling.order import queue_order
+from longshore.scheduling.placement.kept import KeptNodes
 from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.packing import HOUR, NOW, a_job, a_node, one_by_one, running
 from tests.support.packing_scenes import Scene, uneven_nodes

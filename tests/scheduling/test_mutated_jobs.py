@@ -10,14 +10,14 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from models.document import load_document
-from models.errors import SpecError
-from models.job import JobSpec
-from models.job_examples import FULL_EXAMPLE
-from models.node import Node
-from models.placement import JobRequest
-from models.topology import labels_of_bought
-from scheduling.cycle import plan
+from longshore.models.document import load_document
+from longshore.models.errors import SpecError
+from longshore.models.job import JobSpec
+from longshore.models.job_examples import FULL_EXAMPLE
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest
+from longshore.models.topology import labels_of_bought
+from longshore.scheduling.cycle import plan
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
 
 Path = tuple[str | int, ...]

@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from models.placement import PackingPolicy, PackingRule, RejectionCode
-from scheduling.cycle import plan, plan_kept
-from scheduling.placement.kept import KeptNodes
-from scheduling.placement.needs import KnownNeeds
-from scheduling.placement.state import Need
+from longshore.models.placement import PackingPolicy, PackingRule, RejectionCode
+from longshore.scheduling.cycle import plan, plan_kept
+from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.placement.needs import KnownNeeds
+from longshore.scheduling.placement.state import Need
 from tests.support.packing import NOW, a_job, a_node
 
 POLICY = PackingPolicy(rule=PackingRule.KEEP_ROOM)

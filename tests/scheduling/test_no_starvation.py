@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.node import Node
-from models.placement import JobRequest, PackingPolicy, RunningJob
-from scheduling.cycle import plan
-from scheduling.placement.state import with_job, without_job
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.placement.state import with_job, without_job
 from tests.support.packing import NOW, POLICY, a_job, a_node
 from tests.support.searches import examples
 

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from models.host import HostAmounts
-from models.job import JobSpec
-from models.node import Node, NodeState
-from models.placement import JobRequest, Placement, PlacementKind, Rank, RejectionCode
-from models.topology import Gang
-from scheduling.gangs.decision import place_gang
-from scheduling.gangs.nodes import GangNodes
-from scheduling.gangs.offers import offers_now
-from scheduling.gangs.plan import could_ever_hold, plan_gang
-from scheduling.placement.state import Hold, NodeView, view_nodes
-from scheduling.topology import domains_of
+from longshore.models.host import HostAmounts
+from longshore.models.job import JobSpec
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import JobRequest, Placement, PlacementKind, Rank, RejectionCode
+from longshore.models.topology import Gang
+from longshore.scheduling.gangs.decision import place_gang
+from longshore.scheduling.gangs.nodes import GangNodes
+from longshore.scheduling.gangs.offers import offers_now
+from longshore.scheduling.gangs.plan import could_ever_hold, plan_gang
+from longshore.scheduling.placement.state import Hold, NodeView, view_nodes
+from longshore.scheduling.topology import domains_of
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packing import PackingPolicy
-from models.placement import JobRequest, PlacementKind
-from scheduling.cycle import foresee, plan, plan_kept
-from scheduling.order import before, counted_as, order_in_class, queue_order
-from scheduling.placement.kept import KeptNodes
-from scheduling.preemption.plan import plan_preemptions
+from longshore.models.packing import PackingPolicy
+from longshore.models.placement import JobRequest, PlacementKind
+from longshore.scheduling.cycle import foresee, plan, plan_kept
+from longshore.scheduling.order import before, counted_as, order_in_class, queue_order
+from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.preemption.plan import plan_preemptions
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
 from tests.support.preemption import RULES, a_work, nodes_with, saved
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.host import NOTHING
-from models.placement import (
+from longshore.models.host import NOTHING
+from longshore.models.placement import (
     Candidate,
     CyclePlan,
     GPUChoice,
@@ -18,11 +18,11 @@ from models.placement import (
     Rejection,
     RejectionCode,
 )
-from scheduling.cycle import plan
-from scheduling.order import queue_order
-from scheduling.packer import check, place
-from scheduling.placement.feasibility import could_ever_hold
-from scheduling.placement.state import with_job
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.order import queue_order
+from longshore.scheduling.packer import check, place
+from longshore.scheduling.placement.feasibility import could_ever_hold
+from longshore.scheduling.placement.state import with_job
 from tests.support.packing import NOW, POLICY, a_job, a_node
 from tests.support.packing_scenes import Scene, applied, scenes
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from models.mig import first_slice, positions_of
-from models.node import GPU, GPUParts, Node
-from models.placement import (
+from longshore.models.mig import first_slice, positions_of
+from longshore.models.node import GPU, GPUParts, Node
+from longshore.models.placement import (
     Decision,
     GPUChoice,
     JobRequest,
@@ -17,10 +17,10 @@ from models.placement import (
     PlacementKind,
     RejectionCode,
 )
-from scheduling.cycle import plan
-from scheduling.packer import check, place
-from scheduling.placement.feasibility import could_ever_hold
-from scheduling.placement.state import with_job, without_job
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.packer import check, place
+from longshore.scheduling.placement.feasibility import could_ever_hold
+from longshore.scheduling.placement.state import with_job, without_job
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
 from tests.support.packing_scenes import Scene, applied, running_job, scenes
 

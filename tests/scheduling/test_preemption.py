@@ -4,10 +4,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from models.node import Node
-from models.placement import JobRequest, PackingPolicy, RunningJob
-from models.pool import PoolPacking
-from models.preemption import (
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
+from longshore.models.pool import PoolPacking
+from longshore.models.preemption import (
     BuyQuote,
     PreemptionLevels,
     PreemptionPlan,
@@ -18,9 +18,9 @@ from models.preemption import (
     WayKind,
     WorkCheckpoint,
 )
-from scheduling.cycle import plan
-from scheduling.preemption.costs import cost_of, probable_end, victim_of
-from scheduling.preemption.plan import plan_preemption, plan_preemptions
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.preemption.costs import cost_of, probable_end, victim_of
+from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
 from tests.support.gangs import a_gang
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, one_by_one
 from tests.support.preemption import MINUTE, RULES, a_work, nodes_with, saved

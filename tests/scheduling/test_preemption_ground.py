@@ -8,18 +8,18 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.host import HostAmounts
-from models.node import Node
-from models.packing import PackingRule
-from models.placement import JobRequest
-from models.preemption import RunningWork
-from scheduling.placement.columns import Columns
-from scheduling.placement.mix import mix_of
-from scheduling.placement.reservations import first_start
-from scheduling.placement.state import Hold, Need, view_nodes
-from scheduling.preemption.ground import Ground, gains_of
-from scheduling.preemption.plan import plan_preemptions
-from scheduling.preemption.starts import Starts
+from longshore.models.host import HostAmounts
+from longshore.models.node import Node
+from longshore.models.packing import PackingRule
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import RunningWork
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.mix import mix_of
+from longshore.scheduling.placement.reservations import first_start
+from longshore.scheduling.placement.state import Hold, Need, view_nodes
+from longshore.scheduling.preemption.ground import Ground, gains_of
+from longshore.scheduling.preemption.plan import plan_preemptions
+from longshore.scheduling.preemption.starts import Starts
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 from tests.support.preemption import (
     MINUTE,

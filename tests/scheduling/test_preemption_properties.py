@@ -6,13 +6,13 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.node import Node
-from models.placement import JobRequest, PlacementKind
-from models.preemption import PreemptionPlan, RunningWork
-from scheduling.cycle import plan as cycle_plan
-from scheduling.packer import place
-from scheduling.preemption.costs import probable_end, victim_of, why_not
-from scheduling.preemption.plan import plan_preemption, plan_preemptions
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.preemption import PreemptionPlan, RunningWork
+from longshore.scheduling.cycle import plan as cycle_plan
+from longshore.scheduling.packer import place
+from longshore.scheduling.preemption.costs import probable_end, victim_of, why_not
+from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
 from tests.support.packing import NOW, POLICY
 from tests.support.preemption import RULES, beneficiaries, busy_pools, nodes_without
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from models.buying import BuyingPolicy
-from models.job import Tier
-from models.placement import JobRequest
-from models.preemption import SeenPrice
-from scheduling.preemption.quotes import rough_quote
+from longshore.models.buying import BuyingPolicy
+from longshore.models.job import Tier
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import SeenPrice
+from longshore.scheduling.preemption.quotes import rough_quote
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 POLICY = BuyingPolicy(enabled=True)

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from models.market import NoQuoteReason, Window
-from models.money import micro_of
+from longshore.models.market import NoQuoteReason, Window
+from longshore.models.money import micro_of
 from tests.support.prices import (
     ASKS,
     BIDS,

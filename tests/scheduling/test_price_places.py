@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.market import Level, NoQuote, NoQuoteReason, OrderBook
-from models.price import LeftOut, PriceAnswer, PriceNeed
-from scheduling.prices.price import in_place, price
+from longshore.models.market import Level, NoQuote, NoQuoteReason, OrderBook
+from longshore.models.price import LeftOut, PriceAnswer, PriceNeed
+from longshore.scheduling.prices.price import in_place, price
 from tests.support.prices import NOW
 
 WHERE = {"sku-1": "north", "sku-2": "south"}

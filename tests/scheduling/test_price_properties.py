@@ -7,12 +7,12 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from models.market import Level, NoQuote, OrderBook, Window
-from models.money import MICRO
-from models.price import PriceAnswer, PriceNeed
-from scheduling.prices.book import BookColumns
-from scheduling.prices.limit import find_limit
-from scheduling.prices.price import answer, price
+from longshore.models.market import Level, NoQuote, OrderBook, Window
+from longshore.models.money import MICRO
+from longshore.models.price import PriceAnswer, PriceNeed
+from longshore.scheduling.prices.book import BookColumns
+from longshore.scheduling.prices.limit import find_limit
+from longshore.scheduling.prices.price import answer, price
 from tests.support.prices import NOW, a_book, plain_price
 
 HOUR = timedelta(hours=1)

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.job import Tier
-from models.node import Node, NodeState
-from models.placement import (
+from longshore.models.job import Tier
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import (
     CyclePlan,
     JobRequest,
     PackingPolicy,
     PackingRule,
     ScoreWeights,
 )
-from models.topology import Gang, LinkClass
-from scheduling.cycle import foresee, plan
-from scheduling.packer import check
-from scheduling.placement import rearranging
-from scheduling.placement.state import EPSILON, Need
+from longshore.models.topology import Gang, LinkClass
+from longshore.scheduling.cycle import foresee, plan
+from longshore.scheduling.packer import check
+from longshore.scheduling.placement import rearranging
+from longshore.scheduling.placement.state import EPSILON, Need
 from tests.scheduling.test_packing_properties import check_every_moment
 from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.gangs import islands

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.market import Window
-from models.market_memory import Judged, PaidFill, Recommendation, Source
-from scheduling.prices.quality import HORIZON, judge, size_class, summarize
+from longshore.models.market import Window
+from longshore.models.market_memory import Judged, PaidFill, Recommendation, Source
+from longshore.scheduling.prices.quality import HORIZON, judge, size_class, summarize
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from models.job import JobResult, JobState, JobStatus
-from models.messages import LeaseEnd, NodeStatus, job_workflow_id
-from models.node import NodeState
-from models.reconcile import (
+from longshore.models.job import JobResult, JobState, JobStatus
+from longshore.models.messages import LeaseEnd, NodeStatus, job_workflow_id
+from longshore.models.node import NodeState
+from longshore.models.reconcile import (
     Finding,
     FindingKind,
     JobSeen,
@@ -21,8 +21,8 @@ from models.reconcile import (
     WorkflowSeen,
     WorkflowState,
 )
-from scheduling.reconcile import compare, to_ask, to_describe
-from scheduling.reconcile_lost import Lost, lost
+from longshore.scheduling.reconcile import compare, to_ask, to_describe
+from longshore.scheduling.reconcile_lost import Lost, lost
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 OLD, YOUNG = NOW - timedelta(hours=1), NOW - timedelta(seconds=5)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from models.reconcile import (
+from longshore.models.reconcile import (
     BlockSeen,
     FindingKind,
     FollowBlock,
@@ -16,8 +16,8 @@ from models.reconcile import (
     WorkflowSeen,
     WorkflowState,
 )
-from scheduling.reconcile import compare, to_describe
-from scheduling.reconcile_lost import lost
+from longshore.scheduling.reconcile import compare, to_describe
+from longshore.scheduling.reconcile_lost import lost
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 OLD, YOUNG = NOW - timedelta(hours=1), NOW - timedelta(seconds=5)

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.gang import GangPacking
-from models.job import Tier
-from models.mig import slices_gb
-from models.node import GPU, GPUParts, Node
-from models.placement import (
+from longshore.models.gang import GangPacking
+from longshore.models.job import Tier
+from longshore.models.mig import slices_gb
+from longshore.models.node import GPU, GPUParts, Node
+from longshore.models.placement import (
     CyclePlan,
     Decision,
     GPUChoice,
@@ -22,8 +22,8 @@ from models.placement import (
     RunningJob,
     ScoreWeights,
 )
-from models.topology import LinkClass
-from scheduling.cycle import plan
+from longshore.models.topology import LinkClass
+from longshore.scheduling.cycle import plan
 from tests.support.gangs import islands
 from tests.support.packing import NOW, a_job, one_by_one
 from tests.support.packing_scenes import H100, PROFILES, Scene, scenes

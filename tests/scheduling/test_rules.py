@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.placement import (
+from longshore.models.placement import (
     CyclePlan,
     Decision,
     GPUChoice,
@@ -19,13 +19,13 @@ from models.placement import (
     ScoreTerms,
     ScoreWeights,
 )
-from models.topology import Gang
-from scheduling.cycle import plan
-from scheduling.packer import place
-from scheduling.placement.columns import Columns
-from scheduling.placement.mix import NO_MIX, mix_of
-from scheduling.placement.scan import Scanner
-from scheduling.placement.state import Need, view_nodes
+from longshore.models.topology import Gang
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.packer import place
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.mix import NO_MIX, mix_of
+from longshore.scheduling.placement.scan import Scanner
+from longshore.scheduling.placement.state import Need, view_nodes
 from tests.scheduling.test_reference import crowded, crowded_in_parts, without_words
 from tests.support.packing import HOUR, NOW, a_job, a_node, one_by_one, running
 from tests.support.packing_scenes import Scene, requests, scenes

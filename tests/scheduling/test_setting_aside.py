@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 from pydantic import ValidationError
 
-from models.bounds import json_bytes
-from models.placement import CyclePlan, JobRequest, PlacementKind, Rank
-from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
-from scheduling.cycle import plan
-from scheduling.setting_aside import (
+from longshore.models.bounds import json_bytes
+from longshore.models.placement import CyclePlan, JobRequest, PlacementKind, Rank
+from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.setting_aside import (
     OF_A_GPU,
     OF_A_NODE,
     in_one_line,

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.gang import NodeShare
-from models.swap import HeldNode
-from models.topology import Gang
-from scheduling.gangs.spares import decision_after, plan_promotion
+from longshore.models.gang import NodeShare
+from longshore.models.swap import HeldNode
+from longshore.models.topology import Gang
+from longshore.scheduling.gangs.spares import decision_after, plan_promotion
 from tests.support.gangs import a_gang, decide, in_domain
 
 GANG = Gang(group_gpus=8, spares_per_group=8)

@@ -6,12 +6,18 @@ from datetime import timedelta
 
 import pytest
 
-from models.placement import CyclePlan, JobRequest, PackingPolicy, PackingRule, RejectionCode
-from scheduling.cycle import plan
-from scheduling.placement.scan import Scan, Scanner
-from scheduling.placement.state import Need
-from scheduling.planner import Planner
-from scheduling.told import ToldToWait
+from longshore.models.placement import (
+    CyclePlan,
+    JobRequest,
+    PackingPolicy,
+    PackingRule,
+    RejectionCode,
+)
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.placement.scan import Scan, Scanner
+from longshore.scheduling.placement.state import Need
+from longshore.scheduling.planner import Planner
+from longshore.scheduling.told import ToldToWait
 from tests.scheduling.test_long_queue import long_scene, short_behind_long
 from tests.support.packing import HOUR, NOW, a_job, a_node, running
 from tests.support.packing_scenes import Scene

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from client.explain import explain
-from models.job import JobState, Tier
-from models.node import GPU, GPUParts, Node, NodeState
-from models.placement import Decision, JobRequest, PlacementKind, RejectionCode
-from models.views import Explanation, JobView
-from scheduling.advice import advice, kind_of_node
-from scheduling.packer import place
-from scheduling.unready import look_past_states
+from longshore.client.explain import explain
+from longshore.models.job import JobState, Tier
+from longshore.models.node import GPU, GPUParts, Node, NodeState
+from longshore.models.placement import Decision, JobRequest, PlacementKind, RejectionCode
+from longshore.models.views import Explanation, JobView
+from longshore.scheduling.advice import advice, kind_of_node
+from longshore.scheduling.packer import place
+from longshore.scheduling.unready import look_past_states
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduling.words import and_more, listed
+from longshore.scheduling.words import and_more, listed
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from models.job import Tier
-from models.node import GPU, Node
-from models.placement import (
+from longshore.models.job import Tier
+from longshore.models.node import GPU, Node
+from longshore.models.placement import (
     Decision,
     GPUChoice,
     PackingPolicy,
@@ -15,12 +15,12 @@ from models.placement import (
     RejectionCode,
     ScoreWeights,
 )
-from models.pool import PoolPacking
-from scheduling.packer import check, place
-from scheduling.placement.gpus import average_gap, indices_of
-from scheduling.placement.scoring import score
-from scheduling.placement.state import view_node
-from scheduling.words import format_terms
+from longshore.models.pool import PoolPacking
+from longshore.scheduling.packer import check, place
+from longshore.scheduling.placement.gpus import average_gap, indices_of
+from longshore.scheduling.placement.scoring import score
+from longshore.scheduling.placement.state import view_node
+from longshore.scheduling.words import format_terms
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 
 WEIGHTS = ScoreWeights()

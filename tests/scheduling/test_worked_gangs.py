@@ -2,11 +2,11 @@
 
 import pytest
 
-from models.gang import GangPacking
-from models.node import Node
-from models.placement import CyclePlan, Decision, JobRequest, RunningJob
-from models.topology import FLAVOR_LABEL, Gang
-from scheduling.cycle import plan
+from longshore.models.gang import GangPacking
+from longshore.models.node import Node
+from longshore.models.placement import CyclePlan, Decision, JobRequest, RunningJob
+from longshore.models.topology import FLAVOR_LABEL, Gang
+from longshore.scheduling.cycle import plan
 from tests.support.gangs import a_gang, decide, in_domain, taken
 from tests.support.packing import HOUR, NOW, POLICY, a_job, running
 

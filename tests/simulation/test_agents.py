@@ -9,23 +9,23 @@ import psutil
 import pytest
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.providers.startup import Startup
-from client.api import Longshore
-from models.job import JobState
-from models.node import NodeState
-from models.settings import Settings
-from models.views import NodeView
-from simulation.market.background import Profile
-from simulation.market.nodes import AgentRoom
+from longshore.activities.database import Database
+from longshore.activities.providers.startup import Startup
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.node import NodeState
+from longshore.models.settings import Settings
+from longshore.models.views import NodeView
+from longshore.simulation.market.background import Profile
+from longshore.simulation.market.nodes import AgentRoom
+from longshore.workers.processes import wait_until
+from longshore.workers.stack import Stack
 from tests.support.control import a_spec, new_pool, reaches
 from tests.support.market import RunningMarket, running_market
 from tests.support.market_shop import HOUR, V1, V2, Shop, encoded, ok
 from tests.support.marks import marked
 from tests.support.waiting import eventually
 from tests.support.warm import VARIABLE as STARTS_COPIES
-from workers.processes import wait_until
-from workers.stack import Stack
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.market import Side
-from simulation.market.book import Book, BookOrder, Trade
-from simulation.market.schedule import Schedule
+from longshore.models.market import Side
+from longshore.simulation.market.book import Book, BookOrder, Trade
+from longshore.simulation.market.schedule import Schedule
 
 windows = st.tuples(st.integers(0, 8), st.integers(1, 8)).map(
     lambda pair: (pair[0], pair[0] + pair[1])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulation.market.clock import Clock
+from longshore.simulation.market.clock import Clock
 
 
 class RealTime:

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.market import Side
-from models.money import MICRO
-from simulation.market.background import Profile
-from simulation.market.exchange import NothingToSellError, OrderRecord, fee_of
-from simulation.market.instances import OverPoolError, Pool
-from simulation.market.ledger import ShortError
-from simulation.market.market import Market, Options
-from simulation.market.rates import format_rate, parse_rate, rate_of_gpu_hour
-from simulation.market.schedule import Schedule
-from simulation.market.world import NoMachines
+from longshore.models.market import Side
+from longshore.models.money import MICRO
+from longshore.simulation.market.background import Profile
+from longshore.simulation.market.exchange import NothingToSellError, OrderRecord, fee_of
+from longshore.simulation.market.instances import OverPoolError, Pool
+from longshore.simulation.market.ledger import ShortError
+from longshore.simulation.market.market import Market, Options
+from longshore.simulation.market.rates import format_rate, parse_rate, rate_of_gpu_hour
+from longshore.simulation.market.schedule import Schedule
+from longshore.simulation.market.world import NoMachines
 
 START = 1_789_999_200.0
 """A whole hour."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from simulation.market.background import Profile
-from simulation.market.faults import FAULTS, FOREVER
-from simulation.market.instances import decode_script
-from simulation.market.market import Market, Options
-from simulation.market.world import NoMachines
+from longshore.simulation.market.background import Profile
+from longshore.simulation.market.faults import FAULTS, FOREVER
+from longshore.simulation.market.instances import decode_script
+from longshore.simulation.market.market import Market, Options
+from longshore.simulation.market.world import NoMachines
 from tests.support.local_stack import ROOT
 from tests.support.market import Json, RunningMarket, running_market
 from tests.support.market_shop import HOUR, SKU, V1, V2, Shop, encoded, ok

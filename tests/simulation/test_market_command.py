@@ -12,8 +12,8 @@ import httpx
 import psutil
 import pytest
 
-from activities.providers.startup import Startup
-from models.settings import MarketInfo
+from longshore.activities.providers.startup import Startup
+from longshore.models.settings import MarketInfo
 from tests.support.local_stack import ROOT
 from tests.support.market_shop import V1, encoded
 from tests.support.waiting import eventually
@@ -31,7 +31,15 @@ class Simulated:
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, *flags: str) -> subprocess.Popen[str]:
-        program = [sys.executable, "-m", "client.cli", "market", "simulate", "--port", "0"]
+        program = [
+            sys.executable,
+            "-m",
+            "longshore.client.cli",
+            "market",
+            "simulate",
+            "--port",
+            "0",
+        ]
         process = subprocess.Popen(
             [*program, *flags],
             env={**os.environ, "LONGSHORE_STATE_DIR": str(self.folder)},

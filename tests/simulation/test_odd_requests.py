@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulation.market.background import Profile
+from longshore.simulation.market.background import Profile
 from tests.support.market import running_market
 from tests.support.market_shop import SKU, V1, V2, Shop
 

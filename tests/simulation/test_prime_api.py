@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from models.money import MICRO
-from simulation.market.background import Profile
-from simulation.market.prime_api import is_over
+from longshore.models.money import MICRO
+from longshore.simulation.market.background import Profile
+from longshore.simulation.market.prime_api import is_over
 from tests.support.market import Json, RunningMarket, running_market
 from tests.support.market_shop import HOUR, V1, Shop, ok
 

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from console import connections
-from models.addresses import LOOPBACK
+from longshore.console import connections
+from longshore.models.addresses import LOOPBACK
 from tests.support.market import running_market
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from models.settings import Settings
+from longshore.models.settings import Settings
 from tests.support.local_stack import ROOT
 
 

@@ -3,7 +3,7 @@
 
 import typer
 
-from workers.agent_commands import register
+from longshore.workers.agent_commands import register
 
 if __name__ == "__main__":
     app = typer.Typer()

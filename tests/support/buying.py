@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from models.buying import (
+from longshore.models.buying import (
     BookQuote,
     BuyDecision,
     BuyingPolicy,
@@ -15,13 +15,13 @@ from models.buying import (
     Unmet,
     UnmetJob,
 )
-from models.job import Tier
-from models.market import Capabilities, Level, NoQuote, NoQuoteReason, Offer, OrderBook
-from models.money import micro_of
-from models.node import GPU, Node
-from models.placement import JobRequest, PackingPolicy, RunningJob
-from models.pool import PoolPacking
-from scheduling.buying.plan import decide
+from longshore.models.job import Tier
+from longshore.models.market import Capabilities, Level, NoQuote, NoQuoteReason, Offer, OrderBook
+from longshore.models.money import micro_of
+from longshore.models.node import GPU, Node
+from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
+from longshore.models.pool import PoolPacking
+from longshore.scheduling.buying.plan import decide
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 EXCHANGE = Capabilities(

@@ -4,8 +4,8 @@ import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
-from activities.checkpoints.store import CheckpointStore, Restored
-from models.checkpoint import Manifest
+from longshore.activities.checkpoints.store import CheckpointStore, Restored
+from longshore.models.checkpoint import Manifest
 
 JOB = "job-a"
 Tree = dict[str, bytes]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import httpx
 
+from longshore.workers.processes import wait_until
 from tests.support.home import PROGRAM
 from tests.support.http_client import http_client
 from tests.support.local_stack import free_ports
 from tests.support.market import RunningMarket
-from workers.processes import wait_until
 
 
 class RunningConsole:

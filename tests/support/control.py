@@ -14,13 +14,13 @@ from temporalio.client import (
     WorkflowHandle,
 )
 
-from activities.database import Database
-from client.api import Longshore
-from models.job import JobSpec, JobState, JobStatus
-from models.messages import CONTROL_TASK_QUEUE
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.job import JobSpec, JobState, JobStatus
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.models.settings import Settings
+from longshore.workers.control import control_worker
 from tests.support.waiting import eventually
-from workers.control import control_worker
 
 
 @asynccontextmanager

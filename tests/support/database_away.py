@@ -7,7 +7,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
-from workers.stack import Stack
+from longshore.workers.stack import Stack
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import psycopg
 from psycopg import sql
 
-from workers.stack import Stack
+from longshore.workers.stack import Stack
 
 TEMPLATE = "longshore_template"
 

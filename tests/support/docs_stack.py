@@ -15,15 +15,17 @@ from pathlib import Path
 import psutil
 import yaml
 
-from activities.buying.purchase_views import PurchaseViews
-from activities.buying.switch import BuyingSwitch
-from activities.database import Database
-from client.api import Longshore
-from models.document import read_document
-from models.job import JobSpec
-from models.node import NodeState
-from models.pool import PoolSpec
-from models.settings import Settings
+from longshore.activities.buying.purchase_views import PurchaseViews
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.document import read_document
+from longshore.models.job import JobSpec
+from longshore.models.node import NodeState
+from longshore.models.pool import PoolSpec
+from longshore.models.settings import Settings
+from longshore.workers.processes import wait_until
+from longshore.workers.stack import SERVERS
 from tests.support.home import PROGRAM, Home
 from tests.support.local_stack import ROOT, free_ports, guarded
 from tests.support.pages import Block, Command
@@ -31,8 +33,6 @@ from tests.support.shell import Background, Ran, Shell
 from tests.support.shown_output import differences
 from tests.support.waiting import eventually
 from tests.support.warm_cli import PROGRAM as FORWARD
-from workers.processes import wait_until
-from workers.stack import SERVERS
 
 _ITS_OWN = ("sh", "bash", "python")
 _LOOKS = tuple(

@@ -18,9 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from simulation.market import prime_api, sfcompute_json
-from simulation.market.http import ApiError
-from simulation.market.server import MARK
+from longshore.simulation.market import prime_api, sfcompute_json
+from longshore.simulation.market.http import ApiError
+from longshore.simulation.market.server import MARK
 from tests.support.market import RunningMarket
 
 REFUSED, DELAYED, LOST, CUT, DEARER, SWAPPED = KINDS = (

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from models.node import Node
-from models.placement import Decision, JobRequest
-from models.topology import (
+from longshore.models.node import Node
+from longshore.models.placement import Decision, JobRequest
+from longshore.models.topology import (
     CLUSTER_LABEL,
     DOMAIN_LABEL,
     REGION_LABEL,
@@ -13,7 +13,7 @@ from models.topology import (
     LinkClass,
     NodeTopology,
 )
-from scheduling.packer import place
+from longshore.scheduling.packer import place
 from tests.support.packing import NOW, POLICY, a_job, a_node
 
 

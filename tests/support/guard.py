@@ -17,9 +17,9 @@ def main() -> None:
 def _stop(folder: Path) -> None:
     """Stop what nobody else did, and remove what it stored."""
     # Imported late: it takes half a second of a processor, and most often there is nothing to do.
-    from client.process import leave
-    from models.settings import Settings
-    from workers.stack import Stack
+    from longshore.client.process import leave
+    from longshore.models.settings import Settings
+    from longshore.workers.stack import Stack
 
     stack = Stack(Settings(state_dir=folder))
     if stack.stop(lambda line: None):

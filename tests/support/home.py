@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
-from models.settings import Settings
+from longshore.models.settings import Settings
+from longshore.workers.stack import Stack
 from tests.support.local_stack import free_ports, temporary_folder
-from workers.stack import Stack
 
 PROGRAM = str(Path(sys.executable).parent / "longshore")
 

@@ -12,16 +12,16 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.testing import ActivityEnvironment
 
-from activities.cycle import CycleActivities
-from activities.database import Database
-from activities.queue import QueueActivities, ensure_pool
-from activities.registry import RegistryActivities
-from activities.signals import Signals
-from activities.spares import SpareActivities
-from activities.views import set_pool
-from models import proof
-from models.job import JobResult, JobSpec, JobState
-from models.messages import (
+from longshore.activities.cycle import CycleActivities
+from longshore.activities.database import Database
+from longshore.activities.queue import QueueActivities, ensure_pool
+from longshore.activities.registry import RegistryActivities
+from longshore.activities.signals import Signals
+from longshore.activities.spares import SpareActivities
+from longshore.activities.views import set_pool
+from longshore.models import proof
+from longshore.models.job import JobResult, JobSpec, JobState
+from longshore.models.messages import (
     CycleReply,
     CycleRequest,
     EnqueueReply,
@@ -34,10 +34,10 @@ from models.messages import (
     job_workflow_id,
     pool_workflow_id,
 )
-from models.mig import positions_of
-from models.node import GPUInventory, Inventory, Liveness, NodeIdentity
-from models.placement import PlacementKey
-from models.pool import Growth, PoolSpec
+from longshore.models.mig import positions_of
+from longshore.models.node import GPUInventory, Inventory, Liveness, NodeIdentity
+from longshore.models.placement import PlacementKey
+from longshore.models.pool import Growth, PoolSpec
 from tests.support.control import on_task_queue
 
 TOKEN = "the join token of this test"

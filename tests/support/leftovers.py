@@ -29,7 +29,7 @@ PATIENCE = 30.0
 """Seconds in which something that is ending may end."""
 _CRASHPAD = "chrome_crashpad_handler"
 """Chromium starts it again and again, in nobody's family, and it ends with its browser."""
-_COMPILER = "scheduling.bulk.warm"
+_COMPILER = "longshore.scheduling.bulk.warm"
 """A control worker that lives on compiles beside its work once a plan took long: on a clean clone
 for half a minute. It ends with the worker."""
 _PLACE = "TESTS_TEMP"

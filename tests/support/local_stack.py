@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
 
-from models.errors import StackError
-from models.search import SEARCH_ATTRIBUTES
-from models.settings import Settings
-from workers.stack import Stack
+from longshore.models.errors import StackError
+from longshore.models.search import SEARCH_ATTRIBUTES
+from longshore.models.settings import Settings
+from longshore.workers.stack import Stack
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from models.settings import Settings
-from simulation.market.background import Profile
-from simulation.market.market import Market, Options
-from simulation.market.nodes import AgentRoom
-from simulation.market.server import MarketServer
-from simulation.market.world import MachineRoom
+from longshore.models.settings import Settings
+from longshore.simulation.market.background import Profile
+from longshore.simulation.market.market import Market, Options
+from longshore.simulation.market.nodes import AgentRoom
+from longshore.simulation.market.server import MarketServer
+from longshore.simulation.market.world import MachineRoom
 from tests.support.http_client import http_client
 
 Json = Any

@@ -3,11 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from models.market import Level, NoQuote, OrderBook
-from models.market_memory import Recommendation, Source
-from models.money import micro_of
-from models.price import PriceAnswer, PriceNeed
-from scheduling.prices.price import price
+from longshore.models.market import Level, NoQuote, OrderBook
+from longshore.models.market_memory import Recommendation, Source
+from longshore.models.money import micro_of
+from longshore.models.price import PriceAnswer, PriceNeed
+from longshore.scheduling.prices.price import price
 
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 

@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 from pydantic import SecretStr
 
-from activities.providers.access import Access
-from activities.providers.http import Patience
-from simulation.market.server import MarketServer
-from simulation.market.world import NoMachines
+from longshore.activities.providers.access import Access
+from longshore.activities.providers.http import Patience
+from longshore.simulation.market.server import MarketServer
+from longshore.simulation.market.world import NoMachines
 
 QUICK = Patience(first_wait=0.02, longest_wait=0.1, looks=3, look_every=0.05)
 

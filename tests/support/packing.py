@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from models.job import Tier
-from models.node import GPU, Node
-from models.placement import JobRequest, PackingPolicy, RunningJob
-from scheduling.placement import rearranging
+from longshore.models.job import Tier
+from longshore.models.node import GPU, Node
+from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
+from longshore.scheduling.placement import rearranging
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -9,12 +9,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from models.constraints import Constraint, parse_constraint, satisfiable
-from models.job import Tier
-from models.mig import positions_of, slices_gb
-from models.node import GPU, GPUParts, Node, NodeState
-from models.placement import CyclePlan, JobRequest, RunningJob
-from models.topology import (
+from longshore.models.constraints import Constraint, parse_constraint, satisfiable
+from longshore.models.job import Tier
+from longshore.models.mig import positions_of, slices_gb
+from longshore.models.node import GPU, GPUParts, Node, NodeState
+from longshore.models.placement import CyclePlan, JobRequest, RunningJob
+from longshore.models.topology import (
     CLUSTER_LABEL,
     DOMAIN_LABEL,
     FLAVOR_LABEL,
@@ -26,8 +26,8 @@ from models.topology import (
     NodeTopology,
     SameConformance,
 )
-from scheduling.cycle import plan
-from scheduling.placement.state import with_job
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.placement.state import with_job
 from tests.support.packing import NOW, POLICY, a_job, a_node
 
 MINUTE = timedelta(minutes=1)

@@ -11,11 +11,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from models.settings import Settings
+from longshore.models.settings import Settings
+from longshore.workers.stack import Stack
 from tests.support.agent import AgentProcess
 from tests.support.home import PROGRAM
 from tests.support.local_stack import ROOT, free_ports
-from workers.stack import Stack
 
 POOL = "watched"
 
@@ -62,7 +62,7 @@ class Plant:
         }
         with self.control_log.open("ab") as log:
             self._control = subprocess.Popen(
-                [sys.executable, "-m", "workers.control"],
+                [sys.executable, "-m", "longshore.workers.control"],
                 cwd=ROOT, env=self.env | own, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip

@@ -81,7 +81,7 @@ def _do_without(why: str) -> NoReturn:
 
 _REAPING = """
 import os, sys
-from activities.node.system import become_subreaper
+from longshore.activities.node.system import become_subreaper
 become_subreaper()
 started = os.spawnvp(os.P_NOWAIT, sys.argv[1], sys.argv[1:])
 while (ended := os.wait())[0] != started:

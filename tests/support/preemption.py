@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from models.node import Node
-from models.placement import JobRequest, RunningJob
-from models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
-from scheduling.placement.state import with_job, without_job
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
+from longshore.scheduling.placement.state import with_job, without_job
 from tests.support.packing import HOUR, NOW, a_job, a_node
 
 MINUTE = timedelta(minutes=1)

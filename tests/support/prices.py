@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
-from models.market import Level, NoQuote, OrderBook
-from models.money import micro_of
-from models.price import PriceAnswer, PriceNeed
-from scheduling.prices.price import price
+from longshore.models.market import Level, NoQuote, OrderBook
+from longshore.models.money import micro_of
+from longshore.models.price import PriceAnswer, PriceNeed
+from longshore.scheduling.prices.price import price
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ASKS = (("24", 32), ("24.5", 64), ("25", 128), ("25.5", 48), ("26", 96), ("27", 64))

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from models.gang import DomainRoom, GangPacking, GangPlan, NodeShare, PlannedGroup
-from models.job import Tier
-from models.node import Node, NodeState
-from models.placement import (
+from longshore.models.gang import DomainRoom, GangPacking, GangPlan, NodeShare, PlannedGroup
+from longshore.models.job import Tier
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import (
     Decision,
     JobRequest,
     Member,
@@ -20,8 +20,14 @@ from models.placement import (
     PlacementKind,
     RejectionCode,
 )
-from models.topology import FABRIC_LABELS, FLAVOR_LABEL, RACK_LABEL, Gang, SameConformance
-from scheduling.placement.state import without_jobs
+from longshore.models.topology import (
+    FABRIC_LABELS,
+    FLAVOR_LABEL,
+    RACK_LABEL,
+    Gang,
+    SameConformance,
+)
+from longshore.scheduling.placement.state import without_jobs
 from tests.support.reference_machine import (
     HOST_CODES,
     TINY,

@@ -10,10 +10,16 @@ from datetime import datetime, timedelta
 from functools import cache
 from itertools import combinations, groupby, pairwise
 
-from models.constraints import Constraint
-from models.node import Node
-from models.placement import GPUChoice, JobRequest, PackingPolicy, RejectionCode, RunningJob
-from models.topology import LinkClass, NodeTopology
+from longshore.models.constraints import Constraint
+from longshore.models.node import Node
+from longshore.models.placement import (
+    GPUChoice,
+    JobRequest,
+    PackingPolicy,
+    RejectionCode,
+    RunningJob,
+)
+from longshore.models.topology import LinkClass, NodeTopology
 
 TINY = 1e-6
 GPUs = tuple[int, ...]

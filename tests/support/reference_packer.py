@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from models.job import Tier
-from models.node import Node, NodeState
-from models.placement import (
+from longshore.models.job import Tier
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import (
     Candidate,
     CyclePlan,
     Decision,

@@ -5,10 +5,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from models.job import Tier
-from models.node import NodeState
-from models.placement import JobRequest, PackingRule, Reservation
-from scheduling.placement.mix import Kind, Mix
+from longshore.models.job import Tier
+from longshore.models.node import NodeState
+from longshore.models.placement import JobRequest, PackingRule, Reservation
+from longshore.scheduling.placement.mix import Kind, Mix
 from tests.support import reference_machine as plain
 
 TINY = 1e-6

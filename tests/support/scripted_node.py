@@ -25,11 +25,11 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from models import proof
-from models.checkpoint import CheckpointInfo, SaveRequest
-from models.departures import ExpiryChange, NodeDrain, SpotNotice
-from models.job import FailureClass
-from models.messages import (
+from longshore.models import proof
+from longshore.models.checkpoint import CheckpointInfo, SaveRequest
+from longshore.models.departures import ExpiryChange, NodeDrain, SpotNotice
+from longshore.models.job import FailureClass
+from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     CommandReason,
     NodeInput,
@@ -44,10 +44,10 @@ from models.messages import (
     node_task_queue,
     node_workflow_id,
 )
-from models.node import GPUInventory, Inventory, NodeIdentity
-from models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
+from longshore.models.node import GPUInventory, Inventory, NodeIdentity
+from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
+from longshore.workflows.node import NodeWorkflow
 from tests.support.waiting import eventually
-from workflows.node import NodeWorkflow
 
 SUCCESS = ProcessReport(exit_code=0)
 CUT_OFF = ProcessReport(

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from temporalio.service import RPCError
 
-from client.errors import as_ours
-from models.errors import UnavailableError
+from longshore.client.errors import as_ours
+from longshore.models.errors import UnavailableError
 
 T = TypeVar("T")
 

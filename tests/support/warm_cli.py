@@ -34,17 +34,17 @@ sys.exit(int(answers.readline()))
 
 A shell and Python read it: the path of an interpreter in a first line must have no blank."""
 _LOADED = (
-    "activities.buying.purchase_views", "activities.providers.registry", "client.api",
-    "client.buy_view", "client.job_view", "client.live", "client.market_view", "client.markets",
-    "client.node_view", "client.place", "client.place_view", "client.preempt", "client.topology",
-    "scheduling.buying.plan", "sqlalchemy.dialects.postgresql.psycopg", "uvloop",
-    "workers.doctor.commands", "workers.stack",
+    "longshore.activities.buying.purchase_views", "longshore.activities.providers.registry", "longshore.client.api",
+    "longshore.client.buy_view", "longshore.client.job_view", "longshore.client.live", "longshore.client.market_view", "longshore.client.markets",
+    "longshore.client.node_view", "longshore.client.place", "longshore.client.place_view", "longshore.client.preempt", "longshore.client.topology",
+    "longshore.scheduling.buying.plan", "sqlalchemy.dialects.postgresql.psycopg", "uvloop",
+    "longshore.workers.doctor.commands", "longshore.workers.stack",
 )  # fmt: skip
 """What commands import when they run."""
 
 
 def main() -> None:
-    from client.cli import command_line
+    from longshore.client.cli import command_line
 
     command_line()
     for module in _LOADED:
@@ -84,8 +84,8 @@ def _handle(call: socket.socket) -> None:
 
 
 def _become(name: str, args: list[str]) -> None:
-    from client.cli import run
-    from client.process import leave
+    from longshore.client.cli import run
+    from longshore.client.process import leave
 
     sys.argv = [name, *args]
     if name == "longshore":

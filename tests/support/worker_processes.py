@@ -16,20 +16,20 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from client.late_answers import AskAgain
-from client.payloads import data_converter
-from models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE
-from models.search import SEARCH_ATTRIBUTES
+from longshore.client.late_answers import AskAgain
+from longshore.client.payloads import data_converter
+from longshore.models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE
+from longshore.models.search import SEARCH_ATTRIBUTES
+from longshore.workers.stack import Stack
+from longshore.workers.temporal_server import TemporalCLI
 from tests.support.local_stack import ROOT
 from tests.support.waiting import eventually
-from workers.stack import Stack
-from workers.temporal_server import TemporalCLI
 
 PYTHON = (sys.executable, "-P", "-m")
 
 
 class WorkerProcess:
-    """One `python -m workers.control`, or another module, with its log."""
+    """One `python -m longshore.workers.control`, or another module, with its log."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self._process = process
@@ -95,7 +95,7 @@ class Place:
         log = self.folder / f"worker-{uuid.uuid4().hex[:6]}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                argv or (*PYTHON, "workers.control"), env=self.env | env, stdout=file,
+                argv or (*PYTHON, "longshore.workers.control"), env=self.env | env, stdout=file,
                 stderr=file, stdin=subprocess.DEVNULL, cwd=self.folder,
             )  # fmt: skip
         worker = WorkerProcess(process, log)
@@ -107,7 +107,7 @@ class Place:
     async def run(self, *argv: str, **env: str) -> "subprocess.CompletedProcess[str]":
         """Run `longshore` with these words, to its end."""
         return await asyncio.to_thread(
-            subprocess.run, (*PYTHON, "client.cli", *argv), env=self.env | env, cwd=self.folder,
+            subprocess.run, (*PYTHON, "longshore.client.cli", *argv), env=self.env | env, cwd=self.folder,
             capture_output=True, text=True, timeout=180, check=False,
         )  # fmt: skip
 

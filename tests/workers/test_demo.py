@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from models.spending import Account
+from longshore.models.spending import Account
+from longshore.workers.demo.market import MARKET
+from longshore.workers.demo.state import StateFile
+from longshore.workers.local import CONTROL, local_nodes
+from longshore.workers.stack import SERVERS
 from tests.support.home import Home, new_home
-from workers.demo.market import MARKET
-from workers.demo.state import StateFile
-from workers.local import CONTROL, local_nodes
-from workers.stack import SERVERS
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.document import read_document
-from models.job import JobSpec, Tier
-from models.node import GPU, Node
-from models.placement import JobRequest
-from scheduling.placement.feasibility import could_ever_hold
-from workers.demo.jobs import (
+from longshore.models.document import read_document
+from longshore.models.job import JobSpec, Tier
+from longshore.models.node import GPU, Node
+from longshore.models.placement import JobRequest
+from longshore.scheduling.placement.feasibility import could_ever_hold
+from longshore.workers.demo.jobs import (
     EXAMPLES,
     GPUS_PER_NODE,
     LONGEST,
@@ -30,7 +30,7 @@ from workers.demo.jobs import (
     run_seconds,
     sample,
 )
-from workers.processes import wait_until
+from longshore.workers.processes import wait_until
 
 FULL_LIST = os.environ.get("OPENB_POD_LIST")
 NODE = Node(

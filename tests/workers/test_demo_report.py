@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from models.job import AttemptRecord, FailureClass, JobState, JobStatus, Tier
-from models.node import NodeState
-from models.views import GPUView, JobView, NodeView
-from workers.demo.events import events_between
-from workers.demo.report import DemoReport, report_on
-from workers.demo.state import DemoState, Snapshot, StateFile
+from longshore.models.job import AttemptRecord, FailureClass, JobState, JobStatus, Tier
+from longshore.models.node import NodeState
+from longshore.models.views import GPUView, JobView, NodeView
+from longshore.workers.demo.events import events_between
+from longshore.workers.demo.report import DemoReport, report_on
+from longshore.workers.demo.state import DemoState, Snapshot, StateFile
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

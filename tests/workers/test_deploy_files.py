@@ -9,12 +9,12 @@ import pytest
 import yaml
 from typer.core import TyperGroup, TyperOption
 
-from client.cli import command_line
-from models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE
-from models.settings import Settings
-from models.settings_sources import variable
+from longshore.client.cli import command_line
+from longshore.models.deployment import BUILD_VARIABLE, DEPLOYMENT_VARIABLE
+from longshore.models.settings import Settings
+from longshore.models.settings_sources import variable
+from longshore.workers.control import GRACE
 from tests.support.local_stack import ROOT
-from workers.control import GRACE
 
 DEPLOY = ROOT / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))

@@ -15,26 +15,26 @@ from temporalio.api.workflowservice.v1 import (
     SetWorkerDeploymentCurrentVersionResponse,
 )
 
-from client import control_worker, deployments
-from client.api import Longshore
-from client.deployments import Deployments, trouble_with
-from models.deployment import DeploymentView, VersionState, VersionView, WorkerVersion
-from models.errors import SpecError
-from models.job import JobState
-from models.messages import job_workflow_id, node_workflow_id, pool_workflow_id
-from models.settings import Settings
+from longshore.client import control_worker, deployments
+from longshore.client.api import Longshore
+from longshore.client.deployments import Deployments, trouble_with
+from longshore.models.deployment import DeploymentView, VersionState, VersionView, WorkerVersion
+from longshore.models.errors import SpecError
+from longshore.models.job import JobState
+from longshore.models.messages import job_workflow_id, node_workflow_id, pool_workflow_id
+from longshore.models.settings import Settings
+from longshore.workers.doctor import temporal as temporal_checks
+from longshore.workers.doctor.findings import Level
+from longshore.workers.stack import Stack
 from tests.support.control import a_spec, new_pool
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 from tests.support.worker_processes import Place, own_place
-from workers.doctor import temporal as temporal_checks
-from workers.doctor.findings import Level
-from workers.stack import Stack
 
 DEPLOYMENT = "test"
 ASK_EVERY = 0.3
 """The server takes few questions about one deployment."""
-BECOMES_CURRENT = (sys.executable, "-P", "-m", "client.cli", "worker", "--set-current")
+BECOMES_CURRENT = (sys.executable, "-P", "-m", "longshore.client.cli", "worker", "--set-current")
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import httpx
 import psutil
 import pytest
 
-from console.connections import MOST_WAITING
+from longshore.console.connections import MOST_WAITING
+from longshore.workers.local import WEB_UI, start_web_ui
+from longshore.workers.stack import Stack
+from longshore.workers.temporal_server import NAME
+from longshore.workers.web_ui import door
 from tests.support.http_client import http_client
-from workers.local import WEB_UI, start_web_ui
-from workers.stack import Stack
-from workers.temporal_server import NAME
-from workers.web_ui import door
 
 WORKFLOW = "/api/v1/namespaces/default/workflows/job-by-a-web-page"
 START = {

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import StackError
-from workers.processes import LOG_LIMIT, Processes, wait_until, write_atomically
+from longshore.models.errors import StackError
+from longshore.workers.processes import LOG_LIMIT, Processes, wait_until, write_atomically
 
 SLEEPER = (sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()")
 SAVER = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from models.settings import Settings
+from longshore.models.settings import Settings
+from longshore.workers.settings_page import PAGE, example_file, page
 from tests.support.home import PROGRAM
-from workers.settings_page import PAGE, example_file, page
 
 SECRET = "hunter2-secret"
 

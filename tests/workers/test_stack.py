@@ -14,12 +14,12 @@ import pytest
 from pydantic import SecretStr
 from temporalio.client import Client
 
-from models.errors import StackError
-from models.settings import Settings
+from longshore.models.errors import StackError
+from longshore.models.settings import Settings
+from longshore.workers.postgres import LocalPostgres
+from longshore.workers.processes import Processes, wait_until
+from longshore.workers.stack import PartState, Stack
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
-from workers.postgres import LocalPostgres
-from workers.processes import Processes, wait_until
-from workers.stack import PartState, Stack
 
 
 @pytest.fixture

@@ -14,18 +14,18 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 from temporalio.api.enums.v1 import PendingActivityState
 
-from client.api import Longshore
-from client.control_worker import START, nobody_asks
-from models.messages import job_workflow_id
-from models.settings import Settings
+from longshore.client.api import Longshore
+from longshore.client.control_worker import START, nobody_asks
+from longshore.models.messages import job_workflow_id
+from longshore.models.settings import Settings
+from longshore.workers.control import GRACE
+from longshore.workers.doctor.findings import Level
+from longshore.workers.doctor.temporal import checks
+from longshore.workers.stack import Stack
 from tests.support.control import a_spec, new_pool
 from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
 from tests.support.worker_processes import Place, WorkerProcess, own_place
-from workers.control import GRACE
-from workers.doctor.findings import Level
-from workers.doctor.temporal import checks
-from workers.stack import Stack
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from models.job import JobState
+from longshore.models.job import JobState
+from longshore.workers.survival import EXPECTED_ENDS, AttemptSteps, Trained, problems_of
 from tests.support.local_stack import ROOT
 from tests.support.waiting import eventually
-from workers.survival import EXPECTED_ENDS, AttemptSteps, Trained, problems_of
 
 TRAIN = str(ROOT / "examples" / "train.py")
 EPOCHS = 60

@@ -9,7 +9,7 @@ from temporalio import workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from workers.control import workflow_runner
+from longshore.workers.control import workflow_runner
 
 _WAIT = 60.0
 _taken_for_deadlocked = threading.Event()

@@ -11,13 +11,13 @@ import httpx
 import psutil
 import pytest
 
-from models.settings import Settings
+from longshore.models.settings import Settings
+from longshore.workers.local import choose_nodes
+from longshore.workers.processes import wait_until
+from longshore.workers.stack import Stack
 from tests.support.console import answers
 from tests.support.home import Home, new_home
 from tests.support.local_stack import free_ports
-from workers.local import choose_nodes
-from workers.processes import wait_until
-from workers.stack import Stack
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import TimeSkipper
 
-from client.api import Longshore
-from models.settings import Settings
+from longshore.client.api import Longshore
+from longshore.models.settings import Settings
 
 
 @pytest.fixture

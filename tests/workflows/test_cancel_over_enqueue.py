@@ -12,17 +12,17 @@ from pydantic import SecretStr
 from sqlalchemy import text
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 
-from activities import failpoints
-from activities.database import Database
-from activities.queue import put_into_queue
-from client.api import Longshore
-from models.job import JobState
-from models.messages import EnqueueRequest, job_workflow_id
-from models.settings import Settings
+from longshore.activities import failpoints
+from longshore.activities.database import Database
+from longshore.activities.queue import put_into_queue
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.messages import EnqueueRequest, job_workflow_id
+from longshore.models.settings import Settings
+from longshore.workers.stack import Stack
 from tests.support.control import a_spec, is_queued, on_task_queue, serving_control
 from tests.support.database_away import database_away
 from tests.support.waiting import eventually
-from workers.stack import Stack
 
 _REFUSE = (
     "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"

@@ -6,16 +6,20 @@ from datetime import timedelta
 from sqlalchemy import text
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.views import set_pool
-from client.api import Longshore
-from models.checkpointing import CheckpointDecision, CheckpointPolicy, CheckpointWatchReport
-from models.messages import CONTROL_TASK_QUEUE
-from models.pool import PoolSpec
+from longshore.activities.database import Database
+from longshore.activities.views import set_pool
+from longshore.client.api import Longshore
+from longshore.models.checkpointing import (
+    CheckpointDecision,
+    CheckpointPolicy,
+    CheckpointWatchReport,
+)
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.models.pool import PoolSpec
+from longshore.workflows.checkpoints import CheckpointWatchWorkflow
 from tests.support.control import a_spec
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
-from workflows.checkpoints import CheckpointWatchWorkflow
 
 SAVES = {"folder": "saves", "save_file": True}
 DANGEROUS = CheckpointPolicy(

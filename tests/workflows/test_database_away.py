@@ -6,15 +6,15 @@ from typing import Any
 from pydantic import SecretStr
 from temporalio.client import Client, WorkflowHandle
 
-from client.api import Longshore
-from models.job import JobState
-from models.messages import job_workflow_id
-from models.settings import Settings
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.messages import job_workflow_id
+from longshore.models.settings import Settings
+from longshore.workers.stack import Stack
 from tests.support.control import a_spec, lease_ends, on_task_queue, serving_control
 from tests.support.database_away import database_away
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
-from workers.stack import Stack
 
 
 async def test_submits_and_ends_wait_for_the_database_and_go_on_when_it_is_back(

@@ -3,12 +3,12 @@
 import psycopg
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.observation import describe
-from client.api import Longshore
-from models.job import JobState
-from models.messages import pool_workflow_id
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.activities.observation import describe
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.messages import pool_workflow_id
+from longshore.models.settings import Settings
 from tests.support.control import a_spec, reaches
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

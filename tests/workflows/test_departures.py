@@ -7,16 +7,16 @@ import pytest
 from sqlalchemy import text
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.views import set_pool
-from client.api import Longshore
-from models.job import FailureClass, JobState
-from models.messages import ProcessReport
-from models.node import NodeState
-from models.placement import RejectionCode
-from models.pool import PoolPacking, PoolSpec
-from models.settings import Settings
-from models.views import NodeView
+from longshore.activities.database import Database
+from longshore.activities.views import set_pool
+from longshore.client.api import Longshore
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import ProcessReport
+from longshore.models.node import NodeState
+from longshore.models.placement import RejectionCode
+from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.models.settings import Settings
+from longshore.models.views import NodeView
 from tests.support.control import a_spec, lease_ends, reaches, serving_control
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

@@ -6,11 +6,11 @@ import pytest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from activities.database import Database
-from client.api import Longshore
-from models.job import FailureClass, JobState
-from models.messages import ProcessReport, job_workflow_id
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import ProcessReport, job_workflow_id
+from longshore.models.settings import Settings
 from tests.support.control import a_spec, lease_ends
 from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually

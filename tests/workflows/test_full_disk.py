@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.node import full_disk
-from activities.node.full_disk import FullDisk, has_room
-from client.api import Longshore
-from models.departures import DISK_REFUSES
-from models.node import NodeState
+from longshore.activities.node import full_disk
+from longshore.activities.node.full_disk import FullDisk, has_room
+from longshore.client.api import Longshore
+from longshore.models.departures import DISK_REFUSES
+from longshore.models.node import NodeState
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.logstore import LogStore
-from client.api import Longshore
-from models.job import FailureClass, JobState
-from models.messages import ProcessReport
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.activities.logstore import LogStore
+from longshore.client.api import Longshore
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import ProcessReport
+from longshore.models.settings import Settings
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually

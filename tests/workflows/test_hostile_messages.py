@@ -8,12 +8,12 @@ from temporalio.client import Client, WithStartWorkflowOperation, WorkflowUpdate
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 
-from client.api import Longshore
-from models.job import JobState
-from models.messages import CONTROL_TASK_QUEUE, NodeInput, Registration, node_workflow_id
+from longshore.client.api import Longshore
+from longshore.models.job import JobState
+from longshore.models.messages import CONTROL_TASK_QUEUE, NodeInput, Registration, node_workflow_id
+from longshore.workflows.node import NodeWorkflow
 from tests.support.control import a_spec
 from tests.support.scripted_node import ScriptedNode
-from workflows.node import NodeWorkflow
 
 A_ROW = [0, 1, "NV18"]
 

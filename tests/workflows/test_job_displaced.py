@@ -6,21 +6,21 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client
 
-from activities.database import Database
-from client.api import Longshore
-from models.errors import RefusedError
-from models.job import FailureClass, JobState
-from models.messages import (
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.errors import RefusedError
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     Displacement,
     JobInput,
     ProcessReport,
     job_workflow_id,
 )
+from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
-from workflows.job import JobWorkflow
 
 NO_RETRY = {"node": {"max_retries": 0}, "preempted": {"max_retries": 0}}
 

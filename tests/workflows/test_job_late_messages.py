@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowHandle
 
-from client.api import Longshore
-from models.job import FailureClass, JobState
-from models.messages import CommandReason, NodeLost, Waiting, job_workflow_id
-from models.placement import Placement
+from longshore.client.api import Longshore
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import CommandReason, NodeLost, Waiting, job_workflow_id
+from longshore.models.placement import Placement
 from tests.support.control import a_spec, reaches
 from tests.support.scripted_node import ScriptedNode
 

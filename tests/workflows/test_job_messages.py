@@ -17,12 +17,12 @@ from temporalio.client import (
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from activities.database import Database
-from client.api import Longshore
-from client.costs import actions
-from client.submission import new_job_id
-from models.job import FailureClass, JobState
-from models.messages import (
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.client.costs import actions
+from longshore.client.submission import new_job_id
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
     JobInput,
@@ -30,12 +30,12 @@ from models.messages import (
     job_workflow_id,
     node_workflow_id,
 )
-from models.node import NodeState
+from longshore.models.node import NodeState
+from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
 from tests.support.histories import reset_to, runs, tasks_done
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
-from workflows.job import JobWorkflow
 
 PLAIN = {"name": "x", "command": "true"}
 

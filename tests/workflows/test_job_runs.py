@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from activities.database import Database
-from client.api import Longshore
-from client.costs import actions
-from models.job import FailureClass, JobState
-from models.messages import NodeLost, ProcessReport, StopProcessRequest, job_workflow_id
-from models.placement import PlacementKey
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.client.costs import actions
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import NodeLost, ProcessReport, StopProcessRequest, job_workflow_id
+from longshore.models.placement import PlacementKey
+from longshore.models.settings import Settings
 from tests.support.control import (
     a_spec,
     lease_ends,

@@ -3,10 +3,10 @@
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from activities.database import Database
-from client.api import Longshore
-from models.job import FailureClass, JobState
-from models.messages import ProcessReport, job_workflow_id
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import ProcessReport, job_workflow_id
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

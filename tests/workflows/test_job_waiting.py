@@ -9,16 +9,17 @@ from sqlalchemy import text
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.testing import TimeSkipper
 
-from activities.database import Database
-from activities.signals import Signals
-from activities.views import set_pool
-from client.api import Longshore
-from client.submission import new_job_id
-from models.errors import UnsatisfiableError
-from models.job import FailureClass, JobState
-from models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
-from models.pool import Growth, PoolSpec
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.activities.signals import Signals
+from longshore.activities.views import set_pool
+from longshore.client.api import Longshore
+from longshore.client.submission import new_job_id
+from longshore.models.errors import UnsatisfiableError
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
+from longshore.models.pool import Growth, PoolSpec
+from longshore.models.settings import Settings
+from longshore.workflows.job import JobWorkflow
 from tests.support.control import (
     a_spec,
     is_queued,
@@ -30,7 +31,6 @@ from tests.support.control import (
 from tests.support.histories import activities, timers, was_signalled
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
-from workflows.job import JobWorkflow
 
 HOUR = timedelta(hours=1)
 ENDLESS = {"user": {"max_retries": 2, "backoff": "1h", "max_backoff": "10h"}}

@@ -11,12 +11,12 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
-from activities.database import Database
-from client.api import Longshore
-from models.bounds import json_bytes
-from models.errors import SpecError
-from models.job import MOST_BYTES, FailureClass, JobSpec, JobState
-from models.messages import (
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.bounds import json_bytes
+from longshore.models.errors import SpecError
+from longshore.models.job import MOST_BYTES, FailureClass, JobSpec, JobState
+from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
     CommandReason,
@@ -24,14 +24,14 @@ from models.messages import (
     EnqueueRequest,
     JobInput,
 )
-from models.placement import Placement, Rank
-from models.settings import Settings
+from longshore.models.placement import Placement, Rank
+from longshore.models.settings import Settings
+from longshore.workers.control import workflow_runner
+from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, is_queued, lease_ends
 from tests.support.histories import pending, timers
 from tests.support.scripted_node import ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually
-from workers.control import workflow_runner
-from workflows.job import JobWorkflow
 
 
 def _at_bound(pool: str, **fields: object) -> JobSpec:

@@ -10,23 +10,23 @@ from pydantic import SecretStr
 from sqlalchemy import text
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.markets.memory import MarketMemory
-from activities.markets.watch import MarketWatchActivities
-from models.market_memory import (
+from longshore.activities.database import Database
+from longshore.activities.markets.memory import MarketMemory
+from longshore.activities.markets.watch import MarketWatchActivities
+from longshore.models.market_memory import (
     Compacted,
     LookOutcome,
     MarketLookRequest,
     MarketWatchReport,
     Source,
 )
-from models.messages import CONTROL_TASK_QUEUE
-from models.settings import Settings
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.models.settings import Settings
+from longshore.workflows.market import MarketWatchWorkflow
 from tests.support.control import serving_control
 from tests.support.local_stack import free_ports
 from tests.support.market import RunningMarket, running_market
 from tests.support.market_books import a_book, recommended
-from workflows.market import MarketWatchWorkflow
 
 TYPE = "8xH100"
 HOUR = timedelta(hours=1)

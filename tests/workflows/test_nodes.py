@@ -16,26 +16,26 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.testing import TimeSkipper
 
-from activities.database import Database
-from client.api import Longshore
-from models.errors import NotFoundError, RefusedError
-from models.job import FailureClass, JobState
-from models.messages import (
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.errors import NotFoundError, RefusedError
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     NodeInput,
     NodeStatus,
     node_workflow_id,
 )
-from models.node import NodeState
-from models.settings import Settings
-from models.views import NodeView
+from longshore.models.node import NodeState
+from longshore.models.settings import Settings
+from longshore.models.views import NodeView
+from longshore.workers.stack import Stack
+from longshore.workflows.node import NodeWorkflow
 from tests.support.control import a_spec, lease_ends, on_task_queue, reaches, serving_control
 from tests.support.database_away import database_away
 from tests.support.histories import runs
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
-from workers.stack import Stack
-from workflows.node import NodeWorkflow
 
 AT_ONCE = {"node": {"max_retries": 3, "backoff": 0}}
 

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple, get_type_hints
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from activities.cycle import CycleActivities
-from activities.departures import DepartureActivities
-from activities.node.process import NodeActivities
-from activities.queue import QueueActivities
-from activities.registry import RegistryActivities
-from activities.spares import SpareActivities
-from models.job import FailureClass, Tier
-from models.messages import ProcessReport, Registration
-from models.topology import LinkClass, NodeTopology
+from longshore.activities.cycle import CycleActivities
+from longshore.activities.departures import DepartureActivities
+from longshore.activities.node.process import NodeActivities
+from longshore.activities.queue import QueueActivities
+from longshore.activities.registry import RegistryActivities
+from longshore.activities.spares import SpareActivities
+from longshore.models.job import FailureClass, Tier
+from longshore.models.messages import ProcessReport, Registration
+from longshore.models.topology import LinkClass, NodeTopology
 
 HISTORIES = Path(__file__).parents[1] / "histories"
 """As an earlier version stored them; see `make histories`."""

@@ -12,20 +12,20 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.views import set_pool
-from client.api import Longshore
-from client.costs import actions
-from models.errors import StoredError
-from models.job import JobState
-from models.messages import CONTROL_TASK_QUEUE, PoolInput, PoolStatus, pool_workflow_id
-from models.pool import PoolSpec
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.activities.views import set_pool
+from longshore.client.api import Longshore
+from longshore.client.costs import actions
+from longshore.models.errors import StoredError
+from longshore.models.job import JobState
+from longshore.models.messages import CONTROL_TASK_QUEUE, PoolInput, PoolStatus, pool_workflow_id
+from longshore.models.pool import PoolSpec
+from longshore.models.settings import Settings
+from longshore.workflows.pool import PoolWorkflow
 from tests.support.control import a_spec, reaches
 from tests.support.histories import runs
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
-from workflows.pool import PoolWorkflow
 
 
 async def test_a_batch_is_placed_in_few_cycles(

@@ -18,19 +18,11 @@ from temporalio import workflow
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-import workflows.block
-import workflows.buying
-import workflows.job
-import workflows.market
-import workflows.node
-import workflows.pool
-import workflows.purchase
-import workflows.reconcile
-from client.payloads import data_converter
+from longshore.client.payloads import data_converter
+from longshore.workers.control import workflow_runner
+from longshore.workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
+from longshore.workflows.arguments import FittingArguments
 from tests.support.local_stack import ROOT
-from workers.control import workflow_runner
-from workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
-from workflows.arguments import FittingArguments
 
 HISTORIES = sorted((ROOT / "tests" / "histories").glob("*.json"))
 

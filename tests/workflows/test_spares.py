@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import text
 from temporalio.client import Client
 
-from activities.database import Database
-from client.api import Longshore
-from models.job import FailureClass, JobState
-from models.messages import ProcessReport
-from models.settings import Settings
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.models.job import FailureClass, JobState
+from longshore.models.messages import ProcessReport
+from longshore.models.settings import Settings
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.scripted_node import ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually

@@ -19,12 +19,17 @@ from temporalio.common import RawValue
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 
-from activities.database import Database
-from client.payloads import data_converter
-from models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
-from models.purchase import BLOCK_WORKFLOW, BUYING_WORKFLOW, PURCHASE_WORKFLOW
-from models.reconcile import RECONCILE_WORKFLOW, ReconcileReport, ReconcileRequest
-from workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
+from longshore.activities.database import Database
+from longshore.client.payloads import data_converter
+from longshore.models.messages import (
+    CONTROL_TASK_QUEUE,
+    JOB_WORKFLOW,
+    NODE_WORKFLOW,
+    POOL_WORKFLOW,
+)
+from longshore.models.purchase import BLOCK_WORKFLOW, BUYING_WORKFLOW, PURCHASE_WORKFLOW
+from longshore.models.reconcile import RECONCILE_WORKFLOW, ReconcileReport, ReconcileRequest
+from longshore.workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
 
 _ENCODED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"xyz"))
 _NO_JSON = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b'{"pool": '))

@@ -9,10 +9,10 @@ from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from client.api import Longshore
-from client.status import progress_of
-from models.job import JobState
-from models.messages import Progress, job_workflow_id
+from longshore.client.api import Longshore
+from longshore.client.status import progress_of
+from longshore.models.job import JobState
+from longshore.models.messages import Progress, job_workflow_id
 from tests.support.control import a_spec
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

@@ -7,13 +7,13 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from client.api import Longshore
-from models.base import Input
-from models.messages import node_workflow_id
-from models.node import NodeState
+from longshore.client.api import Longshore
+from longshore.models.base import Input
+from longshore.models.messages import node_workflow_id
+from longshore.models.node import NodeState
+from longshore.workers.versioning import WORKFLOWS
+from longshore.workflows.node import NodeWorkflow
 from tests.support.scripted_node import ScriptedNode
-from workers.versioning import WORKFLOWS
-from workflows.node import NodeWorkflow
 
 _ENCODED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"xyz"))
 _UNREADABLE: tuple[tuple[str, tuple[object, ...], str], ...] = (

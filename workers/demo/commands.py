@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from models.settings import StackInfo
-    from workers.demo.report import DemoReport
-    from workers.demo.state import DemoState, StateFile
-    from workers.stack import Stack
-    from workers.survival import SurvivalReport
+    from longshore.models.settings import StackInfo
+    from longshore.workers.demo.report import DemoReport
+    from longshore.workers.demo.state import DemoState, StateFile
+    from longshore.workers.stack import Stack
+    from longshore.workers.survival import SurvivalReport
 
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
@@ -53,15 +53,15 @@ def demo(
     import asyncio
     import shutil
 
-    from activities.migrations import upgrade
-    from client.terminal import note
-    from models.errors import LongshoreError
-    from models.search import SEARCH_ATTRIBUTES
-    from models.settings import Settings
-    from workers.demo.market import stop_market
-    from workers.demo.run import checkpoints, stop_nodes
-    from workers.demo.state import StateFile
-    from workers.stack import Stack
+    from longshore.activities.migrations import upgrade
+    from longshore.client.terminal import note
+    from longshore.models.errors import LongshoreError
+    from longshore.models.search import SEARCH_ATTRIBUTES
+    from longshore.models.settings import Settings
+    from longshore.workers.demo.market import stop_market
+    from longshore.workers.demo.run import checkpoints, stop_nodes
+    from longshore.workers.demo.state import StateFile
+    from longshore.workers.stack import Stack
 
     stack = Stack(Settings(), search_attributes=SEARCH_ATTRIBUTES, migrate=upgrade)
     if survive:
@@ -93,9 +93,9 @@ def _survive(stack: Stack, *, as_json: bool) -> None:
     """Run the scene of one training; ends with 1 when it did not survive."""
     import asyncio
 
-    from client.terminal import print_json, show
-    from workers.local import start_control_worker, start_web_ui
-    from workers.survival_view import survival_summary
+    from longshore.client.terminal import print_json, show
+    from longshore.workers.local import start_control_worker, start_web_ui
+    from longshore.workers.survival_view import survival_summary
 
     with stack.exclusive(_progress):
         stack.start(_progress)
@@ -114,9 +114,9 @@ async def _run_survival(stack: Stack, *, events_on_stderr: bool) -> SurvivalRepo
     import logging
     import sys
 
-    from client.api import Longshore
-    from workers.survival import Survival
-    from workers.survival_view import Lines
+    from longshore.client.api import Longshore
+    from longshore.workers.survival import Survival
+    from longshore.workers.survival_view import Lines
 
     logging.getLogger("temporalio").setLevel(logging.ERROR)
     api = await Longshore.connect(stack.settings)
@@ -130,8 +130,8 @@ async def _run_survival(stack: Stack, *, events_on_stderr: bool) -> SurvivalRepo
 
 def _state(file: StateFile, jobs: int, nodes: int, seed: int) -> DemoState:
     """Return the state of an unfinished demo, else of a new one."""
-    from client.terminal import note
-    from workers.demo.state import DemoState
+    from longshore.client.terminal import note
+    from longshore.workers.demo.state import DemoState
 
     unfinished = file.unfinished()
     if unfinished is None:
@@ -144,8 +144,8 @@ def _state(file: StateFile, jobs: int, nodes: int, seed: int) -> DemoState:
 
 
 def _start(stack: Stack, state: DemoState, file: StateFile) -> StackInfo:
-    from workers.demo.run import demo_nodes
-    from workers.local import start_agents, start_control_worker, start_web_ui
+    from longshore.workers.demo.run import demo_nodes
+    from longshore.workers.local import start_agents, start_control_worker, start_web_ui
 
     with stack.exclusive(_progress):
         info = stack.start(_progress)
@@ -162,9 +162,9 @@ async def _run(
     import logging
     import sys
 
-    from client.api import Longshore
-    from workers.demo.run import Demo
-    from workers.demo.view import LiveView, PlainView
+    from longshore.client.api import Longshore
+    from longshore.workers.demo.run import Demo
+    from longshore.workers.demo.view import LiveView, PlainView
 
     logging.getLogger("temporalio").setLevel(logging.ERROR)
     api = await Longshore.connect(stack.settings)
@@ -179,8 +179,8 @@ async def _run(
 
 
 def _say(report: DemoReport, info: StackInfo, *, kept: bool, as_json: bool) -> None:
-    from client.terminal import print_json, show
-    from workers.demo.view import summary
+    from longshore.client.terminal import print_json, show
+    from longshore.workers.demo.view import summary
 
     if as_json:
         print_json(

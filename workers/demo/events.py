@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from models.job import JobState
-from models.node import NodeState
-from models.views import JobView, NodeView
-from scheduling.words import format_places
-from workers.demo.state import Snapshot
+from longshore.models.job import JobState
+from longshore.models.node import NodeState
+from longshore.models.views import JobView, NodeView
+from longshore.scheduling.words import format_places
+from longshore.workers.demo.state import Snapshot
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from models.document import read_document
-from models.errors import StackError
-from models.job import CheckpointContract, JobSpec, Tier
-from models.topology import Gang
+from longshore.models.document import read_document
+from longshore.models.errors import StackError
+from longshore.models.job import CheckpointContract, JobSpec, Tier
+from longshore.models.topology import Gang
 
 POOL = "demo"
 GPUS_PER_NODE, VRAM_PER_GPU = 8, 80.0

@@ -5,9 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from models.errors import LongshoreError
-from workers.local import CONTROL, Flags, start_agents, start_control_worker
-from workers.stack import SERVERS, PartState, Stack, agent_process
+from longshore.models.errors import LongshoreError
+from longshore.workers.local import CONTROL, Flags, start_agents, start_control_worker
+from longshore.workers.stack import SERVERS, PartState, Stack, agent_process
 
 LOOK_EVERY = 1.0
 

@@ -14,32 +14,32 @@ from typing import Protocol
 import httpx
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.buying.purchase_details import PurchaseDetails
-from activities.buying.purchase_views import PurchaseViews
-from activities.database import Database
-from activities.markets.reconcile import compare
-from activities.providers.access import running_market
-from client.api import Longshore
-from client.markets import open_markets
-from client.submission import new_job_id
-from models.buying import BuyingPolicy, Caps
-from models.errors import NotFoundError, RefusedError, StackError, UnavailableError
-from models.job import JobSpec, JobState, Tier
-from models.messages import CommandReason
-from models.money import MICRO, format_dollars
-from models.pool import PoolSpec
-from models.purchase import block_workflow_id
-from models.settings import MarketInfo
-from models.spending import BlockDetail, PurchaseDetail, summed
-from models.views import JobView, NodeView
-from scheduling.prices.fills import cost
-from simulation.market.world import QUICK
-from workers.demo.events import Event, events_between
-from workers.demo.report import Bought
-from workers.demo.state import DemoState, Snapshot
-from workers.processes import wait_until
-from workers.programs import program
-from workers.stack import Stack
+from longshore.activities.buying.purchase_details import PurchaseDetails
+from longshore.activities.buying.purchase_views import PurchaseViews
+from longshore.activities.database import Database
+from longshore.activities.markets.reconcile import compare
+from longshore.activities.providers.access import running_market
+from longshore.client.api import Longshore
+from longshore.client.markets import open_markets
+from longshore.client.submission import new_job_id
+from longshore.models.buying import BuyingPolicy, Caps
+from longshore.models.errors import NotFoundError, RefusedError, StackError, UnavailableError
+from longshore.models.job import JobSpec, JobState, Tier
+from longshore.models.messages import CommandReason
+from longshore.models.money import MICRO, format_dollars
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import block_workflow_id
+from longshore.models.settings import MarketInfo
+from longshore.models.spending import BlockDetail, PurchaseDetail, summed
+from longshore.models.views import JobView, NodeView
+from longshore.scheduling.prices.fills import cost
+from longshore.simulation.market.world import QUICK
+from longshore.workers.demo.events import Event, events_between
+from longshore.workers.demo.report import Bought
+from longshore.workers.demo.state import DemoState, Snapshot
+from longshore.workers.processes import wait_until
+from longshore.workers.programs import program
+from longshore.workers.stack import Stack
 
 POOL = "demo-market"
 MARKET = "market"

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from models.base import Wire
-from models.job import AttemptRecord, FailureClass, JobState, JobStatus
-from models.spending import Account
-from models.views import NodeView
-from workers.demo.state import DemoState
+from longshore.models.base import Wire
+from longshore.models.job import AttemptRecord, FailureClass, JobState, JobStatus
+from longshore.models.spending import Account
+from longshore.models.views import NodeView
+from longshore.workers.demo.state import DemoState
 
 
 class Spread(Wire):

@@ -16,22 +16,22 @@ from typing import Protocol, TypeVar
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.api import Longshore
-from client.submission import new_job_id
-from models.errors import NotFoundError, RefusedError, StackError, UnavailableError
-from models.job import JobSpec, JobState, JobStatus
-from models.messages import PoolStatus, pool_workflow_id
-from models.node import NodeState
-from models.views import JobView
-from workers.demo.events import Event, events_between
-from workers.demo.jobs import NODE_FLAGS, POOL, demo_jobs
-from workers.demo.keeper import Keeper
-from workers.demo.market import MarketScene
-from workers.demo.report import DemoReport, report_on
-from workers.demo.state import DemoState, Snapshot, StateFile, of_batch
-from workers.local import Flags
-from workers.stack import Stack, agent_process
-from workflows.pool import PoolWorkflow
+from longshore.client.api import Longshore
+from longshore.client.submission import new_job_id
+from longshore.models.errors import NotFoundError, RefusedError, StackError, UnavailableError
+from longshore.models.job import JobSpec, JobState, JobStatus
+from longshore.models.messages import PoolStatus, pool_workflow_id
+from longshore.models.node import NodeState
+from longshore.models.views import JobView
+from longshore.workers.demo.events import Event, events_between
+from longshore.workers.demo.jobs import NODE_FLAGS, POOL, demo_jobs
+from longshore.workers.demo.keeper import Keeper
+from longshore.workers.demo.market import MarketScene
+from longshore.workers.demo.report import DemoReport, report_on
+from longshore.workers.demo.state import DemoState, Snapshot, StateFile, of_batch
+from longshore.workers.local import Flags
+from longshore.workers.stack import Stack, agent_process
+from longshore.workflows.pool import PoolWorkflow
 
 T = TypeVar("T")
 

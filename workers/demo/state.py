@@ -9,10 +9,10 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from models.base import Instant, Wire
-from models.job import JobState
-from models.views import JobView, NodeView
-from workers.processes import write_atomically
+from longshore.models.base import Instant, Wire
+from longshore.models.job import JobState
+from longshore.models.views import JobView, NodeView
+from longshore.workers.processes import write_atomically
 
 TOO_OLD = timedelta(hours=12)
 """An unfinished demo that began longer ago is not gone on with."""

@@ -10,17 +10,17 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from client.terminal import Text, a_table, heading, pairs
-from client.words import SIMULATED, styled
-from models.job import JobState
-from models.money import MICRO, format_dollars
-from models.settings import StackInfo
-from models.views import GPUView, NodeView
-from scheduling.words import and_more
-from workers.demo.events import Event
-from workers.demo.jobs import POOL
-from workers.demo.report import DemoReport, Spread
-from workers.demo.state import DemoState, Snapshot
+from longshore.client.terminal import Text, a_table, heading, pairs
+from longshore.client.words import SIMULATED, styled
+from longshore.models.job import JobState
+from longshore.models.money import MICRO, format_dollars
+from longshore.models.settings import StackInfo
+from longshore.models.views import GPUView, NodeView
+from longshore.scheduling.words import and_more
+from longshore.workers.demo.events import Event
+from longshore.workers.demo.jobs import POOL
+from longshore.workers.demo.report import DemoReport, Spread
+from longshore.workers.demo.state import DemoState, Snapshot
 
 COLORS = (
     "red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green",

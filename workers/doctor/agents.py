@@ -10,17 +10,17 @@ from sqlalchemy import text
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.buying.sale_rows import CORDON
-from activities.database import Database
-from activities.node.full_disk import is_full
-from activities.polls import POLL_SEEN_WITHIN, last_polls
-from models.departures import DISK_REFUSES
-from models.messages import WATCH_ACTIVITY, Heartbeat, node_task_queue, node_workflow_id
-from models.proof import MAX_AGE
-from models.protocol import PROTOCOL
-from models.purchase import ENDING
-from workers.doctor.database import CLOCKS_APART
-from workers.doctor.findings import Finding, Level, fail, ok, warn
+from longshore.activities.buying.sale_rows import CORDON
+from longshore.activities.database import Database
+from longshore.activities.node.full_disk import is_full
+from longshore.activities.polls import POLL_SEEN_WITHIN, last_polls
+from longshore.models.departures import DISK_REFUSES
+from longshore.models.messages import WATCH_ACTIVITY, Heartbeat, node_task_queue, node_workflow_id
+from longshore.models.proof import MAX_AGE
+from longshore.models.protocol import PROTOCOL
+from longshore.models.purchase import ENDING
+from longshore.workers.doctor.database import CLOCKS_APART
+from longshore.workers.doctor.findings import Finding, Level, fail, ok, warn
 
 _AT_ONCE = 20
 _NEW_AGENT = (

@@ -6,12 +6,12 @@ import asyncio
 from sqlalchemy import text
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.observation import BLOCKS, PURCHASES, describe
-from models.purchase import block_workflow_id, purchase_workflow_id
-from models.reconcile import BlockSeen, WorkflowState
-from scheduling.reconcile_lost import nobody_follows, workflows_of
-from workers.doctor.findings import Finding, fail, ok, warn
+from longshore.activities.database import Database
+from longshore.activities.observation import BLOCKS, PURCHASES, describe
+from longshore.models.purchase import block_workflow_id, purchase_workflow_id
+from longshore.models.reconcile import BlockSeen, WorkflowState
+from longshore.scheduling.reconcile_lost import nobody_follows, workflows_of
+from longshore.workers.doctor.findings import Finding, fail, ok, warn
 
 _CHECK = "blocks"
 _SHOWN = 5

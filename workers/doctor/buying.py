@@ -6,16 +6,16 @@ from functools import partial
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from activities.buying.reasons import read_standing
-from activities.buying.stored_documents import unreadable_purchases
-from activities.buying.switch import why_stopped
-from activities.database import Database
-from activities.providers.registry import configured
-from activities.snapshot import load_pool
-from models.settings import Settings
-from models.visible import visible
-from scheduling.words import count, listed
-from workers.doctor.findings import Check, Finding, ok, warn
+from longshore.activities.buying.reasons import read_standing
+from longshore.activities.buying.stored_documents import unreadable_purchases
+from longshore.activities.buying.switch import why_stopped
+from longshore.activities.database import Database
+from longshore.activities.providers.registry import configured
+from longshore.activities.snapshot import load_pool
+from longshore.models.settings import Settings
+from longshore.models.visible import visible
+from longshore.scheduling.words import count, listed
+from longshore.workers.doctor.findings import Check, Finding, ok, warn
 
 _CHECK = "buying"
 _SHOWN = 5

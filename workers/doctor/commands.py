@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from client.terminal import JSON, Text, out, print_json
+from longshore.client.terminal import JSON, Text, out, print_json
 
 if TYPE_CHECKING:
-    from workers.doctor.findings import Finding
+    from longshore.workers.doctor.findings import Finding
 
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
@@ -24,7 +24,7 @@ def doctor(as_json: JSON = False) -> None:
 
     Ends with code 0 when all is well, 1 when something is wrong; a warning is not wrong yet.
     """
-    from client.process import run
+    from longshore.client.process import run
 
     findings = run(_examine(quiet=as_json))
     failed = any(finding.level == "fail" for finding in findings)
@@ -38,7 +38,7 @@ def doctor(as_json: JSON = False) -> None:
 
 def in_all(findings: list[Finding]) -> str:
     """Return the last line: what the findings come to."""
-    from client.words import count
+    from longshore.client.words import count
 
     if any(finding.level == "fail" for finding in findings):
         return "Something is wrong."
@@ -47,7 +47,7 @@ def in_all(findings: list[Finding]) -> str:
 
 
 async def _examine(*, quiet: bool) -> list[Finding]:
-    from workers.doctor.run import examine
+    from longshore.workers.doctor.run import examine
 
     findings: list[Finding] = []
     async for finding in examine():

@@ -6,11 +6,11 @@ from functools import partial
 
 from sqlalchemy import text
 
-from activities.database import PATIENCE, Database
-from activities.migrations import current_revision
-from activities.revisions import mismatch
-from models.settings import Settings
-from workers.doctor.findings import Check, Finding, fail, ok
+from longshore.activities.database import PATIENCE, Database
+from longshore.activities.migrations import current_revision
+from longshore.activities.revisions import mismatch
+from longshore.models.settings import Settings
+from longshore.workers.doctor.findings import Check, Finding, fail, ok
 
 OLDEST_POSTGRESQL = 16
 CLOCKS_APART = timedelta(seconds=5)

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
-from models.base import Frozen
+from longshore.models.base import Frozen
 
 
 class Level(StrEnum):

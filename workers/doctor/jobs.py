@@ -6,11 +6,11 @@ from functools import partial
 
 from sqlalchemy import text
 
-from activities.database import Database
-from activities.stored_specs import why_unreadable
-from models.visible import visible
-from scheduling.words import listed
-from workers.doctor.findings import Check, Finding, ok, warn
+from longshore.activities.database import Database
+from longshore.activities.stored_specs import why_unreadable
+from longshore.models.visible import visible
+from longshore.scheduling.words import listed
+from longshore.workers.doctor.findings import Check, Finding, ok, warn
 
 _MOST = 5_000
 """Jobs that are looked at: a second or two."""

@@ -11,13 +11,13 @@ from pathlib import Path
 import httpx
 from temporalio.envconfig import ClientConfig
 
-from activities.storage import connect, make_folder
-from models.addresses import host_and_port, url_of, without_secrets
-from models.settings import Settings
-from models.settings_file import find_settings_file
-from workers import temporal_server
-from workers.doctor.findings import Finding, fail, ok, warn
-from workers.processes import Processes
+from longshore.activities.storage import connect, make_folder
+from longshore.models.addresses import host_and_port, url_of, without_secrets
+from longshore.models.settings import Settings
+from longshore.models.settings_file import find_settings_file
+from longshore.workers import temporal_server
+from longshore.workers.doctor.findings import Finding, fail, ok, warn
+from longshore.workers.processes import Processes
 
 DISK_FAILS, DISK_WARNS = 1.0, 10.0
 """GB that must be free, and that should be."""

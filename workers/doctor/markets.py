@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from activities.providers.base import Provider
-from activities.providers.registry import configured
-from client.markets import ProviderState, open_markets, states
-from models.addresses import without_secrets
-from models.money import format_dollars
-from models.settings import Settings
-from workers.doctor.findings import Check, Finding, fail, ok, warn
+from longshore.activities.providers.base import Provider
+from longshore.activities.providers.registry import configured
+from longshore.client.markets import ProviderState, open_markets, states
+from longshore.models.addresses import without_secrets
+from longshore.models.money import format_dollars
+from longshore.models.settings import Settings
+from longshore.workers.doctor.findings import Check, Finding, fail, ok, warn
 
 ANSWER_WITHIN = 8.0
 """Seconds that each market has: less than a check may take as a whole."""

@@ -5,14 +5,14 @@ import asyncio
 from sqlalchemy import text
 from temporalio.client import Client
 
-from activities.database import Database
-from activities.observation import describe
-from activities.stored_pools import pool_and_trouble
-from models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, pool_workflow_id
-from models.placement import PlacementKind
-from models.reconcile import WorkflowState
-from scheduling.words import listed
-from workers.doctor.findings import Finding, fail, ok
+from longshore.activities.database import Database
+from longshore.activities.observation import describe
+from longshore.activities.stored_pools import pool_and_trouble
+from longshore.models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, pool_workflow_id
+from longshore.models.placement import PlacementKind
+from longshore.models.reconcile import WorkflowState
+from longshore.scheduling.words import listed
+from longshore.workers.doctor.findings import Finding, fail, ok
 
 _SHOWN = 5
 """Pools and jobs that are named; how many there are in all is said."""

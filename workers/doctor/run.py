@@ -7,20 +7,20 @@ from sqlalchemy import text
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.database import Database
-from client.calls import quiet_runtime
-from client.connection import connect
-from models.addresses import without_secrets
-from models.errors import LockedError, LongshoreError, SpecError
-from models.settings import Settings
-from models.settings_sources import unknown_variables
-from workers.doctor import buying as buying_checks
-from workers.doctor import database as database_checks
-from workers.doctor import jobs as job_checks
-from workers.doctor import machine as machine_checks
-from workers.doctor import markets as market_checks
-from workers.doctor import temporal as temporal_checks
-from workers.doctor.findings import Check, Finding, Level, fail, ok, warn
+from longshore.activities.database import Database
+from longshore.client.calls import quiet_runtime
+from longshore.client.connection import connect
+from longshore.models.addresses import without_secrets
+from longshore.models.errors import LockedError, LongshoreError, SpecError
+from longshore.models.settings import Settings
+from longshore.models.settings_sources import unknown_variables
+from longshore.workers.doctor import buying as buying_checks
+from longshore.workers.doctor import database as database_checks
+from longshore.workers.doctor import jobs as job_checks
+from longshore.workers.doctor import machine as machine_checks
+from longshore.workers.doctor import markets as market_checks
+from longshore.workers.doctor import temporal as temporal_checks
+from longshore.workers.doctor.findings import Check, Finding, Level, fail, ok, warn
 
 ANSWER_WITHIN = 10.0
 """Seconds that one check may take."""

@@ -17,9 +17,9 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.database import Database
-from activities.polls import last_polls
-from client.control_worker import (
+from longshore.activities.database import Database
+from longshore.activities.polls import last_polls
+from longshore.client.control_worker import (
     START,
     Asking,
     TakenUp,
@@ -28,14 +28,14 @@ from client.control_worker import (
     taken_up,
     who_asks,
 )
-from client.deployments import Deployments, deployments_in_use
-from models.messages import CONTROL_TASK_QUEUE, PING_WORKFLOW
-from workers.doctor.agents import agents
-from workers.doctor.bought import blocks
-from workers.doctor.database import clocks
-from workers.doctor.findings import Check, Finding, Level, fail, ok, warn
-from workers.doctor.pools import pools
-from workers.doctor.workflows import workflows
+from longshore.client.deployments import Deployments, deployments_in_use
+from longshore.models.messages import CONTROL_TASK_QUEUE, PING_WORKFLOW
+from longshore.workers.doctor.agents import agents
+from longshore.workers.doctor.bought import blocks
+from longshore.workers.doctor.database import clocks
+from longshore.workers.doctor.findings import Check, Finding, Level, fail, ok, warn
+from longshore.workers.doctor.pools import pools
+from longshore.workers.doctor.workflows import workflows
 
 OLDEST_TEMPORAL = (1, 29)
 _POLL_LASTS = timedelta(seconds=5)
@@ -224,9 +224,9 @@ async def _clock(temporal: Client) -> list[Finding]:
 
 
 def _wanted_attributes() -> dict[str, str]:
-    if importlib.util.find_spec("models.search") is None:
+    if importlib.util.find_spec("longshore.models.search") is None:
         return {}
-    from models.search import SEARCH_ATTRIBUTES
+    from longshore.models.search import SEARCH_ATTRIBUTES
 
     return SEARCH_ATTRIBUTES
 

@@ -3,11 +3,11 @@
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.rpc_errors import is_unknown
-from models.messages import CONTROL_TASK_QUEUE
-from scheduling.words import listed
-from workers.doctor.findings import Finding, fail, ok
-from workers.versioning import WORKFLOWS
+from longshore.activities.rpc_errors import is_unknown
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.scheduling.words import listed
+from longshore.workers.doctor.findings import Finding, fail, ok
+from longshore.workers.versioning import WORKFLOWS
 
 _STUCK = """TemporalReportedProblems IN ("category=WorkflowTaskFailed",
     "category=WorkflowTaskTimedOut") AND ExecutionStatus = "Running\""""

@@ -2,11 +2,11 @@
 
 from alembic import context
 
-import models.records.buying
-import models.records.checkpoints
-import models.records.market
-import models.records.preemption  # noqa: F401 (its tables)
-from models.records.tables import SQLModel
+import longshore.models.records.buying
+import longshore.models.records.checkpoints
+import longshore.models.records.market
+import longshore.models.records.preemption  # noqa: F401 (its tables)
+from longshore.models.records.tables import SQLModel
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.installation import forget_environment
-from client.process import leave, run
+from longshore.client.process import leave, run
 from tests.faults.buyers import found_in
 from tests.faults.chaos.counting import counting_of
 from tests.faults.chaos.faults import FAULTS

@@ -8,10 +8,10 @@ import asyncio
 from collections import defaultdict
 from typing import Any
 
-from activities.checkpoints.store import CheckpointStore
-from activities.node.system import boot_clock
-from models.errors import LongshoreError
-from models.job import JobSpec
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.node.system import boot_clock
+from longshore.models.errors import LongshoreError
+from longshore.models.job import JobSpec
 from tests.faults.fleet import Fleet
 from tests.faults.journal import Journal
 

@@ -10,12 +10,12 @@ import signal
 
 import psutil
 
+from longshore.workers.stack import agent_process
 from tests.faults import scenes
 from tests.faults.chaos import blocks, machines, store
 from tests.faults.chaos.scene import Fault, Scene
 from tests.faults.fleet import CONTROL, NODE_LOST_AFTER, POSTGRES, TEMPORAL
 from tests.faults.kills import kill_one
-from workers.stack import agent_process
 
 
 async def kill_control(scene: Scene, chance: random.Random) -> str:

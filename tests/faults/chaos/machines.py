@@ -10,13 +10,13 @@ from pathlib import Path
 
 import psutil
 
-from models.node import NodeState
+from longshore.models.node import NodeState
+from longshore.workers.processes import wait_until
+from longshore.workers.stack import agent_process
 from tests.faults import scenes
 from tests.faults.chaos.scene import Scene
 from tests.faults.fleet import NODE_LOST_AFTER, PATIENCE
 from tests.support.waiting import eventually
-from workers.processes import wait_until
-from workers.stack import agent_process
 
 DISK_MB = 16
 _LIVE = (NodeState.READY.value, NodeState.DRAINING.value)

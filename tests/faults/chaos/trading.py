@@ -11,19 +11,19 @@ from functools import partial
 
 from temporalio.service import RPCError
 
-from activities.buying.switch import BuyingSwitch
-from activities.database import Database
-from models.buying import BuyingPolicy
-from models.job import JobSpec
-from models.messages import CommandReason
-from models.pool import PoolSpec
-from models.purchase import block_workflow_id, purchase_workflow_id
+from longshore.activities.buying.switch import BuyingSwitch
+from longshore.activities.database import Database
+from longshore.models.buying import BuyingPolicy
+from longshore.models.job import JobSpec
+from longshore.models.messages import CommandReason
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import block_workflow_id, purchase_workflow_id
+from longshore.workers.processes import wait_until
 from tests.faults import scenes
 from tests.faults.buyers import disagreements
 from tests.faults.fleet import PATIENCE, Fleet
 from tests.support.market import RunningMarket
 from tests.support.waiting import eventually
-from workers.processes import wait_until
 
 POOL = "bought"
 

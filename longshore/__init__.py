@@ -1,0 +1,76 @@
+"""Longshore loads GPU jobs onto machines bought from compute markets.
+
+`from longshore import Longshore, JobSpec` is the way in for programs. Each name is imported when
+it is asked for, since the client needs a second that a program which only builds specs does not
+have to wait for. The packages beneath are `longshore.models`, `longshore.client` and so on; in a
+checkout they are links to the folders at the top (docs/decisions/0059-one-import-name.md).
+"""
+
+from importlib import import_module
+
+TYPE_CHECKING = False  # that of `typing` costs each process of a node 7 ms
+if TYPE_CHECKING:
+    from longshore.client.api import Longshore
+    from longshore.models.errors import (
+        ConflictError,
+        LongshoreError,
+        NotFoundError,
+        RefusedError,
+        SpecError,
+        UnavailableError,
+        UnsatisfiableError,
+    )
+    from longshore.models.job import JobResult, JobSpec, JobState, JobStatus
+    from longshore.models.pool import PoolSpec
+    from longshore.models.settings import Settings
+    from longshore.models.views import JobView, NodeView, Submission
+
+_HOMES = {
+    "Longshore": "longshore.client.api",
+    "ConflictError": "longshore.models.errors",
+    "LongshoreError": "longshore.models.errors",
+    "NotFoundError": "longshore.models.errors",
+    "RefusedError": "longshore.models.errors",
+    "SpecError": "longshore.models.errors",
+    "UnavailableError": "longshore.models.errors",
+    "UnsatisfiableError": "longshore.models.errors",
+    "JobResult": "longshore.models.job",
+    "JobSpec": "longshore.models.job",
+    "JobState": "longshore.models.job",
+    "JobStatus": "longshore.models.job",
+    "PoolSpec": "longshore.models.pool",
+    "Settings": "longshore.models.settings",
+    "JobView": "longshore.models.views",
+    "NodeView": "longshore.models.views",
+    "Submission": "longshore.models.views",
+}
+
+__all__ = [
+    "ConflictError",
+    "JobResult",
+    "JobSpec",
+    "JobState",
+    "JobStatus",
+    "JobView",
+    "Longshore",
+    "LongshoreError",
+    "NodeView",
+    "NotFoundError",
+    "PoolSpec",
+    "RefusedError",
+    "Settings",
+    "SpecError",
+    "Submission",
+    "UnavailableError",
+    "UnsatisfiableError",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
