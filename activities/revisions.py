@@ -5,9 +5,10 @@ from pathlib import Path
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.models import records
 from longshore.models.errors import RefusedError
 
-MIGRATIONS = Path(models.records.__file__).parent / "migrations"
+MIGRATIONS = Path(records.__file__).parent / "migrations"
 HAS_REVISION: TextClause = text("SELECT to_regclass('alembic_version') IS NOT NULL")
 REVISION: TextClause = text("SELECT version_num FROM alembic_version")
 

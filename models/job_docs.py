@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from longshore.models import errors
 from longshore.models.base import Name, ShortText, Text
 from longshore.models.bounds import Most
 from longshore.models.counts import DIGITS
@@ -186,10 +187,10 @@ def _refusal() -> str:
 
 
 def _errors() -> str:
-    tree = re.findall(r"─ (\w+) +(\S.*)", models.errors.__doc__ or "")
+    tree = re.findall(r"─ (\w+) +(\S.*)", errors.__doc__ or "")
     rows = ["| error | exit code | what |", "|---|---:|---|"]
     for name, text in tree:
-        error: type[LongshoreError] = getattr(models.errors, name)
+        error: type[LongshoreError] = getattr(errors, name)
         rows.append(f"| `{name}` | {error.exit_code} | {text} |")
     return "\n".join(rows)
 
@@ -348,9 +349,9 @@ _ERRORS = """\
 ## Errors
 
 The command line prints one line and ends with the code of the error; in Python they are exceptions
-of `models.errors`. With `--wait` the exit code is the job's own where it failed, 130 where it was
-cancelled, 75 where its queue timeout passed, 70 for other failures. `LONGSHORE_DEBUG=1` shows
-where an error comes from.
+of `longshore.models.errors`. With `--wait` the exit code is the job's own where it failed, 130
+where it was cancelled, 75 where its queue timeout passed, 70 for other failures.
+`LONGSHORE_DEBUG=1` shows where an error comes from.
 """
 
 _FULL = """\

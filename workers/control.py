@@ -79,7 +79,7 @@ def workflow_runner(*, strict: bool = False) -> WorkflowRunner:
         return UninterruptedRunner()
     return SandboxedWorkflowRunner(
         restrictions=SandboxRestrictions.default.with_passthrough_modules(
-            "models", "scheduling", "activities"
+            "longshore.models", "longshore.scheduling", "longshore.activities"
         )
     )
 

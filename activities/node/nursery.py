@@ -23,8 +23,11 @@ import sys
 from longshore.activities.node import supervisor
 from longshore.activities.node.system import become_subreaper, oom_kills, processes, send
 
-START = "import sys; sys.path[:0] = sys.argv[1:2]; from longshore.activities.node.nursery import main; main()"
-"""Argument: the folder that holds the package `activities`."""
+START = (
+    "import sys; sys.path[:0] = sys.argv[1:2]; "
+    "from longshore.activities.node.nursery import main; main()"
+)
+"""Argument: the folder that holds the package `longshore`."""
 _LONGEST_PATH = 65536
 _STREAMS = 3
 _SCANS = 100

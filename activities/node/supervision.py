@@ -34,7 +34,8 @@ _REAP_EVERY = 1.0
 _TRIES = 2
 """How often a supervisor is asked for: a nursery that was stopped forks none, the next does."""
 _log = logging.getLogger(__name__)
-_ROOT = str(Path(__file__).resolve().parents[2])
+_ROOT = str(Path(__file__).parents[3])
+"""The folder that holds the package `longshore`: a path that follows no link of a checkout."""
 
 
 class Plan(Frozen):

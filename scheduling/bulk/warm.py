@@ -1,7 +1,7 @@
 """Loads and compiles the pass, by plans of a few jobs that come by each of its questions.
 
-Run as `python -m longshore.scheduling.bulk.warm` it only fills numba's cache on the disk, in a process of
-its own: whoever starts it goes on meanwhile.
+Run as `python -m longshore.scheduling.bulk.warm` it only fills numba's cache on the disk, in a
+process of its own: whoever starts it goes on meanwhile.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -92,7 +92,8 @@ def test_a_database_of_a_newer_version_is_refused(database_url: str):
             upgrade(database_url)
         assert "a newer one has upgraded it" in str(refused.value)
         worker = subprocess.run(
-            [sys.executable, "-P", "-m", "longshore.workers.control"], capture_output=True, text=True,
+            [sys.executable, "-P", "-m", "longshore.workers.control"],
+            capture_output=True, text=True,
             env=os.environ | {"LONGSHORE_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)},
             timeout=180,
         )  # fmt: skip

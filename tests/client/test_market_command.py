@@ -145,7 +145,10 @@ def test_a_live_price_is_that_of_the_cheapest_market(cli: CLI, market: RunningMa
 
 def test_watch_prints_a_line_for_each_change(market: RunningMarket) -> None:
     watching = subprocess.Popen(
-        [sys.executable, "-m", "longshore.client.cli", "market", "--watch", "--provider", "sfcompute"],
+        [
+            sys.executable, "-m", "longshore.client.cli",
+            "market", "--watch", "--provider", "sfcompute",
+        ],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

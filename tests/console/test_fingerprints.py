@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Locator
 
+from longshore import console
 from longshore.console import nodes_view
 from longshore.console.fingerprints import fingerprints_html, link_html
 from longshore.models.domains import DomainNode, PoolTopology

@@ -52,7 +52,8 @@ def test_a_collector_that_is_away_does_not_hold_up_a_command(plant: Plant):
 def test_missing_packages_are_said_plainly():
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from longshore.client.tracing import tracing\nfrom models.settings import Settings\n"
+        "from longshore.client.tracing import tracing\n"
+        "from longshore.models.settings import Settings\n"
         "from longshore.models.errors import StackError\n"
         "try: tracing(Settings(otlp_endpoint='http://127.0.0.1:1'), 'test')\n"
         "except StackError as error: print(error)\n"

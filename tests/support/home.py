@@ -24,6 +24,8 @@ class Home:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "state"
+        self.program = PROGRAM
+        self.working_folder: Path | None = None
         port, ui_port = free_ports(2)
         self.env = os.environ | {
             "LONGSHORE_STATE_DIR": str(self.folder),
@@ -38,7 +40,8 @@ class Home:
 
     def longshore(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [PROGRAM, *args],
+            [self.program, *args],
+            cwd=self.working_folder,
             env=self.env,
             capture_output=True,
             text=True,
@@ -54,7 +57,8 @@ class Home:
     def start(self, *args: str) -> "subprocess.Popen[str]":
         """Start a command and return at once."""
         return subprocess.Popen(
-            [PROGRAM, *args],
+            [self.program, *args],
+            cwd=self.working_folder,
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -26,7 +26,7 @@ from tests.support.warm_server import CLONE, PADDING
 
 VARIABLE = "TESTS_WARM"
 _SCRIPT = str(Path(sys.executable).parent / "longshore")
-_OWN = re.compile(r"(client|workers|tests\.faults|tests\.support)\.\w+")
+_OWN = re.compile(r"(longshore\.(client|workers)|tests\.faults|tests\.support)\.\w+")
 _STARTUP = re.compile(r"(PYTHON(?!PATH$)|LC_|LANG|LD_|MALLOC_|TZ$)")
 """Variables that are obeyed when an interpreter starts."""
 _NOT_GIVEN = {

@@ -34,9 +34,11 @@ sys.exit(int(answers.readline()))
 
 A shell and Python read it: the path of an interpreter in a first line must have no blank."""
 _LOADED = (
-    "longshore.activities.buying.purchase_views", "longshore.activities.providers.registry", "longshore.client.api",
-    "longshore.client.buy_view", "longshore.client.job_view", "longshore.client.live", "longshore.client.market_view", "longshore.client.markets",
-    "longshore.client.node_view", "longshore.client.place", "longshore.client.place_view", "longshore.client.preempt", "longshore.client.topology",
+    "longshore.activities.buying.purchase_views", "longshore.activities.providers.registry",
+    "longshore.client.api", "longshore.client.buy_view", "longshore.client.job_view",
+    "longshore.client.live", "longshore.client.market_view", "longshore.client.markets",
+    "longshore.client.node_view", "longshore.client.place", "longshore.client.place_view",
+    "longshore.client.preempt", "longshore.client.topology",
     "longshore.scheduling.buying.plan", "sqlalchemy.dialects.postgresql.psycopg", "uvloop",
     "longshore.workers.doctor.commands", "longshore.workers.stack",
 )  # fmt: skip

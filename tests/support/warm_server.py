@@ -29,8 +29,9 @@ _CLONE_PARENT = 0x8000
 PADDING = "x" * 30_000
 """An argument and a variable of this process: a program writes its own over them."""
 _PACKAGES = (
-    "anyio", "fsspec", "google.protobuf.json_format", "httpx", "longshore.models.buying", "longshore.models.messages",
-    "longshore.models.settings", "longshore.models.views", "numpy", "psutil", "psycopg", "pydantic_settings", "pynvml",
+    "anyio", "fsspec", "google.protobuf.json_format", "httpx", "longshore.models.buying",
+    "longshore.models.messages", "longshore.models.settings", "longshore.models.views", "numpy",
+    "psutil", "psycopg", "pydantic_settings", "pynvml",
     "rich.console", "rich.table", "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.ext.asyncio", "sqlmodel", "temporalio.client", "temporalio.contrib.pydantic",
     "temporalio.envconfig", "temporalio.runtime", "temporalio.worker",

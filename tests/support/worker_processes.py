@@ -107,8 +107,8 @@ class Place:
     async def run(self, *argv: str, **env: str) -> "subprocess.CompletedProcess[str]":
         """Run `longshore` with these words, to its end."""
         return await asyncio.to_thread(
-            subprocess.run, (*PYTHON, "longshore.client.cli", *argv), env=self.env | env, cwd=self.folder,
-            capture_output=True, text=True, timeout=180, check=False,
+            subprocess.run, (*PYTHON, "longshore.client.cli", *argv), env=self.env | env,
+            cwd=self.folder, capture_output=True, text=True, timeout=180, check=False,
         )  # fmt: skip
 
 

@@ -21,6 +21,16 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from longshore.client.payloads import data_converter
 from longshore.workers.control import workflow_runner
 from longshore.workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
+from longshore.workflows import (
+    block,
+    buying,
+    job,
+    market,
+    node,
+    pool,
+    purchase,
+    reconcile,
+)
 from longshore.workflows.arguments import FittingArguments
 from tests.support.local_stack import ROOT
 
@@ -89,42 +99,42 @@ PATHS = {
 
 CHANGES = {
     "job-success": (
-        workflows.job,
+        job,
         "                refusal = await self._enqueue()\n",
         "                await workflow.sleep(1)\n",
     ),
     "pool-cycles": (
-        workflows.pool,
+        pool,
         "        reply = await workflow.execute_activity_method(\n",
         "        await workflow.sleep(1)\n",
     ),
     "node-registered-drained-left": (
-        workflows.node,
+        node,
         "        self._watches += 1\n",
         "        await workflow.sleep(1)\n",
     ),
     "reconcile-mended": (
-        workflows.reconcile,
+        reconcile,
         "        report = await workflow.execute_activity_method(\n",
         "        await workflow.sleep(1)\n",
     ),
     "market-watch": (
-        workflows.market,
+        market,
         "        report = await workflow.execute_activity_method(\n",
         "        await workflow.sleep(1)\n",
     ),
     "purchase-ready": (
-        workflows.purchase,
+        purchase,
         "        opened = await steps.open_purchase(self._request)\n",
         "        await workflow.sleep(1)\n",
     ),
     "buying-buys": (
-        workflows.buying,
+        buying,
         "        bought = await workflow.execute_activity_method(\n",
         "        await workflow.sleep(1)\n",
     ),
     "block-ready.1": (
-        workflows.block,
+        block,
         "            look = await steps.look_at_block(self._ref())\n",
         "            await workflow.sleep(1)\n",
     ),
