@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import longshore
 import pytest
 from typer.core import TyperGroup
 
@@ -88,6 +89,15 @@ def test_commits_that_are_shown_as_examples_exist():
     assert len(shown) >= 7
     subjects = set(git("log", "--format=%s").splitlines())
     assert [subject for subject in shown if subject not in subjects] == []
+
+
+def test_the_page_of_the_api_has_what_a_program_imports():
+    page = (ROOT / "docs" / "api.md").read_text()
+    shown = re.findall(r"^::: longshore\.(\w+)$", page, re.MULTILINE)
+    assert sorted(shown) == sorted(longshore.__all__)
+    members = re.findall(r"^        - (\w+)$", page, re.MULTILINE)
+    assert len(members) > 20
+    assert [name for name in members if not hasattr(longshore.Longshore, name)] == []
 
 
 def test_the_order_book_of_the_console_page_has_the_fields_of_an_answer():
