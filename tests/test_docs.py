@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import longshore
 import pytest
 from typer.core import TyperGroup
 
+import longshore
 from longshore.activities.node import launch
 from longshore.client.cli import command_line
 from longshore.models.document import read_document

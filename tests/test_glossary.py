@@ -13,6 +13,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from longshore import models
 from longshore.models import cycles, domains, spending, views
 from longshore.models.job import FailureClass, JobState, Tier
 from longshore.models.market import MachineState, OrderState
@@ -127,7 +128,7 @@ def classes_of(module: ModuleType) -> list[type]:
 
 CLASSES = [
     kind
-    for found in pkgutil.iter_modules(models.__path__, "models.")
+    for found in pkgutil.iter_modules(models.__path__, "longshore.models.")
     if not found.ispkg
     for kind in classes_of(import_module(found.name))
 ]
