@@ -171,7 +171,7 @@ async def test_all_are_planned_after_a_while_and_by_another_policy(
 
 def _with_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the clock since boot, to be set; all is said anew in 30 seconds by it."""
-    clock = [time.monotonic()]
+    clock = [float(math.ceil(time.monotonic()))]  # whole, so that shares of time are exact
     monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(planning, "ANEW_IN", 30.0)
     return clock
