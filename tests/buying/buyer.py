@@ -136,7 +136,17 @@ class Buyer:
             await self.temporal.get_workflow_handle(buying_workflow_id(self.pool)).result()
         bought = await self.rows("SELECT id FROM purchases WHERE pool = :pool", pool=self.pool)
         self.purchases += [row["id"] for row in bought if row["id"] not in self.purchases]
+        with contextlib.suppress(AssertionError):  # one that nothing follows any more gets none
+            await eventually(self._have_blocks, timeout=20)
         await self.let_all_go()
+
+    async def _have_blocks(self) -> bool:
+        """Return whether all that is being bought has a block, which can be let go."""
+        return not await self.rows(
+            "SELECT id FROM purchases p WHERE pool = :pool AND state NOT IN ('ENDED', 'REFUSED')"
+            " AND NOT EXISTS (SELECT FROM blocks b WHERE b.purchase_id = p.id)",
+            pool=self.pool,
+        )
 
     async def let_all_go(self) -> None:
         for purchase_id in self.purchases:
