@@ -1,7 +1,6 @@
 """What a job may ask of the labels of a node, as Kubernetes' label selectors do."""
 
 import re
-from collections.abc import Iterable
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import (
@@ -109,12 +108,7 @@ def _hint(value: object) -> str:
     return ""
 
 
-def satisfiable(constraints: Iterable[Constraint]) -> bool:
-    """Return whether a node could satisfy all of these: a label has one value."""
-    return _contradiction(tuple(constraints)) is None
-
-
-def _contradiction(constraints: tuple[Constraint, ...]) -> tuple[Constraint, ...] | None:
+def contradiction(constraints: tuple[Constraint, ...]) -> tuple[Constraint, ...] | None:
     """Return those on the first label that can have no value, nor be missing, with all of them."""
     for key in dict.fromkeys(each.key for each in constraints):
         of_key = tuple(each for each in constraints if each.key == key)
@@ -129,7 +123,7 @@ _OTHER = "\n"
 
 
 def _checked(given: tuple[Constraint, ...], info: ValidationInfo) -> tuple[Constraint, ...]:
-    if not is_taken(info) and (found := _contradiction(given)):
+    if not is_taken(info) and (found := contradiction(given)):
         raise ValueError(
             f"no node can satisfy {' and '.join(map(str, found))}: a label has one value; "
             "for one of several write zone in (a, b)"
